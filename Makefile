@@ -1,0 +1,39 @@
+# One environment, built once and again only when what it is made from changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (the first time takes some minutes)"
+	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --group dev --editable .
+	@touch $@
+
+demo: $(READY) ## a model's cost, its place on the roofline, this machine's ceilings
+	@$(BIN)/ridgeline hardware --measure
+	@$(BIN)/ridgeline model examples/mlp.py:build examples/cnn.py:build examples/transformer.py:build
+	@$(BIN)/ridgeline model examples/transformer.py:build --train
+
+test: $(READY) ## every test that needs no GPU
+	@$(BIN)/python -m pytest
+
+check: $(READY) ## ruff, mypy --strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(READY) ## our figures, each a ratio in one run
+	@$(BIN)/python benchmarks/flops_matrix.py
+	@$(BIN)/python benchmarks/startup.py
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

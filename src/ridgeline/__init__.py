@@ -1,0 +1,56 @@
+"""Ridgeline finds what holds a PyTorch program back, fixes it, and proves the fix.
+
+The public names are loaded when first touched, so that `import ridgeline` costs no torch import.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "MemoryProfiler": "ridgeline.profiler",
+    "Profiler": "ridgeline.profiler",
+    "RidgelineError": "ridgeline.errors",
+    "Timer": "ridgeline.profiler",
+    "analyze_weight_distribution": "ridgeline.profiler",
+    "formula": "ridgeline.formulas",
+    "profile_memory": "ridgeline.profiler",
+    "quick_profile": "ridgeline.profiler",
+}
+
+__all__ = [
+    "MemoryProfiler",
+    "Profiler",
+    "RidgelineError",
+    "Timer",
+    "__version__",
+    "analyze_weight_distribution",
+    "formula",
+    "profile_memory",
+    "quick_profile",
+]
+
+if TYPE_CHECKING:
+    from ridgeline.errors import RidgelineError
+    from ridgeline.formulas import formula
+    from ridgeline.profiler import (
+        MemoryProfiler,
+        Profiler,
+        Timer,
+        analyze_weight_distribution,
+        profile_memory,
+        quick_profile,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'ridgeline' has no attribute {name!r}") from None
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""A machine: its devices, and the ceilings of each, every one with its source."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Source = Literal["measured", "datasheet"]
+Quantity = Literal["matmul", "copy", "triad", "launch"]
+
+
+class Ceiling(Struct, frozen=True, kw_only=True):
+    """One thing a device can do at most: FLOP/s for matmul, bytes/s for copy and triad, and for
+    launch the seconds one small operation costs."""
+
+    quantity: Quantity
+    value: float
+    unit: Literal["FLOP/s", "B/s", "s"]
+    source: Source
+    dtype: str = ""
+    """The arithmetic: float64, float32, tf32, bfloat16, float16, float8, int8; "" for bandwidth."""
+    native: bool = True
+    """False where the device emulates the dtype (bfloat16 on an AVX2 CPU, say)."""
+    disturbed: bool = False
+    """Measured while others used the device: it may be low."""
+    note: str = ""
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    kind: Literal["cpu", "cuda"]
+    index: int
+    name: str
+    memory_bytes: int
+    driver: str = ""
+    """GPU driver version; "" on a CPU."""
+    architecture: str = ""
+    """sm_90, gfx942, or the CPU's widest vector extension: avx2, avx512, amx, neon."""
+    cores: int = 0
+    """Multiprocessors of a GPU; cores this process may use on a CPU."""
+    cache_bytes: int = 0
+    """L2 of a GPU, last level of a CPU; 0 where unknown."""
+    ceilings: tuple[Ceiling, ...] = ()
+
+    def ceiling(self, quantity: Quantity, dtype: str = "") -> Ceiling | None:
+        """The best-sourced ceiling of a kind: measured before datasheet."""
+        found = [c for c in self.ceilings if c.quantity == quantity and c.dtype == dtype]
+        return min(found, key=lambda c: c.source != "measured", default=None)
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    system: str
+    python: str
+    torch: str
+    devices: tuple[Device, ...]
+    conditions: tuple[str, ...] = ()
+    """What stood in the way of a fair measurement: throttling, other processes, a busy host."""
