@@ -1,0 +1,116 @@
+"""The nouns a formula speaks in: tensors without data, a call of an operator, and its work.
+
+Free of torch, so that a live model and the shapes recorded in a trace use the same formulas.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from msgspec import Struct
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1,
+    "complex128": 16, "complex64": 8, "complex32": 4,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "uint16": 2, "uint32": 4, "uint64": 8,
+    "qint8": 1, "quint8": 1, "qint32": 4, "quint4x2": 1, "quint2x4": 1,
+}  # fmt: skip
+
+
+class Tensor(Struct, frozen=True):
+    """A tensor as a formula sees it: shape and dtype ("float32", "bfloat16" …)."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    stored: int | None = None
+    """Of a sparse tensor: how many elements it keeps."""
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEM_BYTES.get(self.dtype, 4)
+
+    @property
+    def is_complex(self) -> bool:
+        return self.dtype.startswith("complex")
+
+
+class Call(Struct, frozen=True):
+    """One call of an operator: its arguments in schema order, and what came out.
+
+    `outputs` may be empty (a trace does not record them): formulas then derive sizes from inputs.
+    """
+
+    op: str
+    """Without overload: "aten::addmm"."""
+    args: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+    """Schema names of `args`, where known."""
+    outputs: tuple[Tensor, ...] = ()
+
+    def get(self, name: str, index: int, default: Any = None) -> Any:
+        """An argument by schema name, or by position where names were not recorded."""
+        if self.names:
+            return self.args[self.names.index(name)] if name in self.names else default
+        return self.args[index] if index < len(self.args) else default
+
+    def tensor(self, index: int) -> Tensor:
+        """The argument at a position, which must be a tensor."""
+        value = self.args[index]
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{self.op}: argument {index} is not a tensor")
+        return value
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor among the arguments, lists flattened."""
+        return tuple(_flatten(self.args))
+
+    @property
+    def elements(self) -> int:
+        """Elements of the (largest) result; from the inputs' broadcast where it is unknown."""
+        if self.outputs:
+            return max(t.numel for t in self.outputs)
+        return prod(_broadcast([t.shape for t in self.tensors]))
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What one call computes. FLOPs of matmul-like work are 2 per MAC."""
+
+    macs: int = 0
+    transform_flops: int = 0
+    """Heavy work that is not made of MACs: FFTs, matrix factorisations."""
+    other_flops: int = 0
+    """Elementwise work, norms, softmax, reductions."""
+    recomputed_macs: int = 0
+    """Done again in backward because forward did not keep it (flash attention's scores)."""
+    skipped_macs: int = 0
+    """Part of `macs` a causal kernel leaves out."""
+    read_bytes: int | None = None
+    """Where the operator reads less than all of its inputs (a gather); None: all of them."""
+    written_bytes: int | None = None
+    """Where it writes less than all of its output (a scatter in place); None: all of it."""
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.macs + self.transform_flops
+
+
+def _flatten(values: tuple[Any, ...] | list[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _flatten(value)
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(max(sizes) for sizes in zip(*padded, strict=True))
