@@ -1,0 +1,33 @@
+"""What a call takes here: time, memory, and the pace of generation.
+
+Knows torch and clocks, not models: what to call is handed in. The names load when first touched,
+so that importing the package costs neither torch nor numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "measure_peak": "ridgeline.measure.peak",
+    "time_calls": "ridgeline.measure.latency",
+    "time_generation": "ridgeline.measure.generation",
+}
+
+__all__ = ["measure_peak", "time_calls", "time_generation"]
+
+if TYPE_CHECKING:
+    from ridgeline.measure.generation import time_generation
+    from ridgeline.measure.latency import time_calls
+    from ridgeline.measure.peak import measure_peak
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'ridgeline.measure' has no attribute {name!r}") from None
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,234 @@
+"""First token, time per token, and what the key-value cache saves.
+
+A decode loop of our own, so that both ways are timed alike and every token is a sample. Each token
+is waited for (a person reads them one by one), by the wall clock with the device synchronised.
+The budget bounds it: a slow model is timed for fewer tokens, or at fewer positions without cache,
+and a note says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ridgeline.errors import UsageError
+from ridgeline.measure.clock import Clock, clock_for
+from ridgeline.measure.decode import Decoder, checked_prompt, evaluating
+from ridgeline.records.generation import Generation, TokenTimes
+from ridgeline.statistics.summary import summarize
+from ridgeline.statistics.trend import trend
+
+if TYPE_CHECKING:
+    import torch
+
+_FEWEST_POSITIONS = 3  # first, middle, last: the least that shows growth
+_MOST_REPEATS = 100
+
+
+def time_generation(
+    model: "torch.nn.Module",
+    prompt_ids: "torch.Tensor",
+    new_tokens: int,
+    device: str,
+    budget_s: float,
+    *,
+    clock: Clock | None = None,
+) -> Generation:
+    """Time greedy generation of `new_tokens` after `prompt_ids` ([B, S] or [S]), with and without
+    key-value cache; `model` is on `device` already. About half the budget goes to each way; one
+    pass of each is made in any case.
+    """
+    if new_tokens < 2:
+        raise UsageError(f"{new_tokens} new tokens: two at least show the time per token")
+    decoder = Decoder(model)
+    clock = clock or clock_for(device)
+    prompt = checked_prompt(prompt_ids, device)
+    notes: list[str] = []
+    new_tokens = _allowed(decoder, int(prompt.shape[1]), new_tokens, notes)
+    with evaluating(model):
+        bench = _Bench(decoder, prompt, clock, budget_s * 1e9 / 2)
+        return bench.generation(new_tokens, notes)
+
+
+def _allowed(decoder: Decoder, prompt: int, new_tokens: int, notes: list[str]) -> int:
+    """Tokens that fit the model's positions; the last token chosen is never fed back."""
+    if decoder.limit is None or prompt + new_tokens - 1 <= decoder.limit:
+        return new_tokens
+    room = decoder.limit - prompt + 1
+    if room < 2:
+        raise UsageError(
+            f"the model has {decoder.limit} positions and the prompt takes {prompt}: "
+            "no room to generate two tokens",
+            hint="a shorter prompt",
+        )
+    notes.append(f"the model has {decoder.limit} positions: {room} of {new_tokens} tokens timed")
+    return room
+
+
+class _Bench:
+    """One prompt, one decoder, one clock, and the time each way may take."""
+
+    def __init__(
+        self, decoder: Decoder, prompt: "torch.Tensor", clock: Clock, share_ns: float
+    ) -> None:
+        self.decoder = decoder
+        self.prompt = prompt
+        self.clock = clock
+        self.share_ns = share_ns
+        self.length = int(prompt.shape[1])
+
+    def generation(self, new_tokens: int, notes: list[str]) -> Generation:
+        cached_runs, text = self._cached(new_tokens, notes)
+        first_ns = [run[0] for run in cached_runs]
+        tokens = int(text.shape[1]) - self.length if cached_runs else new_tokens
+        if not cached_runs:
+            first_ns, text = self._first_tokens(tokens)
+        positions = self._positions(tokens, notes)
+        uncached_rows, chosen = self._uncached(text, positions)
+        uncached = _token_times(positions, uncached_rows)
+        cached, same = None, None
+        if cached_runs:
+            every = tuple(range(self.length + 1, self.length + tokens))
+            cached = _token_times(every, [run[1:] for run in cached_runs])
+            same = all(bool((text[:, at : at + 1] == token).all()) for at, token in chosen)
+            if not same:
+                notes.append(
+                    "with and without cache the model chose different tokens: rounding at a tie, "
+                    "or a cache that is not equal"
+                )
+        return Generation(
+            batch=int(self.prompt.shape[0]),
+            prompt_tokens=self.length,
+            tokens=tokens,
+            first_token_ms=summarize(first_ns).median_ns / 1e6,
+            first_token=summarize(first_ns),
+            uncached_token_ms=uncached.summary.median_ns / 1e6,
+            uncached=uncached,
+            cached_token_ms=cached.summary.median_ns / 1e6 if cached else None,
+            cached=cached,
+            cache_speedup=(
+                uncached.summary.median_ns / cached.summary.median_ns if cached else None
+            ),
+            same_tokens=same,
+            clock="wall" if self.clock.name == "wall" else "wall, device synchronised",
+            notes=tuple(notes),
+        )
+
+    def _cached(
+        self, new_tokens: int, notes: list[str]
+    ) -> tuple[list[list[float]], "torch.Tensor"]:
+        """Runs with cache, each the times of its tokens, and the text they wrote. A prompt and one
+        token warm up; a run that outlasts its share is cut short."""
+        if not self.decoder.takes_cache:
+            notes.append("this model takes no past_key_values: timed without cache only")
+            return [], self.prompt
+        warm, _ = self._cached_run(2)
+        if not warm:
+            notes.append("this model returned no past_key_values: timed without cache only")
+            return [], self.prompt
+        begun = self.clock.now_ns()
+        run, text = self._cached_run(new_tokens, stop_ns=self.share_ns)
+        reached = len(run)
+        if reached < new_tokens:
+            notes.append(f"the budget allowed {reached} of {new_tokens} tokens")
+        taken = self.clock.now_ns() - begun
+        if 2 * taken > self.share_ns:
+            return [run], text
+        again = self._repeat(lambda: self._cached_run(reached)[0], self.share_ns - taken)
+        return [run, *again], text
+
+    def _cached_run(
+        self, tokens: int, stop_ns: float = float("inf")
+    ) -> tuple[list[float], "torch.Tensor"]:
+        """Times of each token, and prompt and text; no times where the model keeps no cache."""
+        import torch
+
+        begun = self.clock.now_ns()
+        times = []
+        (token, past), taken = self._timed(lambda: self.decoder.begin(self.prompt))
+        if past is None:
+            return [], self.prompt
+        times.append(taken)
+        text = [self.prompt, token]
+        for position in range(self.length, self.length + tokens - 1):
+            if len(times) >= 2 and self.clock.now_ns() - begun > stop_ns:
+                break
+            step = _bound(self.decoder.extend, token, past, position)
+            (token, past), taken = self._timed(step)
+            times.append(taken)
+            text.append(token)
+        return times, torch.cat(text, dim=1)
+
+    def _first_tokens(self, tokens: int) -> tuple[list[float], "torch.Tensor"]:
+        """First-token times of a model without cache, and a text of the right length: what follows
+        the first token repeats it, since times depend on the length and not on the words."""
+        import torch
+
+        def first() -> tuple[torch.Tensor, float]:
+            return self._timed(lambda: self.decoder.whole(self.prompt))
+
+        token, _ = first()
+        times = self._repeat(lambda: first()[1], self.share_ns / 4)
+        return times, torch.cat([self.prompt, token.repeat(1, tokens)], dim=1)
+
+    def _positions(self, tokens: int, notes: list[str]) -> tuple[int, ...]:
+        """Lengths to time without cache: all, or as many, evenly spaced, as the share allows."""
+        every = range(self.length + 1, self.length + tokens)
+        last = self.prompt.new_zeros((int(self.prompt.shape[0]), every[-1]))
+        last[:, : self.length] = self.prompt
+        self._timed(lambda: self.decoder.whole(last))
+        _, longest = self._timed(lambda: self.decoder.whole(last))
+        wanted = min(len(every), _FEWEST_POSITIONS)
+        count = max(wanted, min(len(every), int(self.share_ns / max(longest, 1.0))))
+        if count == len(every):
+            return tuple(every)
+        notes.append(f"without cache, {count} of {len(every)} positions were timed")
+        return tuple(int(at) for at in np.linspace(every[0], every[-1], count).round())
+
+    def _uncached(
+        self, text: "torch.Tensor", positions: Sequence[int]
+    ) -> tuple[list[list[float]], list[tuple[int, "torch.Tensor"]]]:
+        """Rows of times at the positions, and the token chosen at each."""
+        chosen: list[tuple[int, torch.Tensor]] = []
+
+        def run() -> list[float]:
+            chosen.clear()
+            row = []
+            for position in positions:
+                token, taken = self._timed(_bound(self.decoder.whole, text[:, :position]))
+                chosen.append((position, token))
+                row.append(taken)
+            return row
+
+        return self._repeat(run, self.share_ns), chosen
+
+    def _repeat(self, run: Callable[[], Any], share_ns: float) -> list[Any]:
+        """Run once, and again while another run of the same length fits the share."""
+        begun = last = self.clock.now_ns()
+        rows = [run()]
+        while len(rows) < _MOST_REPEATS:
+            now = self.clock.now_ns()
+            if (now - begun) + (now - last) > share_ns:
+                break
+            last = now
+            rows.append(run())
+        return rows
+
+    def _timed(self, step: Callable[[], Any]) -> tuple[Any, float]:
+        result: list[Any] = []
+        reading = self.clock.time(lambda: result.append(step()), 1)
+        return result[0], reading.wall_ns
+
+
+def _bound(step: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: step(*arguments)
+
+
+def _token_times(positions: Sequence[int], rows: list[list[float]]) -> TokenTimes:
+    by_position = np.median(np.asarray(rows, dtype=np.float64), axis=0)
+    return TokenTimes(
+        positions=tuple(positions),
+        samples_ns=tuple(tuple(row) for row in rows),
+        summary=summarize([sample for row in rows for sample in row]),
+        growth_ns=trend(by_position, np.asarray(positions, dtype=np.float64)).slope,
+    )

@@ -1,0 +1,174 @@
+"""The peak of memory over one step, as the allocator saw it.
+
+On a GPU the caching allocator keeps the peak itself. On a CPU it does not, and the process size
+says nothing (freed pages stay mapped), so the profiler's allocation events are summed in the order
+of time. What libraries take behind the allocator (oneDNN and MKL scratch, cuDNN handles) is in
+neither, nor are allocations by threads the step starts itself.
+"""
+
+import gc
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.records.memory import MeasuredPeak
+
+if TYPE_CHECKING:
+    import torch
+
+Mode = Literal["inference", "training"]
+
+_MIB = 1 << 20
+_MARK = "ridgeline: step"
+
+
+def measure_peak(
+    step: Callable[[], object],
+    device: str,
+    static_bytes: int,
+    mode: str,
+    *,
+    prepare: Callable[[], object] | None = None,
+) -> MeasuredPeak:
+    """Run `step` once and return the highest number of bytes that were allocated at one time.
+
+    `static_bytes` is what was alive before: parameters, buffers, inputs, optimizer state. A CPU's
+    allocator does not know it, so there the peak is static_bytes plus what the step added. `mode`
+    is "inference" or "training". What `step` raises comes through unchanged.
+
+    `prepare` runs before the step and outside the peak. A CPU's profiler sees the end of a block
+    only where it saw its beginning: a step that frees what was there before (zero_grad, where
+    gradients exist already) reads too high by that much, unless what made those blocks runs in
+    `prepare`, the step itself for instance.
+    """
+    if mode not in ("inference", "training"):
+        raise UsageError(f"mode is {mode!r}: expected 'inference' or 'training'")
+    prepare = prepare or _nothing
+    kind = device.partition(":")[0]
+    if kind == "cuda":
+        return _on_cuda(prepare, step, device, static_bytes, cast(Mode, mode))
+    if kind == "cpu":
+        return _on_cpu(prepare, step, static_bytes, cast(Mode, mode))
+    raise UsageError(f"cannot measure memory on {device!r}: expected 'cpu', 'cuda' or 'cuda:N'")
+
+
+def _on_cuda(
+    prepare: Callable[[], object],
+    step: Callable[[], object],
+    device: str,
+    static_bytes: int,
+    mode: Mode,
+) -> MeasuredPeak:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RidgelineError(f"there is no CUDA device here to measure {device!r} on")
+    prepare()
+    gc.collect()  # garbage of an earlier step would be in the peak
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    foreign = torch.cuda.memory_allocated(device) - static_bytes
+    step()
+    torch.cuda.synchronize(device)
+    method = "CUDA caching allocator, max_memory_allocated"
+    # Workspaces of cuBLAS (32 MiB on Hopper) and whatever else the process keeps on the device.
+    if foreign >= _MIB:
+        method += f"; {foreign / _MIB:.1f} MiB of it were allocated before, beside the static bytes"
+    return MeasuredPeak(
+        mode=mode,
+        peak_bytes=torch.cuda.max_memory_allocated(device),
+        static_bytes=static_bytes,
+        method=method,
+        reserved_bytes=torch.cuda.max_memory_reserved(device),
+    )
+
+
+def _on_cpu(
+    prepare: Callable[[], object], step: Callable[[], object], static_bytes: int, mode: Mode
+) -> MeasuredPeak:
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    if torch._C._autograd._profiler_enabled():
+        raise RidgelineError(
+            "a profiler is already running, and torch allows one at a time",
+            hint="measure memory outside the profiler's block",
+        )
+    gc.collect()
+    # acc_events: without it 2.11 warns that a second cycle would clear the first.
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+    with _kineto_silenced():
+        profiler.start()
+    try:
+        prepare()
+        gc.collect()
+        with record_function(_MARK):
+            step()
+    finally:
+        with _kineto_silenced():
+            profiler.stop()
+    return MeasuredPeak(
+        mode=mode,
+        peak_bytes=static_bytes + highest(_deltas(profiler)),
+        static_bytes=static_bytes,
+        method="profiler allocation events, summed in order of time, above the static bytes",
+    )
+
+
+def highest(deltas: Iterable[int]) -> int:
+    """The highest point of a running sum that begins at zero."""
+    level = peak = 0
+    for delta in deltas:
+        level += delta
+        peak = max(peak, level)
+    return peak
+
+
+def _deltas(profiler: "torch.profiler.profile") -> list[int]:
+    """Bytes allocated (+) and freed (-) since the step began, in order of time. From kineto's own
+    events: the parsed ones of `events()` give an allocation to its operator and lose its moment."""
+    results = profiler.profiler.kineto_results if profiler.profiler else None
+    if results is None:
+        raise RidgelineError("the profiler returned no events, so the peak is not known")
+    events: list[Any] = list(results.events())  # torch's stub lacks nbytes()
+    begun = min(event.start_ns() for event in events if event.name() == _MARK)
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in events
+        if event.name() == "[memory]"
+        and event.device_type().name == "CPU"
+        and event.start_ns() >= begun
+    ]
+    changes.sort(key=lambda change: change[0])
+    return [delta for _, delta in changes]
+
+
+@contextmanager
+def _kineto_silenced() -> Iterator[None]:
+    """Keep torch 2.13's two "USDT:" lines out of the terminal; they come from C++ at every start
+    and stop, whatever KINETO_LOG_LEVEL says. Everything else written meanwhile is passed on."""
+    try:
+        sys.stderr.flush()
+        kept = os.dup(2)
+    except (OSError, ValueError, AttributeError):  # no stderr at all: nothing to keep clean
+        yield
+        return
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            caught.seek(0)
+            rest = b"".join(line for line in caught if not line.startswith(b"USDT:"))
+            if rest:
+                os.write(2, rest)
+
+
+def _nothing() -> None:
+    pass
