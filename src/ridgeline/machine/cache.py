@@ -1,0 +1,129 @@
+"""Measured ceilings, kept between runs: one JSON file a device, driver and torch version.
+
+What cannot be read is treated as not there, and what cannot be written is kept for this process
+only: a damaged file or a read-only home costs a measurement and is no error.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ridgeline.records.machine import Ceiling, Quantity
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """What must be equal for a measurement to still hold."""
+
+    kind: str
+    name: str
+    driver: str
+    torch: str
+    architecture: str = ""
+    uuid: str = ""
+    """Of a GPU: two cards of one model differ in cooling and silicon."""
+    cores: int = 0
+    threads: int = 0
+    """Of a CPU: a product on 2 threads says nothing about one on 64."""
+
+
+class Refusal(Struct, frozen=True):
+    dtype: str
+    reason: str
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    key: Key
+    ceilings: tuple[Ceiling, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    """dtypes that were tried and cannot be done here."""
+    conditions: tuple[str, ...] = ()
+    """What stood in the way when the newest of these was measured."""
+    disturbed: tuple[tuple[Quantity, str], ...] = ()
+    """The ceilings (quantity, dtype) measured while others used the device: they may be low."""
+    schema: int = 1
+
+    def merged(self, newer: "Entry") -> "Entry":
+        """`newer` over this one: what it measured replaces, what it did not measure stays.
+
+        A ceiling is an upper bound, so a disturbed measurement replaces only a lower one.
+        """
+        refused = {r.dtype for r in newer.refusals}
+        held = {(c.quantity, c.dtype): c for c in self.ceilings if c.dtype not in refused}
+        disturbed = {place for place in self.disturbed if place in held}
+        for ceiling in newer.ceilings:
+            place = (ceiling.quantity, ceiling.dtype)
+            old = held.get(place)
+            if place in newer.disturbed and old is not None and _beats(old, ceiling):
+                continue
+            held[place] = ceiling
+            disturbed.discard(place)
+            if place in newer.disturbed:
+                disturbed.add(place)
+        settled = {c.dtype for c in newer.ceilings} | refused
+        return Entry(
+            key=newer.key,
+            ceilings=tuple(held.values()),
+            refusals=tuple(r for r in self.refusals if r.dtype not in settled) + newer.refusals,
+            conditions=newer.conditions,
+            disturbed=tuple(sorted(disturbed)),
+        )
+
+
+def _beats(one: Ceiling, other: Ceiling) -> bool:
+    return one.value < other.value if one.unit == "s" else one.value > other.value
+
+
+# Serves where the disk cannot: a process with a read-only home measures once, not at each call.
+_in_process: dict[Key, Entry] = {}
+
+
+def folder() -> Path:
+    if own := os.environ.get("RIDGELINE_CACHE"):
+        return Path(own)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "ridgeline"
+    return Path("~/.cache/ridgeline").expanduser()
+
+
+def load(key: Key) -> Entry | None:
+    try:
+        entry = msgspec.json.decode(_path(key).read_bytes(), type=Entry)
+    except (OSError, RuntimeError, ValueError):  # absent, no home at all, damaged (msgspec's too)
+        return _in_process.get(key)
+    # The file's name is a hash of the key; the key inside is the proof.
+    return entry if entry.key == key and entry.schema == 1 else _in_process.get(key)
+
+
+def store(entry: Entry) -> Entry:
+    """Merges `entry` into what is kept, and gives back the whole."""
+    kept = load(entry.key)
+    whole = kept.merged(entry) if kept is not None else entry
+    _in_process[entry.key] = whole
+    with contextlib.suppress(OSError, RuntimeError):
+        _write(_path(entry.key), msgspec.json.format(msgspec.json.encode(whole)))
+    return whole
+
+
+def _path(key: Key) -> Path:
+    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:12]
+    slug = re.sub(r"[^a-z0-9]+", "-", key.name.lower()).strip("-")[:48]
+    return folder() / "ceilings" / f"{slug}-{digest}.json"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,111 @@
+"""What vendors promise: peak rates and bandwidth, one row a product, all DENSE (no sparsity).
+
+The figures are for matrix products, so where tensor or matrix cores serve a dtype theirs is the
+number listed (float64 on an H200: 67 TFLOP/s; its plain FP64 units give 34). float16, bfloat16
+and float8 are with float32 accumulation, which is what torch asks for: on GeForce cards that is
+half of the float16-accumulate figure that the box advertises. Knows nothing about the machine it
+runs on: a name goes in, a row or None comes out.
+"""
+
+# ruff: noqa: E501 (a table is read by its columns: one product a line)
+
+import re
+
+from msgspec import Struct
+
+from ridgeline.records.machine import Ceiling
+
+DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
+
+
+class Datasheet(Struct, frozen=True):
+    """Peaks of one product: TFLOP/s (TOP/s for int8) and GB/s; None where it has no such units."""
+
+    product: str
+    pattern: str
+    """Must match the whole device name, vendor and brand removed: a laptop part, a MIG slice or a
+    cut-down sibling has a longer name and must not inherit these numbers."""
+    cores: int
+    """Multiprocessors torch reports for the whole product; fewer means a slice of it."""
+    float64: float | None
+    float32: float | None
+    tf32: float | None
+    bfloat16: float | None
+    float16: float | None
+    float8: float | None
+    int8: float | None
+    gb_s: float
+    note: str = ""
+
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        note = f"{self.product}, dense" + (f"; {self.note}" if self.note else "")
+        peaks = [(dtype, getattr(self, dtype)) for dtype in DTYPES]
+        products = tuple(
+            Ceiling(
+                quantity="matmul",
+                value=peak * 1e12,
+                unit="FLOP/s",
+                source="datasheet",
+                dtype=dtype,
+                note=note,
+            )
+            for dtype, peak in peaks
+            if peak is not None
+        )
+        memory = Ceiling(
+            quantity="copy", value=self.gb_s * 1e9, unit="B/s", source="datasheet", note=note
+        )
+        return (*products, memory)
+
+
+_TENSOR64 = "float64 on tensor cores, twice the plain rate"
+_GEFORCE = "float16 and float8 with float32 accumulation, half the float16-accumulate figure"
+_GCD = "one GCD of two, which is what torch sees as a device"
+_MATRIX = "float64 and float32 on matrix cores"
+
+# GeForce, L-series, A10 and T4 sheets print no float64: it is 1/64 of float32 (T4: 1/32) by their
+# architecture papers. V100 has no int8 tensor cores, T4 and V100 no bfloat16.
+# fmt: off
+TABLE: tuple[Datasheet, ...] = (
+    #         product          whole name                        SMs   fp64  fp32   tf32    bf16    fp16    fp8     int8    GB/s
+    Datasheet("V100 SXM2",     r"V100-SXM2-(16|32)GB(-LS)?",     80,   7.8,  15.7,  None,   None,   125.0,  None,   None,   900.0),
+    Datasheet("V100 PCIe",     r"V100-PCIE-(16|32)GB",           80,   7.0,  14.0,  None,   None,   112.0,  None,   None,   900.0),
+    Datasheet("V100S PCIe",    r"V100S-PCIE-32GB",               80,   8.2,  16.4,  None,   None,   130.0,  None,   None,   1134.0),
+    Datasheet("T4",            r"T4",                            40,   0.25, 8.1,   None,   None,   65.0,   None,   130.0,  320.0),
+    Datasheet("A10",           r"A10",                           72,   0.49, 31.2,  62.5,   125.0,  125.0,  None,   250.0,  600.0),
+    Datasheet("A10G",          r"A10G",                          80,   0.55, 35.0,  35.0,   70.0,   70.0,   None,   140.0,  600.0),
+    Datasheet("A100 40GB",     r"A100-(SXM4|PCIE)-40GB",         108,  19.5, 19.5,  156.0,  312.0,  312.0,  None,   624.0,  1555.0, _TENSOR64),
+    Datasheet("A100 80GB PCIe", r"A100 80GB PCIe|A100-PCIE-80GB", 108, 19.5, 19.5,  156.0,  312.0,  312.0,  None,   624.0,  1935.0, _TENSOR64),
+    Datasheet("A100 80GB SXM", r"A100-SXM4-80GB",                108,  19.5, 19.5,  156.0,  312.0,  312.0,  None,   624.0,  2039.0, _TENSOR64),
+    Datasheet("L4",            r"L4",                            58,   0.47, 30.3,  60.0,   121.0,  121.0,  242.5,  242.5,  300.0),
+    Datasheet("L40S",          r"L40S",                          142,  1.43, 91.6,  183.0,  362.0,  362.0,  733.0,  733.0,  864.0),
+    Datasheet("RTX 3090",      r"RTX 3090",                      82,   0.56, 35.6,  35.6,   71.2,   71.2,   None,   284.7,  936.0,  _GEFORCE),
+    Datasheet("RTX 4090",      r"RTX 4090",                      128,  1.29, 82.6,  82.6,   165.2,  165.2,  330.3,  660.6,  1008.0, _GEFORCE),
+    Datasheet("RTX 5090",      r"RTX 5090",                      170,  1.64, 104.8, 104.8,  209.5,  209.5,  419.0,  838.0,  1792.0, _GEFORCE),
+    Datasheet("H100 PCIe",     r"H100 PCIe",                     114,  51.2, 51.2,  378.0,  756.0,  756.0,  1513.0, 1513.0, 2039.0, _TENSOR64),
+    Datasheet("H100 SXM",      r"H100 80GB HBM3",                132,  66.9, 66.9,  494.7,  989.4,  989.4,  1979.0, 1979.0, 3352.0, _TENSOR64),
+    Datasheet("H100 NVL",      r"H100 NVL",                      132,  60.0, 60.0,  417.5,  835.5,  835.5,  1671.0, 1671.0, 3938.0, _TENSOR64),
+    Datasheet("H200 SXM",      r"H200",                          132,  67.0, 67.0,  494.7,  989.4,  989.4,  1979.0, 1979.0, 4800.0, _TENSOR64),
+    Datasheet("H200 NVL",      r"H200 NVL",                      132,  60.0, 60.0,  417.5,  835.5,  835.5,  1671.0, 1671.0, 4800.0, _TENSOR64),
+    Datasheet("B200",          r"B200",                          148,  37.0, 75.0,  1125.0, 2250.0, 2250.0, 4500.0, 4500.0, 8000.0),
+    Datasheet("MI210",         r"MI210",                         104,  45.3, 45.3,  None,   181.0,  181.0,  None,   181.0,  1638.0, _MATRIX),
+    Datasheet("MI250X",        r"MI250X( ?/ ?MI250)?",           110,  47.9, 47.9,  None,   191.5,  191.5,  None,   191.5,  1638.0, f"{_GCD}; {_MATRIX}"),
+    Datasheet("MI300X",        r"MI300X( OAM| VF)?",             304, 163.4, 163.4, 653.7,  1307.4, 1307.4, 2614.9, 2614.9, 5300.0, _MATRIX),
+    Datasheet("MI325X",        r"MI325X( OAM| VF)?",             304, 163.4, 163.4, 653.7,  1307.4, 1307.4, 2614.9, 2614.9, 6000.0, _MATRIX),
+)
+# fmt: on
+
+_BRAND = re.compile(r"^(NVIDIA\s+|AMD\s+)?(Tesla\s+|GeForce\s+|Instinct\s+)?", re.IGNORECASE)
+
+
+def match(name: str, cores: int = 0) -> Datasheet | None:
+    """The row for a device name as torch or NVML reports it, or None.
+
+    `cores` (multiprocessors) tells a whole device from a MIG or CPX slice that keeps its name,
+    and an MI250 from the MI250X where the driver calls both "MI250X / MI250".
+    """
+    bare = _BRAND.sub("", name.strip())
+    for row in TABLE:
+        if re.fullmatch(row.pattern, bare, re.IGNORECASE):
+            return None if 0 < cores < row.cores else row
+    return None

@@ -1,0 +1,268 @@
+"""Measures a device's ceilings, keeps them, and puts them beside the datasheet's."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import torch
+
+from ridgeline.errors import UsageError
+from ridgeline.machine import bandwidth, cache, identity, launch, matmul, native, nvml, processor
+from ridgeline.machine.cache import Entry, Key, Refusal
+from ridgeline.machine.datasheet import DTYPES
+from ridgeline.machine.selection import resolve_device
+from ridgeline.machine.stopwatch import Timer, timer_for
+from ridgeline.machine.surroundings import Watch
+from ridgeline.records.machine import Ceiling, Device, Quantity
+
+Progress = Callable[[str], None]
+
+_BUDGET_S = {"cpu": 12.0, "cuda": 20.0}
+# For one dtype that somebody waits for: enough on a GPU for the run from rest.
+_QUICK_S = {"cpu": 0.4, "cuda": 2.0}
+_TRAFFIC: tuple[Quantity, ...] = ("copy", "triad", "launch")
+# Of the budget, the part for products: bandwidth and launching settle in a second or two.
+_PRODUCTS = 0.8
+# Shares of free memory that a measurement may take: on a CPU other programs live there too.
+_MEMORY_SHARE = {"cpu": 0.10, "cuda": 0.25}
+# What the operation behind a dtype is called, for the sentence when it is missing.
+_OPERATION = {"float8": "torch._scaled_mm", "int8": "torch._int_mm"}
+
+
+def measure(
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    on_progress: Progress | None = None,
+    budget_s: float | None = None,
+) -> Device:
+    """Measures ceilings now, keeps them, and returns the device with all that is known of it.
+
+    `dtypes` None means every dtype the device can do. `budget_s` bounds the timing (12 s on a CPU,
+    20 s on a GPU, which must rest between runs); starting CUDA and making the data come on top of
+    it (2 to 5 s).
+    """
+    resolved = resolve_device(device)
+    budget_s = budget_s or _BUDGET_S[resolved.type]
+    wanted = _checked(DTYPES if dtypes is None else dtypes)
+    return _with_entry(resolved, _survey(resolved, wanted, _TRAFFIC, budget_s, on_progress))
+
+
+def cached(device: str) -> Device | None:
+    """The device with the ceilings measured earlier, None where there are none."""
+    resolved = resolve_device(device)
+    entry = cache.load(_key(resolved))
+    return _with_entry(resolved, entry) if entry is not None and entry.ceilings else None
+
+
+def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = None) -> Device:
+    """The device with ceilings for `dtypes`, copy and launch: kept ones, and what is missing
+    measured quickly (under about 3 s on a CPU).
+
+    Those measured while others used the machine are measured again once it is quiet.
+    """
+    resolved = resolve_device(device)
+    wanted = _checked(dtypes)
+    entry = cache.load(_key(resolved)) or Entry(key=_key(resolved))
+    have = {(c.quantity, c.dtype) for c in entry.ceilings}
+    if entry.disturbed and _quiet(resolved):
+        have -= set(entry.disturbed)
+    refused = {r.dtype for r in entry.refusals}
+    missing = tuple(d for d in wanted if d not in refused and ("matmul", d) not in have)
+    traffic = tuple(q for q in _TRAFFIC if q != "triad" and (q, "") not in have)
+    if missing or traffic:
+        each = _QUICK_S[resolved.type]
+        budget_s = each * len(missing) / _PRODUCTS if missing else 0.5
+        budget_s = min(max(budget_s, 0.8), 6 * each)
+        entry = _survey(resolved, missing, traffic, budget_s, on_progress)
+    return _with_entry(resolved, entry)
+
+
+def measured_under(device: str) -> tuple[str, ...]:
+    """What stood in the way when the kept ceilings were measured."""
+    entry = cache.load(_key(resolve_device(device)))
+    return entry.conditions if entry is not None else ()
+
+
+def left_out(device: str) -> tuple[str, ...]:
+    """The dtypes without a ceiling on this device, each with the reason."""
+    resolved = resolve_device(device)
+    entry = cache.load(_key(resolved))
+    refusals = {r.dtype: r.reason for r in entry.refusals} if entry is not None else {}
+    for dtype in DTYPES:
+        support = identity.support(resolved, dtype)
+        if not support.possible:
+            refusals[dtype] = support.why
+    return tuple(f"{dtype}: {refusals[dtype]}" for dtype in DTYPES if dtype in refusals)
+
+
+def _survey(
+    device: torch.device,
+    dtypes: Sequence[str],
+    traffic: Sequence[Quantity],
+    budget_s: float,
+    on_progress: Progress | None,
+) -> Entry:
+    said = on_progress or (lambda _: None)
+    watch = Watch(device)
+    found: list[Ceiling] = []
+    refusals: list[Refusal] = []
+    able = sum(identity.support(device, dtype).possible for dtype in dtypes)
+    products_s = budget_s * (_PRODUCTS if traffic else 1.0) / max(able, 1)
+    traffic_s = budget_s * (1 - _PRODUCTS if able else 1.0) / max(len(traffic), 1)
+    conditions: tuple[str, ...] = ()
+    with _timer(device, watch) as timer:
+        for quantity in traffic:
+            said(f"{quantity} {'latency' if quantity == 'launch' else 'bandwidth'}")
+            found.append(_traffic(device, quantity, timer, traffic_s))
+        for dtype in dtypes:
+            try:
+                outcome = _product(device, dtype, timer, products_s, said)
+            except torch.OutOfMemoryError:
+                # Not a property of the device, so nothing to remember it by.
+                conditions += (f"no room on the device for a {dtype} product: not measured",)
+                continue
+            (found if isinstance(outcome, Ceiling) else refusals).append(outcome)  # type: ignore[arg-type]
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    disturbed = tuple((c.quantity, c.dtype) for c in found) if watch.others() else ()
+    return cache.store(
+        Entry(
+            key=_key(device),
+            ceilings=tuple(found),
+            refusals=tuple(refusals),
+            conditions=watch.sentences() + conditions,
+            disturbed=disturbed,
+        )
+    )
+
+
+def _quiet(device: torch.device) -> bool:
+    watch = Watch(device)
+    time.sleep(0.2)
+    return not watch.others()
+
+
+def _product(
+    device: torch.device, dtype: str, timer: Timer, budget_s: float, said: Progress
+) -> Ceiling | Refusal:
+    support = identity.support(device, dtype)
+    if not support.possible:
+        return Refusal(dtype, support.why)
+    limits = matmul.Limits(
+        budget_s=budget_s,
+        memory_bytes=_allowance(device),
+        cache_bytes=identity.describe(device).cache_bytes,
+    )
+    try:
+        best = matmul.fastest(device, dtype, timer, limits, said)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
+        operation = _OPERATION.get(dtype, "torch.mm")
+        kind = "GPU" if device.type == "cuda" else "CPU"
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else "no reason"
+        return Refusal(dtype, f"{operation} is not available on this {kind} ({reason})")
+    return Ceiling(
+        quantity="matmul",
+        value=best.flop_per_s,
+        unit="FLOP/s",
+        source="measured",
+        dtype=dtype,
+        native=support.native,
+        note=_product_note(best),
+    )
+
+
+def _product_note(best: matmul.Fastest) -> str:
+    note = f"{best.size} × {best.size} product"
+    kept_up = best.kept_up_flop_per_s
+    if kept_up is not None and kept_up < 0.97 * best.flop_per_s:
+        note += f"; {kept_up / 1e12:.3g} TFLOP/s kept up"
+    return note
+
+
+def _traffic(device: torch.device, quantity: Quantity, timer: Timer, budget_s: float) -> Ceiling:
+    if quantity == "launch":
+        seconds = launch.launch_seconds(device, budget_s)
+        return Ceiling(quantity="launch", value=seconds, unit="s", source="measured")
+    about = identity.describe(device)
+    sizes = bandwidth.buffer_sizes(device.type, about.cache_bytes, _allowance(device))
+    rate = bandwidth.copy_rate if quantity == "copy" else bandwidth.triad_rate
+    value = rate(device, timer, sizes, budget_s)
+    within = max(sizes) * 2 < about.cache_bytes
+    return Ceiling(
+        quantity=quantity,
+        value=value,
+        unit="B/s",
+        source="measured",
+        note="little free memory: buffers fit the cache, so this is the cache's" if within else "",
+    )
+
+
+@contextmanager
+def _timer(device: torch.device, watch: Watch) -> Iterator[Timer]:
+    """A timer that lets `watch` look at a GPU at most ten times a second while it works."""
+    if device.type == "cpu":
+        yield timer_for(device)
+        return
+    with nvml.session() as library:
+        handle = nvml.find(library, identity.address(device)) if library is not None else None
+        last = 0.0
+
+        def look() -> None:
+            nonlocal last
+            if handle is not None and time.perf_counter() - last > 0.1:
+                last = time.perf_counter()
+                watch.look(library, handle)
+
+        yield timer_for(device, look)
+
+
+def _allowance(device: torch.device) -> int:
+    """Bytes a measurement may take now."""
+    share = _MEMORY_SHARE[device.type]
+    if device.type == "cpu":
+        return int(share * processor.free_bytes())
+    free, _ = torch.cuda.mem_get_info(device)
+    spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(share * (free + spare))
+
+
+def _with_entry(device: torch.device, entry: Entry) -> Device:
+    about = identity.describe(device)
+    supports = {dtype: identity.support(device, dtype) for dtype in DTYPES}
+    measured = [
+        msgspec.structs.replace(c, disturbed=(c.quantity, c.dtype) in entry.disturbed)
+        for c in native.with_ratios(entry.ceilings, supports)
+    ]
+    known = (*measured, *about.ceilings)
+    return msgspec.structs.replace(about, ceilings=tuple(sorted(known, key=_order)))
+
+
+def _order(ceiling: Ceiling) -> tuple[int, int, bool]:
+    quantities = ("matmul", *_TRAFFIC)
+    place = DTYPES.index(ceiling.dtype) if ceiling.dtype in DTYPES else -1
+    return quantities.index(ceiling.quantity), place, ceiling.source != "measured"
+
+
+def _checked(dtypes: Sequence[str]) -> tuple[str, ...]:
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise UsageError(f"'{dtype}' has no ceiling", hint=f"known: {', '.join(DTYPES)}")
+    return tuple(dict.fromkeys(dtypes))
+
+
+def _key(device: torch.device) -> Key:
+    about = identity.describe(device)
+    gpu = device.type == "cuda"
+    return Key(
+        kind=about.kind,
+        name=about.name,
+        driver=about.driver,
+        torch=str(torch.__version__),
+        architecture=about.architecture,
+        uuid=identity.address(device).uuid if gpu else "",
+        cores=about.cores,
+        threads=0 if gpu else torch.get_num_threads(),
+    )
