@@ -1,0 +1,107 @@
+"""Where a command's words go: results to stdout, progress to stderr, a file whole or not."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ridgeline.errors import RidgelineError, UsageError
+
+PIPE_COLUMNS = 140
+
+
+def claim_stdout() -> None:
+    """Keep stdout for ourselves: what else writes to the descriptor (a model's C code, its child
+    processes, what it prints at exit) goes to stderr from here on."""
+    if sys.__stdout__ is None or sys.stdout is not sys.__stdout__:
+        return  # captured by somebody else, who decides
+    try:
+        own = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:
+        return  # closed descriptors: nothing to keep apart
+    encoding = sys.__stdout__.encoding
+    sys.stdout = os.fdopen(own, "w", encoding=encoding, errors="replace")
+
+
+ENDINGS = (".json", ".md", ".csv")
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse a bad -o before the work, not after it."""
+    if output is None:
+        return
+    if output.suffix.lower() not in ENDINGS:
+        raise UsageError(
+            f"-o {output}: no format is known for {output.suffix or 'a name without ending'}",
+            f"end the name in one of: {', '.join(ENDINGS)}",
+        )
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {output.parent}")
+
+
+def deliver(
+    document: dict[str, Any],
+    as_json: bool,
+    output: Path | None,
+    *,
+    markdown: Callable[[], str],
+    csv: Callable[[], str],
+    terminal: Callable[[Any], None],
+) -> None:
+    """Write the file asked for, then JSON or the human's view to stdout."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    if output is not None:
+        ending = output.suffix.lower()
+        write_whole(output, text + "\n" if ending == ".json" else
+                    markdown() if ending == ".md" else csv())  # fmt: skip
+    if as_json:
+        click.echo(text)
+        return
+    from rich.console import Console
+
+    # a pipe has no width: wide enough that no module path is cut
+    terminal(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False))
+    if output is not None:
+        click.echo(f"wrote {output}", err=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file appears complete, by rename, or not at all."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise RidgelineError(f"{path} could not be written: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done, where stderr is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("") as status:
+        yield lambda text: status.update(f"[dim]{text}")

@@ -1,0 +1,106 @@
+"""Numbers as people read them: three significant digits, no trailing zeros.
+
+SI prefixes for counts, FLOPs and bandwidth (as datasheets print them), binary ones for sizes of
+memory. Ratios go in as fractions: `percent(0.953)` is "95.3 %". What is not a number is "—".
+"""
+
+import math
+
+_SI = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NOTHING = "—"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` rounded to `digits` significant digits, in plain notation: 0.0123, 7.9, 784."""
+    if not math.isfinite(value):
+        return _NOTHING
+    if value == 0:
+        return "0"
+    rounded = _rounded(value, digits)
+    decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
+    text = f"{rounded:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def count(value: float) -> str:
+    """25_600_000 -> "25.6 M"."""
+    return _scaled(value, 1000.0, _SI).rstrip()
+
+
+def flop(value: float) -> str:
+    """An amount of arithmetic: 8.2e9 -> "8.2 GFLOP"."""
+    return _scaled(value, 1000.0, tuple(f"{prefix}FLOP" for prefix in _SI))
+
+
+def flops(value: float) -> str:
+    """A rate of arithmetic: 784e12 -> "784 TFLOP/s"."""
+    return _scaled(value, 1000.0, tuple(f"{prefix}FLOP/s" for prefix in _SI))
+
+
+def bytes_(value: float) -> str:
+    """A size: 8_482_560_410 -> "7.9 GiB"."""
+    return _scaled(value, 1024.0, _BINARY)
+
+
+def bandwidth(value: float) -> str:
+    """A rate of bytes, in SI like every datasheet: 4.26e12 -> "4.26 TB/s"."""
+    return _scaled(value, 1000.0, tuple(f"{prefix}B/s" for prefix in _SI))
+
+
+def seconds(value: float) -> str:
+    """0.0123 -> "12.3 ms"; from a minute on "2 min 5 s", from an hour on "1 h 3 min"."""
+    if not math.isfinite(value):
+        return _NOTHING
+    if value < 0:
+        return f"-{seconds(-value)}"
+    if _rounded(value) < 60:
+        return _small_seconds(value)
+    whole = round(value)
+    if whole < 3600:
+        return _two(whole // 60, "min", whole % 60, "s")
+    minutes = round(value / 60)
+    return _two(minutes // 60, "h", minutes % 60, "min")
+
+
+def plural(number: int, noun: str) -> str:
+    """1 operator, 2 operators."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(ratio: float) -> str:
+    """0.953 -> "95.3 %"."""
+    text = significant(ratio * 100)
+    return text if text == _NOTHING else f"{text} %"
+
+
+def _small_seconds(value: float) -> str:
+    if value == 0:
+        return "0 s"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        # Rounded first, so that 999.7 ms reads "1 s" and never "1000 ms".
+        if _rounded(value / scale) >= 1:
+            return f"{significant(value / scale)} {unit}"
+    return f"{significant(value / 1e-9)} ns"
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    head = f"{large} {large_unit}"
+    return f"{head} {small} {small_unit}" if small else head
+
+
+def _rounded(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits - 1}e}")
+
+
+def _scaled(value: float, base: float, names: tuple[str, ...]) -> str:
+    if not math.isfinite(value):
+        return _NOTHING
+    power = 0
+    # Compared after rounding, so that 999,600 reads "1 M" and never "1000 k".
+    while power < len(names) - 1 and abs(_rounded(value, 4 if base == 1024.0 else 3)) >= base:
+        value /= base
+        power += 1
+    # Between 1000 and 1023 of a binary unit a fourth digit is needed to write the integer at all.
+    digits = 4 if abs(value) >= 1000 else 3
+    return f"{significant(value, digits)} {names[power]}"
