@@ -33,6 +33,7 @@ check: $(READY) ## ruff, mypy --strict, import contracts
 
 bench: $(READY) ## our figures, each a ratio in one run
 	@$(BIN)/python benchmarks/flops_matrix.py
+	@$(BIN)/python benchmarks/memory_prediction.py
 	@$(BIN)/python benchmarks/startup.py
 
 clean: ## remove the environment and caches

@@ -61,22 +61,21 @@ class OptimizerAccount:
         optimizer = OPTIMIZERS[self.name](stand_ins, **options)
         with _counting(StorageLedger()):
             optimizer.step()  # the first step makes the state
-        self.state_bytes = sum(
-            value.numel() * value.itemsize
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor)
-        )
+        state = state_tensors(optimizer)
+        self.state_bytes = sum(t.numel() * t.itemsize for t in state)
         ledger = StorageLedger()
-        known = [*stand_ins, *(p.grad for p in stand_ins if p.grad is not None)]
-        known += [
-            v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)
-        ]
-        static = ledger.add_all(known, "static")
+        grads = (p.grad for p in stand_ins if p.grad is not None)
+        static = ledger.add_all((*stand_ins, *grads, *state), "static")
         self.mode = _counting(ledger)
         with self.mode:
             optimizer.step()
         self.temporary_bytes = ledger.peak_bytes - static
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What an optimizer keeps between steps."""
+    kept = (value for state in optimizer.state.values() for value in state.values())
+    return [value for value in kept if isinstance(value, torch.Tensor)]
 
 
 def _counting(ledger: StorageLedger) -> CostMode:

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from ridgeline.account.optimizers import EIGHT_BIT, OPTIMIZERS
+from ridgeline.account.optimizers import EIGHT_BIT, OPTIMIZERS, state_tensors
 from ridgeline.account.passes import backward_from
+from ridgeline.account.traffic import stored_bytes
 from ridgeline.account.values import held
 from ridgeline.errors import TargetError
 
@@ -50,12 +51,7 @@ class Step:
     def state_bytes(self) -> int:
         if self.optimizer is None:
             return 0
-        return sum(
-            value.numel() * value.itemsize
-            for state in self.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor)
-        )
+        return stored_bytes(*state_tensors(self.optimizer))
 
     def _infer(self) -> object:
         with torch.no_grad():
