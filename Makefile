@@ -35,6 +35,7 @@ bench: $(READY) ## our figures, each a ratio in one run
 	@$(BIN)/python benchmarks/flops_matrix.py
 	@$(BIN)/python benchmarks/memory_prediction.py
 	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/false_alarms.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -14,6 +14,8 @@ _HOME = {
     "RidgelineError": "ridgeline.errors",
     "Timer": "ridgeline.profiler",
     "analyze_weight_distribution": "ridgeline.profiler",
+    "benchmark": "ridgeline.comparison.api",
+    "compare": "ridgeline.comparison.api",
     "formula": "ridgeline.formulas",
     "profile_memory": "ridgeline.profiler",
     "quick_profile": "ridgeline.profiler",
@@ -24,14 +26,16 @@ __all__ = [
     "Profiler",
     "RidgelineError",
     "Timer",
-    "__version__",
     "analyze_weight_distribution",
+    "benchmark",
+    "compare",
     "formula",
     "profile_memory",
     "quick_profile",
 ]
 
 if TYPE_CHECKING:
+    from ridgeline.comparison.api import benchmark, compare
     from ridgeline.errors import RidgelineError
     from ridgeline.formulas import formula
     from ridgeline.profiler import (

@@ -16,6 +16,8 @@ from ridgeline.errors import RidgelineError
 COMMANDS = {
     "hardware": "What this machine can do: peaks, bandwidth, launch latency, measured.",
     "model": "What a model costs: FLOPs, bytes, memory, latency, place on the roofline.",
+    "compare": "Is it really faster, and does it still compute the same? With an A/A control.",
+    "selftest": "How often this tool would lie on this machine.",
 }
 
 

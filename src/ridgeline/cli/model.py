@@ -1,26 +1,12 @@
 """`ridgeline model`: what a model costs, and how close it comes to what the machine can do."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ridgeline.cli.amounts import parse_seconds, parse_size
 from ridgeline.errors import UsageError
-
-_SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SI = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-
-
-def parse_size(text: str) -> int:
-    """80GiB, 80GB, 512MiB, 24g: bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", text.lower())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"{text!r} is not an amount of memory", "write 80GiB, 24GB or 512MiB")
-    number, letter, binary, unit = match.groups()
-    scale = _SI[letter] if letter and unit and not binary else _SIZES[letter]
-    return int(float(number) * scale)
-
 
 EXAMPLES = """\b
 Examples:
@@ -154,16 +140,9 @@ def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:
         dtype=chosen["dtype"] or "",
         meta=chosen["meta"],
         timed=not chosen["no_time"],
-        budget_s=_seconds(chosen["budget"]),
+        budget_s=parse_seconds("--budget", chosen["budget"]),
         measure_memory=chosen["measure"],
         sweep=sweep.parse(sweep_text) if sweep_text else None,
         fit_bytes=parse_size(fit) if fit else 0,
         generate=generate,
     )
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m)?", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"--budget {text!r} is not a time", "write 2s, 500ms or 1m")
-    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}[match[2]]

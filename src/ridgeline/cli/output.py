@@ -31,16 +31,17 @@ def claim_stdout() -> None:
 
 
 ENDINGS = (".json", ".md", ".csv")
+PAGE_ENDINGS = (*ENDINGS, ".html")
 
 
-def check_output(output: Path | None) -> None:
+def check_output(output: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
     """Refuse a bad -o before the work, not after it."""
     if output is None:
         return
-    if output.suffix.lower() not in ENDINGS:
+    if output.suffix.lower() not in endings:
         raise UsageError(
             f"-o {output}: no format is known for {output.suffix or 'a name without ending'}",
-            f"end the name in one of: {', '.join(ENDINGS)}",
+            f"end the name in one of: {', '.join(endings)}",
         )
     if not output.absolute().parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
@@ -54,13 +55,13 @@ def deliver(
     markdown: Callable[[], str],
     csv: Callable[[], str],
     terminal: Callable[[Any], None],
+    html: Callable[[], str] = str,
 ) -> None:
     """Write the file asked for, then JSON or the human's view to stdout."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if output is not None:
-        ending = output.suffix.lower()
-        write_whole(output, text + "\n" if ending == ".json" else
-                    markdown() if ending == ".md" else csv())  # fmt: skip
+        made = {".json": lambda: text + "\n", ".md": markdown, ".csv": csv, ".html": html}
+        write_whole(output, made[output.suffix.lower()]())
     if as_json:
         click.echo(text)
         return

@@ -4,6 +4,7 @@ The sentences are pure functions of readings; `conditions` takes the readings.
 """
 
 import os
+import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from ridgeline.machine import cgroup, identity, nvml, processor
 from ridgeline.machine.selection import resolve_device
+from ridgeline.records.comparison import Surroundings
 
 _GIB = 1 << 30
 # A CUDA context and the driver's own reserve show as used memory: about 0.5 GiB each on an H200.
@@ -69,6 +71,22 @@ class Watch:
         throttled = throttle_sentences(self._readings)
         return self._host() + self._tenants + self._standing + throttled
 
+    def surroundings(self) -> Surroundings:
+        """All of it as numbers, for the record of a comparison."""
+        after, cores = host_times(), len(processor.affinity())
+        others, steal = host_shares(self._before, after, cores)
+        return Surroundings(
+            device=_device_name(self._device),
+            threads=torch.get_num_threads(),
+            cores=cores,
+            affinity=tuple(sorted(processor.affinity())),
+            load_1min=self._load,
+            steal_share=steal,
+            others_cores=max(others, 0.0),
+            sentences=self.sentences() + _crowding(self._device, cores, others),
+            versions={"torch": str(torch.__version__), "python": platform.python_version()},
+        )
+
     def _host(self) -> tuple[str, ...]:
         cores = len(processor.affinity())
         return host_sentences(self._before, host_times(), cores, self._load, os.cpu_count() or 1)
@@ -95,9 +113,7 @@ def host_sentences(
     """A busy host. `load` is the 1-minute average, which is the whole machine's and so is held
     against all its `processors`, whatever part of them (`cores`) this process may use."""
     said = []
-    elapsed = max(after.at_s - before.at_s, 1e-6)
-    others = (after.busy_s - before.busy_s - (after.own_s - before.own_s)) / elapsed
-    steal = (after.steal_s - before.steal_s) / elapsed / cores
+    others, steal = host_shares(before, after, cores)
     if others > max(0.25, 0.05 * cores):
         said.append(f"other processes use {others:.1f} of {cores} cores")
     if load is not None and load > processors:
@@ -105,6 +121,32 @@ def host_sentences(
     if steal > 0.02:
         said.append(f"the hypervisor takes {steal:.0%} of the CPU time (steal)".replace("%", " %"))
     return tuple(said)
+
+
+def host_shares(before: HostTimes, after: HostTimes, cores: int) -> tuple[float, float]:
+    """Processors' worth of work done by others, and the share of the time that was stolen."""
+    elapsed = max(after.at_s - before.at_s, 1e-6)
+    others = (after.busy_s - before.busy_s - (after.own_s - before.own_s)) / elapsed
+    return others, (after.steal_s - before.steal_s) / elapsed / cores
+
+
+def _crowding(device: torch.device, cores: int, others: float) -> tuple[str, ...]:
+    """Two threads on two busy cores spread over 61 % (IQR) where one spread over 14 %: a thread
+    that waits for a processor stalls all the others."""
+    threads = torch.get_num_threads()
+    free = cores - others
+    if device.type != "cpu" or threads < 2 or threads <= free + 0.25:
+        return ()
+    return (
+        f"torch uses {threads} threads and {max(free, 0):.1f} cores were free: fewer "
+        f"(OMP_NUM_THREADS={max(int(free), 1)}) would be steadier",
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} ({device})"
+    return processor.name()
 
 
 def throttle_sentences(readings: Sequence[nvml.Reading]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from ridgeline.account import Account, count
 from ridgeline.errors import DataDependentError, RidgelineError, UsageError
 from ridgeline.model.inputs import InputSpec, describe, make, model_dtype
 from ridgeline.model.room import free_bytes, watched
-from ridgeline.model.target import Subject, build, explain, is_out_of_memory
+from ridgeline.model.target import Subject, build
+from ridgeline.usercode.explain import explain, is_out_of_memory
 
 DTYPES = {
     "float64": torch.float64,

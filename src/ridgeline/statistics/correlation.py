@@ -28,3 +28,10 @@ def lag1_correlation(samples: Sequence[float] | NDArray[np.float64]) -> float:
         return 0.0
     raw = float(np.dot(centred[1:], centred[:-1])) / power
     return min(max(raw + (1 + 3 * raw) / values.size, 0.0), 0.95)
+
+
+def discount(residual: NDArray[np.float64]) -> float:
+    """What autocorrelation leaves of a z score: n samples with lag 1 of r carry as much as
+    n (1 - r) / (1 + r) independent ones."""
+    correlation = lag1_correlation(residual)
+    return float(np.sqrt((1 - correlation) / (1 + correlation)))

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.statistics.correlation import average_ranks, lag1_correlation
-from ridgeline.statistics.trend import LONGEST, trend
+from ridgeline.statistics.correlation import average_ranks, discount
+from ridgeline.statistics.trend import fold, kendall_score, trend
 
 Floats = NDArray[np.float64]
 
@@ -82,13 +82,13 @@ def _best_split(series: Floats) -> int | None:
     change = abs(float(np.median(before)) - level)
     if change <= max(LEVEL_SHARE * abs(level), _iqr(residual) / 2):
         return None
-    score = float(scores[split - 1]) * _discount(residual)
+    score = float(scores[split - 1]) * discount(residual)
     return split if score > _SPLIT_Z else None
 
 
 def _drifts(series: Floats) -> bool:
     """Whether the series has a trend: Mann-Kendall for significance, Theil-Sen for size."""
-    folded = _fold(series)
+    folded = fold(series)
     count = folded.size
     if count < 4:
         return False
@@ -97,8 +97,7 @@ def _drifts(series: Floats) -> bool:
     residual = folded - slope * np.arange(count)
     if travelled <= max(DRIFT_SHARE * abs(float(np.median(folded))), _iqr(residual) / 2):
         return False
-    spread = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    score = (abs(rises) - 1) / spread * _discount(residual)
+    score = kendall_score(rises, count) * discount(residual)
     return bool(score > _DRIFT_Z)
 
 
@@ -106,7 +105,7 @@ def _line_fits_better(series: Floats, split: int) -> bool:
     """Whether a straight line explains the series better than one step: then the step found is
     only the middle of a drift."""
     times = np.arange(series.size)
-    folded = _fold(series)
+    folded = fold(series)
     slope = trend(folded).slope * folded.size / series.size
     line = series - slope * times
     step = np.concatenate(
@@ -115,23 +114,6 @@ def _line_fits_better(series: Floats, split: int) -> bool:
     return bool(np.abs(line - np.median(line)).sum() < np.abs(step).sum())
 
 
-def _fold(series: Floats) -> Floats:
-    """At most LONGEST medians of equal blocks; a remainder at the end is left out."""
-    width = -(-series.size // LONGEST)
-    if width == 1:
-        return series
-    whole = series.size // width * width
-    folded: Floats = np.median(series[:whole].reshape(-1, width), axis=1)
-    return folded
-
-
 def _iqr(values: Floats) -> float:
     low, high = np.quantile(values, [0.25, 0.75])
     return float(high - low)
-
-
-def _discount(residual: Floats) -> float:
-    """What autocorrelation leaves of a z score: n samples with lag 1 of r carry as much as
-    n (1 - r) / (1 + r) independent ones."""
-    correlation = lag1_correlation(residual)
-    return float(np.sqrt((1 - correlation) / (1 + correlation)))

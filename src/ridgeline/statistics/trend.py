@@ -32,3 +32,18 @@ def trend(values: Floats, places: Floats | None = None) -> Trend:
     differences = values[late] - values[early]
     slope = float(np.median(differences / (at[late] - at[early])))
     return Trend(slope, float(np.sign(differences).sum()))
+
+
+def kendall_score(rises: float, count: int) -> float:
+    """Mann-Kendall's z of `rises` among `count` independent values without a trend, unsigned."""
+    return (abs(rises) - 1) / float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18))
+
+
+def fold(series: Floats) -> Floats:
+    """At most LONGEST medians of equal blocks; a remainder at the end is left out."""
+    width = -(-series.size // LONGEST)
+    if width == 1:
+        return series
+    whole = series.size // width * width
+    folded: Floats = np.median(series[:whole].reshape(-1, width), axis=1)
+    return folded

@@ -32,7 +32,9 @@ class FakeClock:
     def now_ns(self) -> int:
         return int(self._now)
 
-    def time(self, call: Callable[[], object], calls: int) -> Reading:
+    def time(
+        self, call: Callable[[], object], calls: int, before: Callable[[], object] | None = None
+    ) -> Reading:
         self.blocks.append(calls)
         wall = 0.0
         for _ in range(calls):

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from ridgeline.errors import OutOfMemoryError, RidgelineError, TargetError, UsageError
-from ridgeline.model.target import build, explain, load, user_line
+from ridgeline.model.target import build, load
+from ridgeline.usercode.explain import explain, user_line
 
 SOURCE = """
 import torch

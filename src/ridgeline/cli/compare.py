@@ -1,0 +1,253 @@
+"""`ridgeline compare`: is it really faster, and does it still compute the same?"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ridgeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from ridgeline.comparison.options import Options
+    from ridgeline.records.comparison import Comparison, PairFolder
+
+EXAMPLES = """\b
+Examples:
+  ridgeline compare slow.py:step fast.py:step
+  ridgeline compare base.py head.py -- --epochs 1
+  ridgeline compare net.py:eager net.py:compiled net.py:graphs --budget 2m
+  ridgeline compare base.py:step head.py:step --fail-if slower --threshold 5% -o comment.md
+  ridgeline compare examples/pairs/ -o pairs.html
+"""
+FOLDER_BUDGET_S = 20.0
+
+
+class _WithArguments(click.Command):
+    """Everything after `--` belongs to the scripts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.meta["script_arguments"] = tuple(args[cut + 1 :])
+        return super().parse_args(ctx, args[:cut])
+
+
+@click.command("compare", cls=_WithArguments, epilog=EXAMPLES)
+@click.argument("targets", nargs=-1, required=True, metavar="BASELINE CANDIDATE… | FOLDER")
+@click.option(
+    "--budget",
+    default=None,
+    metavar="TIME",
+    help="Time for warming up and for the rounds: 60s, 5m. Default 60s, in a folder 20s a pair, "
+    "or what 8 rounds take. It ends earlier when the verdict is clear.",
+)
+@click.option(
+    "--threshold", default="2%", show_default=True, help="A difference below this does not matter."
+)
+@click.option(
+    "--fail-if",
+    "fail_if",
+    multiple=True,
+    type=click.Choice(["slower", "not-faster", "undecided"]),
+    help="Exit with 3 on this verdict; may be given more than once. INVALID fails any gate.",
+)
+@click.option(
+    "--goal",
+    default=None,
+    type=click.Choice(["speed", "memory", "throughput"]),
+    help="What the candidates aim at. Default: what their files say (GOAL), else speed.",
+)
+@click.option(
+    "--isolate",
+    is_flag=True,
+    help="Each variant in its own process, for those that disturb others.",
+)
+@click.option(
+    "--processes",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=3, max=50),
+    help="With --isolate: sets of processes. The spread between them counts.",
+)
+@click.option("--cold", is_flag=True, help="Empty the last-level cache before every call.")
+@click.option(
+    "--tolerance",
+    default=None,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Relative error allowed in results, for a candidate that changes precision on purpose.",
+)
+@click.option("--no-check", is_flag=True, help="Do not compare results, nor look for cheats.")
+@click.option(
+    "--by",
+    default="auto",
+    type=click.Choice(["auto", "step", "run"]),
+    help="Scripts: time steps or whole runs. Default: steps, where all scripts take some.",
+)
+@click.option(
+    "--steps",
+    default=None,
+    type=click.IntRange(min=10),
+    metavar="N",
+    help="Scripts: end each after N optimizer steps.",
+)
+@click.option(
+    "--seed", default=0, show_default=True, help="For the variants and for our own draws."
+)
+@click.option("--device", default=None, help="cpu hides the GPUs; cuda:1 shows only that one.")
+@click.option(
+    "--timeout",
+    default=None,
+    metavar="TIME",
+    help="A call that has not come back by then hangs. Default 5m, for a whole script 30m.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Write to a file; its ending picks the format: .json, .md, .csv, .html.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    targets: tuple[str, ...],
+    fail_if: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+    verbose: bool,
+    **chosen: Any,
+) -> int:
+    """Compare variants in interleaved rounds, with an A/A control, and check their results.
+
+    A target file.py:name is a function without arguments; if it returns a callable (or a callable
+    with its inputs), that is what is timed. A target without a colon is a whole script. The first
+    target is the baseline. A FOLDER is searched for baseline_X.py / optimized_X.py pairs.
+
+    The verdict is FASTER, SLOWER, SAME, UNDECIDED or INVALID; the ratio is the baseline's time over
+    the candidate's, with a 95 % interval.
+
+    Exit codes: 0 measured; 2 usage; 3 the gate (--fail-if) failed; 4 something could not be
+    measured, or a candidate is INVALID.
+    """
+    from ridgeline.cli.output import PAGE_ENDINGS, check_output, claim_stdout, progress
+    from ridgeline.comparison import gate
+
+    claim_stdout()
+    check_output(output, PAGE_ENDINGS)
+    options = _options(chosen, ctx.meta["script_arguments"])
+    with progress(quiet) as say:
+        found = _compared(targets, options, say)
+    _deliver(found, as_json, output)
+    failed = gate.failures(found, fail_if)
+    for sentence in failed:
+        click.echo(f"ridgeline: gate failed: {sentence}", err=True)
+    interrupted = getattr(found, "interrupted", getattr(found, "stopped", "") == "interrupted")
+    return 130 if interrupted else gate.exit_code(found, fail_if)
+
+
+def _compared(
+    targets: tuple[str, ...], options: "Options", say: Callable[[str], None]
+) -> "Comparison | PairFolder":
+    import msgspec
+
+    from ridgeline.comparison.folder import compare_folder
+    from ridgeline.comparison.functions import compare_functions
+    from ridgeline.comparison.hosting.pipe import SkippedError
+    from ridgeline.comparison.scripts.compare import compare_script_files
+    from ridgeline.errors import RidgelineError
+
+    kinds = {_kind(target) for target in targets}
+    if "folder" in kinds:
+        if len(targets) > 1:
+            raise UsageError("a folder is compared alone", "name one folder, or targets")
+        options = msgspec.structs.replace(options, usual_s=FOLDER_BUDGET_S)
+        return compare_folder(Path(targets[0]), options, say)
+    if len(targets) < 2:
+        raise UsageError(
+            "one target is not a comparison",
+            f"name the baseline first, then the candidates: ridgeline compare {targets[0]} …",
+        )
+    if len(kinds) > 1:
+        raise UsageError(
+            "a function and a whole script cannot be compared",
+            "name functions (file.py:name) or scripts (file.py), not both",
+        )
+    if kinds == {"function"} and options.arguments:
+        raise UsageError("functions take no arguments", "what follows -- is for scripts")
+    compare = compare_functions if kinds == {"function"} else compare_script_files
+    try:
+        return compare(targets, options, say)
+    except SkippedError as skipped:
+        raise RidgelineError(f"not measured: the workload skips itself here: {skipped}") from None
+
+
+def _kind(target: str) -> str:
+    if Path(target).is_dir():
+        return "folder"
+    where, colon, name = target.rpartition(":")
+    return "function" if colon and where and name else "script"
+
+
+def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
+    from ridgeline.cli.amounts import parse_seconds, parse_share
+    from ridgeline.comparison.options import Options
+
+    budget, timeout = chosen["budget"], chosen["timeout"]
+    return Options(
+        budget_s=None if budget is None else parse_seconds("--budget", budget),
+        threshold=parse_share("--threshold", chosen["threshold"]),
+        seed=chosen["seed"],
+        goal=chosen["goal"],
+        isolate=chosen["isolate"],
+        processes=chosen["processes"],
+        cold=chosen["cold"],
+        checked=not chosen["no_check"],
+        rtol=chosen["tolerance"],
+        timeout_s=None if timeout is None else parse_seconds("--timeout", timeout),
+        device=chosen["device"],
+        by=chosen["by"],
+        steps=chosen["steps"],
+        arguments=arguments,
+    )
+
+
+def _deliver(found: "Comparison | PairFolder", as_json: bool, output: Path | None) -> None:
+    from ridgeline.cli.output import deliver
+    from ridgeline.records.comparison import Comparison
+    from ridgeline.report import (
+        comparison_csv,
+        comparison_document,
+        comparison_html,
+        comparison_markdown,
+        comparison_terminal,
+    )
+
+    if isinstance(found, Comparison):
+        one = found
+        deliver(
+            comparison_document.document(one),
+            as_json,
+            output,
+            markdown=lambda: comparison_markdown.markdown(one),
+            csv=lambda: comparison_csv.csv(one),
+            html=lambda: comparison_html.html(one),
+            terminal=lambda console: comparison_terminal.show(one, console, sys.argv[1:]),
+        )
+        return
+    folder = found
+    deliver(
+        comparison_document.folder_document(folder),
+        as_json,
+        output,
+        markdown=lambda: comparison_markdown.folder_markdown(folder),
+        csv=lambda: comparison_csv.folder_csv(folder),
+        html=lambda: comparison_html.folder_html(folder),
+        terminal=lambda console: comparison_terminal.show_folder(folder, console),
+    )

@@ -1,0 +1,230 @@
+"""The Python face: `ridgeline.benchmark` and `ridgeline.compare`, for notebooks and tests.
+
+Everything happens in the caller's process; random numbers and tensors are as before afterwards.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ridgeline.comparison.arms import ArmFailed, Disturbing
+from ridgeline.comparison.functions import stand
+from ridgeline.comparison.hosting.answers import Opened
+from ridgeline.comparison.options import Options
+from ridgeline.comparison.workload import Check, Declared, Workload, unpacked
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.records import comparison as records
+from ridgeline.records.comparison import Goal, Verdict
+from ridgeline.records.latency import Latency
+
+BUDGET_S = 10.0
+
+
+class Timing:
+    """How long one call takes; `print` it."""
+
+    def __init__(self, name: str, record: Latency) -> None:
+        self.name = name
+        self.record = record
+
+    @property
+    def median_s(self) -> float:
+        return self.record.summary.median_ns / 1e9
+
+    @property
+    def ci_s(self) -> tuple[float, float]:
+        """95 % interval of the median."""
+        summary = self.record.summary
+        return summary.ci_low_ns / 1e9, summary.ci_high_ns / 1e9
+
+    @property
+    def samples_s(self) -> tuple[float, ...]:
+        return tuple(ns / 1e9 for ns in self.record.samples_ns)
+
+    def to_json(self) -> str:
+        document = {"schema": "ridgeline.timing/1", "name": self.name}
+        return _encoded(document | msgspec.to_builtins(self.record))
+
+    def __str__(self) -> str:
+        from ridgeline.report.timing_text import timing_text
+
+        return timing_text(self.record, self.name)
+
+    __repr__ = __str__
+
+
+class Comparison:
+    """What a comparison found; `print` it. `record` has all of it."""
+
+    def __init__(self, record: records.Comparison) -> None:
+        self.record = record
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._only.verdict
+
+    @property
+    def ratio(self) -> float:
+        """The baseline's time over the candidate's: above 1 the candidate is faster."""
+        return self._only.estimate.ratio
+
+    @property
+    def ci(self) -> tuple[float, float]:
+        return self._only.estimate.ci_low, self._only.estimate.ci_high
+
+    @property
+    def results(self) -> records.Results:
+        return self._only.results
+
+    @property
+    def candidates(self) -> dict[str, records.Candidate]:
+        return {candidate.arm.name: candidate for candidate in self.record.candidates}
+
+    def to_json(self) -> str:
+        from ridgeline.report.comparison_document import document
+
+        return _encoded(document(self.record))
+
+    def to_markdown(self) -> str:
+        from ridgeline.report.comparison_markdown import markdown
+
+        return markdown(self.record)
+
+    def to_html(self) -> str:
+        """A page with plots, complete in itself."""
+        from ridgeline.report.comparison_html import html
+
+        return html(self.record)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from ridgeline.report.comparison_terminal import show
+
+        text = io.StringIO()
+        show(self.record, Console(file=text, width=120, highlight=False, no_color=True))
+        return text.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    @property
+    def _only(self) -> records.Candidate:
+        if len(self.record.candidates) != 1:
+            names = ", ".join(self.candidates)
+            raise UsageError(f"there are several candidates ({names})", "ask `.candidates[name]`")
+        return self.record.candidates[0]
+
+
+def benchmark(
+    function: Callable[..., Any],
+    *args: Any,
+    budget_s: float = 2.0,
+    device: str | None = None,
+    name: str | None = None,
+    **kwargs: Any,
+) -> Timing:
+    """Time `function(*args, **kwargs)` to steady state.
+
+    The device is the GPU where anything has touched one, else the CPU.
+    """
+    from functools import partial
+
+    from ridgeline.comparison.hosting.host import Host
+    from ridgeline.measure.latency import time_calls
+
+    if not callable(function):
+        raise UsageError(f"{function!r} cannot be called")
+    call = partial(function, *args, **kwargs) if args or kwargs else function
+    call()  # whatever it uses is in use now: the device shows
+    record = time_calls(call, device or Host().device(), budget_s=budget_s)
+    return Timing(name or _name_of(function), record)
+
+
+def compare(
+    variants: Mapping[str, Callable[..., Any]],
+    *,
+    inputs: tuple[Any, ...] | Mapping[str, Any] | None = None,
+    budget_s: float = BUDGET_S,
+    threshold: float = 0.02,
+    goal: Goal | None = None,
+    items: float | None = None,
+    check: bool | Check = True,
+    tolerance: float | None = None,
+    cold: bool = False,
+    seed: int = 0,
+    on_progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare variants in interleaved rounds, the first one the baseline.
+
+    A variant is a function without arguments, or one that takes `inputs`; without inputs, one that
+    returns a callable is a factory, and what it returned is timed. `check` may be your own
+    `check(baseline_output, candidate_output)`, or False; `tolerance` is the relative error allowed
+    to a variant that changes precision on purpose.
+    """
+    from ridgeline.comparison.hosting.host import Host
+    from ridgeline.comparison.results.randomness import undisturbed
+    from ridgeline.comparison.together import together
+
+    if len(variants) < 2:
+        raise UsageError("a comparison needs two variants", 'compare({"slow": f, "fast": g})')
+    own = check if callable(check) else None
+    declared = Declared(goal=goal, items=items, rtol=tolerance, check=own)
+    options = Options(
+        budget_s=budget_s, threshold=threshold, goal=goal, cold=cold, checked=bool(check), seed=seed
+    )
+    say = on_progress or (lambda now: None)
+    host = Host(cold=cold)
+    with undisturbed():
+        standings = stand(list(variants), lambda: host)
+        for standing in standings:
+            if standing.arm != "control":
+                workload = _workload(variants[standing.name], standing.name, inputs, declared, seed)
+                standing.opened = _shared(host.adopt(standing.arm, workload))
+        try:
+            return Comparison(together(host, standings, options, say))
+        except ArmFailed as failed:
+            raise failed.error from failed
+        except Disturbing as disturbing:
+            raise _cannot_share(disturbing) from None
+
+
+def _workload(
+    function: Callable[..., Any],
+    name: str,
+    inputs: tuple[Any, ...] | Mapping[str, Any] | None,
+    declared: Declared,
+    seed: int,
+) -> Workload:
+    from ridgeline.comparison.hosting.sources import build
+
+    if not callable(function):
+        raise UsageError(f"{name!r} is {function!r}, which cannot be called")
+    if inputs is None:
+        return build(function, name, declared, seed)
+    parts = unpacked((function, inputs))
+    assert parts is not None
+    _, args, kwargs = parts
+    return Workload(name=name, function=function, args=args, kwargs=kwargs, declared=declared)
+
+
+def _shared(opened: Opened) -> Opened:
+    if opened.changed:
+        raise _cannot_share(Disturbing(opened.changed))
+    return opened
+
+
+def _cannot_share(disturbing: Disturbing) -> RidgelineError:
+    return UsageError(
+        f"the variants cannot share a process: one changes {disturbing}",
+        "put them into files and use `ridgeline compare --isolate`",
+    )
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _encoded(document: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

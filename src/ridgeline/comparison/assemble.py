@@ -1,0 +1,207 @@
+"""From rounds to a verdict on each candidate: the record that everything is printed from."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline.comparison.arms import Standing
+from ridgeline.comparison.options import Options
+from ridgeline.comparison.payback import payback
+from ridgeline.comparison.prepare import goal_of
+from ridgeline.comparison.settle import LEAST_ROUNDS, Settling, kept
+from ridgeline.comparison.validity import validity
+from ridgeline.errors import RidgelineError
+from ridgeline.measure.rounds import Round, Stopped
+from ridgeline.records.comparison import (
+    Arm,
+    Candidate,
+    Comparison,
+    Estimate,
+    Goal,
+    Guard,
+    Results,
+    Surroundings,
+    Verdict,
+)
+from ridgeline.statistics.outliers import classify
+from ridgeline.statistics.summary import summarize
+
+UNCHECKED = Results(
+    status="not compared", method="none", strength="none", detail="results were not compared"
+)
+
+
+class Trial(Struct, kw_only=True):
+    """All that was measured."""
+
+    standings: Sequence[Standing]
+    rounds: Sequence[Round]
+    rounds_s: float
+    """What the rounds alone took."""
+    settling: Settling
+    stopped: Stopped
+    surroundings: Surroundings
+    mode: Literal["one process", "isolated processes", "scripts"]
+    unit: Literal["call", "run", "step"]
+    options: Options
+    spent_s: float
+    notes: tuple[str, ...] = ()
+
+
+def assemble(trial: Trial) -> Comparison:
+    if not trial.rounds:
+        raise RidgelineError(
+            "not one round fitted into the budget"
+            if trial.stopped == "budget"
+            else "stopped before the first round was over",
+            "allow more time with --budget",
+        )
+    rounds, discarded, heat = kept(trial.rounds)
+    options, standings = trial.options, trial.standings
+    found = trial.settling.analysis(rounds, trial.stopped)
+    samples = trial.settling.per_call(rounds)
+    arms = [
+        _arm(standing, samples[:, at].tolist(), rounds, at, discarded, trial.settling)
+        for at, standing in enumerate(standings)
+    ]
+    goal = goal_of(standings, options)
+    candidates = [
+        _candidate(standing, arms[0], arms[at], estimate, verdict, why, standings[0], goal, trial)
+        for at, (standing, estimate, verdict, why) in enumerate(
+            zip(standings[2:], found.estimates, found.verdicts, found.whys, strict=True), start=2
+        )
+    ]
+    return Comparison(
+        baseline=arms[0],
+        control=found.control,
+        control_arm=arms[1],
+        candidates=tuple(candidates),
+        unit=trial.unit,
+        mode=trial.mode,
+        cache="cold" if options.cold else "warm",
+        goal=goal,
+        threshold=options.threshold,
+        alpha=options.alpha,
+        looks=trial.settling.looks.rounds,
+        stopped=trial.stopped,
+        rounds=len(rounds),
+        budget_s=options.budget,
+        spent_s=trial.spent_s,
+        seed=options.seed,
+        drift=found.drift,
+        order=found.order,
+        surroundings=trial.surroundings,
+        notes=tuple(_notes(trial, len(rounds), heat)),
+    )
+
+
+def _arm(
+    standing: Standing,
+    samples: list[float],
+    rounds: Sequence[Round],
+    at: int,
+    discarded: int,
+    settling: Settling,
+) -> Arm:
+    blocks = [r.blocks[at] for r in rounds]
+    warmed, opened, collected = standing.warmed, standing.opened, standing.collected
+    clock = warmed.clock if warmed else "wall"
+    if clock != "wall" and not settling.by_events:
+        clock = "wall, device-wide wait"
+    return Arm(
+        name=standing.name,
+        samples_ns=tuple(samples),
+        summary=summarize(samples),
+        outliers=classify(samples),
+        block_calls=blocks[0].calls,
+        cpu_median_ns=median(b.reading.cpu_ns / b.calls for b in blocks),
+        clock=clock,
+        first_call_ns=collected.call_ns[0] if collected and collected.call_ns else None,
+        warmup_ns=warmed.excess_ns if warmed else None,
+        warmup_calls=warmed.calls if warmed else 0,
+        steady=warmed.steady if warmed else True,
+        recompiles=standing.recompiles,
+        peak_bytes=standing.peak.bytes if standing.peak else None,
+        peak_method=standing.peak.method if standing.peak else "",
+        items=opened.items if opened else None,
+        discarded=discarded,
+        notes=tuple(standing.notes),
+    )
+
+
+def _candidate(
+    standing: Standing,
+    baseline: Arm,
+    arm: Arm,
+    estimate: Estimate,
+    verdict: Verdict,
+    why: str,
+    base: Standing,
+    goal: Goal,
+    trial: Trial,
+) -> Candidate:
+    results = standing.examined.results if standing.examined else UNCHECKED
+    guards = standing.examined.guards if standing.examined else ()
+    guards += tuple(g for g in (_streams(standing), standing.floor) if g is not None)
+    verdict, why = validity(verdict, why, results, guards)
+    memory = _ratio(baseline.peak_bytes, arm.peak_bytes)
+    by_item = goal == "throughput" and bool(baseline.items and arm.items)
+    pays_after, pays = payback(base.warmed, standing.warmed, verdict, trial.unit)
+    return Candidate(
+        arm=arm,
+        verdict=verdict,
+        why=why,
+        estimate=estimate,
+        results=results,
+        guards=guards,
+        cpu_ratio=_ratio(baseline.cpu_median_ns, arm.cpu_median_ns),
+        memory_ratio=memory,
+        throughput_ratio=estimate.ratio if by_item else None,
+        pays_after=pays_after,
+        pays=pays,
+        goal_met=_goal_met(goal, verdict, memory, trial.options.threshold),
+    )
+
+
+def _streams(standing: Standing) -> Guard | None:
+    warmed = standing.warmed
+    if warmed is None or warmed.clock == "wall":
+        return None
+    if warmed.events_share >= 0.9:
+        return Guard(name="work on another stream", outcome="passed")
+    return Guard(
+        name="work on another stream",
+        outcome="warned",
+        detail=f"device events saw {warmed.events_share:.0%} of the time until the device was "
+        "idle: timed by the wall clock and a device-wide wait instead",
+    )
+
+
+def _goal_met(goal: Goal, verdict: Verdict, memory: float | None, threshold: float) -> bool | None:
+    if verdict == "INVALID":
+        return False
+    if goal == "memory":
+        return None if memory is None else memory > 1 + threshold
+    return {"FASTER": True, "SLOWER": False, "SAME": False}.get(verdict)
+
+
+def _ratio(baseline: float | None, candidate: float | None) -> float | None:
+    if not baseline or not candidate:
+        return None
+    ratio = baseline / candidate
+    return ratio if math.isfinite(ratio) else None
+
+
+def _notes(trial: Trial, rounds: int, heat: str) -> list[str]:
+    said = list(trial.notes)
+    if heat:
+        said.append(heat)
+    if rounds < LEAST_ROUNDS:
+        # As many again for good measure, and a quarter of a budget goes into warming up.
+        seconds = math.ceil(trial.rounds_s / len(trial.rounds) * 2 * LEAST_ROUNDS * 4 / 3)
+        fitted = "1 round" if rounds == 1 else f"{rounds} rounds"
+        said.append(f"{fitted} fitted into the budget; --budget {seconds}s allows more")
+    return said

@@ -1,0 +1,223 @@
+"""Where workloads live and are run: this process.
+
+A comparison talks to hosts and never to workloads. `Host` is the process it runs in (the Python
+API), `RemoteHost` a child with a `Host` of its own at the other end of a pipe (the command). Every
+answer is therefore a record that can travel.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from ridgeline.comparison.hosting import settings
+from ridgeline.comparison.hosting.answers import Collected, Examined, Opened, Peak, Warmed
+from ridgeline.comparison.hosting.cache_flush import flusher
+from ridgeline.comparison.hosting.peak import peak_of
+from ridgeline.comparison.hosting.sources import open_target
+from ridgeline.comparison.hosting.throttle import Throttle
+from ridgeline.comparison.results.evidence import Evidence, collect, load_evidence, save_evidence
+from ridgeline.comparison.results.examine import examine
+from ridgeline.comparison.results.floor import examine_floor
+from ridgeline.comparison.workload import Declared, Workload
+from ridgeline.measure.clock import Clock, Reading, clock_for
+from ridgeline.measure.rounds import Block
+from ridgeline.measure.session import Session
+from ridgeline.records.comparison import Guard, Surroundings
+from ridgeline.statistics.steady import steady_start
+from ridgeline.usercode.explain import explain
+from ridgeline.usercode.load import module_at, split
+
+BLOCK_NS = 10e6
+"""A sample's length: 10 ms is 1000 times what the clock, a context switch's cost and the loop
+itself leave uncertain, and a stall of a scheduler's slice (3 to 4 ms) does not rule it."""
+_MOST_WARM_SAMPLES = 200
+
+
+class Host:
+    """Workloads by arm, and what can be asked of them."""
+
+    def __init__(self, cold: bool = False) -> None:
+        self._cold = cold
+        self._workloads: dict[str, Workload] = {}
+        self._evidence: dict[str, Evidence] = {}
+        self._sessions: dict[str, Session] = {}
+        self._settings = settings.current()
+        self._threads = threading.active_count()
+        self._watch: Any = None
+        self._throttle: Throttle | None = None
+        self._clock: Clock | None = None
+        self._flush: Callable[[], object] | None = None
+
+    @property
+    def calls_made(self) -> int:
+        """Grows while calls come back: a sign of life."""
+        return sum(w.calls_made for w in self._workloads.values())
+
+    def open(self, arm: str, target: str, seed: int) -> Opened:
+        """Import and build a target."""
+        return self.adopt(arm, open_target(target, seed))
+
+    def adopt(self, arm: str, workload: Workload) -> Opened:
+        self._workloads[arm] = workload
+        declared = workload.declared
+        return Opened(
+            goal=declared.goal,
+            items=declared.items,
+            rtol=declared.rtol,
+            has_check=declared.check is not None,
+            changed=self._changed(),
+            device=self.device(),
+        )
+
+    def device(self) -> str:
+        """Where the work is: a GPU once anything touched one."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            return f"cuda:{torch.cuda.current_device()}"
+        return "cpu"
+
+    def collect(self, arm: str, seed: int, as_baseline: bool) -> Collected:
+        """The first calls of an arm: what they return and change, and what they took."""
+        workload = self._workloads[arm]
+        like = None if as_baseline else self._evidence.get("baseline")
+        try:
+            evidence = collect(workload, seed=seed, as_baseline=as_baseline, like=like)
+        except (Exception, SystemExit) as error:
+            raise explain(error, f"calling {workload.name}") from error
+        self._evidence[arm] = evidence
+        cold = tuple(evidence.call_ns)
+        if workload.first_call_ns is not None:
+            cold = (workload.first_call_ns, *cold)
+        return Collected(call_ns=cold, changed=self._changed())
+
+    def first_calls(self, arm: str) -> Collected:
+        """The first call alone, where nobody wants results compared."""
+        workload = self._workloads[arm]
+        clock, took = self._clock_now(), []
+        if workload.first_call_ns is not None:
+            took.append(workload.first_call_ns)
+        else:
+            took.append(self._guarded(workload, lambda: clock.time(workload, 1)).wall_ns)
+        return Collected(call_ns=tuple(took), changed=self._changed())
+
+    def save(self, arm: str, path: str) -> None:
+        save_evidence(self._evidence[arm], Path(path))
+
+    def load(self, arm: str, path: str) -> None:
+        """Evidence of an arm that lives in another process."""
+        self._evidence[arm] = load_evidence(Path(path))
+
+    def examine(self, candidate: str, rtol: float | None, check_in: str) -> Examined:
+        """The candidate's results against the baseline's; `check_in` is the target whose file has
+        its own check, "" for none."""
+        declared = Declared(rtol=rtol)
+        check = None
+        if check_in:
+            own = [w for w in self._workloads.values() if w.name == check_in]
+            check = own[0].declared.check if own else module_at(split(check_in)[0]).check
+        results, guards = examine(
+            self._evidence["baseline"], self._evidence[candidate], declared=declared, check=check
+        )
+        return Examined(results=results, guards=guards)
+
+    def floor(self, arm: str, measured_ns: float) -> Guard:
+        """Whether the arm was faster than its own arithmetic allows."""
+        return examine_floor(self._evidence[arm], measured_ns, self.device())
+
+    def warm_up(self, arm: str, limit_s: float) -> Warmed:
+        """Size the arm's block and run it until it is steady."""
+        workload, clock = self._workloads[arm], self._clock_now()
+        before = self._flusher() if self._cold else None
+        # One flush takes longer than most calls: cold blocks are as short as the clock allows.
+        shortest = clock.shortest_ns if self._cold else BLOCK_NS
+        session = Session(clock, workload.timed, shortest_ns=shortest, before=before)
+        self._sessions[arm] = session
+
+        def run() -> None:
+            session.size_block()
+            session.warm_up(1e9 * limit_s, _MOST_WARM_SAMPLES, lambda phase, share: None)
+
+        self._guarded(workload, run)
+        return _warmed(session, self._evidence.get(arm))
+
+    def block(self, arm: str) -> Block:
+        """One sample."""
+        session = self._sessions[arm]
+        workload = self._workloads[arm]
+
+        def run() -> Reading:
+            if not self._cold and 4 * session.per_call_ns[-1] < BLOCK_NS:
+                workload.timed()  # the other arm left its own data in the caches
+            session.read()
+            return session.readings[-1]
+
+        reading = self._guarded(workload, run)
+        throttled = self._throttle.look() if self._throttle else ""
+        return Block(reading, session.calls, throttled)
+
+    def peak(self, arm: str) -> Peak:
+        """Peak memory of one call, with what the workload holds."""
+        workload = self._workloads[arm]
+        found, method = self._guarded(workload, lambda: peak_of(workload, self.device()))
+        return Peak(bytes=found, method=method)
+
+    def compilations(self) -> int:
+        """Graphs compiled so far in this process."""
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+
+    def begin_rounds(self) -> None:
+        """Begin to watch the surroundings."""
+        from ridgeline.machine.surroundings import Watch
+
+        device = torch.device(self.device())
+        self._watch = Watch(device)
+        self._throttle = Throttle(device) if device.type == "cuda" else None
+
+    def end_rounds(self) -> Surroundings:
+        return self._watch.surroundings()  # type: ignore[no-any-return]
+
+    def _changed(self) -> tuple[str, ...]:
+        return settings.changed(self._settings, settings.current())
+
+    def _clock_now(self) -> Clock:
+        if self._clock is None:
+            self._clock = clock_for(self.device())
+        return self._clock
+
+    def _flusher(self) -> Callable[[], object]:
+        if self._flush is None:
+            self._flush = flusher(torch.device(self.device()))
+        return self._flush
+
+    def _guarded(self, workload: Workload, run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except (Exception, SystemExit) as error:
+            raise explain(error, f"calling {workload.name}") from error
+
+
+def _warmed(session: Session, evidence: Evidence | None) -> Warmed:
+    per_call, readings = session.per_call_ns, session.readings
+    # The first two readings sized the block: they are calls too, but may hold anything.
+    start = steady_start(per_call[2:])
+    early = len(per_call) if start is None else 2 + start
+    steady_ns = median(per_call[early:] or per_call[-8:])
+    cold = list(evidence.call_ns) if evidence is not None else []
+    counts = [round(r.total_ns / p) if p else 1 for r, p in zip(readings, per_call, strict=True)]
+    spent = sum(cold) + sum(reading.wall_ns for reading in readings[:early])
+    walls = median(reading.wall_ns for reading in readings[-8:])
+    return Warmed(
+        block_calls=session.calls,
+        block_ns=walls,
+        steady=start is not None,
+        steady_ns=steady_ns,
+        excess_ns=max(spent - (len(cold) + sum(counts[:early])) * steady_ns, 0.0),
+        calls=len(cold) + sum(counts),
+        events_share=median(reading.total_ns for reading in readings[-8:]) / max(walls, 1.0),
+        clock=session.clock.name,
+    )

@@ -1,0 +1,106 @@
+"""Every arm in a process of its own, in several sets of processes.
+
+For variants that would disturb each other in one process; and what a process has by luck (where its
+memory lies, what its hash seed is) shows as spread between the sets, which the interval then holds.
+The processes of a set are alive together and take turns, so the rounds stay as close as in one.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import perf_counter_ns
+
+import msgspec
+
+from ridgeline.comparison.arms import CONTROL, Standing
+from ridgeline.comparison.assemble import Trial, assemble
+from ridgeline.comparison.hosting.remote import RemoteHost, remote_for
+from ridgeline.comparison.options import Options, Say
+from ridgeline.comparison.prepare import (
+    collect_all,
+    examine_all,
+    look_after,
+    plan,
+    shots_of,
+    warm_all,
+)
+from ridgeline.comparison.settle import Settling
+from ridgeline.measure.rounds import Rounds, Stopped
+from ridgeline.records.comparison import Comparison, Surroundings
+
+Stand = Callable[[Callable[[], RemoteHost]], list[Standing]]
+
+
+def isolated(stand: Stand, options: Options, say: Say) -> Comparison:
+    """`stand` makes the arms, each on a host of its own."""
+    run = _Run(stand, options, say)
+    for number in range(options.processes):
+        with ExitStack() as stack:
+            if run.one_set(number, stack) == "interrupted":
+                break
+    return run.assembled()
+
+
+class _Run:
+    """The sets so far."""
+
+    def __init__(self, stand: Stand, options: Options, say: Say) -> None:
+        self._stand, self._options, self._say = stand, options, say
+        self._warming_s = 0.0
+        self._rounds = Rounds(options.seed, perf_counter_ns)
+        self._settling: Settling | None = None
+        self._first: list[Standing] = []
+        self._surroundings: Surroundings | None = None
+        self._stopped: Stopped = "all rounds"
+
+    def one_set(self, number: int, stack: ExitStack) -> Stopped:
+        """Fresh processes, built and warmed, and their share of the rounds."""
+        options, sets = self._options, self._options.processes
+        standings = self._stand(lambda: stack.enter_context(remote_for(options)))
+        for standing in standings:
+            self._say(f"set {number + 1} of {sets}, {standing.name}: building")
+            standing.open(options.seed)
+        checked = number == 0 and options.checked  # the results of one set are those of all
+        chosen = msgspec.structs.replace(options, checked=checked)
+        collect_all(standings, chosen, self._say, shared=False)
+        examine_all(standings, chosen, self._say, shared=False)
+        began = perf_counter_ns()
+        warm_all(standings, options.budget / sets, self._say, shared=False)
+        warming_s = (perf_counter_ns() - began) / 1e9
+        self._warming_s += warming_s
+        if self._settling is None:
+            left_s = options.budget - warming_s * sets
+            self._settling = plan(standings, options, left_s, sets=sets)
+            self._first = standings
+        standings[0].ask("begin_rounds")
+        stopped = self._rounds.run(
+            shots_of(standings, shared=False),
+            until=(len(self._rounds.taken) + self._settling.per_set,),
+            limit_ns=self._settling.limit_ns / sets,
+            decide=lambda taken: False,
+            process=number,
+            on_round=self._settling.reporter(self._say),
+        )
+        if stopped != "all rounds":
+            self._stopped = stopped  # one set cut short cuts the whole short
+        self._surroundings = standings[0].ask("end_rounds")
+        if number == 0:
+            look_after([s for s in standings if s.arm != CONTROL], options, self._say)
+        return stopped
+
+    def assembled(self) -> Comparison:
+        assert self._settling is not None
+        assert self._surroundings is not None
+        return assemble(
+            Trial(
+                standings=self._first,
+                rounds=self._rounds.taken,
+                rounds_s=self._rounds.elapsed_ns / 1e9,
+                settling=self._settling,
+                stopped=self._stopped,
+                surroundings=self._surroundings,
+                mode="isolated processes",
+                unit="call",
+                options=self._options,
+                spent_s=self._warming_s + self._rounds.elapsed_ns / 1e9,
+            )
+        )

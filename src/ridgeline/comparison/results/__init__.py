@@ -1,0 +1,1 @@
+"""What a workload computes, and whether another computes the same: evidence, and its judgement."""

@@ -1,0 +1,1 @@
+"""Whole scripts: run in fresh processes, timed by their steps, compared by their losses."""

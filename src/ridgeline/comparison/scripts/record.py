@@ -1,0 +1,27 @@
+"""What one run of a script left behind."""
+
+from msgspec import Struct
+
+
+class ScriptRecord(Struct, frozen=True, kw_only=True):
+    """Written by the child at its end."""
+
+    step_ns: tuple[float, ...] = ()
+    """From one optimizer step's end to the next one's."""
+    step_cpu_ns: tuple[float, ...] = ()
+    steps: int = 0
+    losses: tuple[float, ...] = ()
+    """Scalars handed to backward, in order."""
+    parameter_norms: tuple[float, ...] = ()
+    """At the end, of every parameter an optimizer stepped."""
+    device_peak_bytes: int = 0
+    clock: str = "wall"
+
+
+class ScriptRun(Struct, frozen=True, kw_only=True):
+    """One run, seen from outside as well."""
+
+    record: ScriptRecord
+    wall_ns: float
+    cpu_ns: float
+    peak_rss_bytes: int

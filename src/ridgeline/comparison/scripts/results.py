@@ -1,0 +1,104 @@
+"""Whether two scripts computed the same: losses, steps taken, parameters at the end.
+
+The allowance is a tenth of a percent, or three times what the baseline differs from itself by.
+"""
+
+import math
+from collections.abc import Sequence
+
+from ridgeline.comparison.scripts.record import ScriptRecord
+from ridgeline.records.comparison import Results
+
+FIRST_LOSSES = 20
+"""Rounding grows with every step: later losses of two right programs may lie far apart."""
+ALLOWED = 1e-3
+SAME_ROUNDING = 1e-5
+_ENOUGH = 8
+
+
+def compare_scripts(
+    baseline: ScriptRecord, again: ScriptRecord, candidate: ScriptRecord, rtol: float | None
+) -> Results:
+    """`again` is another run of the baseline: how far it is from itself."""
+    if baseline.steps != candidate.steps:
+        return _different(
+            f"{candidate.steps} optimizer steps where the baseline took {baseline.steps}"
+        )
+    if len(baseline.losses) != len(candidate.losses):
+        return _different(
+            f"{len(candidate.losses)} losses where the baseline had {len(baseline.losses)}"
+        )
+    if not baseline.losses and not baseline.parameter_norms:
+        return Results(
+            status="not compared", method="none", strength="none",
+            detail="the scripts hand no loss to backward and step no optimizer",
+            reasons=("only exit codes were compared",),
+        )  # fmt: skip
+    own = _distance(_numbers(baseline), _numbers(again))
+    if own > 0.01:
+        return Results(
+            status="not compared", method="losses", strength="none",
+            detail=f"the baseline differs from itself by {own:.1%} from run to run",
+            reasons=("the baseline is not repeatable: give it a seed",),
+        )  # fmt: skip
+    allowed = max(rtol or ALLOWED, 3 * own)
+    worst = _distance(_numbers(baseline), _numbers(candidate))
+    return _judged(baseline, candidate, worst, allowed, own, rtol)
+
+
+def _judged(
+    baseline: ScriptRecord,
+    candidate: ScriptRecord,
+    worst: float,
+    allowed: float,
+    own: float,
+    rtol: float | None,
+) -> Results:
+    losses, norms = baseline.losses[:FIRST_LOSSES], baseline.parameter_norms
+    compared = len(losses) + len(norms)
+    what = f"{len(losses)} losses and {len(norms)} parameters' norms"
+    reasons = []
+    if compared < _ENOUGH:
+        reasons.append(f"only {compared} numbers were compared")
+    if allowed > 0.01:
+        reasons.append(f"an answer {allowed:.0%} off would pass")
+    status = (
+        "bit-identical" if worst == 0
+        else "equal" if worst <= max(SAME_ROUNDING, 3 * own)
+        else "within tolerance" if worst <= allowed
+        else "different"
+    )  # fmt: skip
+    return Results(
+        status=status,  # type: ignore[arg-type]
+        method=f"losses of {len(losses)} steps, norms of {len(norms)} parameters",
+        strength="weak" if reasons else "strong",
+        detail=f"{what} differ by {worst:.2g} at most; {allowed:.2g} is allowed, and the baseline "
+        f"differs from itself by {own:.2g}",
+        reasons=tuple(reasons),
+        compared=compared,
+        worst_error=worst if math.isfinite(worst) else None,
+        allowed_error=allowed,
+    )
+
+
+def _numbers(record: ScriptRecord) -> Sequence[float]:
+    return (*record.losses[:FIRST_LOSSES], *record.parameter_norms)
+
+
+def _distance(left: Sequence[float], right: Sequence[float]) -> float:
+    """The largest relative difference; infinite where one is NaN or Inf and the other is not, or
+    where there are not as many."""
+    if len(left) != len(right):
+        return math.inf
+    worst = 0.0
+    for a, b in zip(left, right, strict=True):
+        if a == b or (math.isnan(a) and math.isnan(b)):
+            continue
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return math.inf
+        worst = max(worst, abs(a - b) / max(abs(a), abs(b), 1e-12))
+    return worst
+
+
+def _different(detail: str) -> Results:
+    return Results(status="different", method="steps and losses", strength="strong", detail=detail)

@@ -1,0 +1,1 @@
+"""How often the judgement is wrong, on this machine and on simulated noise."""

@@ -1,0 +1,60 @@
+"""All arms in one process, interleaved: the closest rounds there are."""
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from ridgeline.comparison.arms import CONTROL, Standing
+from ridgeline.comparison.assemble import Trial, assemble
+from ridgeline.comparison.hosting.remote import RemoteHost
+from ridgeline.comparison.options import Options, Say
+from ridgeline.comparison.prepare import (
+    collect_all,
+    examine_all,
+    look_after,
+    plan,
+    shots_of,
+    warm_all,
+)
+from ridgeline.measure.rounds import Rounds
+from ridgeline.records.comparison import Comparison
+
+if TYPE_CHECKING:  # it brings torch, which the command's own process does without
+    from ridgeline.comparison.hosting.host import Host
+
+
+def together(
+    host: "Host | RemoteHost", standings: list[Standing], options: Options, say: Say
+) -> Comparison:
+    """The arms are open on `host`. Raises Disturbing where they cannot share it."""
+    collect_all(standings, options, say, shared=True)
+    examine_all(standings, options, say, shared=True)
+    began = perf_counter_ns()
+    warm_all(standings, options.budget, say, shared=True)
+    settling = plan(standings, options, options.budget - (perf_counter_ns() - began) / 1e9)
+    compiled = host.compilations()
+    host.begin_rounds()
+    rounds = Rounds(options.seed, perf_counter_ns)
+    stopped = rounds.run(
+        shots_of(standings, shared=True),
+        until=settling.looks.rounds,
+        limit_ns=settling.limit_ns,
+        decide=settling.decided,
+        on_round=settling.reporter(say),
+    )
+    surroundings = host.end_rounds()
+    standings[0].recompiles = host.compilations() - compiled
+    look_after([s for s in standings if s.arm != CONTROL], options, say)
+    return assemble(
+        Trial(
+            standings=standings,
+            rounds=rounds.taken,
+            rounds_s=rounds.elapsed_ns / 1e9,
+            settling=settling,
+            stopped=stopped,
+            surroundings=surroundings,
+            mode="one process",
+            unit="call",
+            options=options,
+            spent_s=(perf_counter_ns() - began) / 1e9,
+        )
+    )

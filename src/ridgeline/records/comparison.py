@@ -1,0 +1,240 @@
+"""What a comparison found: the arms, the A/A control, and a verdict on each candidate.
+
+A ratio is the baseline's time over the candidate's: above 1 the candidate is faster.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline.records.latency import Summary
+
+Verdict = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "INVALID"]
+Goal = Literal["speed", "memory", "throughput"]
+Strength = Literal["strong", "weak", "none"]
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A ratio of two arms over the rounds, with its interval."""
+
+    ratio: float
+    ci_low: float
+    ci_high: float
+    level: float
+    """Of the interval: 0.95 once corrected for looks and for several candidates, so above it."""
+    p_value: float
+    """Of "no difference", two-sided, before any correction."""
+    rounds: int
+    method: str
+    """How the interval was made: "bootstrap over 60 rounds", "moving blocks of 4 rounds"."""
+    autocorrelation: float
+    """Lag 1 of the log-ratios, round to round."""
+    within_low: float
+    within_high: float
+    """The interval by rounds alone."""
+    between_low: float | None = None
+    between_high: float | None = None
+    """The interval by processes alone, where there were three sets of them or more; the wider of
+    the two is `ci_low`, `ci_high`."""
+    processes: int = 1
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """The baseline against itself, in the same rounds."""
+
+    estimate: Estimate
+    floor: float
+    """How far apart identical code looked here, as a share: the estimate's distance from 1. No
+    candidate closer to 1 than that is called faster or slower."""
+    differs: bool
+    """Identical code was told apart: nothing else that was measured can be believed."""
+
+
+class Outliers(Struct, frozen=True, kw_only=True):
+    """Samples beyond Tukey's fences (1.5 and 3 IQR). They are counted and kept."""
+
+    mild_low: int = 0
+    mild_high: int = 0
+    severe_low: int = 0
+    severe_high: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.mild_low + self.mild_high + self.severe_low + self.severe_high
+
+
+class Drift(Struct, frozen=True, kw_only=True):
+    """How the baseline itself moved from the first round to the last: the machine, not the code."""
+
+    share: float
+    """Change over the whole run, as a share of the median; negative where it got faster."""
+    significant: bool
+
+
+class OrderEffect(Struct, frozen=True, kw_only=True):
+    """Whether the place in a round, or who ran just before, changed an arm's time."""
+
+    share: float
+    """The largest such change, as a share."""
+    significant: bool
+    where: str = ""
+    """ "fast after slow", "slow when first": which one it was."""
+
+
+class Arm(Struct, frozen=True, kw_only=True):
+    """One variant, timed."""
+
+    name: str
+    samples_ns: tuple[float, ...]
+    """One a round, in order; each the mean of a block of calls."""
+    summary: Summary
+    outliers: Outliers
+    block_calls: int
+    cpu_median_ns: float
+    """Processor time of a call: the second witness."""
+    clock: str
+    first_call_ns: float | None = None
+    """The very first call: compilation, autotuning and allocation are in it."""
+    warmup_ns: float | None = None
+    """What all calls before steady state took beyond as many steady ones."""
+    warmup_calls: int = 0
+    steady: bool = True
+    recompiles: int = 0
+    """Compilations while the rounds ran."""
+    peak_bytes: int | None = None
+    peak_method: str = ""
+    items: float | None = None
+    """Samples or tokens a call handles, where the file says so."""
+    discarded: int = 0
+    """Samples taken while the device was throttled, left out and counted."""
+    notes: tuple[str, ...] = ()
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """Whether a candidate computes what the baseline computes, and how well that was checked."""
+
+    status: Literal["bit-identical", "equal", "within tolerance", "different", "not compared"]
+    method: str
+    """"float64 reference", "tolerances of float32", "declared tolerance", "the file's own check",
+    "losses of 20 steps", "none"."""
+    strength: Strength
+    detail: str
+    """One sentence with the numbers: the worst error, what was allowed, where."""
+    reasons: tuple[str, ...] = ()
+    """Why the check is weak or absent."""
+    compared: int = 0
+    """Numbers compared."""
+    worst_error: float | None = None
+    """Relative, the worst tensor's."""
+    allowed_error: float | None = None
+    baseline_error: float | None = None
+    """The baseline's own error against the float64 reference."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status in ("bit-identical", "equal", "within tolerance")
+
+
+class Guard(Struct, frozen=True, kw_only=True):
+    """One way a timing can lie, looked for."""
+
+    name: str
+    """"cached replay", "mutated inputs", "lazy outputs", …"""
+    outcome: Literal["passed", "warned", "failed", "not looked for"]
+    detail: str = ""
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One variant against the baseline."""
+
+    arm: Arm
+    verdict: Verdict
+    why: str
+    """One sentence: what decided the verdict, or what is missing for one."""
+    estimate: Estimate
+    results: Results
+    guards: tuple[Guard, ...] = ()
+    cpu_ratio: float | None = None
+    """The same ratio by processor time."""
+    memory_ratio: float | None = None
+    """Peak of the baseline over the candidate's: above 1 it needs less."""
+    throughput_ratio: float | None = None
+    pays_after: int | None = None
+    """Calls after which a costlier warm-up has been won back; 0 at once, None never (or unknown:
+    `pays` says which)."""
+    pays: str = ""
+    """"at once", "after 1,900 calls", "never", or "" where no warm-up was seen."""
+    goal_met: bool | None = None
+    """For the goal asked for; None where it is undecided."""
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What the host was like while the rounds ran."""
+
+    device: str
+    threads: int
+    cores: int
+    affinity: tuple[int, ...] = ()
+    load_1min: float | None = None
+    steal_share: float | None = None
+    others_cores: float | None = None
+    """Processors' worth of work done by others meanwhile."""
+    sentences: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+
+
+class Skipped(Struct, frozen=True, kw_only=True, tag=True):
+    """A candidate or a pair that was not measured, and why."""
+
+    name: str
+    status: Literal["SKIP", "BROKEN"]
+    reason: str
+    hint: str = ""
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """A whole comparison."""
+
+    baseline: Arm
+    control: Control
+    control_arm: Arm | None = None
+    candidates: tuple[Candidate, ...]
+    unit: Literal["call", "run", "step"]
+    mode: Literal["one process", "isolated processes", "scripts"]
+    cache: Literal["warm", "cold"]
+    goal: Goal
+    threshold: float
+    """Differences below this share do not matter."""
+    alpha: float
+    """Of the whole comparison: 0.05."""
+    looks: tuple[int, ...]
+    """Rounds after which the data was looked at, set in advance."""
+    stopped: Literal["decided", "budget", "all rounds", "interrupted"]
+    rounds: int
+    budget_s: float
+    spent_s: float
+    seed: int
+    drift: Drift
+    order: OrderEffect
+    surroundings: Surroundings
+    broken: tuple[Skipped, ...] = ()
+    """Candidates that could not be run, or cannot run here."""
+    notes: tuple[str, ...] = ()
+
+
+class Pair(Struct, frozen=True, kw_only=True, tag=True):
+    """One pair of a folder."""
+
+    name: str
+    title: str
+    """The first line of the baseline file's docstring."""
+    comparison: Comparison
+
+
+class PairFolder(Struct, frozen=True, kw_only=True):
+    folder: str
+    pairs: tuple[Pair | Skipped, ...]
+    """In order of their names; those not reached before Ctrl-C are missing."""
+    found: int = 0
+    """Pairs in the folder."""
+    interrupted: bool = False

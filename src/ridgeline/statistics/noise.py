@@ -1,0 +1,83 @@
+"""Timings as a busy machine makes them, drawn instead of measured: for `selftest` and for tests.
+
+One series in the order of time: an AR(1) of the logarithms (lag 1 of 0.45 and a spread of 0.10
+were measured on a busy 2-core host), a drift half straight, half wandering, and stalls. The arms
+take their turns in it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.statistics.rounds import RoundTable
+
+Floats = NDArray[np.float64]
+
+_TYPICAL_NS = 1e7
+_STALL = (1.3, 4.0)  # a stalled sample takes 30 to 300 % longer
+
+
+def simulated_rounds(
+    rounds: int,
+    arms: int = 3,
+    *,
+    effects: Sequence[float] = (),
+    sigma: float = 0.10,
+    autocorrelation: float = 0.45,
+    drift: float = 0.2,
+    stalls: float = 0.0,
+    seed: int,
+) -> RoundTable:
+    """Every arm once a round in shuffled order; arm i takes `effects[i]` times as long as the
+    baseline would (1 for each unless given). `drift` is the share by which the level moves over
+    the run, `stalls` the share of samples that stall."""
+    factors = np.ones(arms) if not effects else np.asarray(effects, np.float64)
+    if factors.shape != (arms,):
+        raise ValueError(f"{arms} arms need as many effects, not {factors.size}")
+    rng = np.random.default_rng(seed)
+    order = rng.permuted(np.tile(np.arange(arms), (rounds, 1)), axis=1)
+    positions = np.argsort(order, axis=1)
+    series = _series(rng, rounds * arms, sigma, autocorrelation, drift, stalls)
+    samples = np.take_along_axis(series.reshape(rounds, arms), positions, axis=1) * factors
+    return RoundTable(samples=samples, positions=positions, process=None)
+
+
+def sequential_samples(
+    count: int,
+    *,
+    effect: float = 1.0,
+    sigma: float = 0.10,
+    autocorrelation: float = 0.45,
+    drift: float = 0.2,
+    stalls: float = 0.0,
+    seed: int,
+) -> tuple[Floats, Floats]:
+    """`count` samples of one arm, then `count` of the other: what is done instead of rounds."""
+    rng = np.random.default_rng(seed)
+    series = _series(rng, 2 * count, sigma, autocorrelation, drift, stalls)
+    return series[:count], series[count:] * effect
+
+
+def _series(
+    rng: np.random.Generator,
+    count: int,
+    sigma: float,
+    autocorrelation: float,
+    drift: float,
+    stalls: float,
+) -> Floats:
+    steps = rng.normal(size=count)
+    steps[1:] *= np.sqrt(1 - autocorrelation**2)
+    level = np.empty(count)
+    carried = 0.0
+    for at, step in enumerate(steps.tolist()):
+        carried = autocorrelation * carried + step
+        level[at] = carried
+    level *= sigma
+    level += rng.choice([-drift, drift]) * np.linspace(0, 1, count)
+    level += np.cumsum(rng.normal(size=count)) * drift / (2 * np.sqrt(count))
+    stalled = rng.random(count) < stalls
+    level[stalled] += np.log(rng.uniform(*_STALL, size=int(stalled.sum())))
+    series: Floats = _TYPICAL_NS * np.exp(level)
+    return series

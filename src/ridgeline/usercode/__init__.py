@@ -1,0 +1,1 @@
+"""The user's own code: found, imported, and its errors said in a sentence."""

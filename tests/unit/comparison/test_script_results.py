@@ -1,0 +1,97 @@
+"""Whether two scripts computed the same, from what their runs left behind."""
+
+import math
+
+import pytest
+
+from ridgeline.comparison.scripts.record import ScriptRecord
+from ridgeline.comparison.scripts.results import compare_scripts
+
+LOSSES = tuple(2.0 / (1 + step) for step in range(40))
+NORMS = (3.0, 4.0, 0.0)
+
+
+def record(**changed: object) -> ScriptRecord:
+    values: dict[str, object] = {"losses": LOSSES, "steps": 40, "parameter_norms": NORMS}
+    return ScriptRecord(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def scaled(by: float) -> tuple[float, ...]:
+    return tuple(loss * by for loss in LOSSES)
+
+
+def test_equal_runs_are_bit_identical_and_well_checked() -> None:
+    found = compare_scripts(record(), record(), record(), None)
+    assert found.status == "bit-identical"
+    assert found.strength == "strong"
+    assert found.compared == 23
+
+
+def test_another_order_of_summation_is_equal() -> None:
+    found = compare_scripts(record(), record(), record(losses=scaled(1 + 3e-7)), None)
+    assert found.status == "equal"
+
+
+def test_rounding_that_grew_is_within_tolerance() -> None:
+    found = compare_scripts(record(), record(), record(losses=scaled(1.0004)), None)
+    assert found.status == "within tolerance"
+
+
+@pytest.mark.parametrize("by", [1.01, 0.99, 0.5, 0.0])
+def test_other_losses_are_different(by: float) -> None:
+    assert compare_scripts(record(), record(), record(losses=scaled(by)), None).status == (
+        "different"
+    )
+
+
+def test_one_other_loss_is_different() -> None:
+    losses = (*LOSSES[:3], LOSSES[3] * 1.05, *LOSSES[4:])
+    assert compare_scripts(record(), record(), record(losses=losses), None).status == "different"
+
+
+def test_parameters_that_ended_elsewhere_are_different() -> None:
+    found = compare_scripts(record(), record(), record(parameter_norms=(3.0, 4.1, 0.0)), None)
+    assert found.status == "different"
+
+
+def test_skipped_steps_are_different_and_named() -> None:
+    found = compare_scripts(record(), record(), record(steps=39), None)
+    assert found.status == "different"
+    assert "39 optimizer steps" in found.detail
+
+
+def test_nan_agrees_with_nothing_but_nan() -> None:
+    broken = record(losses=(math.nan, *LOSSES[1:]))
+    assert compare_scripts(record(), record(), broken, None).status == "different"
+    assert compare_scripts(broken, broken, record(), None).status != "equal"
+    assert compare_scripts(broken, broken, broken, None).status == "bit-identical"
+
+
+def test_a_baseline_that_differs_from_itself_widens_what_is_allowed() -> None:
+    again = record(losses=scaled(1.003))
+    found = compare_scripts(record(), again, record(losses=scaled(1.006)), None)
+    assert found.status in ("equal", "within tolerance")
+    assert found.allowed_error == pytest.approx(0.009, rel=0.01)
+
+
+def test_a_baseline_that_is_not_repeatable_compares_nothing() -> None:
+    found = compare_scripts(record(), record(losses=scaled(1.5)), record(), None)
+    assert found.status == "not compared"
+    assert found.strength == "none"
+
+
+def test_scripts_without_losses_are_not_called_equal() -> None:
+    found = compare_scripts(ScriptRecord(), ScriptRecord(), ScriptRecord(), None)
+    assert found.status == "not compared"
+
+
+def test_two_numbers_are_a_weak_check() -> None:
+    few = record(losses=(1.0, 0.5), parameter_norms=(), steps=2)
+    found = compare_scripts(few, few, few, None)
+    assert found.strength == "weak"
+
+
+def test_a_declared_tolerance_is_used_and_a_loose_one_called_weak() -> None:
+    found = compare_scripts(record(), record(), record(losses=scaled(1.03)), 0.05)
+    assert found.status == "within tolerance"
+    assert found.strength == "weak"

@@ -1,0 +1,44 @@
+"""Samples and pairs for spreadsheets."""
+
+import csv as csv_module
+import io
+
+import pytest
+
+from ridgeline.report.comparison_csv import csv, folder_csv
+from tests.unit.report.made_up_comparison import arm, candidate, comparison, folder, with_names
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv_module.reader(io.StringIO(text)))
+
+
+def test_a_row_a_sample_round_by_round() -> None:
+    table = rows(csv(comparison()))
+    assert table[0] == ["round", "arm", "ns"]
+    assert table[1] == ["1", "baseline", "12300000.0"]
+    assert table[2] == ["1", "fast.py:step", "9400000.0"]
+    assert len(table) == 1 + 2 * 60
+
+
+def test_an_arm_with_fewer_samples_has_fewer_rows() -> None:
+    short = comparison(candidate(of_arm={"samples_ns": (1.0,)}), baseline=arm("s", samples_ns=()))
+    assert rows(csv(short)) == [["round", "arm", "ns"], ["1", "fast.py:step", "1.0"]]
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@x", "+1", "-1"])
+def test_a_spreadsheet_runs_no_name(name: str) -> None:
+    assert {row[1] for row in rows(csv(with_names(name)))} == {"arm", "baseline", f"'{name}"}
+
+
+def test_a_row_a_pair_with_the_reason_of_those_not_measured() -> None:
+    header, *table = rows(folder_csv(folder()))
+    found = {row[0]: dict(zip(header, row, strict=True)) for row in table}
+    assert len(found) == 7
+    assert found["attention"]["verdict"] == "FASTER"
+    assert found["attention"]["ratio"] == "1.31"
+    assert found["checkpointing"]["peak_bytes"] == str(370 * 2**20)
+    assert found["checkpointing"]["goal_met"] == "True"
+    assert found["precision"]["status"] == "SKIP"
+    assert found["precision"]["ratio"] == ""
+    assert found["dataloader"]["reason"] == "workload() raised ValueError: no such folder"

@@ -1,0 +1,357 @@
+"""What a person sees at the terminal after a comparison."""
+
+import io
+from math import nan
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from ridgeline.records.comparison import (
+    Comparison,
+    Control,
+    Drift,
+    Guard,
+    OrderEffect,
+    Outliers,
+    PairFolder,
+    Skipped,
+)
+from ridgeline.report.comparison_terminal import show, show_folder
+from tests.unit.report.made_up_comparison import (
+    arm,
+    candidate,
+    comparison,
+    estimate,
+    folder,
+    results,
+    saving_memory,
+    undecided,
+    weak,
+    with_names,
+)
+
+
+def shown(c: Comparison | PairFolder, width: int = 140, typed: tuple[str, ...] = ()) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    if isinstance(c, PairFolder):
+        show_folder(c, console)
+    else:
+        show(c, console, typed)
+    return out.getvalue()
+
+
+def first(c: Comparison, width: int = 140) -> str:
+    return shown(c, width).splitlines()[0].strip()
+
+
+def test_the_first_line_is_the_answer() -> None:
+    assert first(comparison()) == (
+        "FASTER 1.31 × [1.27, 1.35]   fast.py:step against slow.py:step"
+        " · results equal (float64 reference, strong)"
+    )
+
+
+def test_on_a_narrow_terminal_the_answer_stands_alone_in_it() -> None:
+    lines = shown(comparison(), 80).splitlines()
+    assert lines[0] == " FASTER 1.31 × [1.27, 1.35]"
+    assert lines[1].startswith(" fast.py:step against slow.py:step · results equal")
+
+
+def test_slower_is_said_as_plainly() -> None:
+    slow = candidate(verdict="SLOWER", figure=estimate(0.77, 0.75, 0.79))
+    assert first(comparison(slow)).startswith("SLOWER 0.77 × [0.75, 0.79]   ")
+
+
+def test_the_same_says_what_same_means() -> None:
+    same = candidate(verdict="SAME", figure=estimate(1.0, 0.99, 1.01), why="within the 2 %")
+    lines = shown(comparison(same)).splitlines()
+    assert lines[0].startswith(" SAME 1.00 × [0.99, 1.01]")
+    assert lines[1] == " within the 2 %"
+
+
+def test_undecided_says_why_and_what_would_decide() -> None:
+    text = shown(undecided())
+    assert text.startswith(" UNDECIDED 1.02 × [0.99, 1.05]")
+    assert text.splitlines()[1] == " the interval holds both 1 and gains above 2 %"
+    assert text.endswith(
+        "with 4 × the rounds:  ridgeline compare slow.py:step fast.py:step --budget 240s\n"
+    )
+
+
+def test_an_invalid_candidate_gets_no_number_beside_its_verdict() -> None:
+    wrong = candidate(
+        verdict="INVALID",
+        figure=estimate(150.0, 140.0, 160.0),
+        why="results differ: worst error 0.3",
+        results=results(status="different", detail="worst error 0.3"),
+    )
+    lines = shown(comparison(wrong)).splitlines()
+    assert lines[0].startswith(" INVALID   fast.py:step against slow.py:step")
+    assert lines[1] == " results differ: worst error 0.3"
+    assert "(150 [140, 160])" in "".join(lines)  # in the table, in brackets
+    assert "".join(lines).count("worst error 0.3") == 1
+
+
+def test_a_memory_win_is_shown_with_what_it_costs() -> None:
+    assert first(saving_memory()) == (
+        "LESS MEMORY 3.2 × (1.17 GiB → 370 MiB), costs 4 % speed: SLOWER 0.96 × [0.95, 0.97]"
+    )
+
+
+def test_more_memory_is_no_win() -> None:
+    c = saving_memory()
+    worse = replace(c.candidates[0], memory_ratio=0.5, goal_met=False)
+    assert first(replace(c, candidates=(worse,))).startswith("MORE MEMORY 2.0 × (")
+
+
+def test_memory_that_was_not_measured_is_not_zero() -> None:
+    c = saving_memory()
+    unknown = replace(c.candidates[0], memory_ratio=None, goal_met=None)
+    assert first(replace(c, candidates=(unknown,))).startswith(
+        "MEMORY NOT MEASURED, speed SLOWER 0.96 × [0.95, 0.97]"
+    )
+
+
+def test_throughput_shows_rates_and_what_became_of_a_call() -> None:
+    wide = candidate(
+        figure=estimate(1.6, 1.55, 1.65),
+        median_ns=20e6,
+        of_arm={"items": 64.0},
+        throughput_ratio=1.6,
+    )
+    c = comparison(wide, goal="throughput", baseline=arm("slow.py:step", 16e6, items=32.0))
+    answer = "MORE THROUGHPUT 1.60 × [1.55, 1.65] (2 k/s → 3.2 k/s), a call 16 ms → 20 ms"
+    assert first(c) == answer
+    assert "of time an item" in shown(c)
+
+
+def test_throughput_without_items_is_said_as_speed() -> None:
+    assert first(comparison(goal="throughput")).startswith("FASTER 1.31 × [1.27, 1.35]")
+
+
+def several() -> Comparison:
+    return comparison(
+        candidate(),
+        candidate(
+            "compiled.py:step",
+            figure=estimate(2.1, 2.05, 2.16),
+            of_arm={"first_call_ns": 39e9},
+            pays="after 1,900 calls",
+            results=weak(),
+        ),
+        candidate("same.py:step", "SAME", estimate(1.0, 0.99, 1.01), why="within the 2 %"),
+    )
+
+
+def test_of_several_the_best_is_the_answer_and_all_are_counted() -> None:
+    lines = shown(several(), 160).splitlines()
+    assert lines[0].startswith(" FASTER 2.10 × [2.05, 2.16]")
+    assert "the best of 3: 2 FASTER, 1 SAME" in lines[0] + lines[1]
+
+
+def test_each_of_several_has_its_row_with_its_verdict() -> None:
+    lines = shown(several()).splitlines()
+    same = next(line for line in lines if line.startswith(" same.py:step  "))
+    assert same.split()[:2] == ["same.py:step", "SAME"]
+    compiled = next(line for line in lines if line.startswith(" compiled.py:step  "))
+    assert compiled.split()[-7:] == ["equal,", "weak", "check", "39", "s", "1,900", "calls"]
+    assert any("same.py:step SAME: within the 2 %" in line for line in lines)
+
+
+def test_none_of_several_is_said() -> None:
+    one, two = (candidate(n, "SLOWER", estimate(0.8, 0.7, 0.9)) for n in ("a.py:f", "b.py:f"))
+    assert first(comparison(one, two)) == "NONE OF 2 FASTER   against slow.py:step · 2 SLOWER"
+
+
+def test_a_candidate_that_broke_has_a_row_and_a_reason() -> None:
+    broken = Skipped(
+        name="bad.py:step", status="BROKEN", reason="it raised ValueError", hint="fix it"
+    )
+    text = shown(comparison(broken=(broken,)))
+    assert "the best of 2: 1 FASTER, 1 BROKEN" in text
+    assert "bad.py:step: it raised ValueError; fix it" in text
+
+
+def test_nothing_left_to_compare_is_no_crash() -> None:
+    broken = Skipped(name="bad.py:step", status="BROKEN", reason="it raised")
+    c = replace(comparison(broken=(broken,)), candidates=())
+    assert first(c) == "NOTHING COMPARED   against slow.py:step · 1 BROKEN"
+
+
+def test_a_weak_check_is_called_weak_with_its_reason() -> None:
+    text = shown(comparison(candidate(results=weak("the input never changes"))))
+    assert "(tolerances of float32, weak)" in text
+    assert "warning: weak check: the input never changes" in text
+    assert "weak check" not in shown(comparison())
+
+
+def test_results_that_were_not_compared_are_not_equal() -> None:
+    unchecked = results(status="not compared", method="none", strength="none", detail="--no-check")
+    text = shown(comparison(candidate(results=unchecked)))
+    assert "results not compared" in text
+    assert "warning: not checked: --no-check" in text
+
+
+def test_guards_that_warned_are_named_and_those_not_looked_for_too() -> None:
+    guards = (
+        Guard(name="lazy outputs", outcome="warned", detail="a view"),
+        Guard(name="cached replay", outcome="passed"),
+        Guard(name="roofline floor", outcome="not looked for"),
+    )
+    text = shown(comparison(candidate(guards=guards)))
+    assert "warning: lazy outputs: a view" in text
+    assert "1 passed; not looked for: roofline floor" in text
+
+
+def test_drift_and_order_speak_only_when_significant() -> None:
+    quiet = shown(comparison())
+    assert "drift" not in quiet
+    assert "order" not in quiet
+    loud = shown(
+        comparison(
+            drift=Drift(share=0.12, significant=True),
+            order=OrderEffect(share=0.05, significant=True, where="fast after slow"),
+        )
+    )
+    assert "the baseline got 12 % slower from the first round to the last" in loud
+    assert "changed times by up to 5 % (fast after slow)" in loud
+    assert "--isolate" in loud.splitlines()[-1]
+
+
+def test_processes_of_their_own_are_not_advised_to_who_has_them() -> None:
+    order = OrderEffect(share=0.05, significant=True)
+    assert "--isolate" not in shown(comparison(order=order, mode="isolated processes"))
+
+
+def test_a_control_that_differs_is_said_first() -> None:
+    control = Control(estimate=estimate(1.05, 1.02, 1.08), floor=0.03, differs=True)
+    text = shown(undecided(control=control))
+    assert "identical code was told apart: A/A 1.05 × [1.02, 1.08]" in text
+    assert text.index("told apart") < text.index("worst error")
+
+
+def test_outliers_discarded_rounds_and_compilations_are_counted() -> None:
+    odd = candidate(
+        of_arm={
+            "outliers": Outliers(mild_high=2, severe_high=1),
+            "discarded": 4,
+            "recompiles": 2,
+            "steady": False,
+            "warmup_calls": 40,
+        }
+    )
+    text = shown(comparison(odd))
+    assert "fast.py:step 3 of 60, 1 severe" in text
+    assert "4 rounds left out, taken while the device was throttled" in text
+    assert "fast.py:step: 2 compilations while the rounds ran" in text
+    assert "fast.py:step had not become steady after 40 calls" in text
+
+
+def test_looks_and_level_are_told() -> None:
+    text = shown(comparison())
+    assert "60 rounds of 240, stopped when decided at pre-set look 2 of 4; 15 s of" in text
+    assert "bootstrap over 60 rounds, at 98.3 % each: 95 % over all looks" in text
+
+
+def test_the_second_witness_speaks_where_it_contradicts() -> None:
+    assert "processor time" not in shown(comparison(candidate(cpu_ratio=1.2)))
+    text = shown(comparison(candidate(cpu_ratio=0.6)))
+    assert "faster by the clock, on more processor time (0.60 ×)" in text
+
+
+def test_more_rounds_are_advised_as_many_as_the_verdict_says() -> None:
+    def why(text: str) -> Comparison:
+        c = undecided()
+        return replace(c, candidates=(replace(c.candidates[0], why=text),))
+
+    assert "--budget 540s" in shown(why("it reaches 1; about 9 × as many rounds would settle it"))
+    assert "--budget" not in shown(why("no number of rounds worth running would settle it"))
+
+
+def test_the_next_command_is_what_was_typed_and_one_option_more() -> None:
+    typed = ("compare", "base.py", "head.py", "--budget", "60s", "--cold", "--", "--epochs", "1")
+    last = shown(undecided(), typed=typed).splitlines()[-1]
+    assert last.endswith("ridgeline compare base.py head.py --cold --budget 240s -- --epochs 1")
+
+
+def test_names_that_are_no_targets_make_no_command() -> None:
+    c = replace(undecided(), baseline=arm("a"))
+    assert shown(c).endswith("with 4 × the rounds:  --budget 240s\n")
+
+
+def test_no_samples_and_no_numbers_still_print() -> None:
+    empty = arm("slow.py:step", 1.0, samples_ns=())
+    empty = replace(empty, summary=replace(empty.summary, count=0, median_ns=nan))
+    hollow = candidate(verdict="UNDECIDED", figure=estimate(nan, nan, nan), guards=())
+    text = shown(comparison(replace(hollow, arm=empty), baseline=empty))
+    assert text.startswith(" UNDECIDED —")
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize("name", ["[bold]x[/bold]", "a|b", "<script>", "[/]"])
+def test_markup_in_names_is_shown_as_written(name: str) -> None:
+    text = shown(with_names(name), 200)
+    assert f"{name} against base {name}" in text
+    assert f"why {name}" in text
+    assert f"weak check: weak {name}" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize(
+    "found", [comparison(), undecided(), saving_memory(), several(), folder()], ids=lambda _: ""
+)
+def test_nothing_but_a_command_is_wider_than_the_terminal(
+    found: Comparison | PairFolder, width: int
+) -> None:
+    lines = [line for line in shown(found, width).splitlines() if "ridgeline compare" not in line]
+    assert max(map(len, lines)) <= width
+
+
+def test_without_colours_the_words_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = io.StringIO()
+    show(comparison(), Console(file=out, width=140, force_terminal=True))
+    assert "FASTER" in out.getvalue()
+    assert "\x1b[1;32m" not in out.getvalue()
+
+
+def test_a_folder_is_one_table_with_a_count_at_the_end() -> None:
+    lines = shown(folder(), 200).splitlines()
+    rows = {line.split()[0]: line for line in lines[1:8]}
+    assert "FASTER" in rows["attention"]
+    assert "1.31 [1.27, 1.35]" in rows["attention"]
+    assert "LESS MEMORY" in rows["checkpointing"]
+    assert "1.17 GiB → 370 MiB" in rows["checkpointing"]
+    assert "39 s" in rows["regional_compile"]
+    assert "1,900 calls" in rows["regional_compile"]
+    assert "fp8 needs a GPU of Hopper or later; run it on one" in rows["precision"]
+    assert "workload() raised ValueError: no such folder" in rows["dataloader"]
+    assert lines[-1].strip() == (
+        "7 pairs in examples/pairs:"
+        " 2 FASTER, 1 UNDECIDED, 1 INVALID, 1 LESS MEMORY, 1 SKIP, 1 BROKEN"
+    )
+
+
+def test_on_a_narrow_terminal_reasons_stand_under_the_table() -> None:
+    lines = shown(folder(), 80).splitlines()
+    assert any(line.split() == ["precision", "SKIP"] for line in lines)
+    assert any("precision" in line and "Hopper" in line for line in lines)
+
+
+def test_costs_move_to_a_table_of_their_own_together() -> None:
+    headers = [x.split() for x in shown(folder(), 110).splitlines() if x.startswith(" pair ")]
+    assert headers == [
+        ["pair", "verdict", "×", "baseline", "results"],
+        ["pair", "memory", "first", "call", "pays", "after"],
+    ]
+
+
+def test_an_interrupted_folder_says_how_far_it_came() -> None:
+    f = replace(folder(), interrupted=True, found=10)
+    assert "interrupted after 7 of 10 pairs in examples/pairs" in shown(f)
+
+
+def test_an_empty_folder_prints_its_name() -> None:
+    assert shown(PairFolder(folder="none", pairs=())).strip() == "0 pairs in none"
