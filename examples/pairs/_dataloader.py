@@ -25,7 +25,7 @@ class Compressed(Dataset[Tensor]):
 
     @staticmethod
     def _image(random: np.random.Generator) -> bytes:
-        """Coarse noise made larger: about as compressible as a photograph."""
+        """Coarse noise made larger, so that there is something to compress."""
         coarse = random.integers(0, 256, (SIDE // 2, SIDE // 2, 3), dtype=np.uint8)
         return coarse.repeat(4, axis=0).repeat(4, axis=1).tobytes()
 

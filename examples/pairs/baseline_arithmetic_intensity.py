@@ -5,6 +5,8 @@ reads and writes the whole result (8 bytes) for 2 × 16 FLOPs an element, 4 FLOP
 product over the same numbers has SIDE / 6. What the ratio shows is the price of low intensity.
 """
 
+from collections.abc import Callable
+
 import torch
 from _arithmetic_intensity import SIDE, matrices
 from torch import Tensor
@@ -19,5 +21,5 @@ def tiled(a: Tensor, b: Tensor) -> Tensor:
     return result
 
 
-def workload() -> tuple[object, tuple[Tensor, ...]]:
+def workload() -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     return tiled, matrices()

@@ -4,9 +4,10 @@ A call puts the weights back and runs forward, backward and SGD, one operator af
 """
 
 from _autograd_standard import BATCH, Step, data
+from torch import Tensor
 
 ITEMS = BATCH
 
 
-def workload() -> tuple[Step, tuple]:
+def workload() -> tuple[Step, tuple[Tensor, ...]]:
     return Step(), data()

@@ -4,6 +4,8 @@ A language model's peak is often here: the logits of every token, their log-soft
 backward, and their gradient.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from _memory_profiling import TOKENS, tensors
@@ -20,5 +22,5 @@ def step(hidden: Tensor, head: Tensor, words: Tensor) -> tuple[Tensor, ...]:
     return loss.detach(), *torch.autograd.grad(loss, (hidden, head))
 
 
-def workload() -> tuple[object, tuple[Tensor, ...]]:
+def workload() -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
     return step, tensors()

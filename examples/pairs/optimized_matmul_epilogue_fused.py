@@ -5,6 +5,7 @@ ReLU in place.
 """
 
 import unittest
+from collections.abc import Callable
 
 import torch
 from _matmul_epilogue import ROWS, tensors
@@ -17,7 +18,7 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch._addmm_activation(bias, x, weight.t())
 
 
-def workload() -> tuple[object, tuple[Tensor, ...]]:
+def workload() -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     if not hasattr(torch, "_addmm_activation"):  # private: it may go
         raise unittest.SkipTest("this torch has no torch._addmm_activation")
     return fused, tensors()

@@ -4,6 +4,8 @@ Only an eighth of the logits exists at a time. Four products are done in place o
 time: the source lists 2.78 × faster for its checkpointed MLP, which recomputing cannot cause.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from _memory_profiling import TOKENS, tensors
@@ -29,5 +31,5 @@ def step(hidden: Tensor, head: Tensor, words: Tensor) -> tuple[Tensor, ...]:
     return loss.detach(), *torch.autograd.grad(loss, (hidden, head))
 
 
-def workload() -> tuple[object, tuple[Tensor, ...]]:
+def workload() -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
     return step, tensors()

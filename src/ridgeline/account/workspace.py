@@ -20,8 +20,10 @@ _WORKSPACE_OUTPUT = 3
 
 def hidden_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
     """What the real kernel would have returned as workspace in place of an empty tensor."""
-    if name != "aten::mkldnn_rnn_layer" or not args[_TRAIN_ARGUMENT] or out[3].numel():
+    if name != "aten::mkldnn_rnn_layer" or not args[_TRAIN_ARGUMENT]:
         return 0
+    if out[_WORKSPACE_OUTPUT] is None or out[_WORKSPACE_OUTPUT].numel():
+        return 0  # none where no gradient is wanted, or a real one
     x, state = args[0], args[5]
     steps, batch, width = x.shape
     key = (batch, width, state.shape[-1], args[7], args[9], *args[10:15])

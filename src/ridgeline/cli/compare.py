@@ -92,7 +92,11 @@ class _WithArguments(click.Command):
     help="Scripts: end each after N optimizer steps.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, help="For the variants and for our own draws."
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="For the variants and for our own draws.",
 )
 @click.option("--device", default=None, help="cpu hides the GPUs; cuda:1 shows only that one.")
 @click.option(

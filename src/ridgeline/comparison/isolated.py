@@ -64,7 +64,7 @@ class _Run:
         collect_all(standings, chosen, self._say, shared=False)
         examine_all(standings, chosen, self._say, shared=False)
         began = perf_counter_ns()
-        warm_all(standings, options.budget / sets, self._say, shared=False)
+        warm_all(standings, options.budget / sets, self._say, shared=False, cold=options.cold)
         warming_s = (perf_counter_ns() - began) / 1e9
         self._warming_s += warming_s
         if self._settling is None:

@@ -4,7 +4,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from ridgeline.comparison.arms import BASELINE, CONTROL, Disturbing, Standing
+from ridgeline.comparison.blocks import even_calls
 from ridgeline.comparison.options import Options, Say
 from ridgeline.comparison.settle import Settling, events_agree
 from ridgeline.measure.rounds import Block
@@ -57,7 +60,9 @@ def examine_all(standings: Sequence[Standing], options: Options, say: Say, share
             )
 
 
-def warm_all(standings: Sequence[Standing], budget_s: float, say: Say, shared: bool) -> None:
+def warm_all(
+    standings: Sequence[Standing], budget_s: float, say: Say, shared: bool, cold: bool
+) -> None:
     each_s = budget_s * WARMUP_SHARE / len(standings)
     for standing in standings:
         if standing.arm == CONTROL and shared:
@@ -65,6 +70,20 @@ def warm_all(standings: Sequence[Standing], budget_s: float, say: Say, shared: b
             continue
         say(f"{standing.name}: warming up")
         standing.warmed = standing.ask("warm_up", arm=standing.arm, limit_s=each_s)
+    if not cold:  # a flush before each call: there blocks are as short as the clock allows
+        _even_blocks(standings, shared)
+
+
+def _even_blocks(standings: Sequence[Standing], shared: bool) -> None:
+    warmed = [standing.warmed for standing in standings if standing.warmed is not None]
+    counts = even_calls([w.steady_ns for w in warmed])
+    for standing, found, calls in zip(standings, warmed, counts, strict=True):
+        if not (standing.arm == CONTROL and shared):
+            standing.ask("resize", arm=standing.arm, calls=calls)
+        longer = calls / found.block_calls
+        standing.warmed = msgspec.structs.replace(
+            found, block_calls=calls, block_ns=found.block_ns * longer
+        )
 
 
 def plan(standings: Sequence[Standing], options: Options, left_s: float, sets: int = 1) -> Settling:

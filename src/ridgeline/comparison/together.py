@@ -29,7 +29,7 @@ def together(
     collect_all(standings, options, say, shared=True)
     examine_all(standings, options, say, shared=True)
     began = perf_counter_ns()
-    warm_all(standings, options.budget, say, shared=True)
+    warm_all(standings, options.budget, say, shared=True, cold=options.cold)
     settling = plan(standings, options, options.budget - (perf_counter_ns() - began) / 1e9)
     compiled = host.compilations()
     host.begin_rounds()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ridgeline.comparison.blocks import BLOCK_NS
 from ridgeline.comparison.hosting import settings
 from ridgeline.comparison.hosting.answers import Collected, Examined, Opened, Peak, Warmed
 from ridgeline.comparison.hosting.cache_flush import flusher
@@ -32,9 +33,6 @@ from ridgeline.statistics.steady import steady_start
 from ridgeline.usercode.explain import explain
 from ridgeline.usercode.load import module_at, split
 
-BLOCK_NS = 10e6
-"""A sample's length: 10 ms is 1000 times what the clock, a context switch's cost and the loop
-itself leave uncertain, and a stall of a scheduler's slice (3 to 4 ms) does not rule it."""
 _MOST_WARM_SAMPLES = 200
 
 
@@ -143,6 +141,10 @@ class Host:
 
         self._guarded(workload, run)
         return _warmed(session, self._evidence.get(arm))
+
+    def resize(self, arm: str, calls: int) -> None:
+        """Make a block so many calls long."""
+        self._sessions[arm].calls = calls
 
     def block(self, arm: str) -> Block:
         """One sample."""

@@ -106,6 +106,9 @@ class RemoteHost:
     def warm_up(self, arm: str, limit_s: float) -> Warmed:
         return self._ask(Warmed, "warm_up", arm, arm=arm, limit_s=limit_s)
 
+    def resize(self, arm: str, calls: int) -> None:
+        self._ask(type(None), "resize", arm, arm=arm, calls=calls)
+
     def block(self, arm: str) -> Block:
         return self._ask(Block, "block", arm, arm=arm)
 

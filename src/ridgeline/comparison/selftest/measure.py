@@ -11,6 +11,7 @@ import torch
 from msgspec import Struct
 
 from ridgeline.comparison.arms import BASELINE
+from ridgeline.comparison.blocks import even_calls
 from ridgeline.comparison.hosting.host import Host
 from ridgeline.comparison.options import Say
 from ridgeline.comparison.selftest.injected import Product, Slowed, calibrate, spender, work_of
@@ -116,12 +117,18 @@ def lay(device: torch.device, budget_s: float, say: Say) -> Bed:
         warmed.append(host.warm_up(arm, WARMUP_SHARE * budget_s / len(arms)))
         if arm == BASELINE:
             now_slower()
+    counts = even_calls([w.steady_ns for w in warmed])
+    for arm, each in zip(arms, counts, strict=True):
+        host.resize(arm, each)
     names = (BASELINE, BASELINE, *_CANDIDATES)
     return Bed(
         host=host,
         shots=tuple(partial(host.block, arm) for arm in names),
         calibrate=now_slower,
-        block_ns=sum(w.block_ns for w in warmed) / len(warmed),
+        block_ns=sum(
+            w.block_ns * each / w.block_calls for w, each in zip(warmed, counts, strict=True)
+        )
+        / len(warmed),
         by_events=events_agree([w.events_share for w in warmed]),
         product=product,
     )
