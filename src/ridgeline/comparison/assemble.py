@@ -199,7 +199,7 @@ def _notes(trial: Trial, rounds: int, heat: str) -> list[str]:
     said = list(trial.notes)
     if heat:
         said.append(heat)
-    if rounds < LEAST_ROUNDS:
+    if rounds < LEAST_ROUNDS and trial.stopped != "interrupted":
         # As many again for good measure, and a quarter of a budget goes into warming up.
         seconds = math.ceil(trial.rounds_s / len(trial.rounds) * 2 * LEAST_ROUNDS * 4 / 3)
         fitted = "1 round" if rounds == 1 else f"{rounds} rounds"

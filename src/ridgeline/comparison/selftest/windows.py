@@ -27,8 +27,8 @@ THRESHOLD = 0.02
 EFFECTS = (0.0, 0.02, 0.05, 0.10)
 """By how much the candidates are really slower."""
 SIMULATED_ROUNDS = 60
-SIMULATED_RUNS = (150, 50, 50, 50)
-"""Of each effect. A window of 60 rounds takes 12 ms to judge: 4 s in all."""
+SIMULATED_RUNS = (400, 60, 60, 60)
+"""Of each effect. A window of 60 rounds takes 12 ms to judge: 7 s in all."""
 SIMULATED_NOISE = "simulated: AR(1) of 0.45, spread 10 %, 20 % drift"
 
 
