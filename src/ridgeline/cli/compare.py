@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,17 +106,7 @@ class _WithArguments(click.Command):
     metavar="TIME",
     help="A call that has not come back by then hangs. Default 5m, for a whole script 30m.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="Write to a file; its ending picks the format: .json, .md, .csv, .html.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@output_options(PAGE_ENDINGS)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -140,7 +131,7 @@ def command(
     Exit codes: 0 measured; 2 usage; 3 the gate (--fail-if) failed; 4 something could not be
     measured, or a candidate is INVALID.
     """
-    from ridgeline.cli.output import PAGE_ENDINGS, check_output, claim_stdout, progress
+    from ridgeline.cli.output import check_output, claim_stdout, progress
     from ridgeline.comparison import gate
 
     claim_stdout()

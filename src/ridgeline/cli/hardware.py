@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ridgeline.cli.output_options import output_options
+
 if TYPE_CHECKING:
     from ridgeline.records.machine import Machine
 
@@ -15,16 +17,7 @@ if TYPE_CHECKING:
     "--measure", is_flag=True, help="Measure the ceilings now and keep them (10 to 30 s)."
 )
 @click.option("--device", metavar="cpu|cuda|cuda:1", help="Only this device.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to a file; its ending picks the format: .json, .md, .csv.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@output_options()
 def command(
     measure: bool,
     device: str | None,

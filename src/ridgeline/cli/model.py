@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ridgeline.cli.amounts import parse_seconds, parse_size
+from ridgeline.cli.output_options import output_options
 from ridgeline.errors import UsageError
 
 EXAMPLES = """\b
@@ -70,16 +71,7 @@ Examples:
     metavar="N",
     help="Time generation of N tokens: the first, and each after it, with and without KV cache.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Write to a file; its ending picks the format: .json, .md, .csv.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@output_options()
 def command(
     targets: tuple[str, ...], inputs: tuple[str, ...], as_json: bool, output: Path | None,
     quiet: bool, verbose: bool, **chosen: Any,

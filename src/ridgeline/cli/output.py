@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from ridgeline.cli.output_options import ENDINGS
 from ridgeline.errors import RidgelineError, UsageError
 
 PIPE_COLUMNS = 140
@@ -28,10 +29,6 @@ def claim_stdout() -> None:
         return  # closed descriptors: nothing to keep apart
     encoding = sys.__stdout__.encoding
     sys.stdout = os.fdopen(own, "w", encoding=encoding, errors="replace")
-
-
-ENDINGS = (".json", ".md", ".csv")
-PAGE_ENDINGS = (*ENDINGS, ".html")
 
 
 def check_output(output: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:

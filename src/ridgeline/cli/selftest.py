@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from ridgeline.cli.output_options import output_options
+
 EXAMPLES = """\b
 Examples:
   ridgeline selftest
@@ -30,16 +32,7 @@ Examples:
     type=click.IntRange(min=0),
     help="For the order and for our own draws.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to a file; its ending picks the format: .json, .md, .csv.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@output_options()
 def command(
     budget: str,
     device: str | None,
@@ -54,7 +47,7 @@ def command(
     One matrix product is timed as `compare` times: a baseline, its control, an identical candidate,
     and candidates that do 2, 5 and 10 % of real extra work. The rounds are cut into windows, each
     judged as a comparison of its own. Beside it: A fully, then B, and Welch's t test; and both once
-    more on simulated noise (5 s).
+    more on simulated noise (7 s).
 
     Exit codes: 0 measured; 3 identical code was called different significantly more often than in
     6 % of the windows; 130 interrupted, after what was measured until then.

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.comparison.arms import ArmFailed, Disturbing
-from ridgeline.comparison.functions import stand
+from ridgeline.comparison.arms import ArmFailed, Disturbing, stand
 from ridgeline.comparison.hosting.answers import Opened
 from ridgeline.comparison.options import Options
 from ridgeline.comparison.workload import Check, Declared, Workload, unpacked
@@ -177,7 +176,7 @@ def compare(
     say = on_progress or (lambda now: None)
     host = Host(cold=cold)
     with undisturbed():
-        standings = stand(list(variants), lambda: host)
+        standings = stand(list(variants), lambda arm, name: host)
         for standing in standings:
             if standing.arm != "control":
                 workload = _workload(variants[standing.name], standing.name, inputs, declared, seed)

@@ -1,6 +1,6 @@
 """The arms of a comparison, and how each fares before the rounds begin."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -56,3 +56,11 @@ class Standing(Struct, kw_only=True):
             return getattr(self.host, method)(**arguments)
         except (RidgelineError, SkippedError) as error:
             raise ArmFailed(self.arm, error) from error
+
+
+def stand(targets: Sequence[str], host: Callable[[str, str], Any]) -> list[Standing]:
+    """The arms: the baseline, its control, and each candidate by its place among the targets.
+    `host` gives an arm, told by arm and name, its place to run."""
+    names = {BASELINE: targets[0], CONTROL: targets[0]}
+    names |= {str(at): target for at, target in enumerate(targets) if at}
+    return [Standing(arm=arm, name=n, host=host(arm, n), notes=[]) for arm, n in names.items()]

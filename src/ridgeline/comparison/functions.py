@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ridgeline.comparison.arms import BASELINE, CONTROL, ArmFailed, Disturbing, Standing
+from ridgeline.comparison.arms import BASELINE, CONTROL, ArmFailed, Disturbing, stand
 from ridgeline.comparison.hosting.pipe import SkippedError
 from ridgeline.comparison.hosting.remote import RemoteHost, remote_for
 from ridgeline.comparison.isolated import isolated
@@ -48,19 +48,12 @@ def skipped(name: str, error: Exception) -> Skipped:
     raise error
 
 
-def stand(targets: Sequence[str], host: Callable[[], object]) -> list[Standing]:
-    """The arms: the baseline, its control, and each candidate by its place among the targets."""
-    names = {BASELINE: targets[0], CONTROL: targets[0]}
-    names |= {str(at): target for at, target in enumerate(targets) if at}
-    return [Standing(arm=arm, name=name, host=host(), notes=[]) for arm, name in names.items()]
-
-
 def _compare(targets: Sequence[str], options: Options, say: Say) -> Comparison:
     if options.isolate:
-        return isolated(lambda host: stand(targets, host), options, say)
+        return isolated(targets, options, say)
     say("starting")
     with remote_for(options) as host:
-        standings = stand(targets, lambda: host)
+        standings = stand(targets, lambda arm, name: host)
         try:
             for standing in standings:
                 if standing.arm != CONTROL:
@@ -71,7 +64,7 @@ def _compare(targets: Sequence[str], options: Options, say: Say) -> Comparison:
         except Disturbing as disturbing:
             why = f"each variant ran in its own process, because one changes {disturbing}"
     say(why)
-    return _noting(isolated(lambda host: stand(targets, host), options, say), why)
+    return _noting(isolated(targets, options, say), why)
 
 
 def _printed(host: RemoteHost) -> str:

@@ -5,15 +5,15 @@ memory lies, what its hash seed is) shows as spread between the sets, which the 
 The processes of a set are alive together and take turns, so the rounds stay as close as in one.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from time import perf_counter_ns
 
 import msgspec
 
-from ridgeline.comparison.arms import CONTROL, Standing
+from ridgeline.comparison.arms import CONTROL, Standing, stand
 from ridgeline.comparison.assemble import Trial, assemble
-from ridgeline.comparison.hosting.remote import RemoteHost, remote_for
+from ridgeline.comparison.hosting.remote import remote_for
 from ridgeline.comparison.options import Options, Say
 from ridgeline.comparison.prepare import (
     collect_all,
@@ -27,12 +27,10 @@ from ridgeline.comparison.settle import Settling
 from ridgeline.measure.rounds import Rounds, Stopped
 from ridgeline.records.comparison import Comparison, Surroundings
 
-Stand = Callable[[Callable[[], RemoteHost]], list[Standing]]
 
-
-def isolated(stand: Stand, options: Options, say: Say) -> Comparison:
-    """`stand` makes the arms, each on a host of its own."""
-    run = _Run(stand, options, say)
+def isolated(targets: Sequence[str], options: Options, say: Say) -> Comparison:
+    """Compare targets `file.py:name`, the first one the baseline."""
+    run = _Run(targets, options, say)
     for number in range(options.processes):
         with ExitStack() as stack:
             if run.one_set(number, stack) == "interrupted":
@@ -43,8 +41,8 @@ def isolated(stand: Stand, options: Options, say: Say) -> Comparison:
 class _Run:
     """The sets so far."""
 
-    def __init__(self, stand: Stand, options: Options, say: Say) -> None:
-        self._stand, self._options, self._say = stand, options, say
+    def __init__(self, targets: Sequence[str], options: Options, say: Say) -> None:
+        self._targets, self._options, self._say = targets, options, say
         self._warming_s = 0.0
         self._rounds = Rounds(options.seed, perf_counter_ns)
         self._settling: Settling | None = None
@@ -55,7 +53,7 @@ class _Run:
     def one_set(self, number: int, stack: ExitStack) -> Stopped:
         """Fresh processes, built and warmed, and their share of the rounds."""
         options, sets = self._options, self._options.processes
-        standings = self._stand(lambda: stack.enter_context(remote_for(options)))
+        standings = stand(self._targets, lambda arm, name: stack.enter_context(remote_for(options)))
         for standing in standings:
             self._say(f"set {number + 1} of {sets}, {standing.name}: building")
             standing.open(options.seed)

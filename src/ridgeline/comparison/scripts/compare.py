@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
-from ridgeline.comparison.arms import BASELINE, CONTROL, Standing
+from ridgeline.comparison.arms import Standing, stand
 from ridgeline.comparison.assemble import Trial, assemble
 from ridgeline.comparison.functions import without_broken
 from ridgeline.comparison.hosting.answers import Collected, Examined, Peak, Warmed
@@ -34,7 +34,8 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
 
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         began = perf_counter_ns()
-        standings = _stand(scripts, options, Path(folder))
+        home = Path(folder)
+        standings = stand(scripts, lambda arm, name: ScriptArm(name, options, home / arm))
         first = _first_runs(standings, say)
         by, why = _unit(options, first)
         settling = _plan(options, standings, by)
@@ -66,15 +67,6 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
                 notes=(why,),
             )
         )
-
-
-def _stand(scripts: Sequence[str], options: Options, folder: Path) -> list[Standing]:
-    names = {BASELINE: scripts[0], CONTROL: scripts[0]}
-    names |= {str(at): script for at, script in enumerate(scripts) if at}
-    return [
-        Standing(arm=arm, name=name, host=ScriptArm(name, options, folder / arm), notes=[])
-        for arm, name in names.items()
-    ]
 
 
 def _first_runs(standings: Sequence[Standing], say: Say) -> list[ScriptRun]:
