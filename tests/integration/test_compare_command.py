@@ -167,7 +167,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_scripts_are_timed_by_their_steps_and_their_losses_compared(
     warm: Warm, scripts: Path
 ) -> None:
-    done = compare(warm, scripts, "base.py", "head.py", "--json", "--budget", "60s", "--", "12")
+    done = compare(warm, scripts, "base.py", "head.py", "--json", "--budget", "25s", "--", "12")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert (found["mode"], found["unit"]) == ("scripts", "step")
@@ -178,12 +178,12 @@ def test_scripts_are_timed_by_their_steps_and_their_losses_compared(
 
 @pytest.mark.slow
 def test_a_script_with_other_losses_is_invalid(warm: Warm, scripts: Path) -> None:
-    done = compare(warm, scripts, "base.py", "other.py", "--json", "--budget", "10s")
+    done = compare(warm, scripts, "base.py", "other.py", "--json", "--budget", "5s")
     assert json.loads(done.out)["verdict"] == "INVALID"
 
 
 def test_scripts_without_steps_are_timed_whole_and_say_so(warm: Warm, scripts: Path) -> None:
-    done = compare(warm, scripts, "plain.py", "plain.py", "--json", "--budget", "10s")
+    done = compare(warm, scripts, "plain.py", "plain.py", "--json", "--budget", "3s")
     found = json.loads(done.out)
     assert found["unit"] == "run"
     assert found["results"]["status"] == "not compared"

@@ -174,13 +174,24 @@ def _compared(
             "a function and a whole script cannot be compared",
             "name functions (file.py:name) or scripts (file.py), not both",
         )
-    if kinds == {"function"} and options.arguments:
-        raise UsageError("functions take no arguments", "what follows -- is for scripts")
+    _refuse_idle_options(kinds == {"function"}, options)
     compare = compare_functions if kinds == {"function"} else compare_script_files
     try:
         return compare(targets, options, say)
     except SkippedError as skipped:
         raise RidgelineError(f"not measured: the workload skips itself here: {skipped}") from None
+
+
+def _refuse_idle_options(functions: bool, options: "Options") -> None:
+    """An option that would do nothing is a misunderstanding."""
+    if functions:
+        idle = {"what follows --": options.arguments, "--steps": options.steps,
+                "--by": options.by != "auto"}  # fmt: skip
+    else:
+        idle = {"--isolate": options.isolate, "--cold": options.cold}
+    given = [name for name, used in idle.items() if used]
+    if given:
+        raise UsageError(f"{given[0]} is for {'scripts' if functions else 'functions'}")
 
 
 def _kind(target: str) -> str:

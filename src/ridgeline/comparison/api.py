@@ -4,7 +4,8 @@ Everything happens in the caller's process; random numbers and tensors are as be
 """
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -12,7 +13,14 @@ import msgspec
 from ridgeline.comparison.arms import ArmFailed, Disturbing, stand
 from ridgeline.comparison.hosting.answers import Opened
 from ridgeline.comparison.options import Options
-from ridgeline.comparison.workload import Check, Declared, Workload, unpacked
+from ridgeline.comparison.workload import (
+    GOALS,
+    Check,
+    Declared,
+    Workload,
+    is_number,
+    unpacked,
+)
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records import comparison as records
 from ridgeline.records.comparison import Goal, Verdict
@@ -126,18 +134,21 @@ def benchmark(
 ) -> Timing:
     """Time `function(*args, **kwargs)` to steady state.
 
-    The device is the GPU where anything has touched one, else the CPU.
+    The device is the GPU where anything has touched one, else the CPU. The function is called some
+    hundred times: what it changes stays changed, random numbers apart.
     """
     from functools import partial
 
     from ridgeline.comparison.hosting.host import Host
+    from ridgeline.comparison.results.randomness import undisturbed
     from ridgeline.measure.latency import time_calls
 
     if not callable(function):
         raise UsageError(f"{function!r} cannot be called")
     call = partial(function, *args, **kwargs) if args or kwargs else function
-    call()  # whatever it uses is in use now: the device shows
-    record = time_calls(call, device or Host().device(), budget_s=budget_s)
+    with undisturbed():
+        call()  # whatever it uses is in use now: the device shows
+        record = time_calls(call, device or Host().device(), budget_s=budget_s)
     return Timing(name or _name_of(function), record)
 
 
@@ -166,8 +177,7 @@ def compare(
     from ridgeline.comparison.results.randomness import undisturbed
     from ridgeline.comparison.together import together
 
-    if len(variants) < 2:
-        raise UsageError("a comparison needs two variants", 'compare({"slow": f, "fast": g})')
+    _refuse_nonsense(variants, budget_s, threshold, goal, items, tolerance)
     own = check if callable(check) else None
     declared = Declared(goal=goal, items=items, rtol=tolerance, check=own)
     options = Options(
@@ -175,7 +185,7 @@ def compare(
     )
     say = on_progress or (lambda now: None)
     host = Host(cold=cold)
-    with undisturbed():
+    with undisturbed(), _put_back(variants, inputs):
         standings = stand(list(variants), lambda arm, name: host)
         for standing in standings:
             if standing.arm != "control":
@@ -187,6 +197,49 @@ def compare(
             raise failed.error from failed
         except Disturbing as disturbing:
             raise _cannot_share(disturbing) from None
+
+
+@contextmanager
+def _put_back(
+    variants: Mapping[str, Callable[..., Any]], inputs: tuple[Any, ...] | Mapping[str, Any] | None
+) -> Iterator[None]:
+    """What the variants can reach (weights, gradients, optimizer state, buffers, modes) as it was:
+    the rounds call a training step some thousand times, on the caller's own model."""
+    import torch
+
+    from ridgeline.comparison.results.keeping import Keeping
+
+    kept = []
+    for name, function in variants.items():
+        _, args, kwargs = unpacked((function, inputs or ())) or (function, (), {})
+        whole = Workload(name=name, function=function, args=args, kwargs=kwargs)
+        kept.append(Keeping(whole))
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        for keeping in reversed(kept):
+            keeping.restore(everything=True)
+        torch.set_num_threads(threads)
+
+
+def _refuse_nonsense(
+    variants: Any, budget_s: Any, threshold: Any, goal: Any, items: Any, tolerance: Any
+) -> None:
+    example = 'compare({"slow": f, "fast": g})'
+    if not isinstance(variants, Mapping):
+        raise UsageError(f"variants are a dict of functions, not a {type(variants).__name__}",
+                         example)  # fmt: skip
+    if len(variants) < 2:
+        raise UsageError("a comparison needs two variants", example)
+    if goal is not None and goal not in GOALS:
+        raise UsageError(f"goal is {goal!r}", f"it may be one of: {', '.join(GOALS)}")
+    numbers = {"budget_s": budget_s, "threshold": threshold, "items": items,
+               "tolerance": tolerance}  # fmt: skip
+    for name, value in numbers.items():
+        given = value is not None or name in ("budget_s", "threshold")
+        if given and not (is_number(value) and value > 0):
+            raise UsageError(f"{name} is {value!r}, not a number above 0")
 
 
 def _workload(

@@ -11,7 +11,7 @@ from ridgeline.comparison.arms import Standing
 from ridgeline.comparison.options import Options
 from ridgeline.comparison.payback import payback
 from ridgeline.comparison.prepare import goal_of
-from ridgeline.comparison.settle import LEAST_ROUNDS, Settling, kept
+from ridgeline.comparison.settle import Settling, kept
 from ridgeline.comparison.validity import validity
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.rounds import Round, Stopped
@@ -90,11 +90,12 @@ def assemble(trial: Trial) -> Comparison:
         rounds=len(rounds),
         budget_s=options.budget,
         spent_s=trial.spent_s,
+        rounds_s=trial.rounds_s,
         seed=options.seed,
         drift=found.drift,
         order=found.order,
         surroundings=trial.surroundings,
-        notes=tuple(_notes(trial, len(rounds), heat)),
+        notes=tuple(_notes(trial, heat)),
     )
 
 
@@ -195,13 +196,8 @@ def _ratio(baseline: float | None, candidate: float | None) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _notes(trial: Trial, rounds: int, heat: str) -> list[str]:
+def _notes(trial: Trial, heat: str) -> list[str]:
     said = list(trial.notes)
     if heat:
         said.append(heat)
-    if rounds < LEAST_ROUNDS and trial.stopped != "interrupted":
-        # As many again for good measure, and a quarter of a budget goes into warming up.
-        seconds = math.ceil(trial.rounds_s / len(trial.rounds) * 2 * LEAST_ROUNDS * 4 / 3)
-        fitted = "1 round" if rounds == 1 else f"{rounds} rounds"
-        said.append(f"{fitted} fitted into the budget; --budget {seconds}s allows more")
     return said

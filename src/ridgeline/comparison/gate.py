@@ -41,8 +41,13 @@ def _trips(candidate: Candidate, conditions: Sequence[str], goal: Goal) -> bool:
         verdict == "INVALID"
         or ("slower" in conditions and verdict == "SLOWER")
         or ("undecided" in conditions and verdict == "UNDECIDED")
-        or ("not-faster" in conditions and verdict != "FASTER")
+        or ("not-faster" in conditions and not _proven(candidate))
     )
+
+
+def _proven(candidate: Candidate) -> bool:
+    """A speedup whose results nobody could compare is no proven one."""
+    return candidate.verdict == "FASTER" and candidate.results.ok
 
 
 def _comparisons(found: Comparison | PairFolder) -> Iterable[Comparison]:

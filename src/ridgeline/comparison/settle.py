@@ -14,8 +14,6 @@ from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
 
 Floats = NDArray[np.float64]
 
-LEAST_ROUNDS = 6
-"""With fewer no order of signs is rare enough for 95 %."""
 _EVENTS_AGREE = 0.9
 """Events that see less than this of the wall time have missed work on another stream."""
 

@@ -83,12 +83,12 @@ def declared_in(names: Mapping[str, Any], where: str) -> Declared:
     if goal is not None and goal not in GOALS:
         raise UsageError(f"{where}: GOAL is {goal!r}", f"it may be one of: {', '.join(GOALS)}")
     for name, value in (("ITEMS", items), ("TOLERANCE", rtol)):
-        if value is not None and not (_is_number(value) and value > 0):
+        if value is not None and not (is_number(value) and value > 0):
             raise UsageError(f"{where}: {name} is {value!r}, not a number above 0")
     if check is not None and not callable(check):
         raise UsageError(f"{where}: check is {check!r}, not a function of two outputs")
     return Declared(goal=goal, items=items, rtol=rtol, check=check)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

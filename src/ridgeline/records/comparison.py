@@ -115,7 +115,7 @@ class Results(Struct, frozen=True, kw_only=True):
 
     status: Literal["bit-identical", "equal", "within tolerance", "different", "not compared"]
     method: str
-    """"float64 reference", "tolerances of float32", "declared tolerance", "the file's own check",
+    """"float64 reference", "tolerances of float32", "declared tolerance", "its own check",
     "losses of 20 steps", "none"."""
     strength: Strength
     detail: str
@@ -213,6 +213,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     rounds: int
     budget_s: float
     spent_s: float
+    rounds_s: float = 0.0
+    """What the rounds alone took."""
     seed: int
     drift: Drift
     order: OrderEffect

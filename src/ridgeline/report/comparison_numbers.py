@@ -13,6 +13,8 @@ from ridgeline.report import units
 NOTHING = "—"
 _MORE = 2
 """Decimals beyond the usual ones, at most."""
+_ENDLESS = 1e30
+"""One round, or two that lie worlds apart: nothing is known of where the ratio lies."""
 _WIDE = 3.0
 """An interval whose ends lie farther apart is read by its ends: each gets three digits."""
 
@@ -27,6 +29,8 @@ def interval(estimate: Estimate, sign: str = "") -> str:
     if not is_ratio(estimate.ratio):
         return NOTHING
     ends = (estimate.ci_low, estimate.ci_high)
+    if all(is_ratio(end) for end in ends) and ends[1] / ends[0] > _ENDLESS:
+        return f"{_far(estimate.ratio, estimate.ratio)}{sign} [no interval]"
     if all(is_ratio(end) for end in ends) and ends[1] / ends[0] > _WIDE:
         middle, low, high = (_far(v, estimate.ratio) for v in (estimate.ratio, *ends))
         return f"{middle}{sign} [{low}, {high}]"

@@ -189,7 +189,10 @@ def _labelled(rows: Sequence[tuple[str, str]], console: Console) -> None:
 def _next(c: Comparison, console: Console, typed: Sequence[str]) -> None:
     step = next_step(c)
     if step is not None:
-        line = f"\n {step.why}:  [bold]{escape(command(c, step, typed))}[/bold]"
+        typing = command(c, step, typed)
+        if not typing:
+            return
+        line = f"\n {step.why}:  [bold]{escape(typing)}[/bold]"
         console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -47,7 +47,7 @@ def test_evidence_with_the_users_classes_is_read_where_they_do_not_exist(tmp_pat
     done = subprocess.run(
         [sys.executable, "-c", JUDGE, *files], capture_output=True, text=True, timeout=300
     )
-    assert done.stdout.strip() == "bit-identical strong the file's own check 0", done.stderr
+    assert done.stdout.strip() == "bit-identical strong its own check 0", done.stderr
 
 
 def test_what_is_read_back_judges_as_what_was_written(tmp_path: Path) -> None:

@@ -212,3 +212,12 @@ def test_less_work_is_said() -> None:
     verdict = verdict_on(lambda: (tall @ W @ W @ W)[:8], lambda: tall[:8] @ W @ W @ W)
     assert verdict.guards["less work"].outcome == "warned"
     assert verdict.results.ok
+
+
+def test_a_baseline_that_returns_a_generator_did_no_work_to_compare_with() -> None:
+    def lazily() -> Any:
+        return (X @ X + i for i in range(3))
+
+    found = verdict_on(lazily, lambda: iter(()))
+    assert "lazy outputs" in found.failed
+    assert "baseline" in found.guards["lazy outputs"].detail

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from verdict_on import verdict_on
+
+from ridgeline.errors import TargetError
 
 torch.manual_seed(0)
 X, W = torch.randn(64, 64), torch.randn(64, 64)
@@ -52,7 +55,7 @@ def tight(baseline: Tensor, candidate: Tensor) -> None:
 
 def test_a_files_own_check_is_tried_with_wrong_answers_too() -> None:
     verdict = verdict_on(product, product, check=tight)
-    assert verdict.results.method == "the file's own check"
+    assert verdict.results.method == "its own check"
     assert verdict.results.strength == "strong"
     assert verdict.results.status == "bit-identical"
 
@@ -83,10 +86,10 @@ def test_a_check_may_answer_in_four_ways() -> None:
         assert verdict_on(product, product, check=check).results.ok
 
 
-def test_a_check_that_is_broken_is_no_check() -> None:
-    verdict = verdict_on(product, product, check=lambda a, b: a.no_such_thing)
-    assert verdict.results.status == "not compared"
-    assert "AttributeError" in verdict.results.reasons[0]
+@pytest.mark.parametrize("check", [lambda a, b: a.no_such_thing, lambda a, b: "nope"])
+def test_a_check_that_rejects_the_baseline_itself_is_refused(check: Any) -> None:
+    with pytest.raises(TargetError, match="beside itself"):
+        verdict_on(product, product, check=check)
 
 
 def test_a_check_sees_outputs_as_they_were_nested() -> None:

@@ -192,3 +192,55 @@ def test_nothing_returned_and_nothing_changed_is_not_compared() -> None:
     verdict = verdict_on(lambda: None, lambda: None)
     assert verdict.results.status == "not compared"
     assert verdict.results.strength == "none"
+
+
+def dropping_step(*, right: bool) -> Callable[[], Callable[[], Tensor]]:
+    def factory() -> Callable[[], Tensor]:
+        torch.manual_seed(3)
+        layer = nn.Linear(32, 32)
+        x, parameters = torch.randn(16, 32), list(layer.parameters())
+
+        def step() -> Tensor:
+            loss = F.dropout(layer(x), 0.1).square().mean()
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.sub_(gradient, alpha=0.1 if right else 0.101)
+            return loss.detach()
+
+        return step
+
+    return factory
+
+
+def test_random_numbers_are_no_excuse_where_both_draw_the_same() -> None:
+    assert judged(built(dropping_step(right=True)), built(dropping_step(right=True))).results.ok
+    wrong = judged(built(dropping_step(right=True)), built(dropping_step(right=False)))
+    assert wrong.results.status == "different", wrong.results
+
+
+def forgetful(*, everything: bool) -> Callable[[], Callable[[], Tensor]]:
+    def factory() -> Callable[[], Tensor]:
+        torch.manual_seed(3)
+        layer = nn.Linear(8, 8)
+        x = torch.randn(4, 8)
+
+        def step() -> Tensor:
+            if everything:
+                torch.rand(1)  # other numbers are drawn: the loss proves nothing
+            loss = F.dropout(layer(x), 0.5).square().mean()
+            ours = list(layer.parameters()) if everything else [layer.weight]
+            with torch.no_grad():
+                for parameter, gradient in zip(ours, torch.autograd.grad(loss, ours), strict=True):
+                    parameter.sub_(gradient)
+            return loss.detach()
+
+        return step
+
+    return factory
+
+
+def test_a_parameter_left_as_it_is_shows_whatever_was_drawn() -> None:
+    wrong = judged(built(forgetful(everything=True)), built(forgetful(everything=False)))
+    assert wrong.results.status == "different", wrong.results
+    assert "bias" in wrong.results.detail

@@ -25,6 +25,7 @@ from ridgeline.comparison.results.evidence import Evidence, collect, load_eviden
 from ridgeline.comparison.results.examine import examine
 from ridgeline.comparison.results.floor import examine_floor
 from ridgeline.comparison.workload import Declared, Workload
+from ridgeline.errors import UsageError
 from ridgeline.measure.clock import Clock, Reading, clock_for
 from ridgeline.measure.rounds import Block
 from ridgeline.measure.session import Session
@@ -56,8 +57,10 @@ class Host:
         """Grows while calls come back: a sign of life."""
         return sum(w.calls_made for w in self._workloads.values())
 
-    def open(self, arm: str, target: str, seed: int) -> Opened:
-        """Import and build a target."""
+    def open(self, arm: str, target: str, seed: int, device: str | None = None) -> Opened:
+        """Import and build a target. `device` is what was asked for, where anything was."""
+        if device is not None and not device.startswith("cpu") and not torch.cuda.is_available():
+            raise UsageError(f"there is no device {device} here", "leave --device out, or use cpu")
         return self.adopt(arm, open_target(target, seed))
 
     def adopt(self, arm: str, workload: Workload) -> Opened:

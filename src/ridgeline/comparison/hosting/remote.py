@@ -37,6 +37,7 @@ class RemoteHost:
 
     def __init__(self, *, cold: bool, device: str | None, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._device = device
         self._doing = "starting"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
         questions, self._to_child = os.pipe()
@@ -81,7 +82,9 @@ class RemoteHost:
 
     def open(self, arm: str, target: str, seed: int) -> Opened:
         self._names[arm] = target
-        return self._ask(Opened, "open", arm, arm=arm, target=target, seed=seed)
+        return self._ask(
+            Opened, "open", arm, arm=arm, target=target, seed=seed, device=self._device
+        )
 
     def collect(self, arm: str, seed: int, as_baseline: bool) -> Collected:
         return self._ask(Collected, "collect", arm, arm=arm, seed=seed, as_baseline=as_baseline)

@@ -16,7 +16,7 @@ from ridgeline.comparison.results.outputs import Outputs, outputs_of
 from ridgeline.comparison.results.randomness import seed_all
 from ridgeline.comparison.workload import Workload
 
-_PLUMBING = ("torch", "tqdm", "multiprocessing")
+_PLUMBING = ("torch", "tqdm", "multiprocessing", "concurrent")
 Synchronize = Callable[[], None]
 
 

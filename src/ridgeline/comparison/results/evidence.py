@@ -27,7 +27,7 @@ from ridgeline.comparison.results.leaf import Room
 from ridgeline.comparison.results.observed import Evidence, Probe, Reference, Seen
 from ridgeline.comparison.results.outputs import Outputs, live_tensors
 from ridgeline.comparison.results.poison import blocks_of, poison
-from ridgeline.comparison.results.randomness import undisturbed
+from ridgeline.comparison.results.randomness import drawn, undisturbed
 from ridgeline.comparison.results.reference import distinct, reference_of
 from ridgeline.comparison.workload import Workload
 
@@ -80,6 +80,7 @@ def collect(
                 seed=seed,
                 outputs=tuple(checked.outputs),
                 call_ns=tuple(checked.call_ns),
+                drawn=tuple(checked.drawn),
                 state=state,
                 seen=tuple(_seen(keeping)),
                 unread=tuple(keeping.reach.unread),
@@ -118,6 +119,7 @@ def load_evidence(path: Path) -> Evidence:
 class _Checked(Struct):
     outputs: list[Outputs] = []
     call_ns: list[float] = []
+    drawn: list[str] = []
     reused: dict[str, None] = {}
     threads: list[str] = []
     poisoned: int = 0
@@ -133,6 +135,7 @@ def _check_calls(caller: Caller, keeping: Keeping, calls: int, like: Evidence | 
             checked.poisoned += poison(blocks) > 0
             value, took = caller(turn)
             checked.call_ns.append(took)
+            checked.drawn.append(drawn())
             outputs = caller.copied(value)
             same = checked.outputs and same_outputs(outputs, checked.outputs[0])
             checked.outputs.append(checked.outputs[0] if same else outputs)

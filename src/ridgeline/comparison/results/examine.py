@@ -107,17 +107,18 @@ def _by_numbers(case: _Case) -> Results:
 
 def _by_check(case: _Case, check: Check) -> Results:
     asked = Asked(check, case.baseline, case.candidate)
-    method = "the file's own check"
+    method = "its own check"
     trouble = asked.cannot()
     if trouble:
         return _not_compared(trouble)
+    asked.refuse_senseless()
     objection = asked.objection()
     worst = _worst(case.judged)
     numbers = case.compared
     if objection:
         return Results(
             status="different", method=method, strength="strong", compared=numbers,
-            detail=f"the file's own check rejects it: {objection}",
+            detail=f"its own check rejects it: {objection}",
         )  # fmt: skip
     ours = asked.first
     pairs = [
@@ -134,7 +135,7 @@ def _by_check(case: _Case, check: Check) -> Results:
         status=status,  # type: ignore[arg-type]
         method=method,
         strength=good.strength,
-        detail="; ".join([f"the file's own check accepts it{by_us}", *case.remarks]),
+        detail="; ".join([f"its own check accepts it{by_us}", *case.remarks]),
         reasons=good.reasons,
         compared=numbers,
         worst_error=_finite(worst.error),
@@ -144,10 +145,10 @@ def _by_check(case: _Case, check: Check) -> Results:
 def _excuse(case: _Case) -> str:
     """Why results that differ prove nothing against the candidate; "" where they do."""
     ours, theirs = draws_random_numbers(case.baseline), draws_random_numbers(case.candidate)
-    if ours and theirs is not False:
+    alike = case.baseline.drawn == case.candidate.drawn  # the same numbers: no excuse
+    if ours and theirs is not False and not alike:
         return (
-            "both draw random numbers, in different ways or order: compare in eval mode, or give "
-            "a check"
+            "both draw random numbers, but not the same ones: compare in eval mode, or give a check"
         )
     spread = case.baseline.spread
     if spread is not None and spread > WIDEST_SPREAD:

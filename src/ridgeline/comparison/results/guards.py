@@ -101,6 +101,12 @@ def lazy_outputs(baseline: Evidence, candidate: Evidence) -> Guard:
     """Work put off until somebody looks at the result is off the clock."""
     name = "lazy outputs"
     ours = {leaf.path: leaf for leaf in baseline.outputs[0].leaves}
+    for leaf in ours.values():
+        if leaf.kind == "opaque" and leaf.type in _DEFERRED:
+            where = leaf.path or "the output"
+            return _failed(
+                name, f"{where} of the baseline is a {leaf.type}: its work is not done in the call"
+            )
     kinds = {leaf.type for leaf in baseline.outputs[0].leaves}
     for leaf in candidate.outputs[0].leaves:
         mine = ours.get(leaf.path)

@@ -77,6 +77,8 @@ class Evidence(Struct, frozen=True, kw_only=True, eq=False):
     """Of the check calls, in order."""
     call_ns: tuple[float, ...]
     """What each took, until the device was done; the first one cold."""
+    drawn: tuple[str, ...]
+    """Where the generators of random numbers stood after each."""
     state: tuple[Changed, ...]
     """What the calls changed."""
     seen: tuple[Seen, ...]

@@ -6,6 +6,7 @@ from ridgeline.comparison.results.leaf import Leaf
 from ridgeline.comparison.results.observed import Evidence
 from ridgeline.comparison.results.outputs import Outputs, put_together
 from ridgeline.comparison.workload import Check
+from ridgeline.errors import TargetError
 
 
 class Asked:
@@ -18,10 +19,18 @@ class Asked:
     def cannot(self) -> str:
         """Why the check cannot be asked; "" where it can."""
         if any(not outputs.whole for pair in self._calls for outputs in pair):
-            return "the outputs are too large to keep whole for the file's own check"
+            return "the outputs are too large to keep whole for a check of its own"
+        return ""
+
+    def refuse_senseless(self) -> None:
+        """A check that rejects the baseline beside itself is broken, and says nothing."""
         ours = self._calls[0][0]
         words = self._ask(ours, ours, None)
-        return f"the file's own check rejects the baseline beside itself: {words}" if words else ""
+        if words:
+            raise TargetError(
+                f"the check rejects the baseline's own output beside itself: {words}",
+                "check(baseline_output, candidate_output) must accept two equal outputs",
+            )
 
     def objection(self) -> str:
         """What the check has against the candidate; "" where nothing."""

@@ -179,14 +179,15 @@ def _state(paired: Paired, baseline: Evidence, candidate: Evidence) -> None:
     """Parameters and buffers count always. Gradients are what a step leaves behind once it has
     changed parameters, and other tensors may be scratch: they count where nothing else does."""
     ours, theirs = _by_role(baseline.state), _by_role(candidate.state)
+    reached = {seen.name for seen in candidate.seen}
     for role in _TRAINED:
-        _state_role(paired, role, ours, theirs, baseline)
+        _state_role(paired, role, ours, theirs, baseline, reached)
     if not ours.get("parameter"):
-        _state_role(paired, "gradient", ours, theirs, baseline)
+        _state_role(paired, "gradient", ours, theirs, baseline, reached)
     returned = any(_says_something(outputs.leaves) for outputs in baseline.outputs)
     if not returned and not any(ours.get(role) for role in (*_TRAINED, "gradient")):
-        _state_role(paired, "captured", ours, theirs, baseline)
-        _state_role(paired, "declared", ours, theirs, baseline)
+        _state_role(paired, "captured", ours, theirs, baseline, reached)
+        _state_role(paired, "declared", ours, theirs, baseline, reached)
 
 
 def _state_role(
@@ -195,6 +196,7 @@ def _state_role(
     ours: dict[str, list[Changed]],
     theirs: dict[str, list[Changed]],
     baseline: Evidence,
+    reached: set[str],
 ) -> None:
     mine, other = ours.get(role, []), theirs.get(role, [])
     if not mine:
@@ -205,6 +207,11 @@ def _state_role(
         paired.differences.append(f"the baseline changes {what}; the candidate changes none")
         return
     by_name = {changed.name: changed for changed in other}
+    left = [c.name for c in mine if c.name not in by_name and c.name in reached]
+    if left and len(other) < len(mine):
+        some = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+        paired.differences.append(f"the baseline changes {some}; the candidate leaves it as it is")
+        return
     if all(changed.name in by_name for changed in mine):
         partners = [by_name[changed.name] for changed in mine]
     elif [c.after.shape for c in mine] == [c.after.shape for c in other]:

@@ -1,5 +1,6 @@
 """Random numbers: the same for every variant while it is checked, and the user's own afterwards."""
 
+import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,20 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
+
+
+def drawn() -> str:
+    """Where the generators stand: two programs that began alike and stand alike have drawn the
+    same numbers."""
+    marks = hashlib.sha256()
+    marks.update(torch.get_rng_state().numpy().tobytes())
+    marks.update(repr(random.getstate()).encode())
+    _, keys, *place = np.random.get_state()
+    marks.update(np.asarray(keys).tobytes() + repr(place).encode())
+    if torch.cuda.is_initialized():
+        for state in torch.cuda.get_rng_state_all():
+            marks.update(state.numpy().tobytes())
+    return marks.hexdigest()
 
 
 @contextmanager
