@@ -130,6 +130,23 @@ def look_after(standings: Sequence[Standing], options: Options, say: Say) -> Non
             )
 
 
+def look_again(standings: Sequence[Standing], options: Options, say: Say) -> None:
+    """Cached replay, looked for once more after the rounds. In one process only: the evidence of
+    all arms is at hand there."""
+    if not options.checked:
+        return
+    for standing in standings:
+        if standing.arm != CONTROL:
+            say(f"{standing.name}: looking again")
+            standing.ask("look_again", arm=standing.arm, seed=options.seed)
+    for standing in standings[2:]:
+        guard = standing.ask("replays", candidate=standing.arm)
+        if guard.outcome == "failed" and standing.examined is not None:
+            others = [g for g in standing.examined.guards if g.name != guard.name]
+            late = msgspec.structs.replace(guard, detail=f"after the rounds, {guard.detail}")
+            standing.examined = msgspec.structs.replace(standing.examined, guards=(late, *others))
+
+
 def _opened(standings: Sequence[Standing]) -> list[Standing]:
     """Arms whose file was read; the control's is the baseline's."""
     return [standings[0] if s.arm == CONTROL and s.opened is None else s for s in standings]

@@ -11,6 +11,7 @@ from ridgeline.comparison.prepare import (
     collect_all,
     examine_all,
     look_after,
+    look_again,
     plan,
     shots_of,
     warm_all,
@@ -44,6 +45,8 @@ def together(
     surroundings = host.end_rounds()
     standings[0].recompiles = host.compilations() - compiled
     look_after([s for s in standings if s.arm != CONTROL], options, say)
+    if stopped != "interrupted":
+        look_again(standings, options, say)
     return assemble(
         Trial(
             standings=standings,

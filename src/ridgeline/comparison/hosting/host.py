@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ridgeline.comparison.arms import BASELINE
 from ridgeline.comparison.blocks import BLOCK_NS
 from ridgeline.comparison.hosting import settings
 from ridgeline.comparison.hosting.answers import Collected, Examined, Opened, Peak, Warmed
@@ -24,6 +25,7 @@ from ridgeline.comparison.hosting.throttle import Throttle
 from ridgeline.comparison.results.evidence import Evidence, collect, load_evidence, save_evidence
 from ridgeline.comparison.results.examine import examine
 from ridgeline.comparison.results.floor import examine_floor
+from ridgeline.comparison.results.replay import cached_replay
 from ridgeline.comparison.workload import Declared, Workload
 from ridgeline.errors import UsageError
 from ridgeline.measure.clock import Clock, Reading, clock_for
@@ -34,6 +36,7 @@ from ridgeline.statistics.steady import steady_start
 from ridgeline.usercode.explain import explain
 from ridgeline.usercode.load import module_at, split
 
+LATE_S = 3.0
 _MOST_WARM_SAMPLES = 200
 
 
@@ -44,6 +47,7 @@ class Host:
         self._cold = cold
         self._workloads: dict[str, Workload] = {}
         self._evidence: dict[str, Evidence] = {}
+        self._late: dict[str, Evidence] = {}
         self._sessions: dict[str, Session] = {}
         self._settings = settings.current()
         self._threads = threading.active_count()
@@ -124,6 +128,22 @@ class Host:
             self._evidence["baseline"], self._evidence[candidate], declared=declared, check=check
         )
         return Examined(results=results, guards=guards)
+
+    def look_again(self, arm: str, seed: int) -> None:
+        """Evidence once more, now that the workload has been called some thousand times: one that
+        behaved while it was looked at may have begun to remember since."""
+        workload = self._workloads[arm]
+        like = None if arm == BASELINE else self._late.get(BASELINE)
+        self._late[arm] = self._guarded(
+            workload,
+            lambda: collect(
+                workload, seed=seed, calls=1, as_baseline=False, like=like, budget_s=LATE_S
+            ),
+        )
+
+    def replays(self, candidate: str) -> Guard:
+        """The guard against cached replay, by that later evidence."""
+        return cached_replay(self._late[BASELINE], self._late[candidate])
 
     def floor(self, arm: str, measured_ns: float) -> Guard:
         """Whether the arm was faster than its own arithmetic allows."""

@@ -103,6 +103,12 @@ class RemoteHost:
             Examined, "examine", candidate, candidate=candidate, rtol=rtol, check_in=check_in
         )
 
+    def look_again(self, arm: str, seed: int) -> None:
+        self._ask(type(None), "look_again", arm, arm=arm, seed=seed)
+
+    def replays(self, candidate: str) -> Guard:
+        return self._ask(Guard, "replays", candidate, candidate=candidate)
+
     def floor(self, arm: str, measured_ns: float) -> Guard:
         return self._ask(Guard, "floor", arm, arm=arm, measured_ns=measured_ns)
 
