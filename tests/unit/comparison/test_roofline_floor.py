@@ -101,3 +101,18 @@ def test_a_training_steps_backward_counts_too() -> None:
     evidence = collect(workload(lambda: layer(x).sum().backward()), seed=1, as_baseline=False)
     assert evidence.work is not None
     assert sum(evidence.work.flops.values()) == 3 * 2 * 128 * 256 * 256
+
+
+def test_what_a_block_mask_leaves_out_is_not_held_against_anybody() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q = torch.randn(1, 1, 128, 16)
+    near = create_block_mask(
+        lambda b, h, i, j: (i - j).abs() < 16, None, None, 128, 128, device="cpu"
+    )
+    evidence = collect(
+        workload(lambda: flex_attention(q, q, q, block_mask=near)), seed=1, as_baseline=False
+    )
+    assert evidence.work is not None
+    assert "flex attention" in evidence.work.unseen
+    assert examine_floor(evidence, 1.0, "cpu", DEVICE).outcome == "not looked for"
