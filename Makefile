@@ -17,10 +17,12 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --constraint constraints.txt --group dev --editable .
 	@touch $@
 
-demo: $(READY) ## a model's cost, its place on the roofline, this machine's ceilings
+demo: $(READY) ## this machine's ceilings, what models cost, two variants compared
 	@$(BIN)/ridgeline hardware --measure
 	@$(BIN)/ridgeline model examples/mlp.py:build examples/cnn.py:build examples/transformer.py:build
 	@$(BIN)/ridgeline model examples/transformer.py:build --train
+	@cd examples/pairs && ../../$(BIN)/ridgeline compare \
+		baseline_bandwidth.py:workload optimized_bandwidth.py:workload --budget 20s
 
 test: $(READY) ## every test that needs no GPU
 	@$(BIN)/python -m pytest

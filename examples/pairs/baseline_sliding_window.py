@@ -6,10 +6,12 @@ ratio is the skipped work's.
 
 import torch
 import torch.nn.functional as F
-from _attention import BATCH, TOKENS, WINDOW, tensors
+from _attention import BATCH, DTYPE, TOKENS, WINDOW, tensors
 from torch import Tensor
 
 ITEMS = BATCH * TOKENS
+# bfloat16 only: two right answers lie 0.15 % apart on an H200, and an answer 1 % off must not pass.
+TOLERANCE = 5e-3 if DTYPE is torch.bfloat16 else None
 
 
 class Dense:
