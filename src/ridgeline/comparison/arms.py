@@ -44,7 +44,6 @@ class Standing(Struct, kw_only=True):
     peak: Peak | None = None
     floor: Guard | None = None
     recompiles: int = 0
-    notes: list[str] = []
 
     def open(self, seed: int) -> None:
         """Build it on its host."""
@@ -63,4 +62,4 @@ def stand(targets: Sequence[str], host: Callable[[str, str], Any]) -> list[Stand
     `host` gives an arm, told by arm and name, its place to run."""
     names = {BASELINE: targets[0], CONTROL: targets[0]}
     names |= {str(at): target for at, target in enumerate(targets) if at}
-    return [Standing(arm=arm, name=n, host=host(arm, n), notes=[]) for arm, n in names.items()]
+    return [Standing(arm=arm, name=n, host=host(arm, n)) for arm, n in names.items()]

@@ -129,7 +129,6 @@ def _arm(
         peak_method=standing.peak.method if standing.peak else "",
         items=opened.items if opened else None,
         discarded=discarded,
-        notes=tuple(standing.notes),
     )
 
 

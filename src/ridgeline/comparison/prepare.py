@@ -120,8 +120,10 @@ def shots_of(standings: Sequence[Standing], shared: bool) -> list[Callable[[], B
 
 
 def look_after(standings: Sequence[Standing], options: Options, say: Say) -> None:
-    """Peak memory: after the rounds, because the looking glass is slow and leaves traces."""
+    """Recompilations, and peak memory: after the rounds, because that looking glass is slow and
+    leaves traces."""
     for standing in standings:
+        standing.recompiles = standing.ask("recompiles", arm=standing.arm)
         say(f"{standing.name}: memory")
         standing.peak = standing.ask("peak", arm=standing.arm)
         if options.checked and standing.warmed is not None:

@@ -32,7 +32,6 @@ def together(
     began = perf_counter_ns()
     warm_all(standings, options.budget, say, shared=True, cold=options.cold)
     settling = plan(standings, options, options.budget - (perf_counter_ns() - began) / 1e9)
-    compiled = host.compilations()
     host.begin_rounds()
     rounds = Rounds(options.seed, perf_counter_ns)
     stopped = rounds.run(
@@ -43,7 +42,6 @@ def together(
         on_round=settling.reporter(say),
     )
     surroundings = host.end_rounds()
-    standings[0].recompiles = host.compilations() - compiled
     look_after([s for s in standings if s.arm != CONTROL], options, say)
     if stopped != "interrupted":
         look_again(standings, options, say)

@@ -107,7 +107,6 @@ class Arm(Struct, frozen=True, kw_only=True):
     """Samples or tokens a call handles, where the file says so."""
     discarded: int = 0
     """Samples taken while the device was throttled, left out and counted."""
-    notes: tuple[str, ...] = ()
 
 
 class Results(Struct, frozen=True, kw_only=True):

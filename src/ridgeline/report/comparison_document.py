@@ -194,7 +194,6 @@ def _arm(arm: Arm) -> dict[str, Any]:
         "items_per_second": items,
         "discarded": arm.discarded,
         "outliers": msgspec.to_builtins(arm.outliers),
-        "notes": list(arm.notes),
     }
 
 

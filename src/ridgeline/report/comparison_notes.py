@@ -133,7 +133,6 @@ def _arms(c: Comparison) -> Iterator[Note]:
         if arm.recompiles:
             count = plural(arm.recompiles, "compilation")
             yield Note("compile", "warning", f"{name}: {count} while the rounds ran")
-        yield from (Note("note", "note", f"{name}: {text}") for text in arm.notes)
     discarded = max(arm.discarded for _, arm in named)
     if discarded:  # a round is left out whole, so each arm lost as many
         text = f"{plural(discarded, 'round')} left out, taken while the device was throttled"

@@ -48,7 +48,8 @@ def arms(c: Comparison) -> Grid:
     """The baseline, the A/A control, and each candidate."""
     several = len(c.candidates) + len(c.broken) > 1
     header = ("", "verdict", f"time a {c.unit}", "× baseline", "results", "peak memory",
-              "items", "first call", "pays after")  # fmt: skip
+              "items", "first run" if c.mode == "scripts" else "first call",
+              "pays after")  # fmt: skip
     first = Row(
         cells=("baseline", "", _median(c.baseline), "1", "", *_costs(c, c.baseline), ""), quiet=True
     )

@@ -24,7 +24,7 @@ STYLES: dict[Tone, str] = {
     "plain": "bold",
 }
 _WEIGHTS: dict[Weight, str] = {"bad": "bold red", "warning": "yellow", "note": "dim"}
-COSTS = {"peak memory", "memory", "items", "first call", "pays after"}
+COSTS = {"peak memory", "memory", "items", "first call", "first run", "pays after"}
 _GAP = 2
 _NARROWEST_NOTE = 32
 """Columns below which a pair's note goes under the table."""

@@ -49,6 +49,7 @@ class Host:
         self._evidence: dict[str, Evidence] = {}
         self._late: dict[str, Evidence] = {}
         self._sessions: dict[str, Session] = {}
+        self._recompiles: dict[str, int] = {}
         self._settings = settings.current()
         self._threads = threading.active_count()
         self._watch: Any = None
@@ -180,7 +181,9 @@ class Host:
             session.read()
             return session.readings[-1]
 
+        before = _graphs_compiled()
         reading = self._guarded(workload, run)
+        self._recompiles[arm] = self._recompiles.get(arm, 0) + _graphs_compiled() - before
         throttled = self._throttle.look() if self._throttle else ""
         return Block(reading, session.calls, throttled)
 
@@ -190,10 +193,9 @@ class Host:
         found, method = self._guarded(workload, lambda: peak_of(workload, self.device()))
         return Peak(bytes=found, method=method)
 
-    def compilations(self) -> int:
-        """Graphs compiled so far in this process."""
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+    def recompiles(self, arm: str) -> int:
+        """Graphs compiled while the arm's blocks ran."""
+        return self._recompiles.get(arm, 0)
 
     def begin_rounds(self) -> None:
         """Begin to watch the surroundings."""
@@ -224,6 +226,12 @@ class Host:
             return run()
         except (Exception, SystemExit) as error:
             raise explain(error, f"calling {workload.name}") from error
+
+
+def _graphs_compiled() -> int:
+    """In this process, so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 def _warmed(session: Session, evidence: Evidence | None) -> Warmed:

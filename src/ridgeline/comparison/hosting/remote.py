@@ -124,8 +124,8 @@ class RemoteHost:
     def peak(self, arm: str) -> Peak:
         return self._ask(Peak, "peak", arm, arm=arm)
 
-    def compilations(self) -> int:
-        return self._ask(int, "compilations", "")
+    def recompiles(self, arm: str) -> int:
+        return self._ask(int, "recompiles", arm, arm=arm)
 
     def begin_rounds(self) -> None:
         self._ask(type(None), "begin_rounds", "")
