@@ -11,7 +11,7 @@ from ridgeline.comparison.arms import Standing
 from ridgeline.comparison.options import Options
 from ridgeline.comparison.payback import payback
 from ridgeline.comparison.prepare import goal_of
-from ridgeline.comparison.settle import Settling, kept
+from ridgeline.comparison.settle import Settling, events_agree, kept
 from ridgeline.comparison.validity import validity
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.rounds import Round, Stopped
@@ -19,7 +19,6 @@ from ridgeline.records.comparison import (
     Arm,
     Candidate,
     Comparison,
-    Estimate,
     Goal,
     Guard,
     Results,
@@ -27,6 +26,7 @@ from ridgeline.records.comparison import (
     Verdict,
 )
 from ridgeline.statistics.outliers import classify
+from ridgeline.statistics.rounds import Analysis
 from ridgeline.statistics.summary import summarize
 
 UNCHECKED = Results(
@@ -69,10 +69,7 @@ def assemble(trial: Trial) -> Comparison:
     ]
     goal = goal_of(standings, options)
     candidates = [
-        _candidate(standing, arms[0], arms[at], estimate, verdict, why, standings[0], goal, trial)
-        for at, (standing, estimate, verdict, why) in enumerate(
-            zip(standings[2:], found.estimates, found.verdicts, found.whys, strict=True), start=2
-        )
+        _candidate(trial, found, arms, goal, number) for number in range(len(standings) - 2)
     ]
     return Comparison(
         baseline=arms[0],
@@ -95,7 +92,7 @@ def assemble(trial: Trial) -> Comparison:
         drift=found.drift,
         order=found.order,
         surroundings=trial.surroundings,
-        notes=tuple(_notes(trial, heat)),
+        notes=(*trial.notes, heat) if heat else trial.notes,
     )
 
 
@@ -133,20 +130,15 @@ def _arm(
 
 
 def _candidate(
-    standing: Standing,
-    baseline: Arm,
-    arm: Arm,
-    estimate: Estimate,
-    verdict: Verdict,
-    why: str,
-    base: Standing,
-    goal: Goal,
-    trial: Trial,
+    trial: Trial, found: Analysis, arms: Sequence[Arm], goal: Goal, number: int
 ) -> Candidate:
+    standing, base = trial.standings[2 + number], trial.standings[0]
+    baseline, arm = arms[0], arms[2 + number]
+    estimate = found.estimates[number]
     results = standing.examined.results if standing.examined else UNCHECKED
     guards = standing.examined.guards if standing.examined else ()
     guards += tuple(g for g in (_streams(standing), standing.floor) if g is not None)
-    verdict, why = validity(verdict, why, results, guards)
+    verdict, why = validity(found.verdicts[number], found.whys[number], results, guards)
     memory = _ratio(baseline.peak_bytes, arm.peak_bytes)
     by_item = goal == "throughput" and bool(baseline.items and arm.items)
     pays_after, pays = payback(base.warmed, standing.warmed, verdict, trial.unit)
@@ -170,7 +162,7 @@ def _streams(standing: Standing) -> Guard | None:
     warmed = standing.warmed
     if warmed is None or warmed.clock == "wall":
         return None
-    if warmed.events_share >= 0.9:
+    if events_agree([warmed.events_share]):
         return Guard(name="work on another stream", outcome="passed")
     return Guard(
         name="work on another stream",
@@ -193,10 +185,3 @@ def _ratio(baseline: float | None, candidate: float | None) -> float | None:
         return None
     ratio = baseline / candidate
     return ratio if math.isfinite(ratio) else None
-
-
-def _notes(trial: Trial, heat: str) -> list[str]:
-    said = list(trial.notes)
-    if heat:
-        said.append(heat)
-    return said

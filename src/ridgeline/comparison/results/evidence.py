@@ -22,7 +22,7 @@ from ridgeline.comparison.results.calling import (
     wait_for_devices,
 )
 from ridgeline.comparison.results.error import same_leaf, same_outputs
-from ridgeline.comparison.results.keeping import Keeping
+from ridgeline.comparison.results.keeping import Changed, Keeping
 from ridgeline.comparison.results.leaf import Room
 from ridgeline.comparison.results.observed import Evidence, Probe, Reference, Seen
 from ridgeline.comparison.results.outputs import Outputs, live_tensors
@@ -59,51 +59,9 @@ def collect(
         try:
             checked = _check_calls(caller, keeping, calls, like)
             state = keeping.changed(workload, Room())
-            began = perf_counter_ns()
-            keeping.restore()
-            each_ns = median(checked.call_ns[1:] or checked.call_ns) + perf_counter_ns() - began
-            budget = probes.Budget(budget_s, each_ns)
-            probing = probes.Probing(caller, keeping, checked.outputs[0], state, budget)
-            plain = distinct(checked.outputs, state) == 1
-            # Three seeds and three calls gave the same already.
-            known = Probe(outputs=checked.outputs[0]) if plain and calls > 1 else None
-            repeat = known or probing.repeat()
-            scratch, heeded = probing.scratch(repeat)
-            nudged, nudged_state = probing.nudged(calls) if as_baseline else (Probe(), ())
-            spread = probing.spread(repeat) if as_baseline else None
-            # Before the guards' calls: it is worth more than they are where time is short.
-            reference = Reference(why_not="the baseline's will do")
-            if as_baseline:
-                reference = _reference(caller, keeping, checked.outputs, state, budget)
-            evidence = Evidence(
-                name=workload.name,
-                seed=seed,
-                outputs=tuple(checked.outputs),
-                call_ns=tuple(checked.call_ns),
-                drawn=tuple(checked.drawn),
-                state=state,
-                seen=tuple(_seen(keeping)),
-                unread=tuple(keeping.reach.unread),
-                reused=tuple(checked.reused),
-                threads=tuple(checked.threads),
-                poisoned=checked.poisoned,
-                repeat=repeat,
-                other_seed=known or probing.other_seed(),
-                nudged=nudged,
-                nudged_state=nudged_state,
-                spread=spread,
-                made=tuple(keeping.made),
-                scratch=scratch,
-                heeded=heeded,
-                fresh=tuple(probing.fresh()),
-                reference=reference,
-                **probing.work(),
-                **probing.timing(),
-                notes=tuple(checked.notes),
-            )
+            return _looked_into(caller, keeping, checked, state, as_baseline, budget_s)
         finally:
             keeping.restore(everything=True)
-    return evidence
 
 
 def save_evidence(evidence: Evidence, path: Path) -> None:
@@ -124,6 +82,60 @@ class _Checked(Struct):
     threads: list[str] = []
     poisoned: int = 0
     notes: list[str] = []
+
+
+def _looked_into(
+    caller: Caller,
+    keeping: Keeping,
+    checked: _Checked,
+    state: tuple[Changed, ...],
+    as_baseline: bool,
+    budget_s: float,
+) -> Evidence:
+    """All that the calls after the check calls can tell."""
+    workload, calls = caller.workload, len(checked.outputs)
+    began = perf_counter_ns()
+    keeping.restore()
+    each_ns = median(checked.call_ns[1:] or checked.call_ns) + perf_counter_ns() - began
+    budget = probes.Budget(budget_s, each_ns)
+    probing = probes.Probing(caller, keeping, checked.outputs[0], state, budget)
+    plain = distinct(checked.outputs, state) == 1
+    # Three seeds and three calls gave the same already.
+    known = Probe(outputs=checked.outputs[0]) if plain and calls > 1 else None
+    repeat = known or probing.repeat()
+    scratch, heeded = probing.scratch(repeat)
+    nudged, nudged_state = probing.nudged(calls) if as_baseline else (Probe(), ())
+    spread = probing.spread(repeat) if as_baseline else None
+    # Before the guards' calls: it is worth more than they are where time is short.
+    reference = Reference(why_not="the baseline's will do")
+    if as_baseline:
+        reference = _reference(caller, keeping, checked.outputs, state, budget)
+    return Evidence(
+        name=workload.name,
+        seed=caller.seed,
+        outputs=tuple(checked.outputs),
+        call_ns=tuple(checked.call_ns),
+        drawn=tuple(checked.drawn),
+        state=state,
+        seen=tuple(_seen(keeping)),
+        unread=tuple(keeping.reach.unread),
+        reused=tuple(checked.reused),
+        threads=tuple(checked.threads),
+        poisoned=checked.poisoned,
+        repeat=repeat,
+        other_seed=known or probing.other_seed(),
+        nudged=nudged,
+        nudged_state=nudged_state,
+        spread=spread,
+        made=tuple(keeping.made),
+        scratch=scratch,
+        heeded=heeded,
+        fresh=tuple(probing.fresh()),
+        reference=reference,
+        **probing.work(),
+        **probing.timing(),
+        notes=tuple(checked.notes),
+    )
 
 
 def _check_calls(caller: Caller, keeping: Keeping, calls: int, like: Evidence | None) -> _Checked:
