@@ -246,3 +246,31 @@ def test_ctrl_c_in_the_rounds_keeps_what_was_measured(user: Path) -> None:
     found = json.loads(out)
     assert found["stopped"] == "interrupted"
     assert found["rounds"] > 0
+
+
+def test_ctrl_c_between_sets_of_processes_keeps_the_sets_before(user: Path) -> None:
+    # `late` takes a minute to build from the second set on: time enough to be interrupted in.
+    (user / "sets.py").write_text(
+        "import pathlib, time\n"
+        "def base():\n    return lambda: time.sleep(0.002)\n"
+        "def late():\n"
+        "    seen = len(list(pathlib.Path('.').glob('built.*')))\n"
+        "    pathlib.Path(f'built.{seen}').touch()\n"
+        "    if seen:\n        time.sleep(60)\n"
+        "    return lambda: time.sleep(0.002)\n"
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "compare", "sets.py:base", "sets.py:late", "--isolate", "--budget", "6s",
+         "--json", "--no-check"],
+        cwd=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 100
+    while not (user / "built.1").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    found = json.loads(out)
+    assert found["stopped"] == "interrupted"
+    assert found["rounds"] > 0

@@ -32,9 +32,15 @@ def isolated(targets: Sequence[str], options: Options, say: Say) -> Comparison:
     """Compare targets `file.py:name`, the first one the baseline."""
     run = _Run(targets, options, say)
     for number in range(options.processes):
-        with ExitStack() as stack:
-            if run.one_set(number, stack) == "interrupted":
-                break
+        try:
+            with ExitStack() as stack:
+                stopped = run.one_set(number, stack)
+        except KeyboardInterrupt:
+            if number == 0:
+                raise  # nothing is measured yet
+            stopped = run.cut_short()
+        if stopped == "interrupted":
+            break
     return run.assembled()
 
 
@@ -84,6 +90,11 @@ class _Run:
         if number == 0:
             look_after([s for s in standings if s.arm != CONTROL], options, self._say)
         return stopped
+
+    def cut_short(self) -> Stopped:
+        """Ctrl-C while a later set was made ready: the rounds of the earlier ones stay."""
+        self._stopped = "interrupted"
+        return self._stopped
 
     def assembled(self) -> Comparison:
         assert self._settling is not None

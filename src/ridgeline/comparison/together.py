@@ -42,9 +42,12 @@ def together(
         on_round=settling.reporter(say),
     )
     surroundings = host.end_rounds()
-    look_after([s for s in standings if s.arm != CONTROL], options, say)
-    if stopped != "interrupted":
-        look_again(standings, options, say)
+    try:
+        look_after([s for s in standings if s.arm != CONTROL], options, say)
+        if stopped != "interrupted":
+            look_again(standings, options, say)
+    except KeyboardInterrupt:  # the rounds are taken: what they say stays
+        stopped = "interrupted"
     return assemble(
         Trial(
             standings=standings,
