@@ -1,0 +1,454 @@
+"""What a trace says: where each device's time went, why it idled, and how far that can be believed.
+
+Times are nanoseconds, shares fractions of 1. A figure that cannot be believed is None, and the
+`trust` of its section says why.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Confidence = Literal["good", "doubtful", "unreliable"]
+Severity = Literal["note", "warning", "error"]
+Cause = Literal[
+    "input",
+    "synchronisation",
+    "transfer",
+    "launch-bound",
+    "allocator",
+    "compile",
+    "collective wait",
+    "garbage collection",
+    "other host",
+    "between kernels",
+    "unknown",
+]
+Category = Literal[
+    "convolution",
+    "matmul",
+    "attention",
+    "norm",
+    "elementwise",
+    "reduction",
+    "copy",
+    "optimizer",
+    "communication",
+    "embedding",
+    "other",
+]
+
+
+class Trust(Struct, frozen=True, kw_only=True):
+    """How far a figure can be believed, and why not further."""
+
+    confidence: Confidence = "good"
+    why: str = ""
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that was tested before any number, and found wanting."""
+
+    id: str
+    severity: Severity
+    claim: str
+    """One sentence, with the count."""
+    count: int = 0
+    affects: tuple[str, ...] = ()
+    """Sections this makes doubtful: idle, launch, roofline, modules, steps, ranks …"""
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A line of the user's own code."""
+
+    file: str
+    line: int
+    function: str = ""
+    ns: int = 0
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    """The span all figures are over."""
+
+    start_ns: int
+    end_ns: int
+    basis: str
+    """What chose it: "device activity", "steps 3 to 5", "host activity (no device work)"."""
+    steps: int = 0
+    """Step marks inside."""
+    note: str = ""
+
+    @property
+    def ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class StreamTime(Struct, frozen=True, kw_only=True):
+    stream: int
+    busy_ns: int
+    operations: int
+
+
+class StepTime(Struct, frozen=True, kw_only=True):
+    """One step as the host marked it; the device's share of that span."""
+
+    name: str
+    start_ns: int
+    dur_ns: int
+    busy_ns: int
+    idle_ns: int
+    whole: bool = True
+    """False: device work of this step is known to lie outside the mark or the trace."""
+
+
+class DeviceTime(Struct, frozen=True, kw_only=True):
+    device: int
+    name: str = ""
+    rank: int | None = None
+    window: Window
+    busy_ns: int | None = None
+    """Union of kernels, copies and fills: time in which at least one ran."""
+    idle_ns: int | None = None
+    kernel_ns: int = 0
+    """Union of kernels that are not communication."""
+    communication_ns: int = 0
+    exposed_communication_ns: int = 0
+    """Communication while no other kernel ran."""
+    copy_ns: int = 0
+    exposed_copy_ns: int = 0
+    operations: int = 0
+    streams: tuple[StreamTime, ...] = ()
+    steps: tuple[StepTime, ...] = ()
+    trust: Trust = Trust()
+
+
+class IdleCause(Struct, frozen=True, kw_only=True):
+    cause: Cause
+    ns: int
+    share: float
+    """Of all idle time."""
+    gaps: int = 0
+    places: tuple[Place, ...] = ()
+    """Lines of the user's code, the costliest first; empty without Python stacks."""
+    says: str = ""
+    """What the host was in, most of that time: `enumerate(DataLoader)…`, cudaStreamSynchronize."""
+
+
+class Gap(Struct, frozen=True, kw_only=True):
+    device: int
+    start_ns: int
+    dur_ns: int
+    cause: Cause
+    before: str
+    """The device operation that ended it was idle after."""
+    after: str
+    host: str = ""
+    """What the host was in."""
+    place: Place | None = None
+    step: str = ""
+
+
+class Idle(Struct, frozen=True, kw_only=True):
+    total_ns: int | None = None
+    causes: tuple[IdleCause, ...] = ()
+    """Largest first; they add up to the total."""
+    top: tuple[Gap, ...] = ()
+    gaps: int = 0
+    histogram: tuple[tuple[int, int, int], ...] = ()
+    """(up to ns, gaps, total ns) by power of ten."""
+    trust: Trust = Trust()
+
+
+class KernelRow(Struct, frozen=True, kw_only=True):
+    name: str
+    category: Category
+    count: int
+    total_ns: int
+    share: float
+    """Of the summed time of device operations."""
+    mean_ns: float
+    least_ns: int
+    most_ns: int
+    op: str = ""
+    """The operator that launches it most."""
+    tensor_cores: bool | None = None
+    """By its name; None where the name does not tell."""
+
+
+class OpRow(Struct, frozen=True, kw_only=True):
+    name: str
+    shape: str = ""
+    """Inputs, where the table is by shape."""
+    count: int
+    host_ns: int
+    """With what it calls."""
+    host_self_ns: int
+    device_ns: int
+    """Device work launched by it or by what it calls."""
+    device_self_ns: int
+    """Device work launched by it directly."""
+    share: float
+    """Of device time by self; of host time by self where there is no device work."""
+    category: Category = "other"
+
+
+class ModuleRow(Struct, frozen=True, kw_only=True):
+    """An nn.Module, by its place in the tree where stacks tell it."""
+
+    path: str
+    """ResNet / layer1 / Bottleneck_0 …, as the trace names them."""
+    kind: str
+    """The class: Linear, Bottleneck."""
+    depth: int
+    count: int
+    host_ns: int
+    device_ns: int
+    device_self_ns: int
+    share: float
+    """Of device time, with what it contains."""
+
+
+class CategoryRow(Struct, frozen=True, kw_only=True):
+    category: Category
+    device_ns: int
+    count: int
+    share: float
+
+
+class RooflineRow(Struct, frozen=True, kw_only=True):
+    """An operator with the shapes it was called with, against what the device can do."""
+
+    op: str
+    shape: str
+    dtype: str
+    count: int
+    device_ns: int
+    share: float
+    flops: float
+    """Of one call, all arithmetic."""
+    bytes: float
+    """Of one call, each input read and each output written once: a lower bound."""
+    flops_s: float
+    bytes_s: float
+    intensity: float
+    bound: Literal["compute", "memory", ""]
+    attained: float | None = None
+    """Share of the ceiling that binds; None where no ceiling is known."""
+    ceiling: float | None = None
+    """FLOP/s or bytes/s."""
+    source: str = ""
+    """measured, datasheet, or why there is none."""
+    note: str = ""
+
+
+class Roofline(Struct, frozen=True, kw_only=True):
+    device: str = ""
+    rows: tuple[RooflineRow, ...] = ()
+    covered: float = 0.0
+    """Share of device time whose operators have shapes and a formula."""
+    uncovered: tuple[tuple[str, int], ...] = ()
+    """The largest left out: operator, device ns."""
+    trust: Trust = Trust()
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """How work gets to the device."""
+
+    launches: int = 0
+    per_step: float | None = None
+    median_latency_ns: float | None = None
+    """From the start of a launching call to the start of its work on the device."""
+    p95_latency_ns: float | None = None
+    median_call_ns: float | None = None
+    linked: float = 1.0
+    """Share of device operations whose launching call is in the trace."""
+    median_queue: float | None = None
+    """Operations launched and not yet started, seen at each launch."""
+    empty_queue: float | None = None
+    """Share of launches that found nothing waiting or running: the device had to wait for them."""
+    small_kernels: float = 0.0
+    """Share of kernels under 10 µs."""
+    small_kernel_time: float = 0.0
+    tensor_core_time: float | None = None
+    """Share of matmul, convolution and attention time on tensor cores, by kernel name."""
+    trust: Trust = Trust()
+
+
+class Overlap(Struct, frozen=True, kw_only=True):
+    """The window, split by who was working."""
+
+    both_ns: int = 0
+    host_ns: int = 0
+    device_ns: int = 0
+    neither_ns: int = 0
+    trust: Trust = Trust()
+
+
+class Phase(Struct, frozen=True, kw_only=True):
+    phase: Literal["input", "forward", "backward", "optimizer", "other"]
+    host_ns: int
+    device_ns: int
+    """Device work launched in it."""
+    share: float
+    """Of the window's host time on the threads that drive the device."""
+
+
+class MemoryCurve(Struct, frozen=True, kw_only=True):
+    device: str
+    """cuda:0, cpu."""
+    points: tuple[tuple[int, int, int], ...]
+    """(ns, allocated bytes, reserved bytes or -1), thinned so that every peak stays."""
+    peak_bytes: int
+    peak_ns: int
+    peak_step: str = ""
+    start_bytes: int = 0
+    end_bytes: int = 0
+    reserved_peak_bytes: int = -1
+    events: int = 0
+    note: str = ""
+    """E.g. that the curve is relative: the trace does not say what was allocated before."""
+
+
+class PathShare(Struct, frozen=True, kw_only=True):
+    what: str
+    """host: aten::addmm · device: ampere_sgemm… · waiting: launch latency."""
+    side: Literal["host", "device", "wait"]
+    ns: int
+    share: float
+    count: int
+
+
+class CriticalPath(Struct, frozen=True, kw_only=True):
+    """The chain of work that decided when the window ended: shortening anything else does nothing."""
+
+    total_ns: int = 0
+    host_ns: int = 0
+    device_ns: int = 0
+    wait_ns: int = 0
+    top: tuple[PathShare, ...] = ()
+    trust: Trust = Trust()
+
+
+class Region(Struct, frozen=True, kw_only=True):
+    """A CUDA graph or a compiled region."""
+
+    kind: Literal["graph", "compiled", "compilation"]
+    name: str
+    count: int
+    host_ns: int
+    device_ns: int
+    operations: int
+    note: str = ""
+
+
+class RankTime(Struct, frozen=True, kw_only=True):
+    rank: int
+    label: str
+    busy_ns: int | None
+    idle_ns: int | None
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    wait_ns: int | None = None
+    """In collectives, before the last rank had come."""
+    transfer_ns: int | None = None
+    """In collectives, after it."""
+    exposed_communication_ns: int = 0
+    overlap: float = 0.0
+    """Share of communication hidden behind compute."""
+    clock_offset_ns: int = 0
+    """Added to its times so that collectives end together."""
+    late_count: int = 0
+    """Collectives this rank was the last to join."""
+    caused_wait_ns: int = 0
+    """What the others waited for it, summed over ranks."""
+    doing: tuple[tuple[str, int], ...] = ()
+    """What it did in the time it was late: (operator, kernel or phase; ns)."""
+
+
+class CollectiveRow(Struct, frozen=True, kw_only=True):
+    name: str
+    group: str = ""
+    count: int
+    bytes: int | None = None
+    """Of one call; None where the trace does not say."""
+    wire_ns: int
+    """Median time from the last rank's arrival to the end."""
+    wait_ns: int
+    """Summed over ranks and calls."""
+    skew_ns: int
+    """Largest difference of arrival."""
+    algorithm_bytes_s: float | None = None
+    bus_bytes_s: float | None = None
+    late_rank: int | None = None
+
+
+class Ranks(Struct, frozen=True, kw_only=True):
+    ranks: tuple[RankTime, ...] = ()
+    collectives: tuple[CollectiveRow, ...] = ()
+    matched: int = 0
+    unmatched: int = 0
+    late: str = ""
+    """One sentence: who was late and with what."""
+    trust: Trust = Trust()
+
+
+class TraceStudy(Struct, frozen=True, kw_only=True):
+    """Everything one or several files say."""
+
+    files: tuple[str, ...]
+    events: int
+    label: str
+    torch: str = ""
+    verdict: str = ""
+    """The one sentence."""
+    window: Window
+    validation: tuple[Check, ...] = ()
+    devices: tuple[DeviceTime, ...] = ()
+    idle: Idle = Idle()
+    launch: Launch = Launch()
+    overlap: Overlap = Overlap()
+    kernels: tuple[KernelRow, ...] = ()
+    kernels_left_out: int = 0
+    ops: tuple[OpRow, ...] = ()
+    shapes: tuple[OpRow, ...] = ()
+    """Operators by shape."""
+    modules: tuple[ModuleRow, ...] = ()
+    categories: tuple[CategoryRow, ...] = ()
+    roofline: Roofline = Roofline()
+    phases: tuple[Phase, ...] = ()
+    memory: tuple[MemoryCurve, ...] = ()
+    critical_path: CriticalPath = CriticalPath()
+    regions: tuple[Region, ...] = ()
+    ranks: Ranks | None = None
+    missing: tuple[str, ...] = ()
+    """What the trace does not hold, and how to record it: no stacks → with_stack=True."""
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """One row of two traces side by side, per step where both have steps."""
+
+    of: Literal["kernel", "op", "module", "category", "cause", "phase", "total"]
+    name: str
+    before_ns: float
+    after_ns: float
+    before_count: float
+    after_count: float
+
+    @property
+    def change_ns(self) -> float:
+        return self.after_ns - self.before_ns
+
+
+class TraceComparison(Struct, frozen=True, kw_only=True):
+    before: str
+    after: str
+    per: Literal["step", "trace"]
+    """What the figures are per: a step, where both traces have marks; else the whole."""
+    before_ns: float
+    after_ns: float
+    differences: tuple[Difference, ...] = ()
+    """Largest change first within each kind."""
+    validation: tuple[Check, ...] = ()
+    verdict: str = ""
+    note: str = ""
+    """One trace each is no proof: `ridgeline compare` measures."""

@@ -1,0 +1,155 @@
+"""Interval algebra on int64 arrays: half-open spans [start, end), exact to the nanosecond.
+
+A `Spans` is sorted and disjoint, with nothing empty: what `union` makes. Everything else keeps it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+
+
+class Spans(NamedTuple):
+    start: Times
+    end: Times
+
+    @property
+    def total(self) -> int:
+        return int((self.end - self.start).sum())
+
+    def __len__(self) -> int:  # the number of spans, not of fields
+        return len(self.start)
+
+
+NOTHING = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(start: Times, end: Times, *, sorted_: bool = False) -> Spans:
+    """The time covered by at least one interval; touching ones become one."""
+    keep = end > start
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    if not len(start):
+        return NOTHING
+    if not sorted_:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.empty(len(start), bool)
+    opens[0] = True
+    np.greater(start[1:], reach[:-1], out=opens[1:])
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(start)) - 1
+    return Spans(start[first], reach[last])
+
+
+def clip(spans: Spans, low: int, high: int) -> Spans:
+    start, end = np.maximum(spans.start, low), np.minimum(spans.end, high)
+    keep = end > start
+    return Spans(start[keep], end[keep])
+
+
+def gaps(spans: Spans, low: int, high: int) -> Spans:
+    """What of [low, high) is not covered."""
+    inside = clip(spans, low, high)
+    start = np.append(np.int64(low), inside.end)
+    end = np.append(inside.start, np.int64(high))
+    keep = end > start
+    return Spans(start[keep], end[keep])
+
+
+def intersect(one: Spans, other: Spans) -> Spans:
+    """The time covered by both."""
+    if not len(one) or not len(other):
+        return NOTHING
+    # every span of `one` meets a run of consecutive spans of `other`
+    first = np.searchsorted(other.end, one.start, side="right")
+    last = np.searchsorted(other.start, one.end, side="left")
+    counts = np.maximum(last - first, 0)
+    rows = np.repeat(np.arange(len(one)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    cols = np.repeat(first, counts) + within
+    return Spans(
+        np.maximum(one.start[rows], other.start[cols]), np.minimum(one.end[rows], other.end[cols])
+    )
+
+
+def subtract(one: Spans, other: Spans) -> Spans:
+    """The time covered by `one` and not by `other`."""
+    if not len(one) or not len(other):
+        return one
+    low, high = int(one.start[0]), int(one.end[-1])
+    return intersect(one, gaps(other, low, high))
+
+
+def merge(*many: Spans) -> Spans:
+    """The time covered by any of them."""
+    return union(
+        np.concatenate([s.start for s in many] or [NOTHING.start]),
+        np.concatenate([s.end for s in many] or [NOTHING.end]),
+    )
+
+
+def covered(spans: Spans, start: Times, end: Times) -> Times:
+    """For each interval [start, end): how much of it the spans cover."""
+    if not len(spans):
+        return np.zeros(len(start), np.int64)
+    return np.maximum(_before(spans, end) - _before(spans, start), 0)
+
+
+def _before(spans: Spans, at: Times) -> Times:
+    """How much the spans cover before each moment."""
+    length = np.append(np.int64(0), np.cumsum(spans.end - spans.start))
+    index = np.searchsorted(spans.start, at, side="right")
+    over = np.maximum(spans.end[np.maximum(index - 1, 0)] - at, 0)
+    return length[index] - np.where(index > 0, over, 0)
+
+
+def innermost(
+    start: Times, end: Times, at: Times, above: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """For each moment the row of the innermost interval around it; -1 where there is none.
+
+    The intervals must be nested (one thread's calls) and ordered by start, longer first.
+    """
+    if not len(start):
+        return np.full(len(at), -1, np.int64)
+    if above is None:
+        above = parents(start, end)
+    row = np.searchsorted(start, at, side="right") - 1
+    while True:
+        outside = (row >= 0) & (end[np.maximum(row, 0)] <= at)
+        if not outside.any():
+            return row.astype(np.int64)
+        row = np.where(outside, above[np.maximum(row, 0)], row)
+
+
+def parents(start: Times, end: Times) -> NDArray[np.int64]:
+    """Each row's enclosing row, -1 for the outermost. Ordered by start, longer first.
+
+    Rows of no length enclose nothing. Where rows overlap without nesting (clock jitter), one
+    counts as inside a row that began before it and still ran when it began.
+    """
+    above = np.full(len(start), -1, np.int64)
+    long = np.flatnonzero(end > start)
+    begins, ends = start[long], end[long]
+    # the rows that began before and have not ended: how deep this one lies
+    depth = np.arange(len(long)) - np.searchsorted(np.sort(ends), begins, side="right")
+    by_depth = np.argsort(depth, kind="stable")
+    levels = np.searchsorted(depth[by_depth], np.arange(depth.max(initial=-1) + 2))
+    for level in range(1, len(levels) - 1):
+        over = by_depth[levels[level - 1] : levels[level]]
+        rows = by_depth[levels[level] : levels[level + 1]]
+        above[long[rows]] = long[over[np.searchsorted(over, rows) - 1]]
+    short = np.flatnonzero(end <= start)
+    if len(short) and len(long):
+        row = np.searchsorted(begins, start[short], side="right") - 1
+        outer = above[long]
+        place = np.full(len(start) + 1, -1, np.int64)
+        place[long] = np.arange(len(long))
+        while (off := (row >= 0) & (ends[np.maximum(row, 0)] <= start[short])).any():
+            row = np.where(off, place[outer[np.maximum(row, 0)]], row)
+        above[short] = np.where(row >= 0, long[np.maximum(row, 0)], -1)
+    return above

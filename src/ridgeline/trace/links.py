@@ -1,0 +1,124 @@
+"""Who belongs to whom: device work to its launching call, calls to operators, rows to what
+encloses them. Each is found once for a trace, when first asked for."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.columns import Events
+from ridgeline.trace.intervals import innermost, parents
+from ridgeline.trace.trace import Trace
+
+Rows = NDArray[np.int64]
+"""Row numbers into another table; -1 where there is none."""
+
+
+class Links:
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @cached_property
+    def device_call(self) -> Rows:
+        """Each device operation's launching call, by correlation id."""
+        device, calls = self._trace.device, self._trace.calls
+        return _join(device.correlation, calls.correlation)
+
+    @cached_property
+    def call_op(self) -> Rows:
+        """Each call's innermost operator, by time on the same thread."""
+        return enclosing(self._trace.calls, self._trace.ops, self.op_parent)
+
+    @cached_property
+    def device_op(self) -> Rows:
+        """Each device operation's operator: the one its call was made in, else by external id."""
+        call = self.device_call
+        found = np.where(call >= 0, _at(self.call_op, call), -1)
+        device, ops = self._trace.device, self._trace.ops
+        return np.where(found >= 0, found, _join(device.external, ops.external))
+
+    @cached_property
+    def op_parent(self) -> Rows:
+        """Each operator's enclosing operator on its thread."""
+        return nested(self._trace.ops)
+
+    @cached_property
+    def frame_parent(self) -> Rows:
+        """Each Python function's caller on its thread."""
+        return nested(self._trace.frames)
+
+    @cached_property
+    def op_frame(self) -> Rows:
+        """Each operator's innermost Python function on its thread."""
+        return enclosing(self._trace.ops, self._trace.frames, self.frame_parent)
+
+    @cached_property
+    def launch_lane(self) -> NDArray[np.int32]:
+        """The host thread (lane) that launched each device operation; -1 where unknown."""
+        call, op = self.device_call, self.device_op
+        by_op = np.where(op >= 0, _at(self._trace.ops.lane, op), -1)
+        return np.where(call >= 0, _at(self._trace.calls.lane, call), by_op).astype(np.int32)
+
+    @cached_property
+    def main_lane(self) -> int:
+        """The host thread that drives the program: most step marks, else most operators."""
+        for table in (self._steps(), self._trace.annotations, self._trace.ops, self._trace.calls):
+            if len(table):
+                return int(np.bincount(table.lane).argmax())
+        return -1
+
+    def _steps(self) -> Events:
+        spans = self._trace.annotations
+        rows = self._trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
+        return spans.take(rows)
+
+
+def nested(table: Events) -> Rows:
+    """Each row's enclosing row in the same table and lane."""
+    above = np.full(len(table), -1, np.int64)
+    for rows in by_lane(table):
+        part = parents(table.ts[rows], table.end[rows])
+        above[rows] = np.where(part >= 0, rows[np.maximum(part, 0)], -1)
+    return above
+
+
+def enclosing(inner: Events, outer: Events, above: Rows) -> Rows:
+    """For each row of `inner` the innermost row of `outer` on its lane running at its start."""
+    found = np.full(len(inner), -1, np.int64)
+    lanes = {int(outer.lane[rows[0]]): rows for rows in by_lane(outer)}
+    for rows in by_lane(inner):
+        around = lanes.get(int(inner.lane[rows[0]]))
+        if around is None:
+            continue
+        local = np.full(len(outer), -1, np.int64)
+        local[around] = np.arange(len(around))
+        up = above[around]
+        up = np.where(up >= 0, local[np.maximum(up, 0)], -1)
+        part = innermost(outer.ts[around], outer.end[around], inner.ts[rows], up)
+        found[rows] = np.where(part >= 0, around[np.maximum(part, 0)], -1)
+    return found
+
+
+def by_lane(table: Events) -> list[Rows]:
+    """Row numbers lane by lane, each in order of start."""
+    if not len(table):
+        return []
+    order = np.argsort(table.lane, kind="stable")
+    cuts = np.flatnonzero(np.diff(table.lane[order])) + 1
+    return np.split(order, cuts)
+
+
+def _join(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> Rows:
+    """The last row of `keys` that holds each wanted id; ids of 0 and below name nothing."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.searchsorted(ordered, wanted, side="right") - 1
+    held = (at >= 0) & (wanted > 0) & (ordered[np.maximum(at, 0)] == wanted)
+    return np.where(held, order[np.maximum(at, 0)], -1)
+
+
+def _at(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
+    """values[rows], with anything for the rows that are -1."""
+    return values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), -1)

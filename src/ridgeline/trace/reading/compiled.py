@@ -1,0 +1,171 @@
+"""The C scanner, built once with the machine's own compiler and kept in the cache folder.
+
+Optional: no compiler, a failed build or a read-only home means `portable` reads instead, three
+times slower. Nothing is built for small files.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+from ridgeline.trace.columns import RAW
+from ridgeline.trace.reading.decoder import CAPACITY, Chunk, Stop, empty_chunk
+from ridgeline.trace.reading.lenient import Row
+
+_SOURCE = Path(__file__).with_name("scanner.c")
+_FLAGS = ("-O3", "-shared", "-fPIC")
+_DEFAULTS = {"bytes": 0}
+_TEXTS = ("name", "category", "lane", "shape", "info")
+
+
+class _Columns(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in RAW]  # noqa: RUF012 (ctypes asks for a list)
+
+
+class Compiled:
+    """A `Decoder` in C."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._c = library
+        self._vocabulary = library.vocabulary_new(secrets.randbits(64))
+        self._reader = library.reader_new(self._vocabulary)
+        if not self._vocabulary or not self._reader:
+            raise MemoryError
+        self._chunk = empty_chunk()
+        self._aim(0)
+
+    def __del__(self) -> None:
+        self._c.reader_free(self._reader)
+        self._c.vocabulary_free(self._vocabulary)
+
+    @property
+    def flows(self) -> int:
+        return int(self._c.reader_flows(self._reader))
+
+    @flows.setter
+    def flows(self, count: int) -> None:
+        self._c.reader_count_flows(self._reader, count)
+
+    def scan(self, text: bytes, start: int, last: bool) -> tuple[Stop, int]:
+        position = c_int64(start)
+        stop = self._c.scan(self._reader, text, len(text), byref(position))
+        return Stop(stop), position.value
+
+    def wants_comma(self, wants: bool) -> None:
+        self._c.reader_wants_comma(self._reader, wants)
+
+    def value_end(self, text: bytes, start: int) -> int:
+        return int(self._c.value_end(text, start, len(text)))
+
+    @property
+    def full(self) -> bool:
+        return bool(self._c.reader_rows(self._reader) >= CAPACITY)
+
+    def add(self, row: Row) -> None:
+        at = self._c.reader_rows(self._reader)
+        for name, column in self._chunk.items():
+            column[at] = row.numbers.get(name, _DEFAULTS.get(name, -1)) if name != "phase" else 0
+        for name in _TEXTS:
+            text = getattr(row, name)
+            if text is not None:
+                self._chunk[name][at] = self._code(text)
+        self._chunk["phase"][at] = ord(row.phase)
+        self._aim(at + 1)
+
+    def take(self) -> Chunk:
+        rows = self._c.reader_rows(self._reader)
+        taken = {name: column[:rows] for name, column in self._chunk.items()}
+        self._chunk = empty_chunk()
+        self._aim(0)
+        return taken
+
+    def texts(self) -> list[bytes]:
+        length = c_uint64()
+        found = []
+        for code in range(self._c.vocabulary_count(self._vocabulary)):
+            at = self._c.vocabulary_text(self._vocabulary, code, byref(length))
+            found.append(ctypes.string_at(at, length.value))
+        return found
+
+    def _code(self, text: bytes) -> int:
+        code = int(self._c.vocabulary_code(self._vocabulary, text, len(text)))
+        if code < 0:
+            raise MemoryError
+        return code
+
+    def _aim(self, rows: int) -> None:
+        columns = _Columns(*(self._chunk[name].ctypes.data for name in RAW))
+        self._c.reader_target(self._reader, byref(columns), CAPACITY, rows)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The scanner, built if need be; None where this machine cannot."""
+    if os.environ.get("RIDGELINE_SCANNER", "") == "off" or sys.byteorder != "little":
+        return None
+    try:
+        return _typed(ctypes.CDLL(str(_built())))
+    except (OSError, subprocess.SubprocessError, AttributeError):
+        return None
+
+
+def _built() -> Path:
+    from ridgeline.machine.cache import folder
+
+    source = _SOURCE.read_bytes()
+    compiler = _compiler()
+    tag = hashlib.blake2b(
+        source + " ".join((compiler, *_FLAGS, sysconfig.get_platform())).encode(), digest_size=8
+    ).hexdigest()
+    home = folder() / "scanner"
+    path = home / f"scanner-{tag}.so"
+    if path.exists() and path.stat().st_uid == os.getuid():
+        return path
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=home) as scratch:
+        made = Path(scratch) / "scanner.so"
+        subprocess.run(
+            [compiler, *_FLAGS, "-o", str(made), str(_SOURCE)],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+        made.replace(path)  # whole, or not there: two processes may build at once
+    return path
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise OSError("no C compiler")
+
+
+def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
+    for name, returns, takes in (
+        ("vocabulary_new", c_void_p, (c_uint64,)),
+        ("vocabulary_free", None, (c_void_p,)),
+        ("vocabulary_code", c_int32, (c_void_p, c_char_p, c_uint64)),
+        ("vocabulary_count", c_uint32, (c_void_p,)),
+        ("vocabulary_text", c_void_p, (c_void_p, c_uint32, POINTER(c_uint64))),
+        ("reader_new", c_void_p, (c_void_p,)),
+        ("reader_free", None, (c_void_p,)),
+        ("reader_target", None, (c_void_p, POINTER(_Columns), c_int64, c_int64)),
+        ("reader_rows", c_int64, (c_void_p,)),
+        ("reader_flows", c_int64, (c_void_p,)),
+        ("reader_count_flows", None, (c_void_p, c_int64)),
+        ("reader_wants_comma", None, (c_void_p, c_int32)),
+        ("scan", c_int, (c_void_p, c_char_p, c_int64, POINTER(c_int64))),
+        ("value_end", c_int64, (c_char_p, c_int64, c_int64)),
+    ):
+        function = getattr(library, name)
+        function.restype = returns
+        function.argtypes = takes
+    return library

@@ -1,0 +1,70 @@
+"""A file to a `Trace`."""
+
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import RidgelineError
+from ridgeline.trace.columns import Events
+from ridgeline.trace.reading import compiled
+from ridgeline.trace.reading.decoder import Decoder
+from ridgeline.trace.reading.document import Document
+from ridgeline.trace.reading.metadata import metadata_of
+from ridgeline.trace.reading.source import Source
+from ridgeline.trace.reading.tables import Builder, Texts, lanes_of
+from ridgeline.trace.trace import Origin, Trace
+
+
+def parse(path: Path) -> Trace:
+    """Read the file itself, without the cache."""
+    source = Source(path)
+    decoder = _decoder(path)
+    document = Document(source.blocks(), decoder)
+    builder = Builder()
+    texts = Texts(decoder)
+    for chunk in document.chunks():
+        builder.add(chunk, texts)
+    if not document.found:
+        raise RidgelineError(*_not_a_trace(path, source, document))
+    raw = decoder.texts()
+    tables, decoded, lanes = builder.finish(raw)
+    origin = Origin(
+        path=str(path),
+        compression=source.compression,
+        text_bytes=source.text_bytes,
+        events=builder.rows + decoder.flows + len(document.named),
+        flows=decoder.flows,
+        truncated=source.truncated or document.truncated,
+        unverified=source.unverified,
+        losses=document.losses,
+        digest=source.digest,
+    )
+    found: dict[str, Events] = dict(tables)
+    return Trace(
+        origin,
+        metadata_of(document.beside),
+        decoded,
+        lanes_of(lanes, raw, document.named),
+        found.__getitem__,
+    )
+
+
+def _decoder(path: Path) -> Decoder:
+    library = compiled.library()
+    if library is None:
+        raise NotImplementedError
+    return compiled.Compiled(library)
+
+
+def _not_a_trace(path: Path, source: Source, document: Document) -> tuple[str, str]:
+    hint = "a trace is what torch.profiler's export_chrome_trace writes: JSON with `traceEvents`"
+    if source.text_bytes == 0:
+        if source.truncated:
+            return f"{path}: {source.truncated}; nothing could be read", hint
+        return f"{path}: the file is empty", "was the program killed before it wrote the trace?"
+    keys: Any = document.beside
+    if keys:
+        listed = ", ".join(repr(str(k)[:30]) for k in list(keys)[:4])
+        return f"{path}: JSON, but not a PyTorch trace: it has {listed}, no `traceEvents`", hint
+    if source.truncated:
+        return f"{path}: {source.truncated}, before the first event", hint
+    return f"{path}: not a PyTorch trace", hint

@@ -1,0 +1,212 @@
+"""A trace in memory: its tables, its texts, and what the file says of itself.
+
+trace.device     kernels, copies, fills        trace.calls        runtime and driver calls
+trace.ops        operators on the host         trace.annotations  named spans, steps
+trace.frames     Python functions              trace.memory       allocations
+trace.syncs      device-side synchronisation   trace.others       the rest
+
+trace.text(code)      a name               trace.info(code)   kernel, collective, stack details
+trace.shape(code)     recorded inputs      trace.lanes[lane]  whose row it is
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec import Struct
+
+from ridgeline.trace.columns import (
+    Allocations,
+    Calls,
+    Codes,
+    DeviceOps,
+    Events,
+    Frames,
+    Ops,
+    Others,
+    Syncs,
+)
+
+T = TypeVar("T", bound=Events)
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """One row of the timeline: a host thread or a device's stream."""
+
+    pid: str
+    tid: str
+    process: str = ""
+    thread: str = ""
+    labels: str = ""
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """What an operator was called with, as recorded (record_shapes=True)."""
+
+    dims: tuple[Any, ...] = ()
+    types: tuple[Any, ...] = ()
+    concrete: tuple[Any, ...] = ()
+    strides: tuple[Any, ...] = ()
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    """Something in the file that could not be used, or only after a repair."""
+
+    reason: str
+    count: int
+    lost: bool = True
+    """False: the events were kept, repaired."""
+    example: str = ""
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Where a trace came from and how it was read."""
+
+    path: str
+    compression: str = ""
+    """gzip, zstd or nothing."""
+    text_bytes: int = 0
+    events: int = 0
+    """All that were in the file: kept, arrows, metadata; not the lost."""
+    flows: int = 0
+    """Arrows between events, not kept: correlation ids say the same."""
+    truncated: str = ""
+    """Why the end of the file is missing, where it is."""
+    unverified: str = ""
+    """Why the content could not be checked against its checksum, or that it disagrees."""
+    losses: tuple[Loss, ...] = ()
+    digest: str = ""
+    """Of the file's content; the cache's key."""
+    from_cache: bool = False
+
+
+class DeviceProperties(Struct, frozen=True, kw_only=True):
+    id: int
+    name: str = ""
+    memory_bytes: int = 0
+    cores: int = 0
+    """Multiprocessors or compute units."""
+    major: int = 0
+    minor: int = 0
+    warp: int = 0
+    """Threads of a warp: 32 on NVIDIA, 64 on AMD's."""
+
+
+class Metadata(Struct, frozen=True, kw_only=True):
+    """What stands beside the events."""
+
+    base_ns: int = 0
+    """Added to a `ts` it gives nanoseconds since 1970 (newer traces)."""
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str = ""
+    devices: tuple[DeviceProperties, ...] = ()
+    recorded: dict[str, Any] = {}
+    """Switches of the profiler: with_stack, record_shapes, profile_memory, versions."""
+    messages: tuple[str, ...] = ()
+    """Kineto's own log lines."""
+
+
+class Trace:
+    """One file, read. Nothing in it changes; tables not asked for are not loaded."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        metadata: Metadata,
+        texts: Sequence[str],
+        lanes: Sequence[Lane],
+        load: Callable[[str], Events],
+    ) -> None:
+        self.origin = origin
+        self.metadata = metadata
+        self.texts = texts
+        self.lanes = tuple(lanes)
+        self._load = load
+        self._shapes: dict[int, Shape] = {}
+        self._infos: dict[int, dict[str, Any]] = {}
+
+    @property
+    def label(self) -> str:
+        """How to name this trace beside others: its rank, or its file."""
+        rank = self.metadata.rank
+        return Path(self.origin.path).name if rank is None else f"rank {rank}"
+
+    @cached_property
+    def ops(self) -> Ops:
+        return self._table("ops", Ops)
+
+    @cached_property
+    def annotations(self) -> Ops:
+        return self._table("annotations", Ops)
+
+    @cached_property
+    def calls(self) -> Calls:
+        return self._table("calls", Calls)
+
+    @cached_property
+    def device(self) -> DeviceOps:
+        return self._table("device", DeviceOps)
+
+    @cached_property
+    def syncs(self) -> Syncs:
+        return self._table("syncs", Syncs)
+
+    @cached_property
+    def frames(self) -> Frames:
+        return self._table("frames", Frames)
+
+    @cached_property
+    def memory(self) -> Allocations:
+        return self._table("memory", Allocations)
+
+    @cached_property
+    def others(self) -> Others:
+        return self._table("others", Others)
+
+    def text(self, code: int) -> str:
+        return self.texts[code] if 0 <= code < len(self.texts) else ""
+
+    def names_where(self, codes: Codes, test: Callable[[str], bool]) -> "np.ndarray[Any, Any]":
+        """Which rows have a name that passes; each distinct name is looked at once."""
+        found, rows = np.unique(codes, return_inverse=True)
+        return np.array([test(self.text(int(c))) for c in found], dtype=bool)[rows]
+
+    def shape(self, code: int) -> Shape:
+        """The inputs an operator was recorded with; empty where none were."""
+        if code not in self._shapes:
+            told = self._object(code)
+            self._shapes[code] = Shape(
+                dims=_tuple(told.get("Input Dims")),
+                types=_tuple(told.get("Input type")),
+                concrete=_tuple(told.get("Concrete Inputs")),
+                strides=_tuple(told.get("Input Strides")),
+            )
+        return self._shapes[code]
+
+    def info(self, code: int) -> dict[str, Any]:
+        """Further arguments of an event by the names torch gives them; {} where there are none."""
+        if code not in self._infos:
+            self._infos[code] = self._object(code)
+        return self._infos[code]
+
+    def _object(self, code: int) -> dict[str, Any]:
+        if code < 0:
+            return {}
+        try:
+            told = json.loads("{" + self.text(code) + "}", strict=False)
+        except (ValueError, RecursionError):
+            return {}  # a text that was cut: JSON no longer
+        return told if isinstance(told, dict) else {}
+
+    def _table(self, name: str, kind: type[T]) -> T:
+        table = self._load(name)
+        assert isinstance(table, kind)
+        return table
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else ()
