@@ -10,7 +10,7 @@ from ridgeline.trace.reading.decoder import Decoder
 from ridgeline.trace.reading.document import Document
 from ridgeline.trace.reading.metadata import metadata_of
 from ridgeline.trace.reading.source import Source
-from ridgeline.trace.reading.tables import Builder, Texts, lanes_of
+from ridgeline.trace.reading.tables import Builder, Texts
 from ridgeline.trace.trace import Origin, Trace
 
 
@@ -26,7 +26,7 @@ def parse(path: Path) -> Trace:
     if not document.found:
         raise RidgelineError(*_not_a_trace(path, source, document))
     raw = decoder.texts()
-    tables, decoded, lanes = builder.finish(raw)
+    tables, decoded, lanes = builder.finish(raw, document.named)
     origin = Origin(
         path=str(path),
         compression=source.compression,
@@ -43,7 +43,7 @@ def parse(path: Path) -> Trace:
         origin,
         metadata_of(document.beside),
         decoded,
-        lanes_of(lanes, raw, document.named),
+        lanes,
         found.__getitem__,
     )
 

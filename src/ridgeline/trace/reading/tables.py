@@ -21,6 +21,7 @@ from ridgeline.trace.columns import (
 )
 from ridgeline.trace.kinds import Kind, is_annotation, kind_of
 from ridgeline.trace.reading.decoder import Chunk
+from ridgeline.trace.reading.threads import aliases, same_names
 from ridgeline.trace.trace import Lane
 
 TABLES: dict[str, type[Events]] = {
@@ -94,8 +95,10 @@ class Builder:
             self._raw_kinds[key] = kind
         return self._raw_kinds[key]
 
-    def finish(self, texts: Sequence[bytes]) -> tuple[dict[str, Events], list[str], list[int]]:
-        """Tables in order of start, decoded texts, and each lane's text code."""
+    def finish(
+        self, texts: Sequence[bytes], named: Sequence[Any]
+    ) -> tuple[dict[str, Events], list[str], list[Lane]]:
+        """Tables in order of start, decoded texts, and whose lanes the rows are on."""
         decoded, merged = _decode(texts)
         tables = {}
         for name, table in TABLES.items():
@@ -109,12 +112,17 @@ class Builder:
         tables["ops"], tables["annotations"] = _split_annotations(
             tables["ops"], tables["annotations"], decoded
         )
-        lanes = np.unique(np.concatenate([t.lane for t in tables.values()]))
+        codes = np.unique(np.concatenate([t.lane for t in tables.values()]))
+        lanes = lanes_of([int(code) for code in codes], texts, named)
+        same = same_names(lanes)
         for name, table_ in tables.items():
             ordered = table_.take(_order(table_))
-            lane = np.searchsorted(lanes, ordered.lane).astype(np.int32)
+            lane = same[np.searchsorted(codes, ordered.lane)]
             tables[name] = replace(ordered, lane=lane)
-        return tables, decoded, [int(code) for code in lanes]
+        calls, ops = tables["calls"], tables["ops"]
+        assert isinstance(calls, Calls) and isinstance(ops, Ops)
+        tables["calls"] = replace(calls, lane=aliases(calls, ops, len(lanes))[calls.lane])
+        return tables, decoded, lanes
 
 
 class Texts:

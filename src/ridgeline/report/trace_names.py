@@ -1,0 +1,58 @@
+"""What kernels, operators and lines are called in a table: short, with what tells them apart."""
+
+import re
+
+from ridgeline.records.trace import Place
+from ridgeline.report.plain import printable
+
+_RETURNS = re.compile(r"^(?:void|bool|int|float|static|inline|__global__)\s+")
+_NOISE = re.compile(
+    r"\(anonymous namespace\)::|\{anonymous\}::|\(lambda[^)]*\)|::\{lambda\([^)]*\)#\d+\}|"
+    r"\b(?:at|c10|std|thrust|cub|native|detail|cuda|cutlass|at_cuda_detail|memory|policies)::"
+)
+"""Namespaces that every kernel of a library has: they say nothing and fill a line."""
+
+LONGEST = 400
+"""Characters of a name that are looked at; templates of 20,000 exist."""
+
+
+def kernel(name: str) -> str:
+    """A kernel's name without return type, argument list, namespaces and nested templates.
+
+    `void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, …>(int, …)`
+    becomes `vectorized_elementwise_kernel<4, AddFunctor>`.
+    """
+    plain = printable(name[: 10 * LONGEST])
+    if "::" not in plain and not _RETURNS.match(plain):
+        return plain[:LONGEST]  # not C++: a copy, a range, a Python function
+    plain = _NOISE.sub("", _RETURNS.sub("", plain))
+    return _outer(plain)[:LONGEST].strip() or printable(name[:LONGEST])
+
+
+def _outer(name: str) -> str:
+    """Template arguments of the second depth and the parentheses at the end are cut."""
+    kept: list[str] = []
+    angle = 0
+    for character in name:
+        if character == "<":
+            angle += 1
+            if angle == 1:
+                kept.append(character)
+        elif character == ">" and angle:
+            angle -= 1
+            if angle == 0:
+                kept.append(character)
+        elif character == "(" and angle == 0 and kept:
+            break
+        elif angle <= 1:
+            kept.append(character)
+    return "".join(kept).replace(" >", ">").replace("<, ", "<")
+
+
+def place(found: Place | None) -> str:
+    """train.py:63 step; the last two folders at most."""
+    if found is None:
+        return ""
+    parts = re.split(r"[\\/]", found.file)
+    where = f"{'/'.join(parts[-2:])}:{found.line}"
+    return printable(f"{where} {found.function}".strip())

@@ -1,0 +1,29 @@
+"""What to type after reading a trace's report."""
+
+import shlex
+from collections.abc import Sequence
+
+from ridgeline.records.trace import TraceStudy
+from ridgeline.report.plain import printable
+
+
+def next_commands(
+    study: TraceStudy, typed: Sequence[str], full: bool
+) -> tuple[tuple[str, str], ...]:
+    """(why, command) pairs, at most three."""
+    files = " ".join(_quoted(f) for f in study.files) if len(study.files) < 3 else "…"
+    base = f"ridgeline trace {files}"
+    again = f"ridgeline {' '.join(_quoted(word) for word in typed)}" if typed else base
+    if len(again) > 160:
+        again = "ridgeline trace …"
+    found = []
+    if not full:
+        found.append(("everything", f"{again} --full"))
+    if len(study.files) == 1:
+        found.append(("on the timeline (ui.perfetto.dev)", f"{again} -o marked.perfetto.json.gz"))
+    found.append(("ask it anything", f'{base} --sql "select name, sum(dur_ns) from kernels group by 1"'))
+    return tuple(found)
+
+
+def _quoted(word: str) -> str:
+    return shlex.quote(printable(word))

@@ -1,0 +1,256 @@
+"""Where the time went and why the device idled, as sections."""
+
+from ridgeline.records.trace import DeviceTime, Gap, IdleCause, StepTime, TraceStudy
+from ridgeline.report import units
+from ridgeline.report.plain import printable
+from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
+from ridgeline.report.trace_names import kernel, place
+
+NO_DEVICE = "There is no device work in this trace."
+
+
+def devices(study: TraceStudy) -> Section:
+    shown = len(study.devices) > 1 or study.ranks is not None
+    return Section(
+        id="device",
+        title="devices",
+        columns=(
+            Column("device", "words"),
+            *number("busy", "idle", "compute", "communication"),
+            Column("exposed"),
+            Column("copies", spare=2),
+            Column("operations", spare=2),
+            Column("streams", spare=2),
+        ),
+        rows=tuple(_device(d) for d in study.devices),
+        short=8 if shown else 0,
+        notes=tuple(f"{_label(d)}: {doubt(d.trust)}" for d in study.devices if doubt(d.trust)),
+        empty=NO_DEVICE,
+    )
+
+
+def _device(d: DeviceTime) -> tuple[str, ...]:
+    whole = d.window.ns or 1
+    busy = "—" if d.busy_ns is None else f"{time(d.busy_ns)} {share(d.busy_ns / whole)}"
+    idle = "—" if d.idle_ns is None else f"{time(d.idle_ns)} {share(d.idle_ns / whole)}"
+    return (
+        _label(d), busy, idle, time(d.kernel_ns), time(d.communication_ns),
+        time(d.exposed_communication_ns), time(d.copy_ns), f"{d.operations:,}",
+        str(len(d.streams)),
+    )  # fmt: skip
+
+
+def _label(d: DeviceTime) -> str:
+    rank = "" if d.rank is None else f"rank {d.rank} "
+    return printable(f"{rank}device {d.device}{f' {d.name}' if d.name else ''}")
+
+
+def streams(study: TraceStudy) -> Section:
+    rows = tuple(
+        (_label(d), str(s.stream), time(s.busy_ns), share(s.busy_ns / (d.window.ns or 1)),
+         f"{s.operations:,}")
+        for d in study.devices for s in d.streams
+    )  # fmt: skip
+    return Section(
+        id="streams",
+        title="streams",
+        columns=(Column("device", "words"), *number("stream", "busy", "of window", "operations")),
+        rows=rows,
+        short=0,
+        empty=NO_DEVICE,
+    )
+
+
+def steps(study: TraceStudy) -> Section:
+    rows = tuple(_step(d, s) for d in study.devices for s in d.steps)
+    return Section(
+        id="steps",
+        title="steps, as the host marked them",
+        columns=(
+            Column("step", "words"), Column("device", "words"),
+            *number("duration", "busy", "idle", "idle share"), Column("", "words"),
+        ),
+        rows=rows,
+        short=0,
+        empty="There are no step marks: call prof.step() after each step.",
+    )  # fmt: skip
+
+
+def _step(d: DeviceTime, s: StepTime) -> tuple[str, ...]:
+    known = s.busy_ns + s.idle_ns
+    part = share(s.idle_ns / known) if known else "—"
+    remark = "" if s.whole else "some of its device work lies outside the mark"
+    return (printable(s.name), _label(d), time(s.dur_ns), time(s.busy_ns), time(s.idle_ns), part,
+            remark)  # fmt: skip
+
+
+def causes(study: TraceStudy) -> Section:
+    idle = study.idle
+    lines = any(c.places for c in idle.causes)
+    told = idle.total_ns is not None
+    about = f": {time(idle.total_ns)} in {units.plural(idle.gaps, 'gap')}" if told else ""
+    return Section(
+        id="idle",
+        title=f"why the device was idle{about}",
+        columns=(
+            Column("cause", "words"),
+            *number("time", "share", "gaps"),
+            *([Column("your line", "name")] if lines else []),
+            Column("the host was in", "name", spare=1),
+        ),
+        rows=tuple(_cause(c, lines) for c in idle.causes),
+        short=8,
+        doubt=doubt(idle.trust),
+        empty="No idle time was found." if study.devices else NO_DEVICE,
+    )
+
+
+def _cause(c: IdleCause, lines: bool) -> tuple[str, ...]:
+    row = [c.cause, time(c.ns), share(c.share), f"{c.gaps:,}"]
+    if lines:
+        more = f" +{len(c.places) - 1}" if len(c.places) > 1 else ""
+        row.append(f"{place(c.places[0])}{more}" if c.places else "")
+    return (*row, kernel(c.says) if c.says else "")
+
+
+def lines(study: TraceStudy) -> Section:
+    """All lines of every cause, where one line is not the whole of it."""
+    rows = tuple(
+        (c.cause, place(p), time(p.ns), share(p.ns / c.ns if c.ns else None))
+        for c in study.idle.causes
+        for p in c.places
+    )
+    return Section(
+        id="lines",
+        title="idle time by your own lines",
+        columns=(Column("cause", "words"), Column("line", "name"), *number("time", "of the cause")),
+        rows=rows,
+        short=0,
+        empty="Lines need Python stacks: record with with_stack=True.",
+    )
+
+
+def gaps(study: TraceStudy) -> Section:
+    top = study.idle.top
+    several = len({g.device for g in top}) > 1
+    return Section(
+        id="gaps",
+        title="the longest gaps",
+        columns=(
+            *([Column("device")] if several else []),
+            *number("at", "length"),
+            Column("cause", "words"),
+            Column("after", "name", spare=2),
+            Column("ended by", "name", spare=1),
+            Column("the host was in", "name", spare=1),
+            *([Column("your line", "name")] if any(g.place for g in top) else []),
+        ),
+        rows=tuple(_gap(g, study, several) for g in top),
+        short=4,
+        left_out=max(study.idle.gaps - len(top), 0),
+        empty="There are no gaps to show.",
+    )
+
+
+def _gap(g: Gap, study: TraceStudy, several: bool) -> tuple[str, ...]:
+    row = [str(g.device)] if several else []
+    row += [time(g.start_ns - study.window.start_ns), time(g.dur_ns), g.cause]
+    row += [kernel(g.before), kernel(g.after), kernel(g.host) if g.host else ""]
+    if any(x.place for x in study.idle.top):
+        row.append(place(g.place))
+    return tuple(row)
+
+
+def histogram(study: TraceStudy) -> Section:
+    total = study.idle.total_ns or 0
+    return Section(
+        id="gap_lengths",
+        title="gaps by length",
+        columns=number("up to", "gaps", "together", "of idle time"),
+        rows=tuple(
+            (time(most), f"{count:,}", time(ns), share(ns / total if total else None))
+            for most, count, ns in study.idle.histogram
+        ),
+        short=0,
+        empty="There are no gaps to count.",
+    )
+
+
+def launch(study: TraceStudy) -> Section:
+    said = study.launch
+    if not said.launches:
+        return Section(id="launch", title="launches", empty="No launching calls are in this trace.")
+    parts = [f"{said.launches:,} launches"]
+    if said.per_step is not None:
+        parts.append(f"{said.per_step:,.0f} a step")
+    if said.median_latency_ns is not None:
+        p95 = "" if said.p95_latency_ns is None else f", p95 {time(said.p95_latency_ns)}"
+        parts.append(f"{time(said.median_latency_ns)} from call to start{p95}")
+    if said.median_call_ns is not None:
+        parts.append(f"a call takes {time(said.median_call_ns)}")
+    if said.empty_queue is not None:
+        parts.append(f"{share(said.empty_queue)} found the device with nothing to do")
+    second = [f"{share(said.small_kernels)} of kernels under 10 µs, "
+              f"{share(said.small_kernel_time)} of kernel time"]  # fmt: skip
+    if said.tensor_core_time is not None:
+        second.append(f"{share(said.tensor_core_time)} of matmul-like time on tensor cores")
+    if said.linked < 1:
+        second.append(f"{share(said.linked)} of device work has its launching call in the trace")
+    return Section(
+        id="launch",
+        title="launches",
+        says=(" · ".join(parts), " · ".join(second)),
+        doubt=doubt(said.trust),
+    )
+
+
+def overlap(study: TraceStudy) -> Section:
+    o = study.overlap
+    parts = (("both", o.both_ns), ("only the host", o.host_ns), ("only the device", o.device_ns),
+             ("neither", o.neither_ns))  # fmt: skip
+    total = sum(ns for _, ns in parts)
+    said = " · ".join(f"{name} {time(ns)} {share(ns / total)}" for name, ns in parts if total)
+    return Section(
+        id="overlap",
+        title="who was working",
+        says=(said,) if said else (),
+        doubt=doubt(o.trust),
+        empty="Host and device cannot be set beside each other.",
+    )
+
+
+def phases(study: TraceStudy) -> Section:
+    said = " · ".join(
+        f"{p.phase} {share(p.share)} (host {time(p.host_ns)}, device {time(p.device_ns)})"
+        for p in study.phases
+    )
+    return Section(
+        id="phases",
+        title="phases of a step",
+        says=(said,) if said else (),
+        empty="Phases could not be told: no backward, optimizer or loader was seen.",
+    )
+
+
+def critical_path(study: TraceStudy) -> Section:
+    path = study.critical_path
+    whole = path.total_ns
+    said = (
+        f"host {share(path.host_ns / whole)} · device {share(path.device_ns / whole)} · "
+        f"waiting {share(path.wait_ns / whole)} of {time(whole)}; shortening anything else "
+        "changes nothing"
+        if whole
+        else ""
+    )
+    return Section(
+        id="critical_path",
+        title="critical path",
+        columns=(Column("what", "name"), Column("side", "words"), *number("time", "share", "times")),
+        rows=tuple(
+            (kernel(p.what), p.side, time(p.ns), share(p.share), f"{p.count:,}") for p in path.top
+        ),
+        says=(said,) if said else (),
+        short=4,
+        doubt=doubt(path.trust),
+        empty="The critical path could not be followed.",
+    )

@@ -1,0 +1,169 @@
+"""What ran: kernels, operators, modules, kinds of work, the roofline, memory, as sections."""
+
+from ridgeline.records.trace import MemoryCurve, OpRow, RooflineRow, TraceStudy
+from ridgeline.report import units
+from ridgeline.report.plain import printable
+from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
+from ridgeline.report.trace_names import kernel
+
+LEAST_SHARE = 0.005
+"""Kinds of work below it are not worth a word in one line."""
+
+
+def categories(study: TraceStudy) -> Section:
+    return Section(
+        id="categories",
+        title="kinds of device work",
+        columns=(Column("kind", "words"), *number("time", "share", "operations")),
+        rows=tuple(
+            (c.category, time(c.device_ns), share(c.share), f"{c.count:,}")
+            for c in study.categories
+        ),
+        short=0,
+        brief=" · ".join(
+            f"{c.category} {share(c.share)}" for c in study.categories if c.share >= LEAST_SHARE
+        ),
+        empty="There is no device work to sort.",
+    )
+
+
+def kernels(study: TraceStudy) -> Section:
+    return Section(
+        id="kernels",
+        title="kernels",
+        columns=(
+            Column("kernel", "name"), Column("kind", "words"),
+            *number("time", "share", "times", "mean"),
+            Column("least", spare=2), Column("most", spare=2),
+            Column("launched by", "name", spare=2), Column("tensor cores", "words", spare=2),
+        ),
+        rows=tuple(
+            (kernel(k.name), k.category, time(k.total_ns), share(k.share), f"{k.count:,}",
+             time(k.mean_ns), time(k.least_ns), time(k.most_ns), printable(k.op),
+             {True: "yes", False: "no", None: ""}[k.tensor_cores])
+            for k in study.kernels
+        ),
+        short=7,
+        left_out=study.kernels_left_out,
+        empty="There are no kernels in this trace.",
+    )  # fmt: skip
+
+
+def ops(study: TraceStudy) -> Section:
+    return Section(
+        id="ops",
+        title="operators, by the device work they launch themselves",
+        columns=(Column("operator", "name"), *_op_columns()),
+        rows=tuple((printable(o.name), *_op_cells(o)) for o in study.ops),
+        empty="There are no operators in this trace.",
+    )
+
+
+def shapes(study: TraceStudy) -> Section:
+    return Section(
+        id="shapes",
+        title="operators by shape",
+        columns=(Column("operator", "name"), Column("inputs", "name"), *_op_columns()),
+        rows=tuple((printable(o.name), printable(o.shape), *_op_cells(o)) for o in study.shapes),
+        short=0,
+        empty="Shapes were not recorded: record_shapes=True.",
+    )
+
+
+def _op_columns() -> tuple[Column, ...]:
+    return (
+        *number("device", "share", "times"),
+        Column("device, with calls", spare=2),
+        *number("host"),
+        Column("host, with calls", spare=2),
+    )
+
+
+def _op_cells(o: OpRow) -> tuple[str, ...]:
+    return (time(o.device_self_ns), share(o.share), f"{o.count:,}", time(o.device_ns),
+            time(o.host_self_ns), time(o.host_ns))  # fmt: skip
+
+
+def modules(study: TraceStudy) -> Section:
+    return Section(
+        id="modules",
+        title="modules",
+        columns=(Column("module", "name"), Column("class", "name", spare=2),
+                 *number("device", "share"), Column("itself", spare=2),
+                 *number("host", "times")),
+        rows=tuple(
+            (printable(f"{'  ' * min(m.depth, 8)}{m.path.split(' / ')[-1] or m.kind}"),
+             printable(m.kind), time(m.device_ns), share(m.share), time(m.device_self_ns),
+             time(m.host_ns), f"{m.count:,}")
+            for m in study.modules
+        ),
+        short=6,
+        empty="Modules need Python stacks: record with with_stack=True.",
+    )  # fmt: skip
+
+
+def roofline(study: TraceStudy) -> Section:
+    found = study.roofline
+    left = ", ".join(f"{printable(name)} ({time(ns)})" for name, ns in found.uncovered[:4])
+    covered = f"{share(found.covered)} of device time has shapes and a formula"
+    return Section(
+        id="roofline",
+        title=f"roofline{f' of {printable(found.device)}' if found.device else ''}",
+        columns=(
+            Column("operator", "name"), Column("inputs", "name"), Column("dtype", "words", 2),
+            *number("time"), Column("share", spare=1), Column("rate", spare=1),
+            Column("bound by", "words"),
+            Column("of its ceiling"), Column("ceiling", "words", 2),
+        ),
+        rows=tuple(_roofline(r) for r in found.rows),
+        notes=(f"{covered}{f'; the rest: {left}' if left else ''}",) if found.rows else (),
+        doubt=doubt(found.trust),
+        empty="No roofline: it needs recorded shapes (record_shapes=True) and device work.",
+    )  # fmt: skip
+
+
+def _roofline(r: RooflineRow) -> tuple[str, ...]:
+    rate = units.bandwidth(r.bytes_s) if r.bound == "memory" else units.flops(r.flops_s)
+    if r.ceiling is None:
+        ceiling = printable(r.source)
+    else:
+        most = units.bandwidth(r.ceiling) if r.bound == "memory" else units.flops(r.ceiling)
+        ceiling = f"{most} {printable(r.source)}"
+    return (printable(r.op), printable(r.shape), printable(r.dtype), time(r.device_ns),
+            share(r.share), rate, r.bound or "—", share(r.attained), ceiling)  # fmt: skip
+
+
+def regions(study: TraceStudy) -> Section:
+    return Section(
+        id="regions",
+        title="graphs and compiled regions",
+        columns=(Column("region", "name"), Column("kind", "words"),
+                 *number("times", "host", "device", "operations"), Column("", "name")),
+        rows=tuple(
+            (printable(r.name), r.kind, f"{r.count:,}", time(r.host_ns), time(r.device_ns),
+             f"{r.operations:,}", printable(r.note))
+            for r in study.regions
+        ),
+        short=3,
+        empty="No graphs and no compiled regions were seen.",
+    )  # fmt: skip
+
+
+def memory(study: TraceStudy) -> Section:
+    return Section(
+        id="memory",
+        title="memory",
+        says=tuple(_memory(m) for m in study.memory),
+        empty="Memory was not recorded: profile_memory=True.",
+    )
+
+
+def _memory(m: MemoryCurve) -> str:
+    parts = [f"{m.device}: peak {units.bytes_(m.peak_bytes)}"]
+    if m.peak_step:
+        parts[0] += f" in {m.peak_step}"
+    if m.reserved_peak_bytes >= 0:
+        parts.append(f"{units.bytes_(m.reserved_peak_bytes)} reserved")
+    parts.append(f"{units.bytes_(m.start_bytes)} at the start, {units.bytes_(m.end_bytes)} at the end")
+    parts.append(units.plural(m.events, "event"))
+    return printable(" · ".join([*parts, *([m.note] if m.note else [])]))

@@ -1,0 +1,1 @@
+"""One analysis a file: a pure function of a trace, its links and a window, giving a record."""

@@ -1,0 +1,100 @@
+"""How long each device worked: interval unions, per device, stream and step."""
+
+import numpy as np
+
+from ridgeline.records.trace import DeviceTime, StepTime, StreamTime, Trust, Window
+from ridgeline.trace.columns import DeviceOps
+from ridgeline.trace.intervals import Spans, clip, covered, subtract, union
+from ridgeline.trace.kinds import Kind
+from ridgeline.trace.steps import Steps
+from ridgeline.trace.trace import Trace
+
+_COMMUNICATION = ("nccl", "rccl", "oneccl", "msccl", "mscclpp")
+
+
+def is_communication(kernel: str) -> bool:
+    """Whether a kernel moves data between ranks, by its name."""
+    name = kernel.lower()
+    return any(word in name for word in _COMMUNICATION)
+
+
+def busy_spans(ops: DeviceOps, window: Window) -> Spans:
+    """When at least one of the operations ran, inside the window."""
+    return clip(union(ops.ts, ops.end, sorted_=True), window.start_ns, window.end_ns)
+
+
+def devices(trace: Trace, window: Window, steps: Steps, trust: Trust) -> tuple[DeviceTime, ...]:
+    ops = trace.device
+    names = {p.id: p.name for p in trace.metadata.devices}
+    return tuple(
+        _device(
+            trace, ops.take(ops.device == device), int(device), names.get(int(device), ""),
+            window, steps, trust,
+        )
+        for device in np.unique(ops.device)
+    )  # fmt: skip
+
+
+def _device(
+    trace: Trace,
+    ops: DeviceOps,
+    device: int,
+    name: str,
+    window: Window,
+    steps: Steps,
+    trust: Trust,
+) -> DeviceTime:
+    busy = busy_spans(ops, window)
+    talks = trace.names_where(ops.name, is_communication) & (ops.kind == Kind.KERNEL)
+    compute = busy_spans(ops.take((ops.kind == Kind.KERNEL) & ~talks), window)
+    communication = busy_spans(ops.take(talks), window)
+    copies = busy_spans(ops.take(ops.kind == Kind.MEMCPY), window)
+    unreliable = trust.confidence == "unreliable"
+    inside = (ops.end > window.start_ns) & (ops.ts < window.end_ns)
+    return DeviceTime(
+        device=device,
+        name=name,
+        rank=trace.metadata.rank,
+        window=window,
+        busy_ns=None if unreliable else busy.total,
+        idle_ns=None if unreliable else window.ns - busy.total,
+        kernel_ns=compute.total,
+        communication_ns=communication.total,
+        exposed_communication_ns=subtract(communication, compute).total,
+        copy_ns=copies.total,
+        exposed_copy_ns=subtract(copies, compute).total,
+        operations=int(inside.sum()),
+        streams=_streams(ops, window),
+        steps=_steps(busy, steps, window),
+        trust=trust,
+    )
+
+
+def _streams(ops: DeviceOps, window: Window) -> tuple[StreamTime, ...]:
+    rows = [
+        StreamTime(
+            stream=int(stream),
+            busy_ns=busy_spans(ops.take(ops.stream == stream), window).total,
+            operations=int((ops.stream == stream).sum()),
+        )
+        for stream in np.unique(ops.stream)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.busy_ns))
+
+
+def _steps(busy: Spans, steps: Steps, window: Window) -> tuple[StepTime, ...]:
+    """Each mark that reaches into the window; time of a mark outside it is idle by definition."""
+    work = covered(busy, steps.start, steps.end)
+    last = int(steps.end[-1]) if len(steps) else 0
+    return tuple(
+        StepTime(
+            name=steps.name(row),
+            start_ns=int(steps.start[row]),
+            dur_ns=int(steps.end[row] - steps.start[row]),
+            busy_ns=int(work[row]),
+            idle_ns=int(steps.end[row] - steps.start[row] - work[row]),
+            whole=not (int(steps.end[row]) == last and window.end_ns > last),
+        )
+        for row in range(len(steps))
+        if steps.end[row] > window.start_ns and steps.start[row] < window.end_ns
+    )

@@ -1,0 +1,67 @@
+"""Which host threads drive the device, which calls only wait for it, and when and where each
+device operation was launched. Knows no phases and no causes."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.trace.columns import Calls, Events
+from ridgeline.trace.intervals import Spans, union
+from ridgeline.trace.links import Links
+from ridgeline.trace.trace import Trace
+
+_BLOCKING = ("cudaMemcpy", "cuMemcpy", "hipMemcpy", "hipMemcpyWithStream")
+"""Copies that return when the copy is done, unlike their …Async sisters."""
+
+
+def is_synchronising(name: str) -> bool:
+    """A call in which the host does nothing but wait for the device, for any vendor.
+
+    cudaDeviceSynchronize, hipStreamSynchronize, cuEventSynchronize, cuCtxSynchronize …
+    """
+    return "ynchronize" in name
+
+
+def synchronising(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
+    return trace.names_where(calls.name, is_synchronising)
+
+
+def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
+    """Copies that may hold the host: all but peer copies and fills."""
+    return trace.names_where(
+        calls.name, lambda name: name in _BLOCKING or "MemcpyAsync" in name or "MemcpyDto" in name
+    )
+
+
+def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
+    """The threads that launch device work, and the main one; without device work, all with
+    operators. Watchdogs that poll events and threads that pin memory drive nothing."""
+    lanes = np.unique(links.launch_lane)
+    if not (lanes >= 0).any():
+        lanes = np.unique(trace.ops.lane)
+    lanes = np.union1d(lanes, [links.main_lane]).astype(np.int64)
+    return lanes[lanes >= 0]
+
+
+def launched(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When each device operation was launched and on which lane; lane -1 where nothing tells."""
+    moment = np.full(len(trace.device), -1, np.int64)
+    call, op = links.device_call, links.device_op
+    by_op, by_call = np.flatnonzero((op >= 0) & (call < 0)), np.flatnonzero(call >= 0)
+    moment[by_op] = trace.ops.ts[op[by_op]]
+    moment[by_call] = trace.calls.ts[call[by_call]]
+    return moment, links.launch_lane.astype(np.int64)
+
+
+def on_lanes(table: Events, lanes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.isin(table.lane, lanes)
+
+
+def time_of(table: Events, rows: NDArray[np.bool_]) -> Spans:
+    """The time the picked rows cover; tables are ordered by start."""
+    return union(table.ts[rows], table.end[rows], sorted_=True)
+
+
+def started_in(table: Events, low: int, high: int) -> slice:
+    """The rows that start in [low, high)."""
+    first, last = np.searchsorted(table.ts, [low, high], side="left")
+    return slice(int(first), int(last))

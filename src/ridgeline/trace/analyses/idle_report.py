@@ -1,0 +1,175 @@
+"""Gaps added up: causes with the user's lines, the longest gaps, a histogram."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.records.trace import Cause, Gap, Idle, IdleCause, Place, Trust
+from ridgeline.trace.analyses.idle import CAUSES, IdleGaps
+from ridgeline.trace.columns import Events
+from ridgeline.trace.host_states import sync_spans
+from ridgeline.trace.intervals import Times
+from ridgeline.trace.links import Links, Rows, enclosing, nested
+from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.steps import Steps
+from ridgeline.trace.trace import Trace
+
+MOST_PLACES = 5
+MOST_GAPS = 20
+
+
+def idle(
+    trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, trust: Trust
+) -> Idle:
+    """The idle time of all devices of a trace."""
+    if trust.confidence == "unreliable" or not found:
+        why = trust.why or "the trace holds no device work"
+        return Idle(trust=Trust(confidence="unreliable", why=why))
+    moments = [_Moments(trace, links, gaps) for gaps in found]
+    total = sum(int(gaps.ns.sum()) for gaps in found)
+    causes = [_cause(i, found, moments, total) for i in range(len(CAUSES))]
+    return Idle(
+        total_ns=total,
+        causes=tuple(sorted((c for c in causes if c.ns), key=lambda c: -c.ns)),
+        top=_top(found, moments, steps),
+        gaps=sum(len(gaps.start) for gaps in found),
+        histogram=_histogram(np.concatenate([gaps.dur for gaps in found])),
+        trust=trust,
+    )
+
+
+def all_gaps(
+    trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps
+) -> Iterator[Gap]:
+    """Every gap as a record, in order of time (for the annotated trace)."""
+    for gaps in found:
+        moments = _Moments(trace, links, gaps)
+        for row in range(len(gaps.start)):
+            yield moments.gap(row, steps)
+
+
+class _Moments:
+    """For each gap the moment that tells most of its cause, and what the host was in then."""
+
+    def __init__(self, trace: Trace, links: Links, gaps: IdleGaps) -> None:
+        self.trace, self.gaps = trace, gaps
+        self._places = Places(trace, links)
+        self.lane, self.time = self._moments(links)
+        self.place = self._places.at(self.lane, self.time)
+        self.host = self._host(links)
+
+    def _moments(self, links: Links) -> tuple[Rows, Times]:
+        """The wait's own start for a synchronisation, the request for what was on its way, else
+        the middle of the part of the gap before the request."""
+        gaps = self.gaps
+        asked = np.where(
+            gaps.launched >= 0, np.clip(gaps.launched, gaps.start, gaps.end), gaps.end
+        )
+        time = (gaps.start + asked) // 2
+        cause = gaps.dominant
+        called = np.isin(cause, [CAUSES.index("launch-bound"), CAUSES.index("between kernels")])
+        time = np.where(called & (gaps.launched >= 0), gaps.launched, time)
+        waits = sync_spans(self.trace, links)
+        waited = (gaps.sync >= 0) & (cause == CAUSES.index("synchronisation"))
+        if len(waits):
+            row = np.maximum(gaps.sync, 0)
+            time = np.where(waited, waits.ts[row], time)
+            return np.where(waited, waits.lane[row], gaps.lane), time
+        return gaps.lane, time
+
+    def _host(self, links: Links) -> Rows:
+        """The code of what the host was in: a call, else an operator, else a named span."""
+        at = Events(
+            kind=np.zeros(len(self.time), np.uint8),
+            ts=self.time,
+            dur=np.zeros(len(self.time), np.int64),
+            name=np.zeros(len(self.time), np.int32),
+            lane=self.lane.astype(np.int32),
+        )
+        order = np.argsort(self.time, kind="stable")
+        names = np.full(len(self.time), -1, np.int64)
+        ordered = at.take(order)
+        for table in (self.trace.annotations, self.trace.ops, self.trace.calls):
+            if len(table):
+                above = links.op_parent if table is self.trace.ops else nested(table)
+                row = enclosing(ordered, table, above)
+                known = row >= 0
+                names[order[known]] = table.name[row[known]]
+        return names
+
+    def where(self, row: int) -> Place | None:
+        code = int(self.place[row])
+        return None if code == -1 else place_of(self._places.text(code))
+
+    def places(self, ns: Times) -> tuple[Place, ...]:
+        """The user's functions by idle time charged."""
+        codes, back = np.unique(self.place, return_inverse=True)
+        totals = np.zeros(len(codes), np.int64)
+        np.add.at(totals, back, ns)
+        found = []
+        for i in np.argsort(-totals, kind="stable")[: MOST_PLACES + 1].tolist():
+            place = place_of(self._places.text(int(codes[i]))) if codes[i] != -1 else None
+            if place is not None and totals[i] > 0:
+                found.append(msgspec.structs.replace(place, ns=int(totals[i])))
+        return tuple(found[:MOST_PLACES])
+
+    def says(self, ns: Times) -> str:
+        """What the host was in for most of it; "" where nothing was recorded."""
+        codes, back = np.unique(self.host, return_inverse=True)
+        totals = np.zeros(len(codes), np.int64)
+        np.add.at(totals, back, ns)
+        return self.trace.text(int(codes[totals.argmax()])) if len(codes) else ""
+
+    def gap(self, row: int, steps: Steps) -> Gap:
+        gaps, names = self.gaps, self.trace.device.name
+        before, after = int(gaps.previous_op[row]), int(gaps.next_op[row])
+        return Gap(
+            device=gaps.device,
+            start_ns=int(gaps.start[row]),
+            dur_ns=int(gaps.dur[row]),
+            cause=CAUSES[int(gaps.dominant[row])],
+            before=self.trace.text(int(names[before])) if before >= 0 else "",
+            after=self.trace.text(int(names[after])) if after >= 0 else "",
+            host=self.trace.text(int(self.host[row])) if self.host[row] >= 0 else "",
+            place=self.where(row),
+            step=steps.at(int(gaps.start[row])),
+        )
+
+
+def _cause(
+    index: int, found: Sequence[IdleGaps], moments: Sequence[_Moments], total: int
+) -> IdleCause:
+    cause: Cause = CAUSES[index]
+    ns = sum(int(gaps.ns[:, index].sum()) for gaps in found)
+    lead = max(zip(found, moments, strict=True), key=lambda pair: int(pair[0].ns[:, index].sum()))
+    charged = np.where(lead[0].dominant == index, lead[0].ns[:, index], 0)
+    return IdleCause(
+        cause=cause,
+        ns=ns,
+        share=ns / total if total else 0.0,
+        gaps=sum(int((gaps.dominant == index).sum()) for gaps in found),
+        places=lead[1].places(charged) if ns else (),
+        says=lead[1].says(charged) if charged.any() else "",
+    )
+
+
+def _top(
+    found: Sequence[IdleGaps], moments: Sequence[_Moments], steps: Steps
+) -> tuple[Gap, ...]:
+    picked = []
+    for gaps, moment in zip(found, moments, strict=True):
+        rows = np.argsort(-gaps.dur, kind="stable")[:MOST_GAPS]
+        picked += [moment.gap(int(row), steps) for row in rows]
+    return tuple(sorted(picked, key=lambda gap: -gap.dur_ns)[:MOST_GAPS])
+
+
+def _histogram(dur: Times) -> tuple[tuple[int, int, int], ...]:
+    """By power of ten, from a microsecond to the longest."""
+    bounds: NDArray[np.int64] = 10 ** np.arange(3, 20, dtype=np.int64)[:16]
+    bucket = np.searchsorted(bounds, dur, side="left")
+    return tuple(
+        (int(bounds[min(i, len(bounds) - 1)]), int((bucket == i).sum()), int(dur[bucket == i].sum()))
+        for i in np.unique(bucket).tolist()
+    )

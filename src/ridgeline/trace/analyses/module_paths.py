@@ -1,0 +1,160 @@
+"""The tree of nn.Modules a trace tells of, and which of them each operator ran in.
+
+Three sources, the best first: Python frames named `nn.Module: Linear_3` (with_stack), the
+`Module Hierarchy` of an operator (TorchScript, with_modules), and the `Call stack` that traces of
+2021 carry, where a module is a forward entered through `_call_impl`.
+"""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ridgeline.records.trace import Window
+from ridgeline.trace.analyses.within import within
+from ridgeline.trace.columns import Frames
+from ridgeline.trace.links import Links, enclosing, nested
+from ridgeline.trace.trace import Trace
+
+Rows = NDArray[np.int64]
+Part = tuple[str, str]
+"""(name, class) of one module in a path, outermost first."""
+FRAME = "nn.Module: "
+
+
+class Modules(Struct, frozen=True):
+    """Modules by place in the tree; numbers below index `names`."""
+
+    names: tuple[Part, ...]
+    parent: Rows
+    of_op: Rows
+    """For each operator the innermost module by time or stack, -1: none."""
+    of_call: Rows
+    """The same for each runtime call; empty where only operators tell."""
+    count: Rows
+    host: Rows
+
+
+class _Tree:
+    """Places get a number when first seen."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, Part], int] = {}
+
+    def place(self, parent: int, part: Part) -> int:
+        return self.numbers.setdefault((parent, part), len(self.numbers))
+
+    def path(self, parts: list[Part]) -> int:
+        number = -1
+        for part in parts:
+            number = self.place(number, part)
+        return number
+
+    def parents(self) -> Rows:
+        return np.array([parent for parent, _ in self.numbers], np.int64)
+
+    def names(self) -> tuple[Part, ...]:
+        return tuple(part for _, part in self.numbers)
+
+
+def module_paths(trace: Trace, links: Links, window: Window) -> Modules | None:
+    """The best source the trace has; None where it has none."""
+    frames = trace.frames
+    rows = trace.names_where(frames.name, lambda name: name.startswith(FRAME))
+    if rows.any():
+        return _from_frames(trace, frames.take(rows), window)
+    for key, parse in (("Module Hierarchy", hierarchy), ("Call stack", stack)):
+        found = _from_operators(trace, links, window, key, parse)
+        if found is not None:
+            return found
+    return None
+
+
+def _from_frames(trace: Trace, frames: Frames, window: Window) -> Modules:
+    above = nested(frames)
+    number = np.full(len(frames), -1, np.int64)
+    tree = _Tree()
+    todo = np.arange(len(frames))
+    while len(todo):  # a level a turn: those whose parent has its number
+        ready = (above[todo] < 0) | (number[np.maximum(above[todo], 0)] >= 0)
+        rows, todo = todo[ready], todo[~ready]
+        outer = np.where(above[rows] >= 0, number[np.maximum(above[rows], 0)], -1)
+        pairs, which = np.unique(
+            np.stack([outer, frames.name[rows]]), axis=1, return_inverse=True
+        )
+        places = [
+            tree.place(int(parent), _named(trace.text(int(name)))) for parent, name in pairs.T
+        ]
+        number[rows] = np.array(places, np.int64)[which.reshape(-1)]
+    inside = within(frames, window)
+    host = np.zeros(len(tree.numbers), np.int64)
+    np.add.at(host, number[inside], frames.dur[inside])
+
+    def placed(found: Rows) -> Rows:
+        return np.where(found >= 0, number[np.maximum(found, 0)], -1)
+
+    return Modules(
+        names=tree.names(),
+        parent=tree.parents(),
+        of_op=placed(enclosing(trace.ops, frames, above)),
+        of_call=placed(enclosing(trace.calls, frames, above)),
+        count=np.bincount(number[inside], minlength=len(tree.numbers)).astype(np.int64),
+        host=host,
+    )
+
+
+def _from_operators(
+    trace: Trace, links: Links, window: Window, key: str, parse: Callable[[str], list[Part]]
+) -> Modules | None:
+    codes, at = np.unique(trace.ops.info, return_inverse=True)
+    tree = _Tree()
+    places = []
+    for code in codes:
+        told = trace.info(int(code)).get(key)
+        places.append(tree.path(parse(told)) if isinstance(told, str) else -1)
+    if not tree.numbers:
+        return None
+    of_op = np.array(places, np.int64)[at]
+    parent, up = tree.parents(), links.op_parent
+    inside = within(trace.ops, window)
+    outermost = inside[(up[inside] < 0) & (of_op[inside] >= 0)]
+    host = np.zeros(len(parent), np.int64)
+    count = np.zeros(len(parent), np.int64)
+    module = of_op[outermost]
+    while len(outermost):  # a module's time is that of all operators under it
+        np.add.at(host, module, trace.ops.dur[outermost])
+        np.add.at(count, module, 1)
+        go = parent[module] >= 0
+        outermost, module = outermost[go], parent[module[go]]
+    empty = np.empty(0, np.int64)
+    return Modules(tree.names(), parent, of_op, empty, count, host)
+
+
+def _named(frame: str) -> Part:
+    name = frame.removeprefix(FRAME).strip()
+    return name, re.sub(r"_\d+$", "", name)
+
+
+def hierarchy(text: str) -> list[Part]:
+    """`TOP(ResNet)::forward.conv1(Conv2d)::forward` to its modules."""
+    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text)
+    return [(f"{name.strip(':')} ({kind})" if kind else name, kind or name) for name, kind in found]
+
+
+def stack(text: str) -> list[Part]:
+    """`conv.py(443): forward;module.py(1051): _call_impl;resnet.py(124): forward;…`, innermost
+    first: what `_call_impl` entered is a module, and the line below it tells which one."""
+    lines = [line.strip() for line in text.split(";")]
+    parts: list[Part] = []
+    for i in range(len(lines) - 1, 0, -1):
+        if not re.search(r"module\.py\(\d+\): _?(?:wrapped_)?call_impl$", lines[i]):
+            continue
+        inner = re.match(r"(?:.*[/\\])?([^/\\]+)\.py\(\d+\): (?!_?(?:wrapped_)?call_impl)", lines[i - 1])
+        if inner is None:
+            continue
+        caller = next((x for x in lines[i + 1 :] if "call_impl" not in x), "")
+        site = re.match(r"(?:.*[/\\])?([^/\\]+\.py)\((\d+)\)", caller)
+        parts.append((f"{inner[1]} at {site[1]}:{site[2]}" if site else inner[1], inner[1]))
+    return parts

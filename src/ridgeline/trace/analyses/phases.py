@@ -1,0 +1,152 @@
+"""The window by phase of training: input, forward, backward, optimizer, and what is none of them.
+
+Host time is exclusive: a moment belongs to the first of input, optimizer, backward, forward that
+holds it, so the five add up to the window. The backward runs on a thread of its own (on the main
+one without a device): while the main thread waits for it, the time is backward's. Device time is
+the sum over work launched within.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.records.trace import Phase, Window
+from ridgeline.trace.analyses.driving import (
+    driving_lanes,
+    launched,
+    on_lanes,
+    started_in,
+    time_of,
+)
+from ridgeline.trace.intervals import Spans, clip, covered, merge, subtract, union
+from ridgeline.trace.links import Links
+from ridgeline.trace.trace import Trace
+
+_Name = Literal["input", "forward", "backward", "optimizer", "other"]
+_SHOWN: tuple[_Name, ...] = ("input", "forward", "backward", "optimizer", "other")
+
+_INPUT = re.compile(r"torch/utils/data/.*: (__next__|__iter__)$")
+_OPTIMIZER = re.compile(r"torch/optim/.*: (step|zero_grad|profile_hook_step|wrapper)$")
+_BACKWARD = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward|grad)$")
+
+
+def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
+    if window.ns <= 0:
+        return ()
+    spans = _spans(trace, links)
+    inside = started_in(trace.device, window.start_ns, window.end_ns)
+    dur = trace.device.dur[inside]
+    moment, lane = launched(trace, links)
+    moment, known = moment[inside], lane[inside] >= 0
+    host: dict[_Name, int] = {}
+    device: dict[_Name, int] = {}
+    for name, span in spans.items():
+        host[name] = clip(span, window.start_ns, window.end_ns).total
+        launched_in = known & (covered(span, moment, moment + 1) > 0)
+        device[name] = int(dur[launched_in].sum())
+    host["other"] = window.ns - sum(host.values())
+    device["other"] = int(dur.sum()) - sum(device.values())
+    return tuple(
+        Phase(
+            phase=name,
+            host_ns=host[name],
+            device_ns=device[name],
+            share=host[name] / window.ns,
+        )
+        for name in _SHOWN
+    )
+
+
+def _spans(trace: Trace, links: Links) -> dict[_Name, Spans]:
+    """Disjoint spans of the four phases, over the whole trace."""
+    lanes = driving_lanes(trace, links)
+    feed = _named(trace, lanes, lambda n: n.startswith("enumerate(DataLoader)"), _INPUT)
+    update = _named(trace, lanes, lambda n: n.startswith("Optimizer."), _OPTIMIZER)
+    update = subtract(update, feed)
+    back = _backward(trace, links, merge(feed, update))
+    back = subtract(subtract(back, feed), update)
+    ahead = _forward(trace, links, lanes)
+    for taken in (feed, update, back):
+        ahead = subtract(ahead, taken)
+    return {"input": feed, "optimizer": update, "backward": back, "forward": ahead}
+
+
+def _named(
+    trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool], frame: re.Pattern[str]
+) -> Spans:
+    """Spans torch marks itself, or the Python functions behind them where stacks were recorded."""
+    spans = trace.annotations
+    marked = trace.names_where(spans.name, test) & on_lanes(spans, lanes)
+    return merge(time_of(spans, marked), _frames(trace, lanes, frame))
+
+
+def _frames(trace: Trace, lanes: NDArray[np.int64], pattern: re.Pattern[str]) -> Spans:
+    frames = trace.frames
+    found = trace.names_where(frames.name, lambda name: pattern.search(name) is not None)
+    return time_of(frames, found & on_lanes(frames, lanes))
+
+
+def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
+    ops, calls, main = trace.ops, trace.calls, links.main_lane
+    marked = _is_backward(trace)
+    # a thread other than the main one that runs backward operators runs nothing else
+    engines = np.unique(ops.lane[marked & (ops.lane != main)]).astype(np.int64)
+    ran = marked | on_lanes(ops, engines)
+    work = merge(time_of(ops, ran), time_of(calls, on_lanes(calls, engines)))
+    called = merge(
+        _frames(trace, np.array([main]), _BACKWARD),
+        time_of(trace.annotations, _titled(trace, "backward")),
+    )
+    if not len(work):
+        return called
+    # what the main thread did of its own: between two such stretches it waits for the backward
+    own = merge(
+        time_of(ops, (ops.lane == main) & ~marked), time_of(calls, calls.lane == main), taken
+    )
+    return merge(work, _hulls(work, subtract(own, work)), called)
+
+
+def _hulls(work: Spans, own: Spans) -> Spans:
+    """From the first to the last piece of work in each stretch that `own` does not interrupt."""
+    stretch = np.searchsorted(own.start, work.start, side="right")
+    first = np.flatnonzero(np.diff(stretch, prepend=-1))
+    last = np.append(first[1:], len(work)) - 1
+    return union(work.start[first], work.end[last])
+
+
+def _is_backward(trace: Trace) -> NDArray[np.bool_]:
+    ops = trace.ops
+    named = trace.names_where(
+        ops.name,
+        lambda n: n.startswith("autograd::engine::") or n == "CompiledFunctionBackward",
+    )
+    return named | (ops.forward_thread > 0)
+
+
+def _forward(trace: Trace, links: Links, lanes: NDArray[np.int64]) -> Spans:
+    """Operators, launching calls outside them, spans called so, and modules where stacks tell."""
+    ops, calls, spans, frames = trace.ops, trace.calls, trace.annotations, trace.frames
+    modules = trace.names_where(frames.name, lambda name: name.startswith("nn.Module: "))
+    found = merge(
+        time_of(ops, on_lanes(ops, lanes)),
+        time_of(calls, on_lanes(calls, lanes) & np.isin(np.arange(len(calls)), links.device_call)),
+        time_of(frames, modules & on_lanes(frames, lanes)),
+        time_of(spans, _titled(trace, "forward") & on_lanes(spans, lanes)),
+    )
+    steps = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
+    if not steps.any():
+        return found
+    outside = subtract(found, time_of(spans, steps))
+    return subtract(found, outside)
+
+
+
+def _titled(trace: Trace, phase: str) -> NDArray[np.bool_]:
+    """Spans somebody called `backward`, `## forward ##`, or DistributedDataParallel.forward."""
+    return trace.names_where(
+        trace.annotations.name,
+        lambda name: name.strip("# ").rpartition(".")[2].lower() == phase,
+    )

@@ -1,0 +1,155 @@
+"""The user's own line: from Python stacks, the innermost function that is not a library's.
+
+Kineto strips the search path from file names, so `site-packages/transformers/x.py` comes as
+`transformers/x.py`: libraries are told by their first folder as well. The line is where the
+function begins, except in traces before 2022, which carry the line being run.
+"""
+
+import re
+import sys
+from functools import cached_property
+
+import numpy as np
+
+from ridgeline.records.trace import Place
+from ridgeline.trace.intervals import Times, innermost
+from ridgeline.trace.links import Links, Rows, by_lane
+from ridgeline.trace.trace import Trace
+
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.*)$")
+_LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python3?\.?\d*|<frozen |^<|^nn\.Module")
+_LIBRARIES = frozenset({
+    "torch", "torchvision", "torchaudio", "torchtext", "transformers", "accelerate", "lightning",
+    "pytorch_lightning", "lightning_fabric", "diffusers", "datasets", "tokenizers", "peft", "trl",
+    "timm", "vllm", "sglang", "triton", "xformers", "flash_attn", "deepspeed", "megatron", "apex",
+    "numpy", "scipy", "pandas", "PIL", "cv2", "sklearn", "tqdm", "wandb", "tensorboard", "einops",
+    "torchmetrics", "torchao", "bitsandbytes", "safetensors", "huggingface_hub", "ray", "fsspec",
+    "albumentations", "kornia", "monai", "pydantic", "IPython", "ipykernel", "ridgeline", "yaml",
+    "requests", "urllib3", "aiohttp", "matplotlib", "fire", "click", "hydra", "omegaconf",
+})  # fmt: skip
+_STANDARD = frozenset(sys.stdlib_module_names)
+
+
+def place_of(frame: str) -> Place | None:
+    """A recorded function as a place; None where its name is not of that form."""
+    match = _FRAME.match(frame)
+    if match is None:
+        return None
+    return Place(
+        file=match["file"], line=int(match["line"][:9]), function=match["function"]
+    )
+
+
+def is_own(frame: str) -> bool:
+    """Whether a function is the user's, not a library's or the interpreter's."""
+    match = _FRAME.match(frame)
+    if match is None or _LIBRARY.search(match["file"]):
+        return False
+    first = re.split(r"[/\\]", match["file"].lstrip("./\\"))[0]
+    return first not in _LIBRARIES and first.removesuffix(".py") not in _STANDARD
+
+
+def is_not_torch(frame: str) -> bool:
+    """Whether a function is neither torch's nor the interpreter's."""
+    match = _FRAME.match(frame)
+    if match is None or frame.startswith("<"):
+        return False
+    parts = re.split(r"[/\\]", match["file"].lstrip("./\\"))
+    return "torch" not in parts and parts[0].removesuffix(".py") not in _STANDARD
+
+
+class Places:
+    """Looks up whose line a thread was in at given moments."""
+
+    def __init__(self, trace: Trace, links: Links) -> None:
+        self._trace = trace
+        self._links = links
+
+    @property
+    def known(self) -> bool:
+        return bool(len(self._trace.frames)) or self._has_stacks
+
+    def at(self, lanes: Rows, times: Times) -> Rows:
+        """For each moment on a lane the code of the user's function (a text); -1: none known."""
+        found = np.full(len(times), -1, np.int64)
+        for lane in np.unique(lanes):
+            rows = np.flatnonzero(lanes == lane)
+            found[rows] = self._on_lane(int(lane), times[rows])
+        return found
+
+    def _on_lane(self, lane: int, times: Times) -> Rows:
+        frames = self._by_lane.get(lane)
+        if frames is None:
+            return self._from_stacks(lane, times)
+        table = self._trace.frames
+        local = np.full(len(table), -1, np.int64)
+        local[frames] = np.arange(len(frames))
+        above = self._links.frame_parent[frames]
+        above = np.where(above >= 0, local[np.maximum(above, 0)], -1)
+        inner = innermost(table.ts[frames], table.end[frames], times, above)
+        row = np.where(inner >= 0, frames[np.maximum(inner, 0)], -1)
+        own = np.where(row >= 0, self._own_above[np.maximum(row, 0)], -1)
+        return np.where(own >= 0, table.name[np.maximum(own, 0)], -1)
+
+    @cached_property
+    def _by_lane(self) -> dict[int, Rows]:
+        table = self._trace.frames
+        return {int(table.lane[rows[0]]): rows for rows in by_lane(table)}
+
+    @cached_property
+    def _own_above(self) -> Rows:
+        """Each function's nearest caller (or itself) that is the user's; -1 where none is."""
+        table = self._trace.frames
+        own = self._trace.names_where(table.name, is_own)
+        if not own.any():  # a library run as a program: its own functions are the user's
+            own = self._trace.names_where(table.name, is_not_torch)
+        rows = np.arange(len(table))
+        goal = np.where(own, rows, self._links.frame_parent)
+        while True:  # each round doubles how far up it has looked
+            further = np.where(goal >= 0, goal[np.maximum(goal, 0)], -1)
+            if np.array_equal(further, goal):
+                return np.where((goal >= 0) & own[np.maximum(goal, 0)], goal, -1)
+            goal = further
+
+    # ------------------------------------------------------------ traces before 2022
+
+    @cached_property
+    def _has_stacks(self) -> bool:
+        return any(code != -1 for code in self._stack_codes.values())
+
+    @cached_property
+    def _stack_codes(self) -> dict[int, int]:
+        """Of each info that has a call stack: the code of its user's frame (into `_stack_texts`)."""
+        found: dict[int, int] = {}
+        for code in np.unique(self._trace.ops.info).tolist():
+            stack = self._trace.info(code).get("Call stack") if code >= 0 else None
+            if not isinstance(stack, str):
+                continue
+            own = next((f for f in stack.split(";") if is_own(f)), None)
+            found[code] = -1 if own is None else -2 - self._index(own)
+        return found
+
+    @cached_property
+    def stack_texts(self) -> list[str]:
+        """Frames that are not texts of the trace: code -2 is the first."""
+        return []
+
+    def _index(self, frame: str) -> int:
+        if frame not in self.stack_texts:
+            self.stack_texts.append(frame)
+        return self.stack_texts.index(frame)
+
+    def _from_stacks(self, lane: int, times: Times) -> Rows:
+        ops = self._trace.ops
+        rows = np.flatnonzero(ops.lane == lane)
+        if not len(rows) or not self._has_stacks:
+            return np.full(len(times), -1, np.int64)
+        inner = innermost(ops.ts[rows], ops.end[rows], times)
+        # between operators: the next one, whose stack the program was on its way to
+        after = np.minimum(np.searchsorted(ops.ts[rows], times), len(rows) - 1)
+        info = ops.info[rows[np.where(inner >= 0, inner, after)]]
+        codes, back = np.unique(info, return_inverse=True)
+        return np.array([self._stack_codes.get(int(c), -1) for c in codes], np.int64)[back]
+
+    def text(self, code: int) -> str:
+        return self.stack_texts[-2 - code] if code < -1 else self._trace.text(code)

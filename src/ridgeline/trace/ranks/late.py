@@ -1,0 +1,104 @@
+"""Who the others waited for, and what that rank did meanwhile.
+
+An all-reduce inside backward makes every rank's backward equally long: the step times hide the
+slow one. Its arrival at the collective does not: the time from when half of the others were there
+to when it came is its own, and its own kernels and calls in that time say why.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.trace.intervals import union
+from ridgeline.trace.links import Links
+from ridgeline.trace.ranks.align import Alignment
+from ridgeline.trace.ranks.collectives import Collectives
+from ridgeline.trace.ranks.doing import HOST, NOWHERE, doing
+from ridgeline.trace.ranks.waiting import Waits
+from ridgeline.trace.trace import Trace
+
+LEAST_NS = 5_000
+"""Arrivals nearer than this are together: ends of one collective differ by as much."""
+MOST_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """One rank's part in what the others waited."""
+
+    count: int = 0
+    caused_ns: int = 0
+    doing: tuple[tuple[str, int], ...] = ()
+
+
+def threshold(alignment: Alignment) -> int:
+    """Skew below it cannot be told from the error of the alignment."""
+    return max(LEAST_NS, 3 * alignment.residual_ns)
+
+
+def lateness(
+    traces: Sequence[Trace],
+    links: Sequence[Links],
+    ranks: Sequence[Collectives],
+    found: Waits,
+    alignment: Alignment,
+) -> tuple[Late, ...]:
+    least = threshold(alignment)
+    told = []
+    for r, one in enumerate(ranks):
+        late = np.flatnonzero((found.late == r) & (found.skew >= least))
+        if not len(late):
+            told.append(Late())
+            continue
+        others = np.delete(found.start[late], r, axis=1)
+        there = np.delete(found.table[late], r, axis=1) >= 0
+        # absent ranks sort last; the upper middle: from then on at least half were waiting
+        ordered = np.sort(np.where(there, others, np.iinfo(np.int64).max), axis=1)
+        waiting = ordered[np.arange(len(late)), there.sum(axis=1) // 2]
+        waiting = np.minimum(waiting, found.last[late])
+        spans = union(waiting - alignment.offset_ns[r], found.last[late] - alignment.offset_ns[r])
+        lanes, counts = np.unique(one.lane[found.table[late, r]], return_counts=True)
+        threads = [int(lane) for lane in lanes[np.argsort(-counts)] if lane >= 0]
+        did = doing(traces[r], links[r], spans, threads)
+        told.append(Late(len(late), int(found.caused[late].sum()), did[:MOST_NAMES]))
+    return tuple(told)
+
+
+def sentence(
+    late: Sequence[Late], labels: Sequence[str], found: Waits, alignment: Alignment
+) -> str:
+    """Who was late, how often, what it cost and what it did."""
+    if not len(found):
+        return ""
+    most = max(range(len(late)), key=lambda r: late[r].caused_ns)
+    if not late[most].count:
+        skew = _time(int(found.skew.max()))
+        return f"no rank was late: arrivals in {len(found)} collectives differ by {skew} at most"
+    total = sum(one.caused_ns for one in late)
+    said = (
+        f"{labels[most]} joined last in {late[most].count} of {len(found)} collectives; "
+        f"the others waited {_time(late[most].caused_ns)} for it, summed over ranks"
+    )
+    if late[most].caused_ns < total:
+        said += f" ({late[most].caused_ns / total:.0%} of all waiting)"
+    return said + _what(late[most].doing)
+
+
+def _what(did: tuple[tuple[str, int], ...]) -> str:
+    if not did:
+        return ""
+    (name, ns), total = did[0], sum(one for _, one in did)
+    most = "mostly" if ns * 2 >= total else f"{ns / total:.0%} of that time"
+    if name == HOST + NOWHERE:
+        return ""
+    if name.startswith(HOST):
+        return f", {most} while its host was in {name.removeprefix(HOST)}"
+    return f", {most} while it ran {name}"
+
+
+def _time(ns: int) -> str:
+    unit, value = next(
+        ((u, ns / s) for u, s in (("s", 1e9), ("ms", 1e6)) if ns >= s), ("µs", ns / 1e3)
+    )
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
