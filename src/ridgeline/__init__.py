@@ -19,6 +19,7 @@ _HOME = {
     "formula": "ridgeline.formulas",
     "profile_memory": "ridgeline.profiler",
     "quick_profile": "ridgeline.profiler",
+    "read_trace": "ridgeline.trace.api",
 }
 
 __all__ = [
@@ -26,13 +27,14 @@ __all__ = [
     "Profiler",
     "RidgelineError",
     "Timer",
-    "analyze_weight_distribution",
     "benchmark",
     "compare",
     "formula",
     "profile_memory",
     "quick_profile",
+    "read_trace",
 ]
+"""Ten names; `analyze_weight_distribution` is there too, for those who know it from the course."""
 
 if TYPE_CHECKING:
     from ridgeline.comparison.api import benchmark, compare
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         profile_memory,
         quick_profile,
     )
+    from ridgeline.trace.api import read_trace
 
 
 def __getattr__(name: str) -> Any:

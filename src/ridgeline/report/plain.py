@@ -4,10 +4,13 @@ Names in a trace come from whoever wrote it. A terminal obeys control characters
 links, the clipboard), and bidirectional overrides make a line read as another one.
 """
 
+import re
 import unicodedata
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode's classes of characters without a glyph of their own, surrogates and separators."""
+
+_BEYOND = re.compile(r"[^\x00-\x7e]")
 
 ELLIPSIS = "…"
 
@@ -29,9 +32,24 @@ def shorten(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}{ELLIPSIS}{text[len(text) - tail :]}"
 
 
+def json_text(text: str) -> str:
+    """A JSON document with unseen characters as \\u escapes: the same document, safe on a tty."""
+    return text if text.isascii() and "\x7f" not in text else _BEYOND.sub(_escaped, text)
+
+
+def _escaped(found: "re.Match[str]") -> str:
+    character = found.group()
+    if unicodedata.category(character) not in _UNSEEN:
+        return character
+    halves = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{halves[i]:02x}{halves[i + 1]:02x}" for i in range(0, len(halves), 2))
+
+
 def _spelled(character: str) -> str:
     if unicodedata.category(character) not in _UNSEEN:
         return character
-    return character.encode("ascii", "backslashreplace").decode() if ord(character) > 127 else (
-        repr(character)[1:-1]
+    return (
+        character.encode("ascii", "backslashreplace").decode()
+        if ord(character) > 127
+        else (repr(character)[1:-1])
     )

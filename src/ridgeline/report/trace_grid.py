@@ -8,13 +8,17 @@ from ridgeline.records.trace import Trust
 from ridgeline.report import units
 from ridgeline.report.plain import printable
 
-Sort = Literal["number", "words", "name"]
+Sort = Literal["number", "words", "name", "place"]
+
+
+LEAST_SHARE = 0.001
+"""Below it the digits of a percentage say nothing more."""
 
 
 class Column(Struct, frozen=True):
     name: str
     sort: Sort = "number"
-    """A name may be shortened where there is little room; words and numbers never are."""
+    """Names and places may be shortened where there is little room; words and numbers never are."""
     spare: int = 0
     """1: left out first where the terminal is narrow; 2: for the full view only."""
 
@@ -56,6 +60,8 @@ def time(ns: float | None) -> str:
 
 
 def share(part: float | None) -> str:
+    if part is not None and 0 < part < LEAST_SHARE:
+        return "< 0.1 %"
     return "—" if part is None else units.percent(part)
 
 

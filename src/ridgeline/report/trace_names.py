@@ -7,10 +7,16 @@ from ridgeline.report.plain import printable
 
 _RETURNS = re.compile(r"^(?:void|bool|int|float|static|inline|__global__)\s+")
 _NOISE = re.compile(
-    r"\(anonymous namespace\)::|\{anonymous\}::|\(lambda[^)]*\)|::\{lambda\([^)]*\)#\d+\}|"
+    r"\(anonymous namespace\)::|\{anonymous\}::|(?:::)?\{lambda\([^{}]*\)#\d+\}|"
+    r"::operator\(\)\(\) const|"
     r"\b(?:at|c10|std|thrust|cub|native|detail|cuda|cutlass|at_cuda_detail|memory|policies)::"
 )
 """Namespaces that every kernel of a library has: they say nothing and fill a line."""
+
+_TELLING = re.compile(
+    r"\b(?!Binary|AUnary|BUnary|Unary)[A-Za-z_]\w*?(?:Functor\w*|_kernel_cuda\b|_kernel_impl\b|Ops\b)"
+)
+"""What an elementwise or reduction kernel computes, however deep in its templates it stands."""
 
 LONGEST = 400
 """Characters of a name that are looked at; templates of 20,000 exist."""
@@ -26,15 +32,21 @@ def kernel(name: str) -> str:
     if "::" not in plain and not _RETURNS.match(plain):
         return plain[:LONGEST]  # not C++: a copy, a range, a Python function
     plain = _NOISE.sub("", _RETURNS.sub("", plain))
-    return _outer(plain)[:LONGEST].strip() or printable(name[:LONGEST])
+    short = _outer(plain)[:LONGEST].strip() or printable(name[:LONGEST])
+    told = next((found for found in _TELLING.findall(plain) if found not in short), "")
+    return f"{short} {told}" if told else short
 
 
 def _outer(name: str) -> str:
-    """Template arguments of the second depth and the parentheses at the end are cut."""
+    """Template arguments of the second depth and all lists in parentheses are cut."""
     kept: list[str] = []
-    angle = 0
+    angle = round_ = 0
     for character in name:
-        if character == "<":
+        if angle and character in "()":
+            round_ = max(round_ + (1 if character == "(" else -1), 0)
+        elif round_:
+            continue
+        elif character == "<":
             angle += 1
             if angle == 1:
                 kept.append(character)

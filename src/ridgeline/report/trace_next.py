@@ -21,7 +21,9 @@ def next_commands(
         found.append(("everything", f"{again} --full"))
     if len(study.files) == 1:
         found.append(("on the timeline (ui.perfetto.dev)", f"{again} -o marked.perfetto.json.gz"))
-    found.append(("ask it anything", f'{base} --sql "select name, sum(dur_ns) from kernels group by 1"'))
+    table = "kernels" if study.kernels else "ops"
+    question = f"select name, sum(dur_ns) from {table} group by 1 order by 2 desc limit 9"
+    found.append(("ask it anything", f'{base} --sql "{question}"'))
     return tuple(found)
 
 

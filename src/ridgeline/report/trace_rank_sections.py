@@ -28,7 +28,7 @@ def ranks(study: TraceStudy) -> Section:
             Column("was doing", "name"),
         ),
         rows=tuple(_rank(r) for r in found.ranks),
-        says=tuple(printable(text) for text in (found.late,) if text),
+        says=tuple(printable(text) for text in (found.late,) if text not in study.verdict),
         notes=(f"{pairs}{lost}",),
         short=16,
         doubt=doubt(found.trust),

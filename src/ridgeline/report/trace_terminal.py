@@ -24,20 +24,27 @@ _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def show(
-    study: TraceStudy, console: Console, *, full: bool = False, typed: Sequence[str] = ()
+    study: TraceStudy,
+    console: Console,
+    *,
+    full: bool = False,
+    most: int | None = None,
+    typed: Sequence[str] = (),
 ) -> None:
-    """`typed` is the command line after `ridgeline`, for the ones to type next."""
+    """`most`: rows of each table; `typed`: the command line after `ridgeline`, to type next."""
     _headline(study, console)
     _warnings(study, console, full)
     _bar(study, console)
     lines: list[Section] = []
     for section in sections(study):
+        if not (section.told or full or study.devices):
+            continue  # without a device it is said once, in the first line
         if _is_line(section, full):
             lines.append(section)
         else:
             _lines(lines, console)
             lines = []
-            _section(section, console, full)
+            _section(section, console, full, most)
     _lines(lines, console)
     _missing(study, console)
     _next(study, console, full, typed)
@@ -104,7 +111,7 @@ def _lines(found: Sequence[Section], console: Console) -> None:
     console.print(grid, highlight=False)
 
 
-def _section(section: Section, console: Console, full: bool) -> None:
+def _section(section: Section, console: Console, full: bool, most: int | None) -> None:
     if not section.told or (not full and section.short == 0):
         return
     console.print()
@@ -113,7 +120,7 @@ def _section(section: Section, console: Console, full: bool) -> None:
         say(f"[yellow]{escape(section.doubt)}[/yellow]", console, 3)
     for sentence in section.says:
         say(escape(sentence), console, 3)
-    rows = section.rows if full else section.rows[: section.short]
+    rows = section.rows if full else section.rows[: most or section.short]
     if rows:
         console.print(table(section.columns, rows, console.width, full))
     hidden = len(section.rows) - len(rows)

@@ -10,7 +10,7 @@ NO_DEVICE = "There is no device work in this trace."
 
 
 def devices(study: TraceStudy) -> Section:
-    shown = len(study.devices) > 1 or study.ranks is not None
+    shown = len(study.devices) > 1 and study.ranks is None
     return Section(
         id="device",
         title="devices",
@@ -95,7 +95,7 @@ def causes(study: TraceStudy) -> Section:
         columns=(
             Column("cause", "words"),
             *number("time", "share", "gaps"),
-            *([Column("your line", "name")] if lines else []),
+            *([Column("your line", "place")] if lines else []),
             Column("the host was in", "name", spare=1),
         ),
         rows=tuple(_cause(c, lines) for c in idle.causes),
@@ -123,7 +123,11 @@ def lines(study: TraceStudy) -> Section:
     return Section(
         id="lines",
         title="idle time by your own lines",
-        columns=(Column("cause", "words"), Column("line", "name"), *number("time", "of the cause")),
+        columns=(
+            Column("cause", "words"),
+            Column("line", "place"),
+            *number("time", "of the cause"),
+        ),
         rows=rows,
         short=0,
         empty="Lines need Python stacks: record with with_stack=True.",
@@ -143,10 +147,10 @@ def gaps(study: TraceStudy) -> Section:
             Column("after", "name", spare=2),
             Column("ended by", "name", spare=1),
             Column("the host was in", "name", spare=1),
-            *([Column("your line", "name")] if any(g.place for g in top) else []),
+            *([Column("your line", "place")] if any(g.place for g in top) else []),
         ),
         rows=tuple(_gap(g, study, several) for g in top),
-        short=4,
+        short=3,
         left_out=max(study.idle.gaps - len(top), 0),
         empty="There are no gaps to show.",
     )
@@ -223,6 +227,7 @@ def phases(study: TraceStudy) -> Section:
     said = " · ".join(
         f"{p.phase} {share(p.share)} (host {time(p.host_ns)}, device {time(p.device_ns)})"
         for p in study.phases
+        if p.host_ns or p.device_ns
     )
     return Section(
         id="phases",
@@ -245,12 +250,16 @@ def critical_path(study: TraceStudy) -> Section:
     return Section(
         id="critical_path",
         title="critical path",
-        columns=(Column("what", "name"), Column("side", "words"), *number("time", "share", "times")),
+        columns=(
+            Column("what", "name"),
+            Column("side", "words"),
+            *number("time", "share", "times"),
+        ),
         rows=tuple(
             (kernel(p.what), p.side, time(p.ns), share(p.share), f"{p.count:,}") for p in path.top
         ),
         says=(said,) if said else (),
-        short=4,
+        short=3,
         doubt=doubt(path.trust),
         empty="The critical path could not be followed.",
     )

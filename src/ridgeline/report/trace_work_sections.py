@@ -1,8 +1,10 @@
 """What ran: kernels, operators, modules, kinds of work, the roofline, memory, as sections."""
 
+from collections.abc import Sequence
+
 from ridgeline.records.trace import MemoryCurve, OpRow, RooflineRow, TraceStudy
 from ridgeline.report import units
-from ridgeline.report.plain import printable
+from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
 from ridgeline.report.trace_names import kernel
 
@@ -43,7 +45,7 @@ def kernels(study: TraceStudy) -> Section:
              {True: "yes", False: "no", None: ""}[k.tensor_cores])
             for k in study.kernels
         ),
-        short=7,
+        short=6,
         left_out=study.kernels_left_out,
         empty="There are no kernels in this trace.",
     )  # fmt: skip
@@ -52,9 +54,14 @@ def kernels(study: TraceStudy) -> Section:
 def ops(study: TraceStudy) -> Section:
     return Section(
         id="ops",
-        title="operators, by the device work they launch themselves",
-        columns=(Column("operator", "name"), *_op_columns()),
-        rows=tuple((printable(o.name), *_op_cells(o)) for o in study.ops),
+        title="operators, by "
+        + (
+            "the device work they launch themselves"
+            if _on_device(study.ops)
+            else "the host time they take themselves"
+        ),
+        columns=(Column("operator", "name"), *_op_columns(study.ops)),
+        rows=tuple((printable(o.name), *_op_cells(o, study.ops)) for o in study.ops),
         empty="There are no operators in this trace.",
     )
 
@@ -63,25 +70,32 @@ def shapes(study: TraceStudy) -> Section:
     return Section(
         id="shapes",
         title="operators by shape",
-        columns=(Column("operator", "name"), Column("inputs", "name"), *_op_columns()),
-        rows=tuple((printable(o.name), printable(o.shape), *_op_cells(o)) for o in study.shapes),
+        columns=(Column("operator", "name"), Column("inputs", "name"), *_op_columns(study.shapes)),
+        rows=tuple(
+            (printable(o.name), printable(o.shape), *_op_cells(o, study.shapes))
+            for o in study.shapes
+        ),
         short=0,
         empty="Shapes were not recorded: record_shapes=True.",
     )
 
 
-def _op_columns() -> tuple[Column, ...]:
-    return (
-        *number("device", "share", "times"),
-        Column("device, with calls", spare=2),
-        *number("host"),
-        Column("host, with calls", spare=2),
-    )
+def _on_device(rows: Sequence[OpRow]) -> bool:
+    return any(o.device_ns for o in rows)
 
 
-def _op_cells(o: OpRow) -> tuple[str, ...]:
-    return (time(o.device_self_ns), share(o.share), f"{o.count:,}", time(o.device_ns),
-            time(o.host_self_ns), time(o.host_ns))  # fmt: skip
+def _op_columns(rows: Sequence[OpRow]) -> tuple[Column, ...]:
+    host = (*number("host"), Column("host, with calls", spare=2))
+    if not _on_device(rows):
+        return (*number("share", "times"), *host)
+    return (*number("device", "share", "times"), Column("device, with calls", spare=2), *host)
+
+
+def _op_cells(o: OpRow, rows: Sequence[OpRow]) -> tuple[str, ...]:
+    host = (time(o.host_self_ns), time(o.host_ns))
+    if not _on_device(rows):
+        return (share(o.share), f"{o.count:,}", *host)
+    return (time(o.device_self_ns), share(o.share), f"{o.count:,}", time(o.device_ns), *host)
 
 
 def modules(study: TraceStudy) -> Section:
@@ -97,14 +111,16 @@ def modules(study: TraceStudy) -> Section:
              time(m.host_ns), f"{m.count:,}")
             for m in study.modules
         ),
-        short=6,
+        short=5,
         empty="Modules need Python stacks: record with with_stack=True.",
     )  # fmt: skip
 
 
 def roofline(study: TraceStudy) -> Section:
     found = study.roofline
-    left = ", ".join(f"{printable(name)} ({time(ns)})" for name, ns in found.uncovered[:4])
+    left = ", ".join(
+        f"{shorten(kernel(name), 60)} ({time(ns)})" for name, ns in found.uncovered[:3]
+    )
     covered = f"{share(found.covered)} of device time has shapes and a formula"
     return Section(
         id="roofline",
@@ -162,8 +178,10 @@ def _memory(m: MemoryCurve) -> str:
     parts = [f"{m.device}: peak {units.bytes_(m.peak_bytes)}"]
     if m.peak_step:
         parts[0] += f" in {m.peak_step}"
-    if m.reserved_peak_bytes >= 0:
+    if m.reserved_peak_bytes > 0:
         parts.append(f"{units.bytes_(m.reserved_peak_bytes)} reserved")
-    parts.append(f"{units.bytes_(m.start_bytes)} at the start, {units.bytes_(m.end_bytes)} at the end")
+    parts.append(
+        f"{units.bytes_(m.start_bytes)} at the start, {units.bytes_(m.end_bytes)} at the end"
+    )
     parts.append(units.plural(m.events, "event"))
     return printable(" · ".join([*parts, *([m.note] if m.note else [])]))

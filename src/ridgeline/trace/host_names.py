@@ -5,10 +5,9 @@ Every list is of names seen in traces of CUDA and HIP, torch 1.8 to 2.13.
 
 import re
 
-_SYNC = re.compile(
-    r"^(cuda|hip|cu|musa)(Device|Stream|Event|Ctx|Thread)Synchronize(_v\d+|_ptsz|_spt)*$"
+_BLOCKING_COPY = re.compile(
+    r"^(cuda|hip|cu)(Memcpy|MemcpyWithStream|Memcpy2D|MemcpyDtoH|MemcpyHtoD)(_v\d+|_ptds)*$"
 )
-_BLOCKING_COPY = re.compile(r"^(cuda|hip)(Memcpy|MemcpyWithStream|Memcpy2D|MemcpyDtoH|MemcpyHtoD)$")
 _COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
 _ALLOCATOR = re.compile(
     r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|MallocHost|FreeHost|HostMalloc|HostFree|HostRegister"
@@ -18,15 +17,23 @@ _ALLOCATOR = re.compile(
 )
 _LOADING = re.compile(r"^(cuda|hip|cu)(Module|Library)(Load|GetModule|LoadData)")
 _GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
-_COMPILE = re.compile(
-    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py"
-    r"|torch/_inductor/(compile_fx|graph|scheduler|codecache|async_compile|codegen/.*)\.py"
+_COMPILING = re.compile(
+    r"_compile\.compile_inner|compile_fx|\(dynamo_timed\)|^triton\.compile"
+    r"|OutputGraph\.call_user_compiler"
+)
+# what runs a compiled function lives in the same folders as what compiles it
+_COMPILER_FRAME = re.compile(
+    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|guards|bytecode_transformation"
+    r"|variables/)"
+    r"|torch/_inductor/(compile_fx|graph|scheduler|codecache|async_compile|lowering|ir"
+    r"|select_algorithm|codegen/|fx_passes/|compile_worker)"
+    r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (precompile|autotune|benchmark_all)"
     r"|torch/_functorch/aot_autograd\.py\(\d+\): aot_module"
     r"|triton/compiler/compiler\.py\(\d+\): compile"
-    r"|_compile\.compile_inner|compile_fx|OutputGraph\.call_user_compiler"
 )
+_RUNS = re.compile(r"_inductor/.*: (__call__|run|_fn|inner|wrapper|current_callable)$")
 _INPUT_FRAME = re.compile(
-    r"torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): "
+    r"torch[/\\]utils[/\\]data[/\\].*: "
     r"(__next__|__iter__|_next_data|_get_iterator|_try_get_data|_get_data)$"
 )
 _WAIT = re.compile(
@@ -44,9 +51,15 @@ BLOCKING_OPS = frozenset({
 COPY_OPS = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::pin_memory"})
 
 
+def is_waiting_call(name: str) -> bool:
+    """A call in which the host does nothing but wait for the device, for any vendor:
+    cudaDeviceSynchronize, hipStreamSynchronize, cuEventSynchronize, cuCtxSynchronize …"""
+    return "ynchronize" in name
+
+
 def is_sync_call(name: str) -> bool:
     """A runtime call that returns only when the device has caught up."""
-    return bool(_SYNC.match(name) or _BLOCKING_COPY.match(name))
+    return is_waiting_call(name) or bool(_BLOCKING_COPY.match(name))
 
 
 def is_copy_call(name: str) -> bool:
@@ -61,9 +74,16 @@ def is_graph_launch(name: str) -> bool:
     return bool(_GRAPH_LAUNCH.match(name))
 
 
+def is_compiling(name: str) -> bool:
+    """The compiler at work, by a span's or a Python function's name; not the running of its code."""
+    if ".py(" in name:
+        return bool(_COMPILER_FRAME.search(name)) and not _RUNS.search(name)
+    return bool(_COMPILING.search(name))
+
+
 def is_compile(name: str) -> bool:
-    """Compiling, or loading compiled code; not the running of it."""
-    return bool(_COMPILE.search(name) or _LOADING.match(name))
+    """Compiling, or loading compiled code."""
+    return is_compiling(name) or bool(_LOADING.match(name))
 
 
 def is_input(name: str) -> bool:

@@ -96,15 +96,17 @@ def covered(spans: Spans, start: Times, end: Times) -> Times:
     """For each interval [start, end): how much of it the spans cover."""
     if not len(spans):
         return np.zeros(len(start), np.int64)
-    return np.maximum(_before(spans, end) - _before(spans, start), 0)
+    found: Times = np.maximum(_before(spans, end) - _before(spans, start), 0)
+    return found
 
 
 def _before(spans: Spans, at: Times) -> Times:
     """How much the spans cover before each moment."""
-    length = np.append(np.int64(0), np.cumsum(spans.end - spans.start))
+    length: Times = np.append(np.int64(0), np.cumsum(spans.end - spans.start))
     index = np.searchsorted(spans.start, at, side="right")
     over = np.maximum(spans.end[np.maximum(index - 1, 0)] - at, 0)
-    return length[index] - np.where(index > 0, over, 0)
+    before: Times = length[index] - np.where(index > 0, over, 0)
+    return before
 
 
 def innermost(

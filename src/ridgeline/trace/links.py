@@ -61,8 +61,12 @@ class Links:
 
     @cached_property
     def main_lane(self) -> int:
-        """The host thread that drives the program: most step marks, else most operators."""
-        for table in (self._steps(), self._trace.annotations, self._trace.ops, self._trace.calls):
+        """The host thread that drives the program: it has the step marks, else the Python stacks,
+        else the process's own number, else the most operators (backward's thread may have those)."""
+        trace = self._trace
+        first = [i for i, lane in enumerate(trace.lanes) if lane.pid == lane.tid]
+        own = trace.ops.take(np.isin(trace.ops.lane, first))
+        for table in (self._steps(), trace.frames, own, trace.ops, trace.annotations, trace.calls):
             if len(table):
                 return int(np.bincount(table.lane).argmax())
         return -1

@@ -58,5 +58,5 @@ def steps_of(trace: Trace) -> Steps:
         if number not in seen or spans.dur[row] > spans.dur[seen[number]]:
             seen[number] = row
     rows = np.array(sorted(seen.values()), np.int64)
-    number = np.array(sorted(seen, key=seen.__getitem__), np.int64)
-    return Steps(number, spans.ts[rows], spans.end[rows])
+    numbers = np.array(sorted(seen, key=seen.__getitem__), np.int64)
+    return Steps(numbers, spans.ts[rows], spans.end[rows])

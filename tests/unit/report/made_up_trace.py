@@ -34,9 +34,7 @@ from ridgeline.records.trace import (
 
 MS = 1_000_000
 START = 1_700_000_000_000_000_000
-WINDOW = Window(
-    start_ns=START, end_ns=START + 1733 * MS, basis="device activity", steps=4, note=""
-)
+WINDOW = Window(start_ns=START, end_ns=START + 1733 * MS, basis="device activity", steps=4, note="")
 LOADER = Place(file="/home/me/project/src/data/loader.py", line=41, function="decode", ns=500 * MS)
 KERNEL = (
     "void at::native::(anonymous namespace)::vectorized_elementwise_kernel<4, "

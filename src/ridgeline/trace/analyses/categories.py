@@ -11,11 +11,15 @@ import numpy as np
 
 from ridgeline.formulas import find
 from ridgeline.records.trace import Category, CategoryRow, Window
+from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.analyses.inductor import inductor_category
 from ridgeline.trace.analyses.within import within
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
+
+LONGEST = 4096
+"""Characters of a name that are read: templates run to thousands, what they do stands in front."""
 
 Rules = tuple[tuple[re.Pattern[str], Category], ...]
 
@@ -96,6 +100,7 @@ _FAMILIES: dict[str, Category] = {
 @lru_cache(maxsize=65536)
 def category_of(kernel: str, op: str = "") -> Category:
     """The category of a kernel launched by an operator; of the operator alone with no kernel."""
+    kernel, op = kernel[:LONGEST], op[:LONGEST]
     if not kernel:
         return _operator(op) or "other"
     generated = inductor_category(kernel)
@@ -120,13 +125,12 @@ def categories(trace: Trace, links: Links, window: Window) -> tuple[CategoryRow,
     device, op = trace.device.take(rows), links.device_op[rows]
     launcher = np.where(op >= 0, trace.ops.name[np.maximum(op, 0)] if len(trace.ops) else -1, -1)
     plain = device.kind != Kind.KERNEL
-    keys = np.stack([device.name.astype(np.int64), launcher.astype(np.int64), plain])
-    pairs, pair = np.unique(keys, axis=1, return_inverse=True)
+    pairs, pair = distinct(device.name, launcher, plain.astype(np.int64))
     sums: dict[Category, list[int]] = {}
-    total = np.zeros(pairs.shape[1], np.int64)
-    np.add.at(total, pair.reshape(-1), device.dur)
-    count = np.bincount(pair.reshape(-1), minlength=pairs.shape[1])
-    for i, (name, by, copies) in enumerate(pairs.T.tolist()):
+    total = np.zeros(len(pairs), np.int64)
+    np.add.at(total, pair, device.dur)
+    count = np.bincount(pair, minlength=len(pairs))
+    for i, (name, by, copies) in enumerate(pairs.tolist()):
         category = "copy" if copies else category_of(trace.text(name), trace.text(by))
         entry = sums.setdefault(category, [0, 0])
         entry[0] += int(total[i])

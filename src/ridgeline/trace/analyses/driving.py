@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.columns import Calls, Events
+from ridgeline.trace.host_names import is_waiting_call
 from ridgeline.trace.intervals import Spans, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
@@ -13,16 +14,8 @@ _BLOCKING = ("cudaMemcpy", "cuMemcpy", "hipMemcpy", "hipMemcpyWithStream")
 """Copies that return when the copy is done, unlike their …Async sisters."""
 
 
-def is_synchronising(name: str) -> bool:
-    """A call in which the host does nothing but wait for the device, for any vendor.
-
-    cudaDeviceSynchronize, hipStreamSynchronize, cuEventSynchronize, cuCtxSynchronize …
-    """
-    return "ynchronize" in name
-
-
 def synchronising(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
-    return trace.names_where(calls.name, is_synchronising)
+    return trace.names_where(calls.name, is_waiting_call)
 
 
 def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
@@ -35,10 +28,9 @@ def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
 def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
     """The threads that launch device work, and the main one; without device work, all with
     operators. Watchdogs that poll events and threads that pin memory drive nothing."""
-    lanes = np.unique(links.launch_lane)
-    if not (lanes >= 0).any():
-        lanes = np.unique(trace.ops.lane)
-    lanes = np.union1d(lanes, [links.main_lane]).astype(np.int64)
+    launching = links.launch_lane[links.launch_lane >= 0]
+    drive = launching if len(launching) else trace.ops.lane
+    lanes = np.unique(np.append(drive, links.main_lane)).astype(np.int64)
     return lanes[lanes >= 0]
 
 

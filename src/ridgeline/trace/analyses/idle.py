@@ -50,8 +50,10 @@ class IdleGaps:
         return self.end - self.start
 
     @property
-    def dominant(self) -> NDArray[np.int64]:
-        return self.ns.argmax(axis=1)
+    def dominant(self) -> Rows:
+        """The cause (index into CAUSES) that has most of each gap."""
+        found: Rows = np.argmax(self.ns, axis=1)
+        return found
 
 
 def idle_gaps(trace: Trace, links: Links, window: Window) -> tuple[IdleGaps, ...]:

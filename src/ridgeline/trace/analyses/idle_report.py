@@ -105,9 +105,9 @@ class _Moments:
 
     def places(self, ns: Times) -> tuple[Place, ...]:
         """The user's functions by idle time charged."""
-        codes, back = np.unique(self.place, return_inverse=True)
+        codes, back = np.unique(self.place[ns > 0], return_inverse=True)
         totals = np.zeros(len(codes), np.int64)
-        np.add.at(totals, back, ns)
+        np.add.at(totals, back, ns[ns > 0])
         found = []
         for i in np.argsort(-totals, kind="stable")[: MOST_PLACES + 1].tolist():
             place = place_of(self._places.text(int(codes[i]))) if codes[i] != -1 else None
@@ -117,9 +117,9 @@ class _Moments:
 
     def says(self, ns: Times) -> str:
         """What the host was in for most of it; "" where nothing was recorded."""
-        codes, back = np.unique(self.host, return_inverse=True)
+        codes, back = np.unique(self.host[ns > 0], return_inverse=True)
         totals = np.zeros(len(codes), np.int64)
-        np.add.at(totals, back, ns)
+        np.add.at(totals, back, ns[ns > 0])
         return self.trace.text(int(codes[totals.argmax()])) if len(codes) else ""
 
     def gap(self, row: int, steps: Steps) -> Gap:

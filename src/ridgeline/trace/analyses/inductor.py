@@ -8,12 +8,14 @@ import re
 
 from ridgeline.records.trace import Category
 
-_NAME = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan|helion)_?(?:fused_)?(.*?)(?:_\d+)*$")
+_NAME = re.compile(
+    r"^triton_(poi|red|per|tem|for|mm|split_scan|helion)_?(?:fused_)?(.*?)(?:_\d+)*$"
+)
 _MOVES = (
-    "_to_copy|to_copy|clone|copy_?|cat|stack|_unsafe_view|unsafe_view|view|permute|transpose|t|"
-    "constant_pad_nd|slice|select|unsqueeze|squeeze|expand|full|zeros|ones|fill|zeros_like|"
-    "full_like|ones_like|empty|new_zeros|arange|split|split_with_sizes|repeat|flip|slice_scatter|"
-    "select_scatter|copy__|roll|as_strided|moe_forward|detach|alias"
+    "to_copy|clone|copy|cat|stack|unsafe_view|view|permute|transpose|t|constant_pad_nd|slice|"
+    "select|unsqueeze|squeeze|expand|full|zeros|ones|fill|zeros_like|full_like|ones_like|empty|"
+    "new_zeros|arange|split|split_with_sizes|repeat|flip|slice_scatter|select_scatter|roll|"
+    "as_strided|moe_forward|detach|alias"
 )
 _ONLY_MOVES = re.compile(rf"(?:(?:{_MOVES})(?:_|$))+")
 
@@ -36,7 +38,7 @@ def inductor_category(kernel: str) -> Category | None:
         return "reduction"
     if re.search(r"_(?:embedding|index_select|index_put|gather|scatter|index)_", fused):
         return "embedding"
-    if found[2] and _ONLY_MOVES.fullmatch(found[2].strip("_")):
+    if _ONLY_MOVES.fullmatch(re.sub("_+", "_", fused).strip("_")):
         return "copy"
     # convolution and addmm in the name of a pointwise kernel are the bias that follows them
     return "elementwise"

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from ridgeline.records.trace import KernelRow, Window
 from ridgeline.trace.analyses.categories import category_of
+from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores
 from ridgeline.trace.analyses.within import within
 from ridgeline.trace.kinds import Kind
@@ -62,7 +63,8 @@ def _usual_op(
     if not linked.any():
         return usual
     launcher = trace.ops.name[op[linked]].astype(np.int64)
-    pairs, count = np.unique(np.stack([name[linked], launcher]), axis=1, return_counts=True)
-    order = np.argsort(count, kind="stable")  # the last written is the most frequent
-    usual[pairs[0][order]] = pairs[1][order]
+    pairs, number = distinct(name[linked], launcher)
+    # the last written is the most frequent
+    order = np.argsort(np.bincount(number, minlength=len(pairs)), kind="stable")
+    usual[pairs[order, 0]] = pairs[order, 1]
     return usual

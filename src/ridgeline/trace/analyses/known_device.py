@@ -68,7 +68,7 @@ def _row(properties: DeviceProperties) -> tuple[Datasheet | None, str]:
     for pattern, product in _SAME_AS:
         row = next(r for r in TABLE if r.product == product)
         if pattern.fullmatch(bare) and not 0 < properties.cores < row.cores:
-            return row, f"taken for {bare}"
+            return row, f"the chip of {bare}"
     if not properties.cores or not properties.memory_bytes:
         return None, ""
     candidates = [row for row in TABLE if _fits(row, properties)]

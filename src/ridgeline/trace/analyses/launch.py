@@ -21,8 +21,8 @@ from ridgeline.trace.trace import Trace
 
 SMALL_NS = 10_000
 BROKEN = 0.01
-"""From this share of kernels before their launch on, clocks are broken and latencies mean nothing:
-sound traces have none, traces with unsynchronised clocks thousands."""
+"""Above this share of launches with work that starts before them no latency is given. A choice:
+none of ten real GPU traces has one such launch, and no trace with broken clocks was at hand."""
 
 _MATH = ("matmul", "convolution", "attention")
 
@@ -86,9 +86,7 @@ def _launches(device: DeviceOps, links: Links, trace: Trace) -> _Launches:
     )
 
 
-def _queue(
-    device: DeviceOps, every: _Launches, chosen: NDArray[np.bool_]
-) -> tuple[float, float]:
+def _queue(device: DeviceOps, every: _Launches, chosen: NDArray[np.bool_]) -> tuple[float, float]:
     """Median operations waiting at a launch, and the share of launches that found none, nor one
     running."""
     waiting = np.zeros(len(every.at), np.int64)

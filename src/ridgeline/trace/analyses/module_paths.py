@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.within import within
+from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.columns import Frames
 from ridgeline.trace.links import Links, enclosing, nested
 from ridgeline.trace.trace import Trace
@@ -22,6 +22,8 @@ Rows = NDArray[np.int64]
 Part = tuple[str, str]
 """(name, class) of one module in a path, outermost first."""
 FRAME = "nn.Module: "
+LONGEST = 8192
+"""Characters of a hierarchy that are read; a real one has a few hundred."""
 
 
 class Modules(Struct, frozen=True):
@@ -34,6 +36,7 @@ class Modules(Struct, frozen=True):
     of_call: Rows
     """The same for each runtime call; empty where only operators tell."""
     count: Rows
+    """Calls; operators where only those tell."""
     host: Rows
 
 
@@ -81,14 +84,11 @@ def _from_frames(trace: Trace, frames: Frames, window: Window) -> Modules:
         ready = (above[todo] < 0) | (number[np.maximum(above[todo], 0)] >= 0)
         rows, todo = todo[ready], todo[~ready]
         outer = np.where(above[rows] >= 0, number[np.maximum(above[rows], 0)], -1)
-        pairs, which = np.unique(
-            np.stack([outer, frames.name[rows]]), axis=1, return_inverse=True
-        )
-        places = [
-            tree.place(int(parent), _named(trace.text(int(name)))) for parent, name in pairs.T
-        ]
-        number[rows] = np.array(places, np.int64)[which.reshape(-1)]
-    inside = within(frames, window)
+        pairs, which = distinct(outer, frames.name[rows])
+        places = [tree.place(int(parent), _named(trace.text(int(name)))) for parent, name in pairs]
+        number[rows] = np.array(places, np.int64)[which]
+    # by overlap, not by start: the model's own frame began before the window's first kernel
+    inside = np.flatnonzero((frames.ts < window.end_ns) & (frames.end > window.start_ns))
     host = np.zeros(len(tree.numbers), np.int64)
     np.add.at(host, number[inside], frames.dur[inside])
 
@@ -118,7 +118,7 @@ def _from_operators(
         return None
     of_op = np.array(places, np.int64)[at]
     parent, up = tree.parents(), links.op_parent
-    inside = within(trace.ops, window)
+    inside = np.flatnonzero((trace.ops.ts < window.end_ns) & (trace.ops.end > window.start_ns))
     outermost = inside[(up[inside] < 0) & (of_op[inside] >= 0)]
     host = np.zeros(len(parent), np.int64)
     count = np.zeros(len(parent), np.int64)
@@ -139,7 +139,7 @@ def _named(frame: str) -> Part:
 
 def hierarchy(text: str) -> list[Part]:
     """`TOP(ResNet)::forward.conv1(Conv2d)::forward` to its modules."""
-    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text)
+    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:LONGEST])
     return [(f"{name.strip(':')} ({kind})" if kind else name, kind or name) for name, kind in found]
 
 
@@ -151,7 +151,9 @@ def stack(text: str) -> list[Part]:
     for i in range(len(lines) - 1, 0, -1):
         if not re.search(r"module\.py\(\d+\): _?(?:wrapped_)?call_impl$", lines[i]):
             continue
-        inner = re.match(r"(?:.*[/\\])?([^/\\]+)\.py\(\d+\): (?!_?(?:wrapped_)?call_impl)", lines[i - 1])
+        inner = re.match(
+            r"(?:.*[/\\])?([^/\\]+)\.py\(\d+\): (?!_?(?:wrapped_)?call_impl)", lines[i - 1]
+        )
         if inner is None:
             continue
         caller = next((x for x in lines[i + 1 :] if "call_impl" not in x), "")

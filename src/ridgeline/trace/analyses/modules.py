@@ -14,9 +14,7 @@ from ridgeline.trace.trace import Trace
 Rows = NDArray[np.int64]
 
 
-def modules(
-    trace: Trace, links: Links, window: Window, limit: int = 100
-) -> tuple[ModuleRow, ...]:
+def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tuple[ModuleRow, ...]:
     """By device time with what they contain; () where the trace tells of no modules."""
     tree = module_paths(trace, links, window)
     if tree is None:

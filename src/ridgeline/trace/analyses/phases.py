@@ -21,6 +21,7 @@ from ridgeline.trace.analyses.driving import (
     started_in,
     time_of,
 )
+from ridgeline.trace.host_names import is_input
 from ridgeline.trace.intervals import Spans, clip, covered, merge, subtract, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
@@ -28,7 +29,6 @@ from ridgeline.trace.trace import Trace
 _Name = Literal["input", "forward", "backward", "optimizer", "other"]
 _SHOWN: tuple[_Name, ...] = ("input", "forward", "backward", "optimizer", "other")
 
-_INPUT = re.compile(r"torch/utils/data/.*: (__next__|__iter__)$")
 _OPTIMIZER = re.compile(r"torch/optim/.*: (step|zero_grad|profile_hook_step|wrapper)$")
 _BACKWARD = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward|grad)$")
 
@@ -63,8 +63,8 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
 def _spans(trace: Trace, links: Links) -> dict[_Name, Spans]:
     """Disjoint spans of the four phases, over the whole trace."""
     lanes = driving_lanes(trace, links)
-    feed = _named(trace, lanes, lambda n: n.startswith("enumerate(DataLoader)"), _INPUT)
-    update = _named(trace, lanes, lambda n: n.startswith("Optimizer."), _OPTIMIZER)
+    feed = _named(trace, lanes, is_input)
+    update = _named(trace, lanes, _is_optimizer)
     update = subtract(update, feed)
     back = _backward(trace, links, merge(feed, update))
     back = subtract(subtract(back, feed), update)
@@ -74,19 +74,22 @@ def _spans(trace: Trace, links: Links) -> dict[_Name, Spans]:
     return {"input": feed, "optimizer": update, "backward": back, "forward": ahead}
 
 
-def _named(
-    trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool], frame: re.Pattern[str]
-) -> Spans:
-    """Spans torch marks itself, or the Python functions behind them where stacks were recorded."""
-    spans = trace.annotations
-    marked = trace.names_where(spans.name, test) & on_lanes(spans, lanes)
-    return merge(time_of(spans, marked), _frames(trace, lanes, frame))
+def _named(trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool]) -> Spans:
+    """Spans torch marks itself, and the Python functions behind them where stacks were recorded."""
+    return merge(
+        *(
+            time_of(table, trace.names_where(table.name, test) & on_lanes(table, lanes))
+            for table in (trace.annotations, trace.frames)
+        )
+    )
 
 
-def _frames(trace: Trace, lanes: NDArray[np.int64], pattern: re.Pattern[str]) -> Spans:
-    frames = trace.frames
-    found = trace.names_where(frames.name, lambda name: pattern.search(name) is not None)
-    return time_of(frames, found & on_lanes(frames, lanes))
+def _is_optimizer(name: str) -> bool:
+    return name.startswith("Optimizer.") or _OPTIMIZER.search(name) is not None
+
+
+def _is_backward_call(name: str) -> bool:
+    return _BACKWARD.search(name) is not None
 
 
 def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
@@ -97,7 +100,7 @@ def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
     ran = marked | on_lanes(ops, engines)
     work = merge(time_of(ops, ran), time_of(calls, on_lanes(calls, engines)))
     called = merge(
-        _frames(trace, np.array([main]), _BACKWARD),
+        _named(trace, np.array([main]), _is_backward_call),
         time_of(trace.annotations, _titled(trace, "backward")),
     )
     if not len(work):
@@ -141,7 +144,6 @@ def _forward(trace: Trace, links: Links, lanes: NDArray[np.int64]) -> Spans:
         return found
     outside = subtract(found, time_of(spans, steps))
     return subtract(found, outside)
-
 
 
 def _titled(trace: Trace, phase: str) -> NDArray[np.bool_]:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analyses.driving import launched
-from ridgeline.trace.columns import DeviceOps
+from ridgeline.trace.columns import Calls, DeviceOps
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 
 _SOON_NS = 50_000
 """Without records of event waits an operation of another stream counts as awaited only if it
-ended this short before: a stream takes up work some microseconds after its event."""
+ended this short before. A choice, not measured; paths that use it are marked doubtful."""
 
 
 class By(IntEnum):
@@ -55,7 +55,7 @@ def starts(trace: Trace, links: Links) -> Starts:
     together = has & (call >= 0) & (call[np.maximum(before, 0)] == call)
     queued = has & (~late | (before_end >= handed) | together)
 
-    awaited, guessed = _awaited(trace, links, stream, moment)
+    awaited, guessed = _awaited(trace, stream, moment)
     ended = end[np.maximum(awaited, 0)]
     event = (awaited >= 0) & (awaited < np.arange(count)) & (ended <= device.ts)
     event &= (ended > before_end) & (~late | (ended >= handed)) & ~together
@@ -84,7 +84,7 @@ def _before(stream: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _awaited(
-    trace: Trace, links: Links, stream: NDArray[np.int64], moment: NDArray[np.int64]
+    trace: Trace, stream: NDArray[np.int64], moment: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The operation of another stream each had to wait for: as recorded, else by times."""
     calls = trace.calls
@@ -120,23 +120,68 @@ def last_ended(
     return found
 
 
+class _EventWaits(NamedTuple):
+    """One row a record: this stream waits, from then on, for what that one held until then."""
+
+    stream: NDArray[np.int64]
+    since: NDArray[np.int64]
+    on: NDArray[np.int64]
+    until: NDArray[np.int64]
+
+
 def _recorded(
     trace: Trace, stream: NDArray[np.int64], moment: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """From `Stream Wait Event` records: which stream waited, and after which record of an event."""
-    syncs, device, calls = trace.syncs, trace.device, trace.calls
-    found = np.full(len(device), -1, np.int64)
-    waits = trace.names_where(syncs.name, lambda name: "Wait Event" in name)
-    called = dict(zip(calls.correlation.tolist(), calls.ts.tolist(), strict=True)) if waits.any() else {}
-    for index in np.flatnonzero(waits).tolist():
-        told = trace.info(int(syncs.info[index]))
-        on, record = told.get("wait_on_stream"), told.get("wait_on_cuda_event_record_corr_id")
-        if not isinstance(on, int) or not isinstance(record, int) or record not in called:
+    """The awaited operation as `Stream Wait Event` records tell it (newer traces)."""
+    found = np.full(len(stream), -1, np.int64)
+    waits = _event_waits(trace)
+    first = np.full(len(waits.since), -1, np.int64)
+    last = first.copy()
+    for one in np.unique(np.concatenate([waits.stream, waits.on])):
+        rows = np.flatnonzero(stream == one)
+        if not len(rows):
             continue
-        base = int(syncs.device[index]) << 32
-        since = called.get(int(syncs.correlation[index]), int(syncs.ts[index]))
-        first = _launched_after(stream, moment, base + int(syncs.stream[index]), since)
-        last = _launched_before(stream, moment, base + on, called[record])
-        if first >= 0 and last >= 0 and device.end[last] > device.end[found[first]] * (found[first] >= 0):
-            found[first] = last
+        order = np.maximum.accumulate(moment[rows])
+        mine = np.flatnonzero(waits.stream == one)
+        place = np.searchsorted(order, waits.since[mine], side="right")
+        first[mine] = np.where(place < len(rows), rows[np.minimum(place, len(rows) - 1)], -1)
+        mine = np.flatnonzero(waits.on == one)
+        place = np.searchsorted(order, waits.until[mine], side="left") - 1
+        last[mine] = np.where(place >= 0, rows[np.maximum(place, 0)], -1)
+    both = np.flatnonzero((first >= 0) & (last >= 0))
+    # of several waits the one that ended last counts: it is written last
+    both = both[np.argsort(trace.device.end[last[both]], kind="stable")]
+    found[first[both]] = last[both]
     return found
+
+
+def _event_waits(trace: Trace) -> _EventWaits:
+    syncs, calls = trace.syncs, trace.calls
+    rows = np.flatnonzero(trace.names_where(syncs.name, lambda name: "Wait Event" in name))
+    told = [trace.info(int(code)) for code in syncs.info[rows]]
+    on = np.array([_number(t.get("wait_on_stream")) for t in told], np.int64)
+    event = np.array([_number(t.get("wait_on_cuda_event_record_corr_id")) for t in told], np.int64)
+    waiting, record = join(syncs.correlation[rows], calls), join(event, calls)
+    keep = (record >= 0) & (on >= 0) & (syncs.stream[rows] >= 0)
+    rows, on, waiting, record = rows[keep], on[keep], waiting[keep], record[keep]
+    only = trace.device.device[0] if len(trace.device) else 0
+    base = np.where(syncs.device[rows] >= 0, syncs.device[rows], only).astype(np.int64) << 32
+    since = syncs.ts[rows]
+    if len(calls):
+        since = np.where(waiting >= 0, calls.ts[np.maximum(waiting, 0)], since)
+    until = calls.ts[record] if len(calls) else since
+    return _EventWaits(base + syncs.stream[rows], since, base + on, until)
+
+
+def join(wanted: NDArray[np.int64], calls: Calls) -> NDArray[np.int64]:
+    """Each correlation id's call; -1 where there is none."""
+    if not len(calls) or not len(wanted):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(calls.correlation, kind="stable")
+    ids = calls.correlation[order]
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where((ids[at] == wanted) & (wanted > 0), order[at], -1)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else -1

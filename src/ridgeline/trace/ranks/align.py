@@ -45,7 +45,7 @@ def align(ranks: Sequence[Collectives], matching: Matching) -> Alignment:
     offset = [0] * len(ranks)
     done = [r == 0 for r in range(len(ranks))]
     residual = 0
-    for table in (_telling(ranks, matching.table), matching.table):
+    for table in (matching.table[ends_together(ranks, matching.table)], matching.table):
         present = (table >= 0).astype(np.int64)
         shared = present.T @ present
         while (pair := _closest(shared, done)) is not None:
@@ -68,13 +68,13 @@ def _closest(shared: NDArray[np.int64], done: Sequence[bool]) -> tuple[int, int]
     return int(a), int(b)
 
 
-def _telling(ranks: Sequence[Collectives], table: Table) -> Table:
-    """The collectives that end together."""
+def ends_together(ranks: Sequence[Collectives], table: Table) -> NDArray[np.bool_]:
+    """Which matched collectives no rank can leave before all have come."""
     family = np.zeros(len(table), np.int64)
     for r, one in enumerate(ranks):
         here = table[:, r] >= 0
         family[here] = np.maximum(family[here], one.family[table[here, r]])
-    return table[np.isin(family, _ENDS_TOGETHER)]
+    return np.isin(family, _ENDS_TOGETHER)
 
 
 def _median(differences: NDArray[np.int64]) -> tuple[int, int]:

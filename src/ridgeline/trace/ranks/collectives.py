@@ -8,12 +8,13 @@ host's calls, it shows when a collective was asked for, not when it ran: good fo
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.analyses.busy import is_communication
 from ridgeline.trace.columns import Codes, DeviceOps, Nanoseconds, Numbers, Ops
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links, Rows
@@ -29,7 +30,6 @@ _SPELLINGS = (
 FAMILIES = ("", *dict.fromkeys(family for _, family in _SPELLINGS))
 POINT_TO_POINT = tuple(FAMILIES.index(name) for name in ("send", "recv", "send_recv"))
 
-_LIBRARY = re.compile(r"nccl|rccl|msccl|oneccl|hccl|hcom_", re.IGNORECASE)
 _SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):", re.IGNORECASE)
 _CALL = re.compile(r"^(c10d::|_c10d_functional::|c10d_functional::)", re.IGNORECASE)
 _DEPTH = 4
@@ -79,11 +79,6 @@ class _Told:
     size: int = 0
 
 
-def is_communication(name: str) -> bool:
-    """Whether a kernel belongs to a collective library."""
-    return _LIBRARY.search(name) is not None
-
-
 def communication_rows(trace: Trace) -> Rows:
     """Rows of `Trace.device` that are collectives or sends."""
     device = trace.device
@@ -108,6 +103,7 @@ def collectives(trace: Trace, links: Links) -> Collectives:
     return Collectives("none", none, none, none, codes, codes, none, none, none, codes, ())
 
 
+@lru_cache(maxsize=4096)
 def family_of(text: str) -> int:
     """The family a kernel, an operator or a recorded name belongs to; 0 where it does not tell."""
     squeezed = re.sub(r"[^a-z0-9]", "", text.lower())

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.columns import Events
-from ridgeline.trace.intervals import NOTHING, Spans, covered, innermost, subtract, union
+from ridgeline.trace.intervals import NOTHING, Spans, clip, covered, innermost, subtract, union
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.ranks.collectives import FAMILIES, communication_rows, family_of
@@ -17,7 +17,8 @@ from ridgeline.trace.trace import Trace
 
 HOST = "host: "
 """Before what the host was in while the device had nothing to do."""
-NOWHERE = "nothing recorded"
+NOWHERE = HOST + "nothing recorded"
+BEFORE = "before its trace begins"
 
 Label = Callable[[Rows], Labels]
 
@@ -25,20 +26,33 @@ Label = Callable[[Rows], Labels]
 def doing(
     trace: Trace, links: Links, spans: Spans, lanes: Iterable[int]
 ) -> tuple[tuple[str, int], ...]:
-    """Names and nanoseconds, the largest first; `lanes` are the threads that ask for collectives."""
+    """Names and nanoseconds, the largest first; `lanes`: the threads that ask for collectives."""
     found: Counter[str] = Counter()
-    rest = spans
+    rest = clip(spans, _recorded(trace), np.iinfo(np.int64).max)
+    found[BEFORE] = spans.total - rest.total
     origins = Origins(trace, links)
     for rows, label in _device_layers(trace, links, origins, spans):
         rest = _take(found, rest, *_in_turn(trace.device, rows), label, "")
-    threads = list(dict.fromkeys([*lanes, links.main_lane]))
+    # without step marks the main lane may be gloo's worker: the thread of most operators, too
+    threads = list(dict.fromkeys([*lanes, links.main_lane, _busiest(trace.ops)]))
     for table, label in _host_layers(trace, origins):
         for lane in threads:
             rows = np.flatnonzero((table.lane == lane) & _touching(table, rest))
             rest = _take(found, rest, *_deepest(table, rows), label, HOST)
     if rest.total:
-        found[HOST + NOWHERE] += rest.total
-    return tuple(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+        found[NOWHERE] += rest.total
+    named = ((name, ns) for name, ns in found.items() if ns)
+    return tuple(sorted(named, key=lambda item: (-item[1], item[0])))
+
+
+def _busiest(table: Events) -> int:
+    return int(np.bincount(table.lane).argmax()) if len(table) else -1
+
+
+def _recorded(trace: Trace) -> int:
+    """When the first event of any sort begins: late ranks often start recording late, too."""
+    tables = (trace.ops, trace.annotations, trace.calls, trace.device, trace.frames)
+    return min((int(table.ts[0]) for table in tables if len(table)), default=0)
 
 
 def _device_layers(

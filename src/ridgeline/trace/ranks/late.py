@@ -5,6 +5,8 @@ slow one. Its arrival at the collective does not: the time from when half of the
 to when it came is its own, and its own kernels and calls in that time say why.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,13 +16,15 @@ from ridgeline.trace.intervals import union
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.align import Alignment
 from ridgeline.trace.ranks.collectives import Collectives
-from ridgeline.trace.ranks.doing import HOST, NOWHERE, doing
+from ridgeline.trace.ranks.doing import BEFORE, HOST, NOWHERE, doing
 from ridgeline.trace.ranks.waiting import Waits
 from ridgeline.trace.trace import Trace
 
 LEAST_NS = 5_000
 """Arrivals nearer than this are together: ends of one collective differ by as much."""
 MOST_NAMES = 8
+"""Kept of what a late rank did."""
+_PHASE = re.compile(r" in (backward|input|optimizer)(?: of .*)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,11 @@ def lateness(
         lanes, counts = np.unique(one.lane[found.table[late, r]], return_counts=True)
         threads = [int(lane) for lane in lanes[np.argsort(-counts)] if lane >= 0]
         did = doing(traces[r], links[r], spans, threads)
-        told.append(Late(len(late), int(found.caused[late].sum()), did[:MOST_NAMES]))
+        told.append(Late(len(late), int(found.caused[late].sum()), did))
     return tuple(told)
 
 
-def sentence(
-    late: Sequence[Late], labels: Sequence[str], found: Waits, alignment: Alignment
-) -> str:
+def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
     """Who was late, how often, what it cost and what it did."""
     if not len(found):
         return ""
@@ -76,8 +78,9 @@ def sentence(
         skew = _time(int(found.skew.max()))
         return f"no rank was late: arrivals in {len(found)} collectives differ by {skew} at most"
     total = sum(one.caused_ns for one in late)
+    joined = int((found.table[:, most] >= 0).sum())
     said = (
-        f"{labels[most]} joined last in {late[most].count} of {len(found)} collectives; "
+        f"{labels[most]} joined last in {late[most].count} of {joined} collectives; "
         f"the others waited {_time(late[most].caused_ns)} for it, summed over ranks"
     )
     if late[most].caused_ns < total:
@@ -86,15 +89,35 @@ def sentence(
 
 
 def _what(did: tuple[tuple[str, int], ...]) -> str:
+    """The name, the phase or the idling that took half of the time it was late, else the top."""
     if not did:
         return ""
     (name, ns), total = did[0], sum(one for _, one in did)
-    most = "mostly" if ns * 2 >= total else f"{ns / total:.0%} of that time"
-    if name == HOST + NOWHERE:
-        return ""
+    if ns * 2 >= total:
+        return f", mostly {_while(name)}"
+    phases: Counter[str] = Counter()
+    for other, spent in did:
+        if told := _PHASE.search(other):
+            phases[told[1]] += spent
+    phase, spent = phases.most_common(1)[0] if phases else ("", 0)
+    if spent * 2 >= total:
+        inner = next(other for other, _ in did if (m := _PHASE.search(other)) and m[1] == phase)
+        return f", mostly in its {phase}, the largest part {_while(inner)}"
+    idle = sum(spent for other, spent in did if other.startswith(HOST))
+    if idle * 2 >= total:
+        inner = next(other for other, _ in did if other.startswith(HOST))
+        return f", mostly while its device was idle, most with its host in {inner[len(HOST) :]}"
+    return f", {ns / total:.0%} of that time {_while(name)}"
+
+
+def _while(name: str) -> str:
+    if name == BEFORE:
+        return name
+    if name == NOWHERE:
+        return "with nothing recorded"
     if name.startswith(HOST):
-        return f", {most} while its host was in {name.removeprefix(HOST)}"
-    return f", {most} while it ran {name}"
+        return f"while its device was idle and its host in {name.removeprefix(HOST)}"
+    return f"while it ran {name}"
 
 
 def _time(ns: int) -> str:

@@ -1,23 +1,35 @@
 """Several ranks of one job, side by side: who worked, who waited, and for whom."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import Ranks, RankTime, Trust, Window
-from ridgeline.trace.intervals import Spans, clip, merge, subtract, union
+from ridgeline.trace.intervals import NOTHING, Spans, clip, merge, subtract, union
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.align import Alignment, align
 from ridgeline.trace.ranks.collectives import Collectives, collectives, communication_rows
-from ridgeline.trace.ranks.late import Late, lateness, sentence, threshold
-from ridgeline.trace.ranks.matching import Matching, match
+from ridgeline.trace.ranks.late import MOST_NAMES, Late, lateness, sentence, threshold
+from ridgeline.trace.ranks.matching import match
 from ridgeline.trace.ranks.waiting import Waits, collective_rows, waits
 from ridgeline.trace.trace import Trace
 
 _MOST_EARLY_ENDS = 0.1
 """Share of collectives that may end before the last rank came; with more, doubt the alignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What comparing the ranks tells of one of them."""
+
+    offset_ns: int
+    wait_ns: int
+    transfer_ns: int
+    late: Late
 
 
 def ranks(traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]) -> Ranks:
@@ -27,81 +39,67 @@ def ranks(traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Win
     numbers, doubt = _numbers(traces)
     labels = [_label(t, n, doubt) for t, n in zip(traces, numbers, strict=True)]
     found = [collectives(t, link) for t, link in zip(traces, links, strict=True)]
-    if len(traces) == 1 or not any(len(one) for one in found):
-        why = "one trace: nothing to compare it with" if len(traces) == 1 else "no collectives"
-        rows = [
-            _rank(t, w, one, n, label)
-            for t, w, one, n, label in zip(traces, windows, found, numbers, labels, strict=True)
-        ]
-        alone = sum(len(one) for one in found)
-        return Ranks(ranks=tuple(rows), unmatched=alone, trust=_trust("unreliable", doubt, why))
+    told = [
+        partial(_rank, t, w, one, n, label)
+        for t, w, one, n, label in zip(traces, windows, found, numbers, labels, strict=True)
+    ]
     matching = match(found)
     alignment = align(found, matching)
     if not alignment.usable:
-        return _apart(traces, windows, found, matching, alignment, numbers, labels, doubt)
-    inside = [
-        (one.start >= w.start_ns) & (one.start < w.end_ns)
-        for one, w in zip(found, windows, strict=True)
-    ]
-    split = waits(found, matching.table, alignment, inside)
+        alone = Trust(why="one trace: waiting shows only beside the other ranks")
+        return Ranks(
+            ranks=tuple(rank(None) for rank in told),
+            matched=len(matching),
+            unmatched=matching.unmatched,
+            trust=alone if len(traces) == 1 else _trust("unreliable", alignment.trust.why, doubt),
+        )
+    split = waits(found, matching.table, alignment, _inside(found, windows))
     late = lateness(traces, links, found, split, alignment)
-    rows = [
-        _rank(t, windows[r], found[r], numbers[r], labels[r], r, alignment, split, late[r])
-        for r, t in enumerate(traces)
-    ]
+    shares = _shares(alignment, split, late)
     return Ranks(
-        ranks=tuple(rows),
+        ranks=tuple(rank(share) for rank, share in zip(told, shares, strict=True)),
         collectives=collective_rows(found, split, numbers, threshold(alignment)),
         matched=len(matching),
         unmatched=matching.unmatched,
-        late=sentence(late, labels, split, alignment),
+        late=sentence(late, labels, split),
         trust=_trust(
             alignment.trust.confidence,
-            doubt,
             alignment.trust.why,
+            doubt,
             _missing(found, split),
             _impossible(split),
         ),
     )
 
 
-def _apart(
-    traces: Sequence[Trace],
-    windows: Sequence[Window],
-    found: Sequence[Collectives],
-    matching: Matching,
-    alignment: Alignment,
-    numbers: Sequence[int],
-    labels: Sequence[str],
-    doubt: str,
-) -> Ranks:
-    """Ranks whose clocks could not be brought together: each for itself."""
-    rows = [
-        _rank(t, w, one, n, label)
-        for t, w, one, n, label in zip(traces, windows, found, numbers, labels, strict=True)
+def _inside(found: Sequence[Collectives], windows: Sequence[Window]) -> list[NDArray[np.bool_]]:
+    return [
+        (one.start >= w.start_ns) & (one.start < w.end_ns)
+        for one, w in zip(found, windows, strict=True)
     ]
-    return Ranks(
-        ranks=tuple(rows),
-        matched=len(matching),
-        unmatched=matching.unmatched,
-        trust=_trust("unreliable", alignment.trust.why, doubt),
-    )
+
+
+def _shares(alignment: Alignment, split: Waits, late: Sequence[Late]) -> list[_Share | None]:
+    """None for a rank that shares no collective with the others."""
+    return [
+        _Share(
+            offset_ns=alignment.offset_ns[r],
+            wait_ns=int(split.wait[:, r].sum()),
+            transfer_ns=int(split.transfer[:, r].sum()),
+            late=one,
+        )
+        if alignment.aligned[r]
+        else None
+        for r, one in enumerate(late)
+    ]
 
 
 def _rank(
-    trace: Trace,
-    window: Window,
-    found: Collectives,
-    number: int,
-    label: str,
-    place: int = 0,
-    alignment: Alignment | None = None,
-    split: Waits | None = None,
-    late: Late = Late(),
+    trace: Trace, window: Window, found: Collectives, number: int, label: str, share: _Share | None
 ) -> RankTime:
     busy, compute, communication = _times(trace, window, found)
     exposed = subtract(communication, compute).total
-    aligned = alignment is not None and split is not None and alignment.aligned[place]
+    late = share.late if share else Late()
     return RankTime(
         rank=number,
         label=label,
@@ -110,14 +108,14 @@ def _rank(
         window_ns=window.ns,
         compute_ns=compute.total,
         communication_ns=communication.total,
-        wait_ns=int(split.wait[:, place].sum()) if aligned and split else None,
-        transfer_ns=int(split.transfer[:, place].sum()) if aligned and split else None,
+        wait_ns=share.wait_ns if share else None,
+        transfer_ns=share.transfer_ns if share else None,
         exposed_communication_ns=exposed,
         overlap=1 - exposed / communication.total if communication.total else 0.0,
-        clock_offset_ns=alignment.offset_ns[place] if aligned and alignment else 0,
+        clock_offset_ns=share.offset_ns if share else 0,
         late_count=late.count,
         caused_wait_ns=late.caused_ns,
-        doing=late.doing,
+        doing=late.doing[:MOST_NAMES],
     )
 
 
@@ -125,9 +123,9 @@ def _times(trace: Trace, window: Window, found: Collectives) -> tuple[int | None
     """Busy time, and the spans of computing and of communicating, clipped to the window."""
     device = trace.device
     if not len(device):
-        asked = union(found.start, found.end) if found.source == "host" else union(*_EMPTY)
+        ran = union(found.start, found.end) if found.source == "host" else NOTHING
         ops = trace.ops
-        return None, _clip(union(ops.ts, ops.end), window), _clip(asked, window)
+        return None, _clip(union(ops.ts, ops.end), window), _clip(ran, window)
     communicates = np.zeros(len(device), bool)
     communicates[communication_rows(trace)] = True
     computes = (device.kind == Kind.KERNEL) & ~communicates
@@ -135,9 +133,6 @@ def _times(trace: Trace, window: Window, found: Collectives) -> tuple[int | None
     rest = ~computes & ~communicates
     busy = merge(*spans, union(device.ts[rest], device.end[rest]))
     return _clip(busy, window).total, _clip(spans[0], window), _clip(spans[1], window)
-
-
-_EMPTY: tuple[NDArray[np.int64], NDArray[np.int64]] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _clip(spans: Spans, window: Window) -> Spans:

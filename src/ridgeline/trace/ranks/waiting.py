@@ -7,12 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import CollectiveRow
-from ridgeline.trace.ranks.align import Alignment
+from ridgeline.trace.ranks.align import Alignment, ends_together
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives
 from ridgeline.trace.ranks.matching import Table
 
 ABSENT = np.iinfo(np.int64).min
 """The start of a rank that takes no part."""
+_NEVER = np.iinfo(np.int64).max
+_LONGEST = 60
+"""Characters of a group's name and members that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Waits:
     @property
     def caused(self) -> NDArray[np.int64]:
         """What all ranks waited in each collective."""
-        return self.wait.sum(axis=1)
+        total: NDArray[np.int64] = self.wait.sum(axis=1)
+        return total
 
 
 def waits(
@@ -50,27 +54,20 @@ def waits(
     inside: Sequence[NDArray[np.bool_]],
 ) -> Waits:
     """Of the collectives that begin inside the window on every rank that shows them."""
-    table = np.where(np.array(alignment.aligned)[None, :], table, -1)
-    table = table[(table >= 0).sum(axis=1) >= 2]
-    kept = np.ones(len(table), bool)
-    for r in range(len(ranks)):
-        here = table[:, r] >= 0
-        kept[here] &= inside[r][table[here, r]]
-    table = table[kept]
-    start, end = np.full(table.shape, ABSENT), np.full(table.shape, np.iinfo(np.int64).max)
-    for r, one in enumerate(ranks):
-        here = table[:, r] >= 0
-        start[here, r] = one.start[table[here, r]] + alignment.offset_ns[r]
-        end[here, r] = one.end[table[here, r]] + alignment.offset_ns[r]
+    table = _chosen(table, alignment, inside)
     here = table >= 0
+    start, end = np.full(table.shape, ABSENT), np.full(table.shape, _NEVER)
+    for r, one in enumerate(ranks):
+        rows = here[:, r]
+        start[rows, r] = one.start[table[rows, r]] + alignment.offset_ns[r]
+        end[rows, r] = one.end[table[rows, r]] + alignment.offset_ns[r]
     duration = np.where(here, end - np.where(here, start, end), 0)
     last = start.max(axis=1, initial=ABSENT)
     late = start.argmax(axis=1) if len(table) else np.empty(0, np.int64)
     wait = np.where(here, np.clip(last[:, None] - np.where(here, start, 0), 0, duration), 0)
-    first = np.where(here, start, np.iinfo(np.int64).max).min(
-        axis=1, initial=np.iinfo(np.int64).max
-    )
+    first = np.where(here, start, _NEVER).min(axis=1, initial=_NEVER)
     slack = max(alignment.residual_ns * 3, 5_000)
+    early = ends_together(ranks, table) & (end.min(axis=1, initial=_NEVER) < last - slack)
     return Waits(
         table=table,
         start=start,
@@ -80,8 +77,18 @@ def waits(
         late=late.astype(np.int64),
         skew=last - first,
         wire=duration[np.arange(len(table)), late],
-        early_ends=int((end.min(axis=1, initial=np.iinfo(np.int64).max) + slack < last).sum()),
+        early_ends=int(early.sum()),
     )
+
+
+def _chosen(table: Table, alignment: Alignment, inside: Sequence[NDArray[np.bool_]]) -> Table:
+    """Two aligned ranks at least, and inside the window on all."""
+    table = np.where(np.array(alignment.aligned)[None, :], table, np.int64(-1))
+    kept: NDArray[np.bool_] = (table >= 0).sum(axis=1) >= 2
+    for r, within in enumerate(inside):
+        here = table[:, r] >= 0
+        kept[here] &= within[table[here, r]]
+    return table[kept]
 
 
 def bus_factor(family: str, size: int) -> float | None:
@@ -138,7 +145,7 @@ def _row(
     )
     return CollectiveRow(
         name=family or "collective",
-        group="" if group.startswith("#") else group,
+        group="" if group.startswith("#") else group[:_LONGEST],
         count=len(at),
         bytes=size_bytes if size_bytes >= 0 else None,
         wire_ns=wire,

@@ -50,6 +50,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     lanes: tuple[Lane, ...]
     rows: dict[str, int]
     texts: int
+    digests: dict[str, str]
+    """Of each Parquet file, so that damage is found before anything is computed from it."""
 
 
 class Entry:
@@ -62,11 +64,10 @@ class Entry:
     def trace(self, path: Path) -> Trace | None:
         """The trace, its tables read when they are asked for; None where a file is damaged."""
         try:
+            if any(_digest(self.folder / f) != sum_ for f, sum_ in self._kept.digests.items()):
+                return None
             texts = self._column("texts", self._kept.texts, "text").tolist()
-            missing = [t for t, n in self._kept.rows.items() if n and not self._file(t).exists()]
-        except Exception:  # duckdb has no common base for what a damaged file can raise
-            return None
-        if missing or len(texts) != self._kept.texts:
+        except OSError:
             return None
         origin = msgspec.structs.replace(self._kept.origin, path=str(path), from_cache=True)
         return Trace(origin, self._kept.metadata, texts, self._kept.lanes, self._table)
@@ -150,6 +151,7 @@ def _store(trace: Trace, path: Path, home: Path) -> Entry:
         lanes=trace.lanes,
         rows={name: len(table) for name, table in tables.items()},
         texts=len(trace.texts),
+        digests={},
     )
     target = home / f"{_stem(path)}-{trace.origin.digest[:16]}"
     scratch = Path(tempfile.mkdtemp(dir=home, prefix=".writing-"))
@@ -158,6 +160,8 @@ def _store(trace: Trace, path: Path, home: Path) -> Entry:
             columns = {c: getattr(table, c) for c in table.columns()}
             _copy(columns, scratch / f"{name}.parquet")
         _copy({"text": np.array(trace.texts, object)}, scratch / "texts.parquet")
+        digests = {file.name: _digest(file) for file in scratch.glob("*.parquet")}
+        kept = msgspec.structs.replace(kept, digests=digests)
         (scratch / "trace.json").write_bytes(msgspec.json.encode(kept))
         for old in home.glob(f"{_stem(path)}-*"):
             shutil.rmtree(old, ignore_errors=True)

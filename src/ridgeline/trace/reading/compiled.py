@@ -28,7 +28,7 @@ _TEXTS = ("name", "category", "lane", "shape", "info")
 
 
 class _Columns(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in RAW]  # noqa: RUF012 (ctypes asks for a list)
+    _fields_ = [(name, c_void_p) for name in RAW]
 
 
 class Compiled:
@@ -107,18 +107,39 @@ class Compiled:
         self._c.reader_target(self._reader, byref(columns), CAPACITY, rows)
 
 
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The scanner, built if need be; None where this machine cannot."""
+def library(build: bool = True) -> ctypes.CDLL | None:
+    """The scanner; None where this machine has none. `build`: make it if it is not there yet."""
     if os.environ.get("RIDGELINE_SCANNER", "") == "off" or sys.byteorder != "little":
         return None
+    found = _opened()
+    return _opened_or_built() if found is None and build else found
+
+
+def _opened() -> ctypes.CDLL | None:
     try:
-        return _typed(ctypes.CDLL(str(_built())))
+        return _loaded(_place())
+    except (OSError, AttributeError):
+        return None
+
+
+@functools.cache
+def _opened_or_built() -> ctypes.CDLL | None:
+    """Tried once a process: a compiler that fails takes its time."""
+    try:
+        return _loaded(_built())
     except (OSError, subprocess.SubprocessError, AttributeError):
         return None
 
 
-def _built() -> Path:
+@functools.cache
+def _loaded(path: Path) -> ctypes.CDLL:
+    if path.stat().st_uid != os.getuid():
+        raise OSError("somebody else's")
+    return _typed(ctypes.CDLL(str(path)))
+
+
+@functools.cache
+def _place() -> Path:
     from ridgeline.machine.cache import folder
 
     source = _SOURCE.read_bytes()
@@ -126,15 +147,17 @@ def _built() -> Path:
     tag = hashlib.blake2b(
         source + " ".join((compiler, *_FLAGS, sysconfig.get_platform())).encode(), digest_size=8
     ).hexdigest()
-    home = folder() / "scanner"
-    path = home / f"scanner-{tag}.so"
-    if path.exists() and path.stat().st_uid == os.getuid():
-        return path
+    return folder() / "scanner" / f"scanner-{tag}.so"
+
+
+def _built() -> Path:
+    path = _place()
+    home = path.parent
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         made = Path(scratch) / "scanner.so"
         subprocess.run(
-            [compiler, *_FLAGS, "-o", str(made), str(_SOURCE)],
+            [_compiler(), *_FLAGS, "-o", str(made), str(_SOURCE)],
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip
         made.replace(path)  # whole, or not there: two processes may build at once

@@ -20,10 +20,20 @@ LARGEST_VALUE = 1 << 25
 LARGEST_SKIPPED = 1 << 21
 """How far a candidate is followed while looking for the next whole event."""
 
-_SPACE = re.compile(rb"[ \n\r\t]*")
-_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \n\r\t]*:[ \n\r\t]*')
-_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_CANDIDATE = re.compile(rb'\{\s*"|\}\s*\]\s*(?:,\s*"|\}|\Z)')
+LARGEST_PARSED = 1 << 22
+"""Metadata values beyond it are passed over: parsed they take ten times their size."""
+
+MOST_KEYS = 1000
+MOST_REASONS = 100
+
+# Possessive (*+): a string of 32 MB must not leave 32 million points to go back to.
+_SPACE = re.compile(rb"[ \n\r\t]*+")
+_KEY = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \n\r\t]*+:[ \n\r\t]*+', re.DOTALL)
+_EVENTS = re.compile(rb'"traceEvents"\s*+:\s*+\[|\[\s*+(?=\{\s*+")')
+_CANDIDATE = re.compile(rb'\{\s*+"|\}\s*+\]\s*+(?:,\s*+"|\}|\Z)')
+_FIRST_KEY = re.compile(rb'\s*+\{\s*+"([^"\\]{1,32})"')
+_CUT = "was cut off by the end of the file"
+_BETWEEN = "the text between two events was damaged"
 
 
 class Document:
@@ -39,9 +49,15 @@ class Document:
         """Whether there was an array of events at all."""
         self.beside: dict[str, Any] = {}
         self.named: list[Named] = []
+        self.named_count = 0
+        """Of metadata events, also those that name nothing."""
         self.truncated = ""
         self._losses: Counter[tuple[str, bool]] = Counter()
         self._examples: dict[str, str] = {}
+        self._first_key = b""
+        """Of the first event; writers put the same key first in all."""
+        self._end_guessed = False
+        """The end of the events was found by its look, after damage."""
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -56,72 +72,107 @@ class Document:
         if self._text.startswith(b"\xef\xbb\xbf"):
             self._at = 3
         self._skip_space()
-        opening = self._text[self._at : self._at + 1]
+        opening = self._here()
         if opening == b"[":  # Chrome's other form: the array alone
             self._at += 1
             yield from self._events()
         elif opening == b"{":
             self._at += 1
-            yield from self._keys()
+        elif opening and self._find_events():
+            yield from self._events()
+        yield from self._keys(bare=opening == b"[")
         yield self._decoder.take()
+        if self.found:
+            for _ in self._blocks:  # so that the checksum and the digest are the whole file's
+                pass
 
     # ------------------------------------------------------------ the outer object
 
-    def _keys(self) -> Iterator[Chunk]:
+    def _keys(self, bare: bool) -> Iterator[Chunk]:
+        """What stands beside the events; and events that damage has put there."""
+        closed = bare
         while True:
-            self._skip_space()
-            while self._here() == b",":
-                self._at += 1
-                self._skip_space()
-            here = self._here()
-            if here == b"{" and self.found:  # the array's end was damage, not its end
+            here = self._next()
+            if here == b"{" and self.found and (not closed or self._whole_event(self._at)):
                 self._lose("stood after a bracket that closed the events too early", lost=False)
                 yield from self._events()
-                continue
-            if here != b'"':
-                self._end_of_object(here)
+            elif not here:
+                if not closed:
+                    self.truncated = self.truncated or "the document is not closed"
                 return
-            key = self._key()
-            if key == "traceEvents" and self._here() == b"[":
+            elif here == b"}" and not closed:
                 self._at += 1
+                closed = True
+            elif here == b'"' and not closed:
+                if self._entry():
+                    yield from self._events()
+            elif self._end_guessed:
+                self._end_guessed = False
+                self._resume("the end of the events was damaged", lost=False)
                 yield from self._events()
-            elif key is None or not self._value(key):
-                if not self._find_events():
-                    return
+            elif self.found or not self._find_events():
+                if closed:
+                    self._lose("text after the end of the document was not read", lost=False)
+                elif self.found:
+                    self._lose("the metadata after the events is damaged", lost=False)
+                return
+            else:
                 yield from self._events()
 
-    def _end_of_object(self, here: bytes) -> None:
-        if here == b"}":
+    def _next(self) -> bytes:
+        """The next byte that is neither space nor a comma."""
+        self._skip_space()
+        while self._here() == b",":
             self._at += 1
             self._skip_space()
-            here = self._here()
-            if here:
-                self._lose("text after the end of the document was not read", lost=False)
-        elif not here:
-            self.truncated = self.truncated or "the document is not closed"
-        else:
-            self._lose("the metadata after the events is damaged", lost=False)
+        return self._here()
+
+    def _entry(self) -> bool:
+        """One key with its value; True where the reader now stands at the first event."""
+        key = self._key()
+        if key is None:
+            return self._find_events()
+        if self._here() == b"[" and (key == "traceEvents" or self._holds_events(key)):
+            self._at += 1
+            return True
+        if self._value(key):
+            return False
+        if key == "traceEvents":
+            self._resume("the bracket before the events is damaged", lost=False)
+            return True
+        return self._find_events()
+
+    def _holds_events(self, key: str) -> bool:
+        """Whether the array here is one of events, though its key was damaged."""
+        match = _EVENTS.match(self._text, self._at)
+        if self.found or match is None:
+            return False
+        if not self._whole_event(match.end()):
+            return False
+        self._lose(f"the events stand under the key {key[:40]!r}", lost=False)
+        return True
 
     def _key(self) -> str | None:
         """The key that begins here, and the reader at its value."""
         while not (match := _KEY.match(self._text, self._at)) or match.end() == len(self._text):
-            if len(self._text) - self._at > LARGEST_VALUE or not self._more():
+            if len(self._text) - self._at > LARGEST_VALUE or not self._grow():
                 break
         if match is None:
             return None
         self._at = match.end()
-        return match.group(1).decode("utf-8", "replace")
+        return match.group(1)[:1000].decode("utf-8", "replace")
 
     def _value(self, key: str) -> bool:
         """Keep the metadata value that begins here; False where it is damaged or endless."""
         while (end := self._decoder.value_end(self._text, self._at)) == -1:
-            if len(self._text) - self._at > LARGEST_VALUE or not self._more():
+            if len(self._text) - self._at > LARGEST_VALUE or not self._grow():
                 return False
         if end < 0:
             return False
         try:
-            self.beside[key] = parse(self._text[self._at : end])
-        except (ValueError, RecursionError):
+            if len(self.beside) < MOST_KEYS and end - self._at <= LARGEST_PARSED:
+                self.beside[key] = parse(self._text[self._at : end])
+        except (ValueError, RecursionError, ArithmeticError):
             self._lose(f"the metadata value {key[:40]!r} could not be read", lost=False)
         self._at = end
         return True
@@ -129,21 +180,39 @@ class Document:
     def _find_events(self) -> bool:
         """After damaged metadata: look for the events as text."""
         searched = 0
-        self._lose("the metadata around the events is damaged", lost=False)
-        while not (match := _EVENTS.search(self._text, self._at)):
-            searched += len(self._text)
-            self._at = max(self._at, len(self._text) - 64)
-            if (searched > LARGEST_VALUE and not self.found) or not self._more():
-                self.truncated = self.truncated or "the document is not closed"
-                return False
-        self._at = match.end()
-        return True
+        at = self._at
+        while True:
+            match = _EVENTS.search(self._text, at)
+            if match is None:
+                searched += len(self._text) - self._at
+                self._at = max(at, len(self._text) - 64)
+                if (searched > LARGEST_VALUE and not self.found) or not self._more():
+                    break
+                at = self._at
+            elif match.group().startswith(b'"'):
+                self._at = match.end()
+                self._lose("the metadata around the events is damaged", lost=False)
+                return True
+            else:
+                self._at = match.start()
+                if self._whole_event(match.end()):
+                    self._at += match.end() - match.start()
+                    self._lose("the metadata around the events is damaged", lost=False)
+                    return True
+                at = self._at + 1
+        if self.found:
+            self._lose("the metadata after the events is damaged", lost=False)
+        self.truncated = self.truncated or "the document is not closed"
+        self._at = len(self._text)
+        return False
 
     # ------------------------------------------------------------ the events
 
     def _events(self) -> Iterator[Chunk]:
         self.found = True
         self._decoder.wants_comma(False)
+        if first := _FIRST_KEY.match(self._text, self._at):
+            self._first_key = self._first_key or first.group(1)
         while True:
             stop, self._at = self._decoder.scan(self._text, self._at, self._last)
             if stop is Stop.END:
@@ -155,24 +224,18 @@ class Document:
                     "the trace holds more distinct texts (2 GiB) than any real one: it was not read"
                 )
             elif stop is Stop.MORE:
-                if not self._more() or len(self._text) > LARGEST_VALUE:
-                    if self._last and self._cut_short():
+                if len(self._text) - self._at > LARGEST_VALUE:
+                    self._resume("is longer than 32 MiB")
+                elif not self._grow():
+                    if not self._text[self._at :].strip(b" \n\r\t,"):
+                        self.truncated = self.truncated or "the events break off"
+                        self._at = len(self._text)
                         return
-                    if len(self._text) > LARGEST_VALUE:
-                        self._resume("is longer than 32 MiB")
+                    self._resume("is damaged", at_end=_CUT)
             elif stop is Stop.JUNK:
                 self._bridge()
             else:
                 yield from self._odd()
-
-    def _cut_short(self) -> bool:
-        """The text is over before the events are."""
-        rest = self._text[self._at :].strip(b" \n\r\t,")
-        self.truncated = "the events break off" + (" inside one" if rest else "")
-        if rest:
-            self._lose("was cut off by the end of the file", example=rest)
-        self._at = len(self._text)
-        return True
 
     def _odd(self) -> Iterator[Chunk]:
         """One event the decoder was not sure of."""
@@ -180,11 +243,16 @@ class Document:
             if len(self._text) - self._at > LARGEST_VALUE:
                 self._resume("is longer than 32 MiB")
                 return
-            if not self._more():
-                self._resume("is damaged")
+            if not self._grow():
+                self._resume("is damaged", at_end=_CUT)
                 return
         if end < 0:
-            self._resume("is damaged")
+            if self._here() == b",":  # one too many
+                self._lose(_BETWEEN, lost=False)
+                self._at += 1
+                self._decoder.wants_comma(False)
+            else:
+                self._resume("is damaged")
             return
         text = self._text[self._at : end]
         try:
@@ -200,7 +268,9 @@ class Document:
         elif isinstance(meant, Flow):
             self._decoder.flows += 1
         elif isinstance(meant, Named):
-            self.named.append(meant)
+            self.named_count += 1
+            if meant.what in ("process_name", "process_labels", "thread_name"):
+                self.named.append(meant)
         else:
             self._lose(meant.reason, example=text)
         self._at = end
@@ -210,44 +280,55 @@ class Document:
         """No comma where one belongs: go on at the next event if it is right here."""
         self._skip_space()
         near = _CANDIDATE.search(self._text, self._at, self._at + 64)
-        if near and self._is_event(near.start()):
-            self._lose("the text between two events was damaged", lost=False)
-            self._at = near.start()
+        ahead = near.start() - self._at if near else 0
+        if near and self._whole_event(near.start()):
+            self._lose(_BETWEEN, lost=False)
+            self._at += ahead
             self._decoder.wants_comma(False)
             return
-        self._resume("the text between two events was damaged", lost=False)
+        self._resume(_BETWEEN, lost=False)
 
-    def _resume(self, reason: str, lost: bool = True) -> None:
-        """Give up what stands here and go on at the next thing that is an event."""
-        self._lose(reason, lost=lost, example=self._text[self._at : self._at + 200])
-        at = self._at + 1
+    def _resume(self, reason: str, lost: bool = True, at_end: str = "") -> None:
+        """Give up what stands here and go on at the next thing that is an event.
+
+        Damaged events passed over on the way are counted by the key they begin with.
+        """
+        example = self._text[self._at : self._at + 200]
+        self._at += 1
         while True:
-            match = _CANDIDATE.search(self._text, at)
+            match = _CANDIDATE.search(self._text, self._at)
+            if match is None or (match.group().startswith(b"}") and match.end() == len(self._text)):
+                self._at = match.start() if match else max(self._at, len(self._text) - 4096)
+                if self._more():
+                    continue
             if match is None:
-                self._at = max(at, len(self._text) - 4096)
-                if not self._more():
-                    self._at = len(self._text)
-                    return
-                at = 0
-            elif match.group().startswith(b"}"):  # the array's end
-                self._at = self._text.index(b"]", match.start())
+                self._at = len(self._text)
+                if at_end:
+                    self.truncated = self.truncated or "the events break off inside one"
+                self._lose(at_end or reason, lost=lost, example=example)
                 return
-            elif self._is_event(match.start()):
-                self._at = match.start()
+            self._at = match.start()
+            if match.group().startswith(b"}"):
+                self._at = self._text.index(b"]", self._at)
+                self._end_guessed = True
+                self._lose(reason, lost=lost, example=example)
+                return
+            if self._whole_event(self._at):
                 self._decoder.wants_comma(False)
+                self._lose(reason, lost=lost, example=example)
                 return
-            elif self._goes_on(match.start()) and self._more():
-                at = 0
-            else:
-                at = match.start() + 1
+            first = _FIRST_KEY.match(self._text, self._at)
+            if first and first.group(1) == self._first_key:
+                self._lose("is damaged", example=self._text[self._at : self._at + 200])
+            self._at += 1
 
-    def _goes_on(self, at: int) -> bool:
-        """Whether the value there may only lack the next block; the reader is moved to it."""
-        short = len(self._text) - at < LARGEST_SKIPPED
-        if not short or self._decoder.value_end(self._text, at) != -1:
-            return False
-        self._at = at
-        return True
+    def _whole_event(self, at: int) -> bool:
+        """Whether an event begins at `at`, which may need more text; the reader stays put."""
+        ahead = at - self._at
+        while self._decoder.value_end(self._text, self._at + ahead) == -1:
+            if len(self._text) - self._at > LARGEST_SKIPPED or not self._more():
+                break
+        return self._is_event(self._at + ahead)
 
     def _is_event(self, at: int) -> bool:
         end = self._decoder.value_end(self._text, at)
@@ -271,6 +352,15 @@ class Document:
         self._at = 0
         return True
 
+    def _grow(self) -> bool:
+        """At least twice the text there was, so that a long value is not gone through often."""
+        before = len(self._text) - self._at
+        if not self._more():
+            return False
+        while len(self._text) < 2 * before and self._more():
+            pass
+        return True
+
     def _here(self) -> bytes:
         """The next byte; b"" at the end of the file."""
         while self._at >= len(self._text):
@@ -287,6 +377,8 @@ class Document:
                 return
 
     def _lose(self, reason: str, *, lost: bool = True, example: bytes = b"") -> None:
+        if (reason, lost) not in self._losses and len(self._losses) >= MOST_REASONS:
+            reason = "for other reasons"
         self._losses[reason, lost] += 1
         if example and reason not in self._examples:
             self._examples[reason] = example[:120].decode("utf-8", "replace")

@@ -5,15 +5,17 @@ The fast decoders hand every event they are not sure of to `interpret`. It keeps
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
 from msgspec import Struct
 
-LONGEST_TEXT = 65_000
+LONGEST_TEXT = 65_536
 """A name, stack or list of inputs longer than this is cut; a real one has a few kB."""
-LATEST_US = 9_000_000_000_000_000
+LATEST_US = 3_000_000_000_000_000
+"""The year 2065. Starts and durations within it can be added and spanned in 64-bit nanoseconds."""
 WIDE = 2**62
 NARROW = 2**31 - 1
 
@@ -89,7 +91,10 @@ def parse(text: bytes) -> Any:
 
     Raises ValueError or RecursionError where it is not JSON at all.
     """
-    return json.loads(text.decode("utf-8", "replace"), strict=False, parse_float=Decimal)
+    value = json.loads(
+        text.decode("utf-8", "replace"), strict=False, parse_float=Decimal, parse_int=_integer
+    )
+    return _printable(value) if _SURROGATE in text.lower() else value
 
 
 def interpret(event: Any) -> Row | Flow | Named | Unusable:
@@ -102,7 +107,7 @@ def interpret(event: Any) -> Row | Flow | Named | Unusable:
         return Flow()
     args, repairs = _args(event)
     if phase == "M":
-        what, pid, tid = (_token(event.get(key)) for key in ("name", "pid", "tid"))
+        what, pid, tid = (token(event.get(key)) for key in ("name", "pid", "tid"))
         return Named(what=what.strip('"'), pid=pid, tid=tid, args=dict(args))
     if phase not in ("X", "i", "I", "C"):
         return Unusable(f"has a phase this does not read ({phase[:8]!r})")
@@ -122,7 +127,7 @@ def interpret(event: Any) -> Row | Flow | Named | Unusable:
         numbers={"ts": ts, "dur": dur, **_numbers(args)},
         name=raw(name),
         category=raw(category) if isinstance(category, str) else None,
-        lane=f"{_token(event.get('pid'))}\n{_token(event.get('tid'))}".encode(),
+        lane=f"{token(event.get('pid'))}\n{token(event.get('tid'))}".encode(),
         shape=_group(args, SHAPE),
         info=_group(args, INFO),
         repairs=tuple(repairs),
@@ -135,9 +140,13 @@ def nanoseconds(value: Any) -> int | None:
         return None
     try:
         micros = Decimal(value)
-        if not micros.is_finite() or abs(micros) > LATEST_US:
+        if not micros.is_finite() or micros.copy_abs() > LATEST_US:
             return None
-        return int((micros * 1000).to_integral_value(ROUND_HALF_UP))
+        # by hand: multiplying would round to 28 digits first
+        sign, digits, exponent = micros.as_tuple()
+        assert isinstance(exponent, int)
+        nanos = Decimal((sign, digits, exponent + 3))
+        return int(nanos.to_integral_value(ROUND_HALF_UP))
     except (InvalidOperation, ValueError, OverflowError):
         return None
 
@@ -147,6 +156,25 @@ def raw(text: str) -> bytes:
     if len(text) > LONGEST_TEXT:
         text = text[:LONGEST_TEXT] + "…"
     return json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
+
+
+def _integer(text: str) -> int | Decimal:
+    """Python refuses to read an int of 4300 digits; as a decimal it is merely too large."""
+    return int(text) if len(text) < sys.int_info.default_max_str_digits else Decimal(text)
+
+
+_SURROGATE = b"\\ud"
+"""Half a character, as \\ud800 without its other half: it can be held but never printed."""
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return value
 
 
 def _args(event: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -181,7 +209,7 @@ def _whole(value: Any) -> int | None:
     return None
 
 
-def _token(value: Any) -> str:
+def token(value: Any) -> str:
     """A pid or tid as raw JSON: 3113 or "stream 7"."""
     if isinstance(value, str):
         return json.dumps(value[:200], ensure_ascii=False)
@@ -197,7 +225,7 @@ def _group(args: Mapping[str, Any], keys: frozenset[str]) -> bytes | None:
     parts = []
     room = LONGEST_TEXT
     for key, value in kept.items():
-        text = json.dumps(value, ensure_ascii=False, default=float)
+        text = json.dumps(value, ensure_ascii=False, default=float, separators=(",", ":"))
         if len(text) > room:
             text = json.dumps(f"{text[:200]}… ({len(text)} characters)", ensure_ascii=False)
         room -= len(text)

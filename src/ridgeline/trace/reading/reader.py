@@ -9,6 +9,7 @@ from ridgeline.trace.reading import compiled
 from ridgeline.trace.reading.decoder import Decoder
 from ridgeline.trace.reading.document import Document
 from ridgeline.trace.reading.metadata import metadata_of
+from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.reading.source import Source
 from ridgeline.trace.reading.tables import Builder, Texts
 from ridgeline.trace.trace import Origin, Trace
@@ -31,7 +32,7 @@ def parse(path: Path) -> Trace:
         path=str(path),
         compression=source.compression,
         text_bytes=source.text_bytes,
-        events=builder.rows + decoder.flows + len(document.named),
+        events=builder.rows + decoder.flows + document.named_count,
         flows=decoder.flows,
         truncated=source.truncated or document.truncated,
         unverified=source.unverified,
@@ -48,11 +49,17 @@ def parse(path: Path) -> Trace:
     )
 
 
+SMALL = 4 << 20
+"""A file below this is read before a compiler would have finished: nothing is built for it."""
+
+
 def _decoder(path: Path) -> Decoder:
-    library = compiled.library()
-    if library is None:
-        raise NotImplementedError
-    return compiled.Compiled(library)
+    try:
+        small = path.stat().st_size < SMALL
+    except (OSError, ValueError):
+        small = True  # the source says what is wrong with it
+    library = compiled.library(build=not small)
+    return Portable() if library is None else compiled.Compiled(library)
 
 
 def _not_a_trace(path: Path, source: Source, document: Document) -> tuple[str, str]:

@@ -14,6 +14,8 @@
 #endif
 
 #define DEPTH 64
+#define LATEST_US 3000000000000000ll
+#define LONGEST_TEXT 65536
 #define SCRATCH 65536
 #define ARENA_LIMIT ((size_t)1 << 31)
 
@@ -316,7 +318,7 @@ static const uint8_t *time_ns(Text *t, const uint8_t *p, int64_t *out) {
     if (p >= end) return fail(t, SHORT);
     for (first = p; p < end && is_digit(*p) && p - first < 16; p++) micros = micros * 10 + *p - '0';
     if (p == first || (*first == '0' && p - first > 1)) return fail(t, UNSURE);
-    if (micros > 9000000000000000ll) return fail(t, UNSURE);
+    if (micros >= LATEST_US) return fail(t, UNSURE);
     if (p < end && *p == '.') {
         int64_t scale = 100;
         first = ++p;
@@ -347,7 +349,7 @@ static const uint8_t *integer(Text *t, const uint8_t *p, int64_t *out, int64_t l
     if (p >= end) return fail(t, SHORT);
     if (quoted ? *p != '"' : !ends_number(*p)) {
         if (!quoted || p != first) return fail(t, UNSURE);
-        return value(t, start, DEPTH); /* a word where a number was expected */
+        return value(t, start, 1); /* a word where a number was expected */
     }
     if (p == first || (*first == '0' && p - first > 1)) return fail(t, UNSURE);
     if (negative) found = -found;
@@ -360,15 +362,16 @@ typedef struct {
     int64_t ts, dur, correlation, external, frame, parent, sequence, bytes, allocated, reserved,
         graph_node;
     int64_t device, stream, module, graph, forward_thread, device_type;
-    uint32_t shape, info;
-    int has_ts, has_dur;
+    uint32_t shape, info, seen;
 } Row;
 
 static const uint8_t *keep(Text *t, const uint8_t *key, size_t length, const uint8_t *p,
                            uint8_t *scratch, uint32_t *used) {
-    const uint8_t *stop = value(t, p, DEPTH);
+    const uint8_t *stop = value(t, p, DEPTH - 2);
     if (!stop) return NULL;
     size_t size = (size_t)(stop - p);
+    for (const uint8_t *b = p; (b = memchr(b, '\\', (size_t)(stop - b))); b += 2)
+        if (b[1] == 'u' && (b[2] == 'd' || b[2] == 'D')) return fail(t, UNSURE);
     if (*used + length + size + 4 > SCRATCH) return fail(t, UNSURE);
     uint8_t *to = scratch + *used;
     if (*used) *to++ = ',';
@@ -385,27 +388,37 @@ static const uint8_t *keep(Text *t, const uint8_t *key, size_t length, const uin
 #define IS(word) (length == sizeof(word) - 1 && !memcmp(key, word, sizeof(word) - 1))
 #define WIDE INT64_MIN / 2, INT64_MAX / 2
 #define NARROW -2147483647ll, 2147483647ll
+/* A key that comes twice is for Python to decide: the last counts, even if it is null. */
+#define NUMBER(bit, word, column, range)                       \
+    if (IS(word)) {                                            \
+        if (row->seen >> bit & 1) return fail(t, UNSURE);      \
+        row->seen |= 1u << bit;                                \
+        return integer(t, p, &row->column, range);             \
+    }
 
 static const uint8_t *argument(Text *t, Reader *r, Row *row, const uint8_t *key, size_t length,
                                const uint8_t *p) {
-    if (IS("External id") || IS("external id")) return integer(t, p, &row->external, WIDE);
-    if (IS("correlation")) return integer(t, p, &row->correlation, WIDE);
-    if (IS("device") || IS("Device Id")) return integer(t, p, &row->device, NARROW);
-    if (IS("stream")) return integer(t, p, &row->stream, NARROW);
-    if (IS("bytes") || IS("Bytes")) return integer(t, p, &row->bytes, WIDE);
-    if (IS("Sequence number")) return integer(t, p, &row->sequence, WIDE);
-    if (IS("Fwd thread id")) return integer(t, p, &row->forward_thread, NARROW);
-    if (IS("Python id")) return integer(t, p, &row->frame, WIDE);
-    if (IS("Python parent id")) return integer(t, p, &row->parent, WIDE);
-    if (IS("Python module id")) return integer(t, p, &row->module, NARROW);
-    if (IS("Total Allocated")) return integer(t, p, &row->allocated, WIDE);
-    if (IS("Total Reserved")) return integer(t, p, &row->reserved, WIDE);
-    if (IS("Device Type")) return integer(t, p, &row->device_type, NARROW);
-    if (IS("graph id")) return integer(t, p, &row->graph, NARROW);
-    if (IS("graph node id")) return integer(t, p, &row->graph_node, WIDE);
+    NUMBER(0, "External id", external, WIDE)
+    NUMBER(1, "external id", external, WIDE)
+    NUMBER(2, "correlation", correlation, WIDE)
+    NUMBER(3, "device", device, NARROW)
+    NUMBER(4, "Device Id", device, NARROW)
+    NUMBER(5, "stream", stream, NARROW)
+    NUMBER(6, "bytes", bytes, WIDE)
+    NUMBER(7, "Bytes", bytes, WIDE)
+    NUMBER(8, "Sequence number", sequence, WIDE)
+    NUMBER(9, "Fwd thread id", forward_thread, NARROW)
+    NUMBER(10, "Python id", frame, WIDE)
+    NUMBER(11, "Python parent id", parent, WIDE)
+    NUMBER(12, "Python module id", module, NARROW)
+    NUMBER(13, "Total Allocated", allocated, WIDE)
+    NUMBER(14, "Total Reserved", reserved, WIDE)
+    NUMBER(15, "Device Type", device_type, NARROW)
+    NUMBER(16, "graph id", graph, NARROW)
+    NUMBER(17, "graph node id", graph_node, WIDE)
     if (IS("Input Dims") || IS("Input type") || IS("Concrete Inputs") || IS("Input Strides"))
         return keep(t, key, length, p, r->shape, &row->shape);
-    /* INFO in columns.py: the same list */
+    /* INFO in lenient.py: the same list */
     if (IS("grid") || IS("block") || IS("est. achieved occupancy %") || IS("Collective name") ||
         IS("dtype") || IS("In msg nelems") || IS("Out msg nelems") || IS("In split size") ||
         IS("Out split size") || IS("Group size") || IS("Process Group Name") ||
@@ -415,7 +428,7 @@ static const uint8_t *argument(Text *t, Reader *r, Row *row, const uint8_t *key,
         IS("wait_on_cuda_event_record_corr_id") || IS("kernel_backend") || IS("kernel_file") ||
         IS("kind") || IS("Call stack") || IS("Module Hierarchy"))
         return keep(t, key, length, p, r->info, &row->info);
-    return value(t, p, DEPTH);
+    return value(t, p, DEPTH - 2);
 }
 
 static const uint8_t *arguments(Text *t, Reader *r, Row *row, const uint8_t *p) {
@@ -459,16 +472,27 @@ static const uint8_t *text_span(Text *t, const uint8_t *p, Span *out) {
     if (*p != '"') return fail(t, UNSURE);
     const uint8_t *stop = string(t, p + 1, &escaped);
     if (!stop) return NULL;
+    if (stop - p > LONGEST_TEXT) return fail(t, UNSURE);
     *out = (Span){p + 1, (size_t)(stop - p - 1)};
     return stop + 1;
 }
 
-/* pid and tid as they stand: a number or a string, quotes on. */
+/* pid and tid as they stand: a whole number, or a short plain string with its quotes on. */
 static const uint8_t *token(Text *t, const uint8_t *p, Span *out) {
-    if (p < t->end && *p != '"' && *p != '-' && !is_digit(*p)) return fail(t, UNSURE);
-    const uint8_t *stop = value(t, p, 1);
-    if (stop) *out = (Span){p, (size_t)(stop - p)};
-    return stop;
+    const uint8_t *first = p;
+    if (p < t->end && *p == '"') {
+        for (p++; p < t->end && *p != '"'; p++)
+            if (*p < ' ' || *p > '~' || *p == '\\' || p - first > 200) return fail(t, UNSURE);
+        if (p >= t->end) return fail(t, SHORT);
+        p++;
+    } else {
+        int64_t ignored = 0;
+        if (p < t->end && *p == 'n') return fail(t, UNSURE);
+        if (!(p = integer(t, p, &ignored, WIDE))) return NULL;
+        if (*first == '-' && !ignored) return fail(t, UNSURE);
+    }
+    *out = (Span){first, (size_t)(p - first)};
+    return p;
 }
 
 static int32_t lane_code(Reader *r, Span pid, Span tid) {
@@ -525,13 +549,22 @@ static int store(Reader *r, const Row *row, uint8_t phase, Span name, Span categ
     return FINE;
 }
 
+enum { TS = 1, DUR = 2, PH = 4, NAME = 8, CAT = 16, PID = 32, TID = 64, ARGS = 128 };
+
+/* Notes that a key was met; a second time it is not this scanner's to judge. */
+static int once(Text *t, uint32_t *seen, uint32_t key) {
+    if (*seen & key) return fail(t, UNSURE) != NULL;
+    *seen |= key;
+    return 1;
+}
+
 static const uint8_t *event(Text *t, Reader *r, const uint8_t *p) {
     Row row;
+    uint32_t seen = 0;
     Span name = {0}, category = {0}, phase = {0}, pid = {0}, tid = {0};
     memset(&row, 0xFF, sizeof row); /* every number -1: absent */
-    row.shape = row.info = 0;
+    row.shape = row.info = row.seen = 0;
     row.bytes = 0;
-    row.has_ts = row.has_dur = 0;
     p = space(p + 1, t->end);
     if (p >= t->end) return fail(t, SHORT);
     if (*p == '}') return fail(t, UNSURE);
@@ -546,15 +579,15 @@ static const uint8_t *event(Text *t, Reader *r, const uint8_t *p) {
         if (p >= t->end) return fail(t, SHORT);
         if (*p != ':') return fail(t, BAD);
         p = space(p + 1, t->end);
-        if (IS("ts")) p = time_ns(t, p, &row.ts), row.has_ts = 1;
-        else if (IS("dur")) p = time_ns(t, p, &row.dur), row.has_dur = 1;
-        else if (IS("ph")) p = text_span(t, p, &phase);
-        else if (IS("name")) p = text_span(t, p, &name);
-        else if (IS("cat")) p = text_span(t, p, &category);
-        else if (IS("pid")) p = token(t, p, &pid);
-        else if (IS("tid")) p = token(t, p, &tid);
-        else if (IS("args")) p = arguments(t, r, &row, p);
-        else p = value(t, p, DEPTH);
+        if (IS("ts")) p = once(t, &seen, TS) ? time_ns(t, p, &row.ts) : NULL;
+        else if (IS("dur")) p = once(t, &seen, DUR) ? time_ns(t, p, &row.dur) : NULL;
+        else if (IS("ph")) p = once(t, &seen, PH) ? text_span(t, p, &phase) : NULL;
+        else if (IS("name")) p = once(t, &seen, NAME) ? text_span(t, p, &name) : NULL;
+        else if (IS("cat")) p = once(t, &seen, CAT) ? text_span(t, p, &category) : NULL;
+        else if (IS("pid")) p = once(t, &seen, PID) ? token(t, p, &pid) : NULL;
+        else if (IS("tid")) p = once(t, &seen, TID) ? token(t, p, &tid) : NULL;
+        else if (IS("args")) p = once(t, &seen, ARGS) ? arguments(t, r, &row, p) : NULL;
+        else p = value(t, p, DEPTH - 1);
         if (!p) return NULL;
         p = space(p, t->end);
         if (p >= t->end) return fail(t, SHORT);
@@ -569,7 +602,7 @@ static const uint8_t *event(Text *t, Reader *r, const uint8_t *p) {
         r->flows++;
         return p + 1;
     case 'X':
-        if (!row.has_dur || row.dur < 0) return fail(t, UNSURE);
+        if (!(seen & DUR) || row.dur < 0) return fail(t, UNSURE);
         break;
     case 'i': case 'I':
         row.dur = 0;
@@ -577,7 +610,7 @@ static const uint8_t *event(Text *t, Reader *r, const uint8_t *p) {
     default:
         return fail(t, UNSURE);
     }
-    if (!row.has_ts || !name.at || !pid.at || !tid.at) return fail(t, UNSURE);
+    if (!(seen & TS) || !name.at || !pid.at || !tid.at) return fail(t, UNSURE);
     int stored = store(r, &row, *phase.at, name, category, pid, tid);
     return stored == FINE ? p + 1 : fail(t, stored);
 }

@@ -27,6 +27,8 @@ _FOREIGN = {
     b"\xfd7zXZ": "packed with xz, which this does not read: unpack it first",
     b"SQLite format 3": "an SQLite database (an Nsight Systems export?), not a PyTorch trace",
     b"\x80\x02": "a pickle, not a trace; a memory snapshot has no times in it",
+    b"\x80\x03": "a pickle, not a trace; a memory snapshot has no times in it",
+    b"\x80\x05": "a pickle, not a trace; a memory snapshot has no times in it",
     b"\x80\x04": "a pickle, not a trace; a memory snapshot has no times in it",
     b"PAR1": "a Parquet file; give the trace it was made from",
     b"%PDF": "a PDF, not a trace",
@@ -55,12 +57,13 @@ class Source:
         """The text; unpacked in a second thread where there is enough of it to matter."""
         try:
             large = self.path.stat().st_size > 4 * BLOCK
-            blocks = self._unpacked()
+            blocks = _gathered(self._unpacked())
             for block in _ahead(blocks) if large else blocks:
                 self.text_bytes += len(block)
                 yield block
-        except OSError as error:
-            raise RidgelineError(f"{self.path}: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or str(error)
+            raise RidgelineError(f"{self.path}: {what}") from error
 
     def _unpacked(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
@@ -90,59 +93,86 @@ class Source:
         self._digest.update(block)
 
     def _gzip(self, packed: Iterator[bytes]) -> Iterator[bytes]:
-        """Member after member; the checksum at each end is zlib's to check."""
-        unpacker = _gzip_unpacker()
+        """Member after member; the checksum at each end is the unpacker's to check."""
+        unpacker: Any = None
         made = 0
-        finished = False
-        for block in packed:
-            rest = block
-            while rest:
-                if finished:
-                    if not rest.startswith(b"\x1f\x8b"):
-                        return  # padding after the last member, as tape and some writers leave
-                    unpacker = _gzip_unpacker()
-                    finished = False
-                try:
+        try:
+            for block in packed:
+                rest = block
+                while rest:
+                    if unpacker is None:
+                        rest = rest.lstrip(b"\0")  # padding, as tape and some writers leave
+                        if not rest:
+                            break
+                        unpacker = _gzip_unpacker()
                     text = unpacker.decompress(rest, BLOCK)
-                except _errors() as error:
-                    self._stop("gzip", str(error))
-                    return
+                    made += len(text)
+                    self._guard(made)
+                    if text:
+                        yield text
+                    rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+                    unpacker = None if unpacker.eof else unpacker
+            while unpacker is not None and (text := unpacker.decompress(b"", BLOCK)):
                 made += len(text)
-                self._guard(made)
-                if text:
-                    yield text
-                finished = unpacker.eof
-                rest = unpacker.unused_data if finished else unpacker.unconsumed_tail
-        while not finished:  # what the unpacker still holds
-            try:
-                text = unpacker.decompress(unpacker.unconsumed_tail, BLOCK)
-            except _errors() as error:
-                self._stop("gzip", str(error))
-                return
-            if not text:
-                break
-            yield text
-            finished = unpacker.eof
-        if not finished:
+                yield text
+        except _errors():
+            yield from self._gzip_again(made)
+            return
+        if unpacker is not None and not unpacker.eof:
             self.truncated = "the gzip stream ends before its end mark"
             self.unverified = "a truncated gzip stream has no checksum to test"
 
-    def _zstd(self, packed: Iterator[bytes]) -> Iterator[bytes]:
-        import zstandard
+    def _gzip_again(self, skip: int) -> Iterator[bytes]:
+        """From the start, past the `skip` bytes handed out, up to the very byte that is damaged.
 
+        An error takes with it all that its call had unpacked, up to a megabyte; so the standard
+        library's unpacker, which can be copied, repeats the failed call in ever smaller steps.
+        """
         made = 0
-        unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-        finished = False
+        with self.path.open("rb") as file:
+            unpacker = zlib.decompressobj(wbits=31)
+            step = BLOCK
+            rest = b""
+            while rest or (rest := file.read(BLOCK)):
+                before = unpacker.copy()
+                try:
+                    text = unpacker.decompress(rest, step)
+                except zlib.error as error:
+                    if step == 1:
+                        self._stop("gzip", str(error))
+                        return
+                    unpacker, step = before, step >> 5 or 1
+                    continue
+                made += len(text)
+                self._guard(made)
+                if made > skip:
+                    yield text[max(0, len(text) - (made - skip)) :]
+                rest = unpacker.unconsumed_tail
+                if unpacker.eof:
+                    rest = unpacker.unused_data.lstrip(b"\0")
+                    unpacker = zlib.decompressobj(wbits=31)
+        self._stop("gzip", "it could not be unpacked twice alike")
+
+    def _zstd(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise RidgelineError(
+                f"{self.path}: packed with zstd, which needs the zstandard package to be read",
+                "install zstandard, or unpack the file first",
+            ) from error
+        made = 0
+        unpacker: Any = None
         for block in packed:
-            # small pieces: one call unpacks all it is given, and a bomb gives 1000 to 1
-            for start in range(0, len(block), 4096):
-                rest = block[start : start + 4096]
+            # Small pieces: one call unpacks all it is given, a bomb gives 30,000 to 1, and an
+            # error takes with it what its call had unpacked.
+            for start in range(0, len(block), 64):
+                rest = block[start : start + 64]
                 while rest:
-                    if finished:
+                    if unpacker is None:
                         unpacker = zstandard.ZstdDecompressor(
                             max_window_size=1 << 27
                         ).decompressobj()
-                        finished = False
                     try:
                         text = unpacker.decompress(rest)
                     except zstandard.ZstdError as error:
@@ -152,14 +182,14 @@ class Source:
                     self._guard(made)
                     for at in range(0, len(text), BLOCK):
                         yield text[at : at + BLOCK]
-                    finished = unpacker.eof
-                    rest = unpacker.unused_data if finished else b""
-        if not finished:
+                    rest = unpacker.unused_data if unpacker.eof else b""
+                    unpacker = None if unpacker.eof else unpacker
+        if unpacker is not None:
             self.truncated = "the zstd stream ends before its end mark"
             self.unverified = "a truncated zstd stream has no checksum to test"
 
     def _stop(self, packing: str, error: str) -> None:
-        if "data check" in error or "length check" in error or "ISIZE" in error or "CRC" in error:
+        if "data check" in error or "length check" in error or "checksum" in error:
             self.unverified = (
                 f"the {packing} checksum does not match: some bytes are not what was written"
             )
@@ -190,6 +220,20 @@ def _errors() -> tuple[type[Exception], ...]:
     except ImportError:
         return (zlib.error,)
     return (zlib.error, isal_zlib.error)
+
+
+def _gathered(texts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same text in blocks of about one size, however small the pieces."""
+    held: list[bytes] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size >= BLOCK // 2:
+            yield held[0] if len(held) == 1 else b"".join(held)
+            held, size = [], 0
+    if size:
+        yield b"".join(held)
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:

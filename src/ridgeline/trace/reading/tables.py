@@ -49,6 +49,11 @@ _HOME = {
 }
 
 
+def home_of(kind: Kind) -> str:
+    """The table that rows of this kind are in."""
+    return _HOME.get(kind, "others")
+
+
 class Builder:
     """Takes chunks as they come; `finish` gives the tables and the lanes."""
 
@@ -80,7 +85,7 @@ class Builder:
         instants = np.flatnonzero(kinds == Kind.INSTANT)
         if len(instants):
             names, at = np.unique(chunk["name"][instants], return_inverse=True)
-            memory = np.array([texts.raw(int(n)) == b"[memory]" for n in names])[at]
+            memory = np.array([_text(texts.raw(int(n))) == "[memory]" for n in names])[at]
             kinds[instants[memory]] = Kind.MEMORY
         return kinds
 
@@ -88,7 +93,7 @@ class Builder:
         if key not in self._raw_kinds:
             category, phase = key >> 8, chr(key & 0xFF)
             if category >= 0:
-                kind = kind_of(phase, texts.raw(category).decode("utf-8", "replace"))
+                kind = kind_of(phase, _text(texts.raw(category)))
             else:
                 pid = texts.raw(-1 - category).split(b"\n")[0].decode("utf-8", "replace")
                 kind = kind_of(phase, "", pid.strip('"'))
@@ -234,6 +239,7 @@ def _text(raw: bytes) -> str:
     if raw.startswith(b'"'):
         return text  # arguments, which are JSON themselves
     try:
-        return str(json.loads(f'"{text}"', strict=False))
+        told = str(json.loads(f'"{text}"', strict=False))
     except ValueError:
         return text
+    return told.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be printed

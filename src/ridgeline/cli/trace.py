@@ -1,0 +1,283 @@
+"""`ridgeline trace`: where a trace's time went, why the device idled, who was late."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ridgeline.cli.output_options import output_options
+from ridgeline.errors import RidgelineError, UsageError
+
+if TYPE_CHECKING:
+    from ridgeline.cli.trace_output import Wanted
+    from ridgeline.records.trace import TraceStudy
+    from ridgeline.trace.trace import Trace
+
+Say = Callable[[str], None]
+
+ENDINGS = (
+    ".json", ".md", ".csv", ".html", ".parquet", ".speedscope.json", ".perfetto.json",
+    ".perfetto.json.gz",
+)  # fmt: skip
+SQL_ENDINGS = (".json", ".md", ".csv")
+COMPARE_ENDINGS = (".json", ".md", ".csv")
+ONE_TRACE = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
+USUAL_ROWS = 50
+
+EXAMPLES = """\b
+Examples:
+  ridgeline trace run.json.gz                          why the device was idle, what ran
+  ridgeline trace run/                                 a folder of ranks: who was late
+  ridgeline trace run.json --steps 3-5 --full          only these steps, every table
+  ridgeline trace after.json --compare before.json     what got slower, what faster
+  ridgeline trace run.json.gz -o marked.perfetto.json.gz
+                                                       our findings on the timeline
+  ridgeline trace run.json --sql "select name, sum(dur_ns) from kernels group by 1"
+
+\b
+Record a trace that answers most:
+  with torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
+      for batch in loader: step(batch); prof.step()
+  prof.export_chrome_trace("run.json.gz")
+"""
+
+
+@click.command("trace", epilog=EXAMPLES)
+@click.argument("files", nargs=-1, required=True, metavar="FILE… | FOLDER")
+@click.option("--compare", "before", metavar="BEFORE", help="Set this earlier trace beside it.")
+@click.option("--steps", metavar="3-5", help="Only these steps, by the numbers of their marks.")
+@click.option(
+    "--top", type=click.IntRange(min=1, max=100_000), metavar="N", help="Rows of each table."
+)
+@click.option("--full", is_flag=True, help="Every section and every row.")
+@click.option(
+    "--sql",
+    metavar="QUERY",
+    help="Ask it in SQL. Views: events, kernels, device_ops, ops, annotations, calls, frames, "
+    "memory, syncs; times in nanoseconds.",
+)
+@click.option("--no-cache", is_flag=True, help="Neither use nor write the cache beside the trace.")
+@output_options(ENDINGS)
+def command(
+    files: tuple[str, ...],
+    before: str | None,
+    steps: str | None,
+    top: int | None,
+    full: bool,
+    sql: str | None,
+    no_cache: bool,
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Where a trace's time went, why the device idled, and which of your lines did it.
+
+    Reads what torch.profiler's export_chrome_trace writes: JSON, plain, gzip or zstd, of any age,
+    NVIDIA, AMD or CPU only, also when it was cut off. Works offline. Several files are the ranks of
+    one job: then it also says who was late to the collectives, and with what.
+
+    Exit codes: 0 answered; 2 usage; 4 nothing could be read.
+    """
+    from ridgeline.cli.trace_files import trace_files
+    from ridgeline.cli.trace_output import Wanted
+
+    wanted = Wanted(as_json=as_json, output=output, ending=_ending(output, sql, before))
+    with _printable_errors():
+        paths = trace_files(files)
+        earlier = () if before is None else trace_files([before])
+        _refuse(wanted, (*paths, *earlier), len(paths))
+        cache = not no_cache
+        if sql is not None:
+            _answer(paths, sql, cache, quiet, wanted)
+        elif before is not None:
+            with _progress(quiet) as say:
+                both = [_studied(p, steps, None, cache, say)[0] for p in (earlier, paths)]
+            _compare(both[0], both[1], wanted, full)
+        else:
+            with _progress(quiet) as say:
+                found, traces = _studied(paths, steps, top or USUAL_ROWS, cache, say)
+                _export(found, traces, wanted, say)
+            _report(found, wanted, full, top)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Say]:
+    """A file's name is no markup."""
+    from ridgeline.cli.output import progress
+    from ridgeline.report.plain import printable
+
+    with progress(quiet) as say:
+        yield lambda text: say(printable(text).replace("[", "\\["))
+
+
+def _refuse(wanted: "Wanted", inputs: Sequence[Path], traces: int) -> None:
+    """What would be regretted: a trace overwritten by its own report, ranks left out."""
+    output = wanted.output
+    if output is None:
+        return
+    if wanted.ending in ONE_TRACE and traces > 1:
+        raise UsageError(
+            f"-o {output}: made from one trace, and there are {traces}", "name one of them"
+        )
+    if output.exists() and any(output.samefile(path) for path in inputs if path.exists()):
+        raise UsageError(f"-o {output}: this is the trace itself", "give the report another name")
+
+
+def _ending(output: Path | None, sql: str | None, before: str | None) -> str:
+    """The format -o asks for, refused before the work where there is none."""
+    if sql is not None and before is not None:
+        raise UsageError("--sql and --compare cannot be had together")
+    if output is None:
+        return ""
+    allowed = SQL_ENDINGS if sql is not None else COMPARE_ENDINGS if before else ENDINGS
+    name = output.name.lower()
+    found = max((e for e in ENDINGS if name.endswith(e)), key=len, default="")
+    if found not in allowed:
+        raise UsageError(
+            f"-o {output}: no format is known for {found or output.suffix or 'this name'}"
+            f"{' here' if found else ''}",
+            f"end the name in one of: {', '.join(allowed)}",
+        )
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {output.parent}")
+    return found
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Names of files, and what a damaged one holds, end up in sentences too."""
+    try:
+        yield
+    except RidgelineError as error:
+        from ridgeline.report.plain import printable
+
+        error.message = printable(error.message)
+        error.hint = "\n".join(printable(line) for line in error.hint.splitlines())
+        raise
+
+
+def _studied(
+    paths: Sequence[Path], steps: str | None, rows: int | None, cache: bool, say: Say
+) -> "tuple[TraceStudy, tuple[Trace, ...]]":
+    """Of several files those that can be read; a line on stderr for each that cannot."""
+    from ridgeline.trace.study import ALL_ROWS, study
+
+    limit = ALL_ROWS if rows is None else rows
+    try:
+        return study(paths, steps=steps, limit=limit, cache=cache, on_progress=say)
+    except UsageError:
+        raise
+    except RidgelineError:
+        readable = _readable(paths, cache) if len(paths) > 1 else paths
+        if len(readable) == len(paths):
+            raise
+        return study(readable, steps=steps, limit=limit, cache=cache, on_progress=say)
+
+
+def _readable(paths: Sequence[Path], cache: bool) -> list[Path]:
+    from ridgeline.report.plain import printable
+
+    found, first = [], ""
+    for path in paths:
+        try:
+            _opened(path, cache)
+            found.append(path)
+        except RidgelineError as error:
+            first = first or error.message
+            click.echo(f"ridgeline: left out: {printable(error.message)}", err=True)
+    if not found:
+        raise RidgelineError(f"none of the {len(paths)} files could be read", first)
+    return found
+
+
+def _opened(path: Path, cache: bool) -> "Trace":
+    from ridgeline.trace.study import open_trace
+
+    opened = open_trace(path, cache)
+    if opened.writing is not None:
+        opened.writing.join()
+    return opened.trace
+
+
+def _answer(
+    paths: Sequence[Path],
+    sql: str,
+    cache: bool,
+    quiet: bool,
+    wanted: "Wanted",
+) -> None:
+    from ridgeline.cli.trace_output import deliver
+    from ridgeline.report import trace_answer, trace_csv
+    from ridgeline.trace.exports.sql import MOST_ROWS, query
+
+    with _progress(quiet) as say:
+        say("reading")
+        kept = _readable(paths, cache) if len(paths) > 1 else paths
+        traces = [_opened(path, cache) for path in kept]
+        say("asking")
+        columns, rows = query(traces, sql)
+    if len(rows) > MOST_ROWS:
+        click.echo(f"ridgeline: only the first {MOST_ROWS:,} rows were taken", err=True)
+    deliver(
+        lambda: trace_answer.document(columns, rows, MOST_ROWS),
+        wanted,
+        texts={
+            ".md": lambda: trace_answer.markdown(columns, rows),
+            ".csv": lambda: trace_csv.table_csv(columns, rows),
+        },
+        terminal=lambda console: trace_answer.show(columns, rows, console),
+    )
+
+
+def _compare(before: "TraceStudy", after: "TraceStudy", wanted: "Wanted", full: bool) -> None:
+    from ridgeline.cli.trace_output import deliver
+    from ridgeline.report import trace_comparison_text, trace_csv
+    from ridgeline.report.trace_document import comparison_document
+    from ridgeline.trace.differences import differences
+
+    found = differences(before, after)
+    deliver(
+        lambda: comparison_document(found),
+        wanted,
+        texts={
+            ".md": lambda: trace_comparison_text.to_markdown(found),
+            ".csv": lambda: trace_csv.comparison_csv(found),
+        },
+        terminal=lambda console: trace_comparison_text.show(found, console, full=full),
+    )
+
+
+def _export(found: "TraceStudy", traces: "tuple[Trace, ...]", wanted: "Wanted", say: Say) -> None:
+    from ridgeline.cli.trace_output import export
+
+    if wanted.output is not None:
+        say(f"writing {wanted.output.name}")
+        export(found, traces, wanted)
+
+
+def _report(
+    found: "TraceStudy",
+    wanted: "Wanted",
+    full: bool,
+    top: int | None,
+) -> None:
+    from ridgeline.cli.trace_output import deliver
+    from ridgeline.report import trace_csv, trace_html, trace_markdown, trace_terminal
+    from ridgeline.report.trace_document import to_json_document
+
+    deliver(
+        lambda: to_json_document(found),
+        wanted,
+        texts={
+            ".md": lambda: trace_markdown.to_markdown(found),
+            ".csv": lambda: trace_csv.to_csv(found),
+            ".html": lambda: trace_html.to_html(found),
+        },
+        terminal=lambda console: trace_terminal.show(
+            found, console, full=full, most=top, typed=sys.argv[1:]
+        ),
+    )

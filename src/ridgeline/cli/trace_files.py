@@ -1,0 +1,55 @@
+"""Which trace files a person meant: files, folders, and patterns the shell did not expand."""
+
+import glob
+from collections.abc import Iterable
+from pathlib import Path
+
+from ridgeline.errors import RidgelineError
+
+ENDINGS = (".json", ".json.gz", ".json.zst")
+OURS = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
+"""What this command writes: no input to it, beside the traces it was made from."""
+
+
+def trace_files(named: Iterable[str]) -> tuple[Path, ...]:
+    """Each file once, in the order given; those of a folder by name, shorter numbers first."""
+    found: dict[Path, Path] = {}
+    for text in named:
+        for path in _meant(text):
+            found.setdefault(path.absolute(), path)
+    return tuple(found.values())
+
+
+def _meant(text: str) -> list[Path]:
+    path = Path(text)
+    if path.is_dir():
+        inside = sorted((p for p in path.iterdir() if _is_trace(p)), key=lambda p: _order(p.name))
+        if not inside:
+            raise RidgelineError(
+                f"{text}: no trace in this folder",
+                f"traces end in {', '.join(ENDINGS)}",
+            )
+        return inside
+    if path.exists():
+        return [path]
+    if glob.has_magic(text):
+        matched = [Path(p) for p in glob.glob(text, recursive=True) if Path(p).is_file()]
+        if not matched:
+            raise RidgelineError(f"{text}: no file has such a name", "ls shows what is there")
+        return sorted(matched, key=lambda p: _order(str(p)))
+    raise RidgelineError(f"{text}: there is no such file", "give a trace, or a folder of traces")
+
+
+def _is_trace(path: Path) -> bool:
+    name = path.name.lower()
+    return (
+        name.endswith(ENDINGS)
+        and not name.endswith(OURS)
+        and not name.startswith(".")
+        and path.is_file()
+    )
+
+
+def _order(name: str) -> tuple[int, str]:
+    """rank2 before rank10."""
+    return len(name), name

@@ -1,0 +1,72 @@
+"""Where the words of `ridgeline trace` go: a file in the format of its ending, then stdout."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ridgeline.cli.output import PIPE_COLUMNS, write_whole
+from ridgeline.report.plain import json_text, printable
+
+if TYPE_CHECKING:
+    from ridgeline.records.trace import TraceStudy
+    from ridgeline.trace.trace import Trace
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the person asked the words to go."""
+
+    as_json: bool
+    output: Path | None
+    ending: str
+    """Of the output's name; it picks the format."""
+
+
+def deliver(
+    document: Callable[[], dict[str, Any]],
+    wanted: Wanted,
+    *,
+    texts: Mapping[str, Callable[[], str]],
+    terminal: Callable[[Any], None],
+) -> None:
+    """Write the file asked for, then JSON or the human's view to stdout."""
+    output, ending = wanted.output, wanted.ending
+    if output is not None and ending == ".json":
+        write_whole(output, _json(document()) + "\n")
+    elif output is not None and ending in texts:
+        write_whole(output, texts[ending]())
+    if wanted.as_json:
+        click.echo(_json(document()))
+        return
+    from rich.console import Console
+
+    # a pipe has no width: wide enough that few names are cut
+    terminal(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False))
+    if output is not None:
+        click.echo(f"wrote {printable(str(output))}", err=True)
+
+
+def export(study: "TraceStudy", traces: "tuple[Trace, ...]", wanted: Wanted) -> None:
+    """The formats that are made from the events themselves."""
+    output, ending = wanted.output, wanted.ending
+    if output is None:
+        return
+    if ending == ".parquet":
+        from ridgeline.trace.exports.parquet import write_parquet
+
+        write_parquet(traces, output)
+    elif ending == ".speedscope.json":
+        from ridgeline.trace.exports.speedscope import speedscope
+
+        write_whole(output, msgspec.json.encode(speedscope(traces[0], study)).decode())
+    elif ending in (".perfetto.json", ".perfetto.json.gz"):
+        from ridgeline.trace.exports.perfetto import mark
+
+        mark(traces[0], study, output)
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

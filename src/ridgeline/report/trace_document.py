@@ -1,0 +1,354 @@
+"""A trace's report as one JSON document.
+
+Figures are in the unit their name ends with: _ms milliseconds, _us microseconds, _pct percent,
+_bytes, _per_s. null is "not in the trace" or "cannot be believed"; `why` beside it says which.
+Times of events (`at_ms`) count from the start of the window.
+"""
+
+from typing import Any
+
+from ridgeline.records.trace import (
+    Check,
+    DeviceTime,
+    Difference,
+    Gap,
+    IdleCause,
+    KernelRow,
+    MemoryCurve,
+    ModuleRow,
+    OpRow,
+    Place,
+    RankTime,
+    RooflineRow,
+    TraceComparison,
+    TraceStudy,
+    Trust,
+    Window,
+)
+from ridgeline.report.trace_headline import together
+
+SCHEMA = "ridgeline.trace/1"
+COMPARISON_SCHEMA = "ridgeline.trace-comparison/1"
+
+
+def to_json_document(study: TraceStudy) -> dict[str, Any]:
+    found = {
+        "schema": SCHEMA,
+        "files": list(study.files),
+        "label": study.label,
+        "events": study.events,
+        "torch": study.torch or None,
+        "verdict": study.verdict,
+        "window": _window(study.window),
+        "validation": [_check(c) for c in study.validation],
+        "device": _device_together(study),
+        "devices": [_device(d, study.window) for d in study.devices],
+        "idle": {
+            "ms": ms(study.idle.total_ns), "gaps": study.idle.gaps, **_trust(study.idle.trust)
+        },
+        "idle_causes": [_cause(c) for c in study.idle.causes],
+        "gaps": [_gap(g, study.window) for g in study.idle.top],
+        "gap_lengths": [
+            {"up_to_ms": ms(most), "gaps": count, "ms": ms(ns)}
+            for most, count, ns in study.idle.histogram
+        ],
+        **_work(study),
+        "launch": _launch(study),
+        "overlap": _overlap(study),
+        "phases": [
+            {"phase": p.phase, "host_ms": ms(p.host_ns), "device_ms": ms(p.device_ns),
+             "share_pct": pct(p.share)}
+            for p in study.phases
+        ],
+        "memory": [_memory(m, study.window) for m in study.memory],
+        "critical_path": _critical_path(study),
+        **_ranks(study),
+        "missing": list(study.missing),
+    }  # fmt: skip
+    return _clean(found)  # type: ignore[no-any-return]
+
+
+def comparison_document(c: TraceComparison) -> dict[str, Any]:
+    found = {
+        "schema": COMPARISON_SCHEMA,
+        "before": c.before,
+        "after": c.after,
+        "per": c.per,
+        "verdict": c.verdict,
+        "before_ms": c.before_ns / 1e6,
+        "after_ms": c.after_ns / 1e6,
+        "change_ms": (c.after_ns - c.before_ns) / 1e6,
+        "validation": [_check(check) for check in c.validation],
+        "differences": [_difference(d) for d in c.differences],
+        "note": c.note,
+    }
+    return _clean(found)  # type: ignore[no-any-return]
+
+
+def ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def us(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e3
+
+
+def pct(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _window(w: Window) -> dict[str, Any]:
+    return {"start_ms": ms(w.start_ns), "end_ms": ms(w.end_ns), "ms": ms(w.ns), "basis": w.basis,
+            "steps": w.steps, "note": w.note}  # fmt: skip
+
+
+def _check(c: Check) -> dict[str, Any]:
+    return {"id": c.id, "severity": c.severity, "claim": c.claim, "count": c.count,
+            "affects": list(c.affects)}  # fmt: skip
+
+
+def _trust(t: Trust) -> dict[str, Any]:
+    return {"confidence": t.confidence, "why": t.why}
+
+
+def _device_together(study: TraceStudy) -> dict[str, Any]:
+    whole = together(study)
+    return {
+        "busy_pct": pct(whole.part(whole.busy_ns)),
+        "idle_pct": pct(whole.part(whole.idle_ns)),
+        "busy_ms": ms(whole.busy_ns),
+        "idle_ms": ms(whole.idle_ns),
+        "window_ms": ms(whole.window_ns),
+        "confidence": whole.confidence,
+        "why": whole.why,
+    }
+
+
+def _device(d: DeviceTime, window: Window) -> dict[str, Any]:
+    whole = d.window.ns
+
+    def part(ns: int | None) -> float | None:
+        return None if ns is None or whole <= 0 else 100 * ns / whole
+
+    return {
+        "device": d.device,
+        "name": d.name,
+        "rank": d.rank,
+        "window": _window(d.window),
+        "busy_pct": part(d.busy_ns),
+        "idle_pct": part(d.idle_ns),
+        "busy_ms": ms(d.busy_ns),
+        "idle_ms": ms(d.idle_ns),
+        "kernel_ms": ms(d.kernel_ns),
+        "communication_ms": ms(d.communication_ns),
+        "exposed_communication_ms": ms(d.exposed_communication_ns),
+        "copy_ms": ms(d.copy_ns),
+        "exposed_copy_ms": ms(d.exposed_copy_ns),
+        "operations": d.operations,
+        "streams": [
+            {"stream": s.stream, "busy_ms": ms(s.busy_ns), "busy_pct": part(s.busy_ns),
+             "operations": s.operations}
+            for s in d.streams
+        ],
+        "steps": [
+            {"name": s.name, "at_ms": ms(s.start_ns - window.start_ns), "ms": ms(s.dur_ns),
+             "busy_ms": ms(s.busy_ns), "idle_ms": ms(s.idle_ns), "whole": s.whole}
+            for s in d.steps
+        ],
+        **_trust(d.trust),
+    }  # fmt: skip
+
+
+def _place(p: Place | None) -> dict[str, Any]:
+    if p is None:
+        return {"file": None, "line": None, "function": None}
+    return {"file": p.file, "line": p.line, "function": p.function}
+
+
+def _cause(c: IdleCause) -> dict[str, Any]:
+    return {
+        "cause": c.cause,
+        "ms": ms(c.ns),
+        "share_pct": pct(c.share),
+        **_place(c.places[0] if c.places else None),
+        "gaps": c.gaps,
+        "says": c.says,
+        "places": [{**_place(p), "ms": ms(p.ns)} for p in c.places],
+    }
+
+
+def _gap(g: Gap, window: Window) -> dict[str, Any]:
+    return {"device": g.device, "at_ms": ms(g.start_ns - window.start_ns), "ms": ms(g.dur_ns),
+            "cause": g.cause, "before": g.before, "after": g.after, "host": g.host,
+            **_place(g.place), "step": g.step}  # fmt: skip
+
+
+def _work(study: TraceStudy) -> dict[str, Any]:
+    roofline = study.roofline
+    return {
+        "kernels": [_kernel(k) for k in study.kernels],
+        "kernels_left_out": study.kernels_left_out,
+        "ops": [_op(o) for o in study.ops],
+        "shapes": [_op(o) for o in study.shapes],
+        "modules": [_module(m) for m in study.modules],
+        "categories": [
+            {"category": c.category, "ms": ms(c.device_ns), "share_pct": pct(c.share),
+             "count": c.count}
+            for c in study.categories
+        ],
+        "roofline": [_roofline_row(r) for r in roofline.rows],
+        "roofline_coverage": {
+            "device": roofline.device,
+            "covered_pct": pct(roofline.covered),
+            "uncovered": [{"op": name, "ms": ms(ns)} for name, ns in roofline.uncovered],
+            **_trust(roofline.trust),
+        },
+        "regions": [
+            {"kind": r.kind, "name": r.name, "count": r.count, "host_ms": ms(r.host_ns),
+             "device_ms": ms(r.device_ns), "operations": r.operations, "note": r.note}
+            for r in study.regions
+        ],
+    }  # fmt: skip
+
+
+def _kernel(k: KernelRow) -> dict[str, Any]:
+    return {"name": k.name, "category": k.category, "count": k.count, "ms": ms(k.total_ns),
+            "share_pct": pct(k.share), "mean_us": us(k.mean_ns), "min_us": us(k.least_ns),
+            "max_us": us(k.most_ns), "op": k.op or None,
+            "tensor_cores": k.tensor_cores}  # fmt: skip
+
+
+def _op(o: OpRow) -> dict[str, Any]:
+    return {"name": o.name, "shape": o.shape or None, "category": o.category, "count": o.count,
+            "host_ms": ms(o.host_ns), "host_self_ms": ms(o.host_self_ns),
+            "device_ms": ms(o.device_ns), "device_self_ms": ms(o.device_self_ns),
+            "share_pct": pct(o.share)}  # fmt: skip
+
+
+def _module(m: ModuleRow) -> dict[str, Any]:
+    return {"path": m.path, "kind": m.kind, "depth": m.depth, "count": m.count,
+            "host_ms": ms(m.host_ns), "device_ms": ms(m.device_ns),
+            "device_self_ms": ms(m.device_self_ns), "share_pct": pct(m.share)}  # fmt: skip
+
+
+def _roofline_row(r: RooflineRow) -> dict[str, Any]:
+    return {"op": r.op, "shape": r.shape, "dtype": r.dtype, "count": r.count,
+            "ms": ms(r.device_ns), "share_pct": pct(r.share), "flops": r.flops, "bytes": r.bytes,
+            "flops_per_s": r.flops_s, "bytes_per_s": r.bytes_s,
+            "tflops_per_s": r.flops_s / 1e12, "gb_per_s": r.bytes_s / 1e9,
+            "flops_per_byte": r.intensity, "bound": r.bound or None,
+            "attained_pct": pct(r.attained), "ceiling_per_s": r.ceiling, "source": r.source,
+            "note": r.note}  # fmt: skip
+
+
+def _launch(study: TraceStudy) -> dict[str, Any]:
+    found = study.launch
+    return {
+        "launches": found.launches,
+        "per_step": found.per_step,
+        "median_latency_us": us(found.median_latency_ns),
+        "p95_latency_us": us(found.p95_latency_ns),
+        "median_call_us": us(found.median_call_ns),
+        "linked_pct": pct(found.linked),
+        "median_queue": found.median_queue,
+        "empty_queue_pct": pct(found.empty_queue),
+        "small_kernels_pct": pct(found.small_kernels),
+        "small_kernel_time_pct": pct(found.small_kernel_time),
+        "tensor_core_time_pct": pct(found.tensor_core_time),
+        **_trust(found.trust),
+    }
+
+
+def _overlap(study: TraceStudy) -> dict[str, Any]:
+    o = study.overlap
+    return {"both_ms": ms(o.both_ns), "host_only_ms": ms(o.host_ns),
+            "device_only_ms": ms(o.device_ns), "neither_ms": ms(o.neither_ns),
+            **_trust(o.trust)}  # fmt: skip
+
+
+def _memory(m: MemoryCurve, window: Window) -> dict[str, Any]:
+    return {
+        "device": m.device,
+        "peak_bytes": m.peak_bytes,
+        "peak_at_ms": ms(m.peak_ns - window.start_ns),
+        "peak_step": m.peak_step or None,
+        "start_bytes": m.start_bytes,
+        "end_bytes": m.end_bytes,
+        "reserved_peak_bytes": m.reserved_peak_bytes if m.reserved_peak_bytes >= 0 else None,
+        "events": m.events,
+        "note": m.note,
+        "points": [
+            [ms(at - window.start_ns), allocated, reserved if reserved >= 0 else None]
+            for at, allocated, reserved in m.points
+        ],
+    }
+
+
+def _critical_path(study: TraceStudy) -> dict[str, Any]:
+    path = study.critical_path
+    return {
+        "ms": ms(path.total_ns),
+        "host_ms": ms(path.host_ns),
+        "device_ms": ms(path.device_ns),
+        "wait_ms": ms(path.wait_ns),
+        "top": [
+            {"what": p.what, "side": p.side, "ms": ms(p.ns), "share_pct": pct(p.share),
+             "count": p.count}
+            for p in path.top
+        ],
+        **_trust(path.trust),
+    }  # fmt: skip
+
+
+def _ranks(study: TraceStudy) -> dict[str, Any]:
+    found = study.ranks
+    if found is None:
+        return {"ranks": [], "collectives": [], "late": "", "rank_matching": None}
+    return {
+        "ranks": [_rank(r) for r in found.ranks],
+        "collectives": [
+            {"name": c.name, "group": c.group, "count": c.count, "bytes": c.bytes,
+             "wire_ms": ms(c.wire_ns), "wait_ms": ms(c.wait_ns), "skew_ms": ms(c.skew_ns),
+             "algorithm_gb_per_s": _giga(c.algorithm_bytes_s),
+             "bus_gb_per_s": _giga(c.bus_bytes_s), "late_rank": c.late_rank}
+            for c in found.collectives
+        ],
+        "late": found.late,
+        "rank_matching": {"matched": found.matched, "unmatched": found.unmatched,
+                          **_trust(found.trust)},
+    }  # fmt: skip
+
+
+def _rank(r: RankTime) -> dict[str, Any]:
+    whole = r.window_ns
+    return {
+        "rank": r.rank, "label": r.label, "window_ms": ms(whole),
+        "busy_ms": ms(r.busy_ns), "idle_ms": ms(r.idle_ns),
+        "busy_pct": None if r.busy_ns is None or whole <= 0 else 100 * r.busy_ns / whole,
+        "idle_pct": None if r.idle_ns is None or whole <= 0 else 100 * r.idle_ns / whole,
+        "compute_ms": ms(r.compute_ns), "communication_ms": ms(r.communication_ns),
+        "wait_ms": ms(r.wait_ns), "transfer_ms": ms(r.transfer_ns),
+        "exposed_communication_ms": ms(r.exposed_communication_ns), "overlap_pct": pct(r.overlap),
+        "clock_offset_ms": ms(r.clock_offset_ns), "late_count": r.late_count,
+        "caused_wait_ms": ms(r.caused_wait_ns),
+        "doing": [{"what": what, "ms": ms(ns)} for what, ns in r.doing],
+    }  # fmt: skip
+
+
+def _giga(value: float | None) -> float | None:
+    return None if value is None else value / 1e9
+
+
+def _difference(d: Difference) -> dict[str, Any]:
+    return {"of": d.of, "name": d.name, "before_ms": d.before_ns / 1e6,
+            "after_ms": d.after_ns / 1e6, "change_ms": d.change_ns / 1e6,
+            "before_count": d.before_count, "after_count": d.after_count}  # fmt: skip
+
+
+def _clean(value: Any) -> Any:
+    """Halves of a character, which JSON text cannot hold, become question marks."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value

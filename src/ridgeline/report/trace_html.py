@@ -1,0 +1,120 @@
+"""A trace's report as a page of its own: nothing is fetched, no script runs."""
+
+from collections.abc import Sequence
+from html import escape
+
+from ridgeline.records.trace import TraceStudy
+from ridgeline.report import trace_plot as plot
+from ridgeline.report.page import page
+from ridgeline.report.plain import printable, shorten
+from ridgeline.report.trace_document import SCHEMA
+from ridgeline.report.trace_grid import Section
+from ridgeline.report.trace_headline import about, loud, quiet, said, verdict
+from ridgeline.report.trace_sections import sections
+
+OPEN_ROWS = 15
+"""Rows shown at once; more are folded away."""
+WIDEST = 160
+_STYLE = (
+    "td.name, td.place { min-width: 11rem; max-width: 24rem; overflow-wrap: anywhere; }"
+    "td.words, td.words:first-child { white-space: nowrap; min-width: 0; }"
+    "main table { font-size: 0.88rem; } main th, main td { padding-right: 1rem; }"
+)
+_MARKS = {"error": "bad", "warning": "warning", "note": "note"}
+
+
+def to_html(study: TraceStudy) -> str:
+    found = sections(study)
+    drawn = {
+        "idle": _figure(plot.gaps(study), "The longest gaps along the window; green is busy or "
+                        "a shorter gap."),
+        "roofline": _figure(plot.roofline(study.roofline), "Rate over intensity of each operator, "
+                            "with its ceilings."),
+        "memory": "".join(_figure(plot.memory(m), printable(f"{m.device}; dashed: reserved"))
+                          for m in study.memory),
+    }  # fmt: skip
+    body = "".join(
+        [
+            f"<style>{plot.STYLE}{_STYLE}</style><main>",
+            f"<h1>{escape(verdict(study))}</h1>",
+            f'<p class="soft">{escape(" · ".join(about(study)))}</p>',
+            f'<p class="soft">{escape(printable(study.window.note))}</p>',
+            _checks([(c.severity, said(c)) for c in loud(study)]),
+            _figure(plot.split(study), ""),
+            *(_section(s, drawn.get(s.id, "")) for s in found if s.told or s.doubt),
+            _missing(study),
+            _empty([s for s in found if not s.told and not s.doubt]),
+            _checks([(c.severity, said(c)) for c in quiet(study)]),
+            f"</main><footer>{escape(SCHEMA)}</footer>",
+        ]
+    )
+    return page(f"{study.label and printable(study.label)}: {verdict(study)}", body)
+
+
+def _section(section: Section, drawn: str) -> str:
+    if section.rows and not section.short:
+        title = f"{section.title} ({len(section.rows):,})"
+        table = _table(section, section.rows)
+        return f"<details><summary>{escape(title)}</summary>{table}</details>"
+    head = f"<h2>{escape(section.title)}</h2>"
+    doubt = f'<p class="unsure">{escape(section.doubt)}</p>' if section.doubt else ""
+    says = "".join(f"<p>{escape(text)}</p>" for text in section.says)
+    notes = "".join(f'<p class="soft">{escape(text)}</p>' for text in section.notes)
+    left = f'<p class="soft">and {section.left_out:,} more</p>' if section.left_out else ""
+    return f"{head}{doubt}{says}{drawn}{_tables(section)}{left}{notes}"
+
+
+def _tables(section: Section) -> str:
+    rows = section.rows
+    if not rows:
+        return ""
+    first = _table(section, rows[:OPEN_ROWS])
+    if len(rows) <= OPEN_ROWS:
+        return first
+    rest = _table(section, rows[OPEN_ROWS:])
+    return f"{first}<details><summary>{len(rows) - OPEN_ROWS:,} more</summary>{rest}</details>"
+
+
+def _table(section: Section, rows: Sequence[Sequence[str]]) -> str:
+    kept = [i for i in range(len(section.columns)) if any(row[i] for row in rows)]
+    kinds = [f' class="{c.sort}"' for c in section.columns]
+    head = "".join(f"<th{kinds[i]} scope=col>{escape(section.columns[i].name)}</th>" for i in kept)
+    body = "".join(
+        f"<tr>{''.join(f'<td{kinds[i]}>{_cell(row[i])}</td>' for i in kept)}</tr>" for row in rows
+    )
+    made = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{made}</div>'
+
+
+def _cell(text: str) -> str:
+    """Long names are cut, and whole in the tip; a tree's indent is kept."""
+    indent = "&nbsp;" * 2 * (len(text) - len(text.lstrip(" ")))
+    bare = text.lstrip(" ")
+    if len(bare) <= WIDEST:
+        return indent + escape(bare)
+    return f'{indent}<span title="{escape(bare)}">{escape(shorten(bare, WIDEST))}</span>'
+
+
+def _checks(found: Sequence[tuple[str, str]]) -> str:
+    items = "".join(
+        f'<li class="{_MARKS[severity]}"><b>{severity}</b> {escape(words)}</li>'
+        for severity, words in found
+    )
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def _figure(drawing: str, caption: str) -> str:
+    said = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f'<figure class="scroll">{drawing}{said}</figure>' if drawing else ""
+
+
+def _empty(found: Sequence[Section]) -> str:
+    rows = "".join(
+        f"<dt>{escape(s.title)}</dt><dd>{escape(s.empty)}</dd>" for s in found if s.empty
+    )
+    return f"<details><summary>Nothing to show</summary><dl>{rows}</dl></details>" if rows else ""
+
+
+def _missing(study: TraceStudy) -> str:
+    items = "".join(f"<li>{escape(printable(text))}</li>" for text in study.missing)
+    return f'<h2>Not in this trace</h2><ul class="notes">{items}</ul>' if items else ""

@@ -1,0 +1,152 @@
+"""FLOPs and bytes of one recorded call, by the formulas shared with live models."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ridgeline.formulas import Call, Tensor, Work, work_of
+from ridgeline.trace.analyses.recorded_call import Recorded, recorded_call
+from ridgeline.trace.analyses.recorded_outputs import outputs_of
+from ridgeline.trace.trace import Shape
+
+_UNARY = (
+    "abs neg exp log sqrt rsqrt sin cos tanh sigmoid relu silu erf ceil floor round sign square "
+    "reciprocal logical_not bitwise_not isnan isfinite exp2 log2 log1p expm1"
+)
+_BINARY = (
+    "mul div pow maximum minimum eq ne lt le gt ge bitwise_and bitwise_or logical_and logical_or "
+    "clamp_min clamp_max fmod remainder mm bmm gelu hardtanh_backward tanh_backward "
+    "sigmoid_backward silu_backward cat"
+)
+_TERNARY = "add sub clamp where threshold_backward lerp index_select _softmax _log_softmax gather"
+_FOUR = "addcmul addcdiv sum mean _softmax_backward_data _log_softmax_backward_data"
+_ARITY = {
+    name: count
+    for count, names in ((1, _UNARY), (2, _BINARY), (3, _TERNARY), (4, _FOUR), (5, "addmm baddbmm"))
+    for name in names.split()
+}
+"""Arguments of the functional form: a tensor after them is where the result goes (`out=`)."""
+
+_OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_",
+               "exponential_")  # fmt: skip
+_FUSED_STATES = {"_fused_adam_": (0, 2, 3), "_fused_adamw_": (0, 2, 3), "_fused_sgd_": (0, 2)}
+"""Which lists a fused optimizer writes: parameters and moments, not gradients."""
+_FAILS = (TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError,
+          OverflowError, StopIteration)  # fmt: skip
+"""What formulas raise for shapes that are not what the operator takes."""
+TOLD_BY_BACKWARD = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
+
+
+MOST = 10**24
+"""FLOPs or bytes of one call: beyond it the sizes are damage, not work."""
+LONGEST_SEQUENCE = 2**22
+"""A causal mask is summed row by row; no attention is longer."""
+
+
+class OpWork(Struct, frozen=True):
+    flops: int
+    bytes: int
+    dtype: str
+    """Of the first floating tensor, else of the first tensor."""
+    dtype_of_list: bool = False
+
+
+def op_work(
+    op: str, shape: Shape, list_dtype: str = "", result: tuple[int, ...] | None = None
+) -> OpWork | None:
+    """None where no formula knows the operator or its recorded inputs do not suffice.
+
+    `result`: the size of what it gave, where something else in the trace tells.
+    """
+    recorded = recorded_call(op, shape, list_dtype)
+    if recorded is None:
+        return None
+    try:
+        recorded = _older_backward(_without_out(recorded))
+        call = recorded.call
+        if result is not None:
+            call = msgspec.structs.replace(call, outputs=(Tensor(result, call.tensor(0).dtype),))
+        outputs = _outputs(call)
+        if outputs is None:
+            return None
+        call = msgspec.structs.replace(call, outputs=outputs)
+        work = None if _endless(call) else work_of(call)
+        if work is None:
+            return None
+        flops, moved = _flops(work), _bytes(recorded, call, work)
+        alone = [arg for arg in call.args if isinstance(arg, Tensor)]
+        dtype = _dtype(alone or list(call.tensors))
+        sane = 0 <= flops < MOST and 0 <= moved < MOST
+        return OpWork(flops, moved, dtype, not alone) if sane else None
+    except _FAILS:
+        return None
+
+
+def _endless(call: Call) -> bool:
+    long = any(size > LONGEST_SEQUENCE for t in call.tensors[:4] for size in t.shape)
+    return long and "attention" in call.op
+
+
+def _flops(work: Work) -> int:
+    """What the kernel does: without what a causal one leaves out, with what it does again."""
+    macs = work.macs - work.skipped_macs + work.recomputed_macs
+    return 2 * macs + work.transform_flops + work.other_flops
+
+
+def _bytes(recorded: Recorded, call: Call, work: Work) -> int:
+    name = call.op.partition("::")[2]
+    read = work.read_bytes
+    if read is None:
+        read = sum(recorded.touched[1:] if name in _OVERWRITES else recorded.touched)
+    written = work.written_bytes
+    if written is None:
+        written = sum(t.nbytes for t in call.outputs)
+    return read + written
+
+
+def _dtype(tensors: list[Tensor]) -> str:
+    floating = [t.dtype for t in tensors if t.dtype.startswith(("float", "bfloat", "complex"))]
+    return next(iter(floating or [t.dtype for t in tensors]), "")
+
+
+def _outputs(call: Call) -> tuple[Tensor, ...] | None:
+    name = call.op.partition("::")[2]
+    if name in _FUSED_STATES:
+        return tuple(t for i in _FUSED_STATES[name] for t in call.args[i])
+    if call.op == "aten::convolution_backward" and call.outputs:
+        return call.outputs
+    return outputs_of(call)
+
+
+def _without_out(recorded: Recorded) -> Recorded:
+    name = recorded.call.op.partition("::")[2]
+    arity = _ARITY.get(name)
+    args = recorded.call.args
+    if arity is None or len(args) <= arity or not isinstance(args[arity], Tensor):
+        return recorded
+    call = msgspec.structs.replace(recorded.call, args=args[:arity])
+    return Recorded(call, recorded.touched[:arity])
+
+
+def _older_backward(recorded: Recorded) -> Recorded:
+    """Before 2022 each gradient of a convolution was an operator of its own, named by backend.
+
+    `…_backward_input(sizes, grad, weight, …)` is one; the weight's does not say the weight's size,
+    so `…_backward(x, grad, weight, …)`, which calls it, stands for it.
+    """
+    call = recorded.call
+    backend, _, part = call.op.partition("_convolution_backward")
+    if backend not in ("aten::cudnn", "aten::miopen") or part not in ("", "_input"):
+        return recorded
+    grad, weight = call.tensor(1), call.tensor(2)
+    if part == "_input":
+        x: Any = Tensor((grad.shape[0],), grad.dtype)
+        touched = (recorded.touched[1], 0, recorded.touched[2])
+        mask, outputs = (True, False, False), (x,)
+    else:
+        x = call.tensor(0)
+        touched = (recorded.touched[1], recorded.touched[0], 0)
+        mask, outputs = (False, True, False), (weight,)
+    args = (grad, x, weight, None, None, None, None, False, None, None, mask)
+    return Recorded(Call("aten::convolution_backward", args, (), outputs), (*touched, *(0,) * 8))

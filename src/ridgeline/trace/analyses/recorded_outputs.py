@@ -1,0 +1,231 @@
+"""What a recorded call gave: traces hold inputs only, so results follow from the operator's rule.
+
+An operator without a rule has no known result, and is left out of the roofline rather than guessed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ridgeline.formulas import Call, Tensor, find
+from ridgeline.formulas.convolution import output_sites
+
+Outputs = tuple[Tensor, ...]
+Rule = Callable[[Call], Outputs]
+
+_BITS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and",
+         "logical_or", "logical_not", "logical_xor")  # fmt: skip
+_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+         "float64", "complex64", "complex128")  # fmt: skip
+_SCALAR_TYPES = {0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16",
+                 6: "float32", 7: "float64", 11: "bool", 15: "bfloat16"}  # fmt: skip
+"""torch's numbers of dtypes, as a concrete input shows them."""
+
+# strides, padding and dilation by position, where the schema has them
+_CONVOLUTIONS = {
+    "convolution": (3, 4, 5), "_convolution": (3, 4, 5), "convolution_overrideable": (3, 4, 5),
+    "cudnn_convolution": (3, 2, 4), "miopen_convolution": (4, 3, 5),
+    "miopen_depthwise_convolution": (4, 3, 5), "mkldnn_convolution": (4, 3, 5),
+    "cudnn_convolution_relu": (3, 4, 5), "cudnn_convolution_add_relu": (5, 6, 7),
+    "_slow_conv2d_forward": (4, 5, None), "slow_conv3d_forward": (4, 5, None),
+    "_conv_depthwise2d": (4, 5, 6), "conv_depthwise3d": (4, 5, 6),
+    "slow_conv_dilated2d": (4, 5, 6), "slow_conv_dilated3d": (4, 5, 6),
+}  # fmt: skip
+
+
+def outputs_of(call: Call) -> Outputs | None:
+    """The results, () where they are small beside the inputs, None where no rule knows."""
+    name = call.op.partition("::")[2]
+    if name.startswith("_foreach_"):
+        return () if name.endswith(("_norm", "_max")) else tuple(call.args[0])
+    if name.endswith("_") and not name.endswith("__"):
+        return (call.tensor(0),)
+    if name in _RULES:
+        return _RULES[name](call)
+    if name in _CONVOLUTIONS:
+        return _convolution(call, *_CONVOLUTIONS[name])
+    known = find(call.op)
+    family = "" if known is None else known.__module__.rpartition(".")[2]
+    return _elementwise(call) if family == "elementwise" else None
+
+
+def _elementwise(call: Call) -> Outputs:
+    tensors = call.tensors
+    rank = max(len(t.shape) for t in tensors)
+    shapes = [(1,) * (rank - len(t.shape)) + t.shape for t in tensors]
+    shape = tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*shapes, strict=True))
+    name = call.op.partition("::")[2]
+    return (Tensor(shape, "bool" if name in _BITS else _promoted(tensors)),)
+
+
+def _promoted(tensors: tuple[Tensor, ...]) -> str:
+    """The widest type; a tensor of no dimensions (a Python number) widens nothing."""
+    counted = [t for t in tensors if t.shape] or list(tensors)
+    return max((t.dtype for t in counted), key=lambda d: _RANK.index(d) if d in _RANK else 6)
+
+
+def _product(first: int) -> Rule:
+    def rule(call: Call) -> Outputs:
+        a, b = call.tensor(first), call.tensor(first + 1)
+        if a.shape[-1] != b.shape[-2]:
+            raise TypeError(f"{call.op}: {a.shape} and {b.shape} do not multiply")
+        return (Tensor((*a.shape[:-1], b.shape[-1]), a.dtype),)
+
+    return rule
+
+
+def _linear(call: Call) -> Outputs:
+    x, weight = call.tensor(0), call.tensor(1)
+    return (Tensor((*x.shape[:-1], weight.shape[0]), x.dtype),)
+
+
+def _scaled_product(call: Call) -> Outputs:
+    a, b = call.tensor(0), call.tensor(1)
+    kinds = [_SCALAR_TYPES.get(v) for v in call.args[2:] if type(v) is int]
+    dtype = next((k for k in kinds if k), "bfloat16")
+    return (Tensor((a.shape[0], b.shape[-1]), dtype),)
+
+
+def _convolution(call: Call, stride: int, padding: int, dilation: int | None) -> Outputs:
+    if call.outputs:  # told by the backward of the same trace
+        return call.outputs
+    x, weight = call.tensor(0), call.tensor(1)
+    steps = [call.args[i] for i in (stride, padding)]
+    spread = 1 if dilation is None else call.args[dilation]
+    if call.op.endswith(("::convolution", "::_convolution")) and bool(call.args[6]):
+        return _transposed(x, weight, steps, spread, call.args[7], call.args[8])
+    sites = output_sites(x, weight, steps[0], steps[1], spread)
+    return (Tensor((x.shape[0], weight.shape[0], *sites), x.dtype),)
+
+
+def _transposed(
+    x: Tensor, weight: Tensor, steps: list[Any], spread: Any, extra: Any, groups: Any
+) -> Outputs:
+    dims = len(x.shape) - 2
+    stride, padding, dilation, more = (
+        list(v) * (dims if len(v) == 1 else 1) for v in (*steps, spread, extra)
+    )
+    sites = [
+        (n - 1) * s - 2 * p + d * (k - 1) + m + 1
+        for n, k, s, p, d, m in zip(
+            x.shape[2:], weight.shape[2:], stride, padding, dilation, more, strict=True
+        )
+    ]
+    return (Tensor((x.shape[0], weight.shape[1] * int(groups), *sites), x.dtype),)
+
+
+def _convolution_backward(call: Call) -> Outputs:
+    mask = call.args[10]
+    wanted = zip((call.tensor(1), call.tensor(2)), tuple(mask), strict=False)
+    return tuple(t for t, asked in wanted if asked)
+
+
+def _attention(first: int, backward: bool) -> Rule:
+    def rule(call: Call) -> Outputs:
+        q, k, v = (call.tensor(first + i) for i in range(3))
+        return (q, k, v) if backward else (Tensor((*q.shape[:-1], v.shape[-1]), q.dtype),)
+
+    return rule
+
+
+def _like(index: int, *more: int) -> Rule:
+    return lambda call: tuple(call.tensor(i) for i in (index, *more))
+
+
+def _reduced(call: Call) -> Outputs:
+    """Small beside what was read, so it is left out: bytes are a lower bound anyway."""
+    return ()
+
+
+def _cast(call: Call) -> Outputs:
+    x, kind = call.tensor(0), call.args[1]
+    return (Tensor(x.shape, _SCALAR_TYPES[kind] if kind is not None else x.dtype),)
+
+
+def _concatenated(call: Call) -> Outputs:
+    tensors = call.args[0]
+    return (Tensor((sum(t.numel for t in tensors),), tensors[0].dtype),)
+
+
+def _picked(call: Call) -> Outputs:
+    table, index = call.tensor(0), call.tensor(2)
+    dim = int(call.args[1])
+    sizes = list(table.shape)
+    sizes[dim] = index.numel
+    return (Tensor(tuple(sizes), table.dtype),)
+
+
+def _embedded(call: Call) -> Outputs:
+    table, index = call.tensor(0), call.tensor(1)
+    return (Tensor((*index.shape, table.shape[-1]), table.dtype),)
+
+
+def _embedding_gradient(call: Call) -> Outputs:
+    grad, rows = call.tensor(0), int(call.args[2])
+    return (Tensor((rows, grad.shape[-1]), grad.dtype),)
+
+
+def _gathered(call: Call) -> Outputs:
+    return (Tensor(call.tensor(2).shape, call.tensor(0).dtype),)
+
+
+def _pooled(call: Call) -> Outputs:
+    x = call.tensor(0)
+    dims = 3 if "3d" in call.op else 1 if "1d" in call.op else 2
+    kernel, stride, padding = (_each(call.args[i], dims) for i in (1, 2, 3))
+    steps = zip(x.shape[-dims:], kernel, stride or kernel, padding, strict=True)
+    sites = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in steps)
+    result = Tensor((*x.shape[:-dims], *sites), x.dtype)
+    return (result, Tensor(result.shape, "int64")) if "indices" in call.op else (result,)
+
+
+def _each(value: Any, dims: int) -> list[int]:
+    values = list(value) if not isinstance(value, int) else [value]
+    return values * dims if len(values) == 1 else values
+
+
+def _resized(call: Call) -> Outputs:
+    x, size = call.tensor(0), list(call.args[1])
+    return (Tensor((*x.shape[: len(x.shape) - len(size)], *size), x.dtype),)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("mm", "bmm"), _product(0)),
+    **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), _product(1)),
+    "_scaled_mm": _scaled_product,
+    "linear": _linear,
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention",
+         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+         "_scaled_dot_product_attention_math", "_flash_attention_forward",
+         "_efficient_attention_forward", "_flash_attn_forward"), _attention(0, False)),
+    **dict.fromkeys(
+        ("_scaled_dot_product_flash_attention_backward",
+         "_scaled_dot_product_efficient_attention_backward",
+         "_scaled_dot_product_cudnn_attention_backward", "_flash_attention_backward",
+         "_efficient_attention_backward", "_flash_attn_backward"), _attention(1, True)),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "cudnn_batch_norm",
+         "miopen_batch_norm", "native_group_norm", "_fused_rms_norm", "_softmax_backward_data",
+         "_log_softmax_backward_data", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+         "batch_norm_elemt", "cumsum", "cumprod", "clone", "zeros_like", "tril", "triu", "flip",
+         "_native_batch_norm_legit", "_safe_softmax", "roll"), _like(0)),
+    **dict.fromkeys(
+        ("native_layer_norm_backward", "native_batch_norm_backward", "native_group_norm_backward",
+         "_fused_rms_norm_backward", "max_pool2d_with_indices_backward", "avg_pool2d_backward",
+         "avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "nll_loss_backward"), _like(1)),
+    **dict.fromkeys(
+        ("sum", "mean", "amax", "amin", "argmax", "argmin", "prod", "any", "all", "var", "std",
+         "var_mean", "linalg_vector_norm", "norm", "logsumexp", "nll_loss_forward", "mse_loss",
+         "_adaptive_avg_pool2d", "batch_norm_stats", "batch_norm_backward_reduce", "max", "min",
+         "nansum", "count_nonzero"), _reduced),
+    "_to_copy": _cast,
+    "cat": _concatenated,
+    "index_select": _picked,
+    "embedding": _embedded,
+    "embedding_dense_backward": _embedding_gradient,
+    "gather": _gathered,
+    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d", "avg_pool3d",
+                     "max_pool3d_with_indices"), _pooled),
+    **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"), _resized),
+}  # fmt: skip

@@ -1,0 +1,48 @@
+"""`ridgeline.read_trace`: what `ridgeline trace` knows, in Python."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ridgeline.records.trace import TraceStudy
+from ridgeline.trace.study import study
+from ridgeline.trace.trace import Trace
+
+
+class TraceReading:
+    """One or several traces, read and analysed.
+
+    .study    the findings, a record: .verdict, .idle.causes, .kernels, .roofline, .ranks …
+    .traces   the events as numpy columns: .traces[0].device.dur, .ops.name …
+    .sql(q)   any question, over the views `events`, `kernels`, `ops` … ; rows as tuples
+    """
+
+    def __init__(self, study: TraceStudy, traces: tuple[Trace, ...]) -> None:
+        self.study = study
+        self.traces = traces
+
+    def __repr__(self) -> str:
+        return f"<{self.study.label}: {self.study.verdict}>"
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        from ridgeline.trace.exports.sql import query as ask
+
+        _, rows = ask(self.traces, query)
+        return list(rows)
+
+
+def read_trace(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    steps: str | None = None,
+    rows: int = 50,
+    cache: bool = True,
+) -> TraceReading:
+    """Read a trace, or a list of traces that are the ranks of one job.
+
+    `steps` narrows the window ("3-5"), `rows` bounds each table, `cache=False` leaves no Parquet
+    beside the file. Raises RidgelineError with one sentence where a file is no trace.
+    """
+    many = [path] if isinstance(path, str | os.PathLike) else list(path)
+    return TraceReading(*study([Path(p) for p in many], steps=steps, limit=rows, cache=cache))

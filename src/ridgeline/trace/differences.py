@@ -1,0 +1,183 @@
+"""Two traces side by side: what takes more or less time, by kernel, operator, module and cause.
+
+Works on studies alone. They must hold all their rows: what a limit left out of one of them would
+look new or gone. Figures are per step where both traces have steps, else per trace.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from ridgeline.records.trace import Check, Difference, TraceComparison, TraceStudy
+from ridgeline.trace.differences_verdict import verdict
+
+NOTE = "one trace each is no proof: `ridgeline compare` measures"
+
+Of = Literal["kernel", "op", "module", "category", "cause", "phase", "total"]
+Amount = tuple[float, float]
+"""Nanoseconds and how many."""
+_NUMBER = re.compile(r"\d+")
+
+
+def differences(before: TraceStudy, after: TraceStudy) -> TraceComparison:
+    """Every row of both, the new and the gone included; the largest change first in each kind."""
+    per: Literal["step", "trace"] = (
+        "step" if before.window.steps > 0 and after.window.steps > 0 else "trace"
+    )
+    rows: list[Difference] = []
+    for of, (one, other) in _tables(before, after).items():
+        if of == "kernel":
+            one, other = _renamed(one, other)
+        rows += _rows(of, one, other, _units(before, per), _units(after, per))
+    told = tuple(rows)
+    lengths = (before.window.ns / _units(before, per), after.window.ns / _units(after, per))
+    return TraceComparison(
+        before=before.label,
+        after=after.label,
+        per=per,
+        before_ns=lengths[0],
+        after_ns=lengths[1],
+        differences=told,
+        validation=_checks(before, after, per),
+        verdict=verdict(
+            per, *lengths, told, max(len(before.devices), 1), max(len(after.devices), 1)
+        ),
+        note=NOTE,
+    )
+
+
+def _units(study: TraceStudy, per: str) -> int:
+    return study.window.steps if per == "step" else 1
+
+
+def _tables(
+    before: TraceStudy, after: TraceStudy
+) -> dict[Of, tuple[Mapping[str, Amount], Mapping[str, Amount]]]:
+    # the host's time where a trace has no device work: device time would make all of it new
+    device = all(any(row.device_ns for row in s.ops) or s.kernels for s in (before, after))
+    idle = all(s.idle.trust.confidence != "unreliable" for s in (before, after))
+    both = (before, after)
+    tables: dict[Of, list[Mapping[str, Amount]]] = {
+        "total": [_total(s, _known(before, after)) for s in both],
+        "cause": [_sum((c.cause, c.ns, c.gaps) for c in s.idle.causes if idle) for s in both],
+        "phase": [_sum((p.phase, p.host_ns, 0) for p in s.phases) for s in both],
+        "category": [_sum((c.category, c.device_ns, c.count) for c in s.categories) for s in both],
+        "module": [
+            _sum((m.path, m.device_ns if device else m.host_ns, m.count) for m in s.modules)
+            for s in both
+        ],
+        "op": [
+            _sum((o.name, o.device_self_ns if device else o.host_self_ns, o.count) for o in s.ops)
+            for s in both
+        ],
+        "kernel": [_sum((k.name, k.total_ns, k.count) for k in s.kernels) for s in both],
+    }
+    return {of: (one, other) for of, (one, other) in tables.items()}
+
+
+def _sum(rows: Iterable[tuple[str, float, float]]) -> Mapping[str, Amount]:
+    """Rows of one name added up (operators may come by shape)."""
+    total: dict[str, Amount] = defaultdict(lambda: (0.0, 0.0))
+    for name, ns, count in rows:
+        total[name] = (total[name][0] + ns, total[name][1] + count)
+    return total
+
+
+def _known(before: TraceStudy, after: TraceStudy) -> bool:
+    """Whether both can tell busy from idle on all their devices."""
+    told = [
+        [d.busy_ns is not None and d.idle_ns is not None for d in s.devices]
+        for s in (before, after)
+    ]
+    return all(one and all(one) for one in told)
+
+
+def _total(study: TraceStudy, known: bool) -> Mapping[str, Amount]:
+    """The window, and the mean device's busy and idle time in it."""
+    rows: dict[str, Amount] = {"window": (study.window.ns, 1)}
+    if known:
+        devices = len(study.devices)
+        rows["busy"] = (sum(d.busy_ns or 0 for d in study.devices) / devices, devices)
+        rows["idle"] = (sum(d.idle_ns or 0 for d in study.devices) / devices, devices)
+    return rows
+
+
+def _rows(
+    of: Of, before: Mapping[str, Amount], after: Mapping[str, Amount], was: int, is_: int
+) -> list[Difference]:
+    rows = []
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name, (0.0, 0.0)), after.get(name, (0.0, 0.0))
+        if not any((*one, *other)):
+            continue
+        rows.append(
+            Difference(
+                of=of,
+                name=name,
+                before_ns=one[0] / was,
+                after_ns=other[0] / is_,
+                before_count=one[1] if of == "total" else one[1] / was,
+                after_count=other[1] if of == "total" else other[1] / is_,
+            )
+        )
+    return rows if of == "total" else sorted(rows, key=lambda row: (-abs(row.change_ns), row.name))
+
+
+def _renamed(
+    before: Mapping[str, Amount], after: Mapping[str, Amount]
+) -> tuple[Mapping[str, Amount], Mapping[str, Amount]]:
+    """A kernel that is gone and one that is new, alike but for numbers, are one row.
+
+    Tile sizes and vector widths are chosen by shape and alignment: 128x64 for 128x32 is the same
+    work done otherwise, not work that vanished.
+    """
+    gone, new = set(before) - set(after), set(after) - set(before)
+    alike = {_NUMBER.sub("#", name) for name in gone} & {_NUMBER.sub("#", name) for name in new}
+
+    def folded(rows: Mapping[str, Amount], lone: set[str]) -> Mapping[str, Amount]:
+        masks = {name: _NUMBER.sub("#", name) for name in lone}
+        return _sum(
+            (masks[name] if masks.get(name) in alike else name, *amount)
+            for name, amount in rows.items()
+        )
+
+    return folded(before, gone), folded(after, new)
+
+
+def _checks(before: TraceStudy, after: TraceStudy, per: str) -> tuple[Check, ...]:
+    """What was wrong with either, and what makes them hard to compare."""
+    checks = []
+    names = [sorted({d.name for d in s.devices if d.name}) for s in (before, after)]
+    if names[0] != names[1] and all(names):
+        claim = f"different devices: {', '.join(names[0])} before, {', '.join(names[1])} after"
+        checks.append(Check(id="devices-differ", severity="warning", claim=claim))
+    if len(before.devices) != len(after.devices):
+        claim = f"{len(before.devices)} devices before, {len(after.devices)} after"
+        checks.append(Check(id="device-count-differs", severity="warning", claim=claim))
+    if per == "trace":
+        claim = "no step marks in both traces: the whole traces are compared, however long they are"
+        checks.append(Check(id="no-common-steps", severity="warning", claim=claim))
+    if before.torch != after.torch and before.torch and after.torch:
+        claim = f"different versions of torch: {before.torch} before, {after.torch} after"
+        checks.append(Check(id="torch-differs", severity="note", claim=claim))
+    for when, study in (("before", before), ("after", after)):
+        if per == "step" and study.window.note:
+            claim = f"{when}: {study.window.note}; a step is the window by its {study.window.steps}"
+            checks.append(Check(id="window-edges", severity="note", claim=claim))
+        if study.kernels_left_out:
+            claim = f"{when}: {study.kernels_left_out} kernels are not in the table compared"
+            count = study.kernels_left_out
+            checks.append(Check(id="rows-left-out", severity="warning", claim=claim, count=count))
+        checks += [_of(when, check) for check in study.validation if check.severity != "note"]
+    return tuple(checks)
+
+
+def _of(when: str, check: Check) -> Check:
+    return Check(
+        id=check.id,
+        severity=check.severity,
+        claim=f"{when}: {check.claim}",
+        count=check.count,
+        affects=check.affects,
+    )

@@ -1,0 +1,1 @@
+"""A trace for other tools: speedscope, Perfetto, Parquet, SQL."""

@@ -1,0 +1,192 @@
+"""Several ranks' studies added up to one: rows by name, idle time by cause."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ridgeline.records.trace import (
+    CategoryRow,
+    Check,
+    Idle,
+    IdleCause,
+    KernelRow,
+    ModuleRow,
+    OpRow,
+    Overlap,
+    Phase,
+    Place,
+    Ranks,
+    TraceStudy,
+    Window,
+)
+from ridgeline.trace.verdict import verdict
+
+Row = TypeVar("Row", bound=Struct)
+MOST_GAPS = 20
+
+
+def merged(studies: Sequence[TraceStudy], across: Ranks, limit: int) -> TraceStudy:
+    """One study over all of them; what cannot be added up is of the first, and says so."""
+    first = studies[0]
+    kernels = _shared(_kernels(s.kernels for s in studies), "total_ns")
+    categories = _shared(_categories(s.categories for s in studies), "device_ns")
+    ops = _shared(_ops(s.ops for s in studies), "device_self_ns", "host_self_ns")
+    shapes = _shared(_ops(s.shapes for s in studies), "device_self_ns", "host_self_ns")
+    modules = _modules(s.modules for s in studies)
+    found = msgspec.structs.replace(
+        first,
+        files=tuple(f for s in studies for f in s.files),
+        events=sum(s.events for s in studies),
+        label=f"{len(studies)} ranks",
+        window=_longest(studies),
+        validation=_checks(studies),
+        devices=tuple(d for s in studies for d in s.devices),
+        idle=_idle([s.idle for s in studies]),
+        overlap=_overlap([s.overlap for s in studies]),
+        kernels=kernels[:limit],
+        kernels_left_out=max(0, len(kernels) - limit),
+        ops=ops[:limit],
+        shapes=shapes[:limit],
+        modules=modules[:limit],
+        categories=categories,
+        roofline=msgspec.structs.replace(
+            first.roofline, rows=first.roofline.rows[:limit], device=f"{first.roofline.device} ({first.label})"
+        ),
+        phases=_phases([s.phases for s in studies]),
+        memory=tuple(
+            msgspec.structs.replace(curve, device=f"{s.label}, {curve.device}")
+            for s in studies
+            for curve in s.memory
+        ),
+        ranks=across,
+        missing=tuple(dict.fromkeys(m for s in studies for m in s.missing)),
+    )  # fmt: skip
+    said = verdict(found.window, found.devices, found.idle, found.categories, found.ops)
+    return msgspec.structs.replace(found, verdict=f"{said}; {across.late}" if across.late else said)
+
+
+def _longest(studies: Sequence[TraceStudy]) -> Window:
+    return max((s.window for s in studies), key=lambda window: window.ns)
+
+
+def _checks(studies: Sequence[TraceStudy]) -> tuple[Check, ...]:
+    """Each finding with the rank it is of; the same sentence of several once."""
+    by_claim: dict[Hashable, list[str]] = {}
+    checks: dict[Hashable, Check] = {}
+    for one in studies:
+        for check in one.validation:
+            key = (check.id, check.severity, check.claim)
+            by_claim.setdefault(key, []).append(one.label)
+            checks[key] = check
+    order = ("error", "warning", "note")
+    found = []
+    for claim, check in sorted(checks.items(), key=lambda item: order.index(item[1].severity)):
+        labels = by_claim[claim]
+        who = "all" if len(labels) == len(studies) else ", ".join(labels[:4])
+        more = f" and {len(labels) - 4} more" if len(labels) > 4 and who != "all" else ""
+        found.append(msgspec.structs.replace(check, claim=f"{who}{more}: {check.claim}"))
+    return tuple(found)
+
+
+def _group(rows: Iterable[Iterable[Row]], key: Callable[[Row], Hashable]) -> list[list[Row]]:
+    groups: dict[Hashable, list[Row]] = {}
+    for many in rows:
+        for row in many:
+            groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
+
+
+def _kernels(rows: Iterable[Iterable[KernelRow]]) -> list[KernelRow]:
+    found = []
+    for group in _group(rows, lambda row: row.name):
+        count = sum(row.count for row in group)
+        total = sum(row.total_ns for row in group)
+        found.append(
+            msgspec.structs.replace(
+                group[0], count=count, total_ns=total, mean_ns=total / max(count, 1),
+                least_ns=min(row.least_ns for row in group),
+                most_ns=max(row.most_ns for row in group),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _categories(rows: Iterable[Iterable[CategoryRow]]) -> list[CategoryRow]:
+    return [_summed(g, "device_ns", "count") for g in _group(rows, lambda row: row.category)]
+
+
+def _ops(rows: Iterable[Iterable[OpRow]]) -> list[OpRow]:
+    columns = ("count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
+    return [_summed(g, *columns) for g in _group(rows, lambda row: (row.name, row.shape))]
+
+
+def _modules(rows: Iterable[Iterable[ModuleRow]]) -> tuple[ModuleRow, ...]:
+    columns = ("count", "host_ns", "device_ns", "device_self_ns")
+    found = [_summed(g, *columns) for g in _group(rows, lambda row: row.path)]
+    total = sum(row.device_self_ns for row in found) or 1
+    return tuple(msgspec.structs.replace(row, share=row.device_ns / total) for row in found)
+
+
+def _phases(rows: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
+    found = [_summed(g, "host_ns", "device_ns") for g in _group(rows, lambda row: row.phase)]
+    return _shared(found, "host_ns", ordered=False)
+
+
+def _summed(group: list[Row], *columns: str) -> Row:
+    sums = {column: sum(getattr(row, column) for row in group) for column in columns}
+    return msgspec.structs.replace(group[0], **sums)
+
+
+def _shared(rows: list[Row], *columns: str, ordered: bool = True) -> tuple[Row, ...]:
+    """With shares of the first column (of the second where the first is all zero)."""
+    column = next((c for c in columns if sum(getattr(r, c) for r in rows)), columns[0])
+    total = sum(getattr(row, column) for row in rows) or 1
+    found = [msgspec.structs.replace(row, share=getattr(row, column) / total) for row in rows]
+    return tuple(sorted(found, key=lambda row: -getattr(row, column)) if ordered else found)
+
+
+def _idle(parts: Sequence[Idle]) -> Idle:
+    """Idle time of all; unreliable where any is."""
+    bad = next((part for part in parts if part.total_ns is None), None)
+    if bad is not None:
+        return Idle(trust=bad.trust)
+    total = sum(part.total_ns or 0 for part in parts)
+    causes = []
+    for group in _group((part.causes for part in parts), lambda row: row.cause):
+        lead = max(group, key=lambda row: row.ns)
+        ns = sum(row.ns for row in group)
+        causes.append(
+            IdleCause(
+                cause=lead.cause, ns=ns, share=ns / total if total else 0.0,
+                gaps=sum(row.gaps for row in group), places=_places(group), says=lead.says,
+            )
+        )  # fmt: skip
+    buckets: dict[int, tuple[int, int]] = {}
+    for part in parts:
+        for bound, count, ns in part.histogram:
+            held = buckets.get(bound, (0, 0))
+            buckets[bound] = (held[0] + count, held[1] + ns)
+    doubtful = next((p.trust for p in parts if p.trust.confidence != "good"), parts[0].trust)
+    return Idle(
+        total_ns=total,
+        causes=tuple(sorted(causes, key=lambda cause: -cause.ns)),
+        top=tuple(sorted((g for p in parts for g in p.top), key=lambda g: -g.dur_ns)[:MOST_GAPS]),
+        gaps=sum(part.gaps for part in parts),
+        histogram=tuple((bound, *buckets[bound]) for bound in sorted(buckets)),
+        trust=doubtful,
+    )
+
+
+def _places(group: list[IdleCause]) -> tuple[Place, ...]:
+    found = []
+    for same in _group((row.places for row in group), lambda p: (p.file, p.line, p.function)):
+        found.append(msgspec.structs.replace(same[0], ns=sum(place.ns for place in same)))
+    return tuple(sorted(found, key=lambda place: -place.ns)[:5])
+
+
+def _overlap(parts: Sequence[Overlap]) -> Overlap:
+    columns = ("both_ns", "host_ns", "device_ns", "neither_ns")
+    doubtful = next((p.trust for p in parts if p.trust.confidence != "good"), parts[0].trust)
+    return msgspec.structs.replace(_summed(list(parts), *columns), trust=doubtful)

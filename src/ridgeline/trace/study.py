@@ -1,0 +1,162 @@
+"""One or several files to one `TraceStudy`: read, check, analyse, add up."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Thread
+
+from msgspec import Struct
+
+from ridgeline.errors import RidgelineError
+from ridgeline.records.trace import Ranks, TraceStudy, Trust
+from ridgeline.trace.analyses.busy import devices
+from ridgeline.trace.analyses.categories import categories
+from ridgeline.trace.analyses.critical_path import critical_path
+from ridgeline.trace.analyses.idle import IdleGaps, idle_gaps
+from ridgeline.trace.analyses.idle_report import idle
+from ridgeline.trace.analyses.kernels import kernels
+from ridgeline.trace.analyses.launch import launch
+from ridgeline.trace.analyses.memory_curve import memory_curves
+from ridgeline.trace.analyses.modules import modules
+from ridgeline.trace.analyses.ops import ops, ops_by_shape
+from ridgeline.trace.analyses.overlap import overlap
+from ridgeline.trace.analyses.phases import phases
+from ridgeline.trace.analyses.regions import regions
+from ridgeline.trace.analyses.roofline import roofline
+from ridgeline.trace.ceilings import device_of
+from ridgeline.trace.links import Links
+from ridgeline.trace.merging import merged
+from ridgeline.trace.missing import missing
+from ridgeline.trace.ranks.study import ranks
+from ridgeline.trace.reading import cache as kept
+from ridgeline.trace.reading.reader import parse
+from ridgeline.trace.steps import steps_of
+from ridgeline.trace.trace import Trace
+from ridgeline.trace.validation import trust_in, validate
+from ridgeline.trace.verdict import verdict
+from ridgeline.trace.window import window_of
+
+ALL_ROWS = 1_000_000
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+class Opened(Struct, frozen=True):
+    """A trace, and where its cache is or is being written."""
+
+    trace: Trace
+    entry: kept.Entry | None = None
+    writing: Thread | None = None
+
+
+def study(
+    paths: Sequence[Path],
+    *,
+    steps: str | None = None,
+    limit: int = 50,
+    cache: bool = True,
+    on_progress: Callable[[str], None] = _silent,
+) -> tuple[TraceStudy, tuple[Trace, ...]]:
+    """What the files say, and the traces themselves. Several files are ranks of one job."""
+    if not paths:
+        raise RidgelineError("no trace was given")
+    question = _question(steps, limit)
+    if cache and len(paths) == 1:
+        entry = kept.find(paths[0])
+        answer = entry.answer(question, TraceStudy) if entry else None
+        if entry is not None and answer is not None:
+            trace = entry.trace(paths[0])
+            if trace is not None:
+                return answer, (trace,)
+    opened = []
+    try:
+        for number, path in enumerate(paths, 1):
+            which = f" ({number} of {len(paths)})" if len(paths) > 1 else ""
+            on_progress(f"reading {path.name}{which}")
+            opened.append(open_trace(path, cache))
+        on_progress("analysing")
+        found = _study_all([o.trace for o in opened], steps, limit)
+    finally:
+        for one in opened:
+            if one.writing is not None:
+                on_progress("writing the cache")
+                one.writing.join()
+    if cache and len(paths) == 1 and (entry := opened[0].entry or kept.find(paths[0])):
+        entry.remember(question, found)
+    return found, tuple(o.trace for o in opened)
+
+
+def open_trace(path: Path, cache: bool = True) -> Opened:
+    """From the cache where it holds this content; else read, and the cache written meanwhile."""
+    entry = kept.find(path) if cache else None
+    trace = entry.trace(path) if entry is not None else None
+    if trace is not None:
+        return Opened(trace, entry)
+    trace = parse(path)
+    large = trace.origin.text_bytes >= kept.LEAST_TEXT_BYTES
+    return Opened(trace, None, kept.write_behind(trace, path) if cache and large else None)
+
+
+def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceStudy:
+    if len(traces) == 1:
+        links = Links(traces[0])
+        return study_one(traces[0], links, steps, limit)
+    links_of = [Links(trace) for trace in traces]
+    studies = [
+        study_one(trace, links, steps, ALL_ROWS)
+        for trace, links in zip(traces, links_of, strict=True)
+    ]
+    across: Ranks = ranks(traces, links_of, [one.window for one in studies])
+    return merged(studies, across, limit)
+
+
+def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int = 50) -> TraceStudy:
+    """One trace."""
+    marks = steps_of(trace)
+    window = window_of(trace, steps)
+    checks = validate(trace, links, marks)
+    believed = {s: trust_in(s, checks) for s in ("idle", "idle causes", "launch", "kernels")}
+    known = next((p for p in trace.metadata.devices if p.id in trace.device.device), None)
+    gaps: tuple[IdleGaps, ...] = idle_gaps(trace, links, window) if window.ns else ()
+    worked = devices(trace, window, marks, believed["idle"])
+    idled = idle(trace, links, gaps, marks, _worse(believed["idle"], believed["idle causes"]))
+    top, left_out = kernels(trace, links, window, limit)
+    by_category = categories(trace, links, window)
+    by_op = ops(trace, links, window, limit)
+    return TraceStudy(
+        files=(trace.origin.path,),
+        events=trace.origin.events,
+        label=trace.label,
+        verdict=verdict(window, worked, idled, by_category, by_op),
+        window=window,
+        validation=checks,
+        devices=worked,
+        idle=idled,
+        launch=launch(trace, links, window, window.steps),
+        overlap=overlap(trace, links, window),
+        kernels=top,
+        kernels_left_out=left_out,
+        ops=by_op,
+        shapes=ops_by_shape(trace, links, window, limit),
+        modules=modules(trace, links, window, limit),
+        categories=by_category,
+        roofline=roofline(trace, links, window, device_of(known) if known else None, limit),
+        phases=phases(trace, links, window),
+        memory=memory_curves(trace, window),
+        critical_path=critical_path(trace, links, window),
+        regions=regions(trace, links, window),
+        missing=missing(trace, marks),
+    )
+
+
+def _worse(one: Trust, other: Trust) -> Trust:
+    order = ("good", "doubtful", "unreliable")
+    return max(one, other, key=lambda trust: order.index(trust.confidence))
+
+
+def _question(steps: str | None, limit: int) -> str:
+    """A name for what is asked, for the answers kept."""
+    text = f"{kept.fingerprint()} {steps} {limit}"
+    return "study-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

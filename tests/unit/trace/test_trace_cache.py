@@ -1,0 +1,101 @@
+"""Read once: the Parquet cache, its key, and what damage to it does."""
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from traces_made import Made
+
+from ridgeline.trace.reading import cache
+from ridgeline.trace.reading.reader import parse
+from ridgeline.trace.reading.tables import TABLES
+from ridgeline.trace.trace import Trace
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    made = Made(distributedInfo={"rank": 3, "world_size": 8, "backend": "nccl"})
+    made.frame('na"me\n\\ é.py(3): f', 0, 100).span("ProfilerStep#3", 0, 100)
+    made.op("aten::mm", 5, 20, **{"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]})
+    made.launch("gemm", 10, 20.125, 30.5, 7, grid=[1, 2, 3]).allocation(12, 512, 2048)
+    return made.write(tmp_path, "it's a [trace].json.gz")
+
+
+def equal(one: Trace, other: Trace) -> bool:
+    for name in TABLES:
+        a, b = getattr(one, name), getattr(other, name)
+        for field in fields(a):
+            if not np.array_equal(getattr(a, field.name), getattr(b, field.name)):
+                return False
+    return (list(one.texts), one.lanes, one.metadata) == (
+        list(other.texts), other.lanes, other.metadata,
+    )  # fmt: skip
+
+
+def test_a_trace_comes_back_from_the_cache_as_it_was_read(path: Path) -> None:
+    read = parse(path)
+    assert cache.find(path) is None
+    assert cache.store(read, path) is not None
+    entry = cache.find(path)
+    assert entry is not None
+    again = entry.trace(path)
+    assert again is not None
+    assert equal(read, again)
+    assert again.origin == msgspec.structs.replace(read.origin, from_cache=True)
+    assert entry.folder.parent == path.parent / ".ridgeline" / "traces"
+
+
+def test_other_content_is_not_served_the_old_answer(path: Path) -> None:
+    cache.store(parse(path), path)
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    stamp = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert cache.find(path) is None
+
+
+def test_the_same_content_touched_or_copied_is_still_known(path: Path) -> None:
+    cache.store(parse(path), path)
+    os.utime(path, ns=(1, 1))
+    assert cache.find(path) is not None
+
+
+def test_a_folder_that_cannot_be_written_uses_the_cache_folder(path: Path) -> None:
+    (path.parent / ".ridgeline").write_text("a file where the folder would be")
+    entry = cache.store(parse(path), path)
+    assert entry is not None
+    assert entry.folder.parent == path.parent / "cache" / "traces"
+    assert cache.find(path) is not None
+
+
+@pytest.mark.parametrize("file", ["texts.parquet", "ops.parquet"])
+@pytest.mark.parametrize("harm", ["cut", "junk", "gone", "forged"])
+def test_a_damaged_cache_is_as_if_it_were_not_there(path: Path, harm: str, file: str) -> None:
+    entry = cache.store(parse(path), path)
+    assert entry is not None
+    victim = entry.folder / file
+    if harm == "cut":
+        victim.write_bytes(victim.read_bytes()[:40])
+    elif harm == "junk":
+        victim.write_bytes(b"PAR1" + os.urandom(400) + b"PAR1")
+    elif harm == "gone":
+        victim.unlink()
+    else:
+        (entry.folder / "device.parquet").rename(victim)
+    found = cache.find(path)
+    assert found is None or found.trace(path) is None
+
+
+def test_answers_are_kept_beside_and_damaged_ones_forgotten(path: Path) -> None:
+    entry = cache.store(parse(path), path)
+    assert entry is not None
+    entry.remember("study-x", parse(path).metadata)
+    kind = type(parse(path).metadata)
+    assert entry.answer("study-x", kind) == parse(path).metadata
+    (entry.folder / "study-x.json").write_text("{")
+    assert entry.answer("study-x", kind) is None
