@@ -32,7 +32,7 @@ from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit/trace"))
-from trace_differences import differences, lost  # noqa: E402
+from trace_differences import differences, lost
 
 SLOWEST = 10.0
 ODD_BYTES = b'{}[]",:\\ 0123456789.eE+-ntfNI\x00\x01\x1b\xc3\xff'
@@ -159,7 +159,9 @@ def field_gone(base: Base, chance: random.Random) -> Mutant:
 def between(base: Base, chance: random.Random) -> Mutant:
     """Something wrong between two events: no event is lost."""
     _, at = chance.choice(base.spans[:-1] or base.spans)
-    put = chance.choice((b",", b" x ", b"]", b"\x00", b"}", b",null", b",7", b",{}", b',"a"', b",[]"))
+    put = chance.choice(
+        (b",", b" x ", b"]", b"\x00", b"}", b",null", b",7", b",{}", b',"a"', b",[]")
+    )
     return Mutant(base.text[:at] + put + base.text[at:], base.events)
 
 

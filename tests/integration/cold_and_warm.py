@@ -81,7 +81,9 @@ def _serve() -> None:
 
     import ridgeline.cli.model
     import ridgeline.model.study
-    import ridgeline.report.model_terminal  # noqa: F401
+    import ridgeline.report.model_terminal
+    import ridgeline.report.trace_terminal
+    import ridgeline.trace.study  # noqa: F401
 
     for line in sys.stdin:
         order = json.loads(line)

@@ -14,10 +14,13 @@ from ridgeline.report.trace_sections import sections
 
 OPEN_ROWS = 15
 """Rows shown at once; more are folded away."""
-WIDEST = 160
+WIDEST, NARROW = 56, 28
+"""Characters of a name: alone in its table, or beside two others. The whole is in the tip."""
+LONGEST_LINE = 120
+"""Of a line of code the number at its end must be seen."""
 _STYLE = (
-    "td.name, td.place { min-width: 11rem; max-width: 24rem; overflow-wrap: anywhere; }"
-    "td.words, td.words:first-child { white-space: nowrap; min-width: 0; }"
+    "body { max-width: 76rem; } main h1 { font-size: 1.45rem; }"
+    "td.name, td.place, td.words, td:first-child { white-space: nowrap; min-width: 0; }"
     "main table { font-size: 0.88rem; } main th, main td { padding-right: 1rem; }"
 )
 _MARKS = {"error": "bad", "warning": "warning", "note": "note"}
@@ -78,21 +81,25 @@ def _tables(section: Section) -> str:
 def _table(section: Section, rows: Sequence[Sequence[str]]) -> str:
     kept = [i for i in range(len(section.columns)) if any(row[i] for row in rows)]
     kinds = [f' class="{c.sort}"' for c in section.columns]
+    names = [i for i in kept if section.columns[i].sort in ("name", "place")]
+    name = NARROW if len(names) > 2 else WIDEST
+    widest = [name if c.sort == "name" else LONGEST_LINE for c in section.columns]
     head = "".join(f"<th{kinds[i]} scope=col>{escape(section.columns[i].name)}</th>" for i in kept)
     body = "".join(
-        f"<tr>{''.join(f'<td{kinds[i]}>{_cell(row[i])}</td>' for i in kept)}</tr>" for row in rows
+        f"<tr>{''.join(f'<td{kinds[i]}>{_cell(row[i], widest[i])}</td>' for i in kept)}</tr>"
+        for row in rows
     )
     made = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll">{made}</div>'
 
 
-def _cell(text: str) -> str:
+def _cell(text: str, widest: int) -> str:
     """Long names are cut, and whole in the tip; a tree's indent is kept."""
     indent = "&nbsp;" * 2 * (len(text) - len(text.lstrip(" ")))
     bare = text.lstrip(" ")
-    if len(bare) <= WIDEST:
+    if len(bare) <= widest:
         return indent + escape(bare)
-    return f'{indent}<span title="{escape(bare)}">{escape(shorten(bare, WIDEST))}</span>'
+    return f'{indent}<span title="{escape(bare)}">{escape(shorten(bare, widest))}</span>'
 
 
 def _checks(found: Sequence[tuple[str, str]]) -> str:

@@ -1,5 +1,6 @@
 """Pictures of a trace: the split of its time, the gaps along it, memory, the roofline."""
 
+from collections.abc import Iterator
 from math import ceil, floor, log10
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from ridgeline.report.trace_headline import Part, parts
 from ridgeline.report.trace_names import kernel, place
 
 WIDTH = 960.0
+LEAST_MEMORY = 1 << 20
+"""A curve of bytes, as the CPU's often is, is no picture."""
 CAUSES = (
     "busy", "input", "synchronisation", "transfer", "launch-bound", "allocator", "compile",
     "collective wait", "garbage collection", "other host", "between kernels", "unknown",
@@ -102,7 +105,7 @@ def gaps(study: TraceStudy) -> str:
 
 def memory(curve: MemoryCurve) -> str:
     points = curve.points
-    if len(points) < 2 or points[-1][0] <= points[0][0]:
+    if curve.peak_bytes < LEAST_MEMORY or len(points) < 2 or points[-1][0] <= points[0][0]:
         return ""
     frame = svg.Frame(left=80, right=WIDTH - 10, top=10, bottom=180)
     first, last = points[0][0], points[-1][0]
@@ -120,13 +123,23 @@ def memory(curve: MemoryCurve) -> str:
         label = units.bytes_(lowest + share * spread)
         drawn.append(svg.text(frame.left - 8, y + 4, label, "end", "tick"))
     drawn.append(svg.track((at(ns, held) for ns, _, held in points if held >= 0), "reserved"))
-    drawn.append(svg.track((at(ns, used) for ns, used, _ in points), "curve"))
+    drawn.append(svg.track(_stairs([at(ns, used) for ns, used, _ in points]), "curve"))
     x, y = at(curve.peak_ns, curve.peak_bytes)
     drawn.append(svg.dot(min(max(x, frame.left), frame.right), y, 3.5, "beyond",
                          f"peak {units.bytes_(curve.peak_bytes)}"))  # fmt: skip
     drawn.append(svg.text(frame.right, frame.bottom + 16, time(last - first), "end", "tick"))
     described = f"peak {units.bytes_(curve.peak_bytes)}; dashed: reserved"
     return svg.drawing(WIDTH, 205, printable(f"Memory of {curve.device}"), described, drawn)
+
+
+def _stairs(points: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """A size holds until the next one."""
+    height = points[0][1]
+    for x, y in points:
+        if y != height:
+            yield x, height
+        yield x, y
+        height = y
 
 
 def roofline(found: Roofline) -> str:

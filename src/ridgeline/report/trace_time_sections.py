@@ -144,10 +144,10 @@ def gaps(study: TraceStudy) -> Section:
             *([Column("device")] if several else []),
             *number("at", "length"),
             Column("cause", "words"),
+            *([Column("your line", "place")] if any(g.place for g in top) else []),
+            Column("the host was in", "name", spare=1),
             Column("after", "name", spare=2),
             Column("ended by", "name", spare=1),
-            Column("the host was in", "name", spare=1),
-            *([Column("your line", "place")] if any(g.place for g in top) else []),
         ),
         rows=tuple(_gap(g, study, several) for g in top),
         short=3,
@@ -159,9 +159,9 @@ def gaps(study: TraceStudy) -> Section:
 def _gap(g: Gap, study: TraceStudy, several: bool) -> tuple[str, ...]:
     row = [str(g.device)] if several else []
     row += [time(g.start_ns - study.window.start_ns), time(g.dur_ns), g.cause]
-    row += [kernel(g.before), kernel(g.after), kernel(g.host) if g.host else ""]
     if any(x.place for x in study.idle.top):
         row.append(place(g.place))
+    row += [kernel(g.host) if g.host else "", kernel(g.before), kernel(g.after)]
     return tuple(row)
 
 

@@ -208,6 +208,8 @@ def test_a_stride_that_was_not_recorded_is_not_guessed(tmp_path: Path) -> None:
         ("aten::fill_", [[10], []], ["float", "Scalar"], ["", "0"], 0, 40),
         # rows picked, not the table
         ("aten::embedding", [[1000, 8], [5]], ["float", "long int"], ["", ""], 0, 40 + 160 + 160),
+        ("aten::embedding_dense_backward", [[5, 8], [5], []], ["float", "long int", "Scalar"],
+         ["", "", "1000"], 40, 160 + 40 + 32000),
         ("aten::gt", [[10], []], ["double", "Scalar"], ["", "0"], 10, 80 + 10),
     ],
 )  # fmt: skip

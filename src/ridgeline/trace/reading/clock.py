@@ -60,7 +60,8 @@ def _cut(text: NDArray[Any], dots: NDArray[Any], ends: NDArray[Any]) -> bytes:
     inside = np.zeros(len(text), np.int8)
     inside[dots + 4] = 1
     inside[ends] = -1
-    return text[np.cumsum(inside, dtype=np.int8) == 0].tobytes().rstrip(b",")
+    kept: bytes = text[np.cumsum(inside, dtype=np.int8) == 0].tobytes()
+    return kept.rstrip(b",")
 
 
 def _one(text: bytes) -> int:

@@ -37,7 +37,7 @@ class Walk:
         self.starts = starts
         self.ends = ends
         self._events = events
-        self._odd = odd or set()
+        self.odd = odd or set()
 
     def covers(self, text: bytes, at: int) -> bool:
         return text is self._text and self.index(at) is not None
@@ -48,7 +48,7 @@ class Walk:
 
     def event(self, i: int) -> Event | None:
         """None where it does not fit the types."""
-        if i in self._odd:
+        if i in self.odd:
             return None
         if self._events is not None:
             return self._events[i]

@@ -184,11 +184,10 @@ class Portable:
                 break
             events.append(event)
             at += 1
-        odd = self._store(events)
-        if odd:
+        while (odd := self._store(events)) is not None:
+            walk.odd.update(first + i for i in odd)
             at = first + min(odd)
-            odd = self._store(events[: min(odd)])
-            assert odd is None
+            events = events[: min(odd)]
         if at > first:
             self._comma = True
         if at < len(walk.starts):
@@ -212,6 +211,9 @@ class Portable:
         if odd.any():
             return {index[i] for i in np.flatnonzero(odd).tolist()}
         self.flows += len(events) - len(kept)
+        # only now: lanes are numbered in the order of the rows, whoever reads them
+        lanes = self._lanes
+        columns.append(("lane", None, np.array([lanes[e.pid, e.tid] for e in kept], np.int32)))
         at = self._room(len(kept))
         for name, rows, values in columns:
             if rows is None:
@@ -237,13 +239,11 @@ class Portable:
             dur = every
         odd |= dur < 0
         categories = [event.cat for event in events]
-        lanes = self._lanes
         columns: list[tuple[str, Any, NDArray[Any]]] = [
             ("ts", None, ts),
             ("dur", None, dur),
             ("name", None, name),
             ("category", None, np.array([self._categories[c] for c in categories], np.int32)),
-            ("lane", None, np.array([lanes[e.pid, e.tid] for e in events], np.int32)),
             ("phase", None, np.frombuffer("".join(phases).encode(), np.uint8)),
         ]
         for wanted, rows in self._grouped(phases, categories):

@@ -219,7 +219,8 @@ def _errors() -> tuple[type[Exception], ...]:
         from isal import isal_zlib
     except ImportError:
         return (zlib.error,)
-    return (zlib.error, isal_zlib.error)
+    also: type[Exception] = isal_zlib.error
+    return (zlib.error, also)
 
 
 def _gathered(texts: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,0 +1,110 @@
+"""The JSON, CSV, Markdown and page of a trace's report."""
+
+import csv
+import io
+
+import msgspec
+import pytest
+
+from ridgeline.records.trace import TraceStudy
+from ridgeline.report.trace_csv import COLUMNS, comparison_csv, to_csv
+from ridgeline.report.trace_document import SCHEMA, comparison_document, to_json_document
+from ridgeline.report.trace_html import to_html
+from ridgeline.report.trace_markdown import to_markdown
+from tests.unit.report import made_up_trace as made
+
+ALL = [made.study, made.several, made.nothing, made.unreliable, made.nasty]
+
+
+def test_the_document_has_what_scripts_read() -> None:
+    found = to_json_document(made.study())
+    assert found["schema"] == SCHEMA
+    assert found["window"]["ms"] == 1733
+    assert found["window"]["basis"] == "device activity"
+    assert found["device"]["busy_pct"] == pytest.approx(57.7034, abs=1e-4)
+    assert found["device"]["idle_ms"] == 733
+    assert found["validation"][0]["affects"] == ["kernels", "launch"]
+    cause = found["idle_causes"][0]
+    assert (cause["cause"], cause["ms"], cause["line"]) == ("input", 522, 41)
+    assert cause["file"] == "/home/me/project/src/data/loader.py"
+    assert cause["share_pct"] == pytest.approx(71.214, abs=1e-3)
+    assert [p["line"] for p in cause["places"]] == [41, 63]
+    assert found["gaps"][0]["at_ms"] == 20
+    assert found["kernels"][0]["name"] == made.KERNEL
+    assert found["kernels"][0]["mean_us"] == 75
+    assert found["roofline"][0]["attained_pct"] == 70
+    assert found["roofline_coverage"]["covered_pct"] == 81
+    assert found["memory"][0]["points"][0] == [0, 100_000_000, 5_000_000_000]
+    assert found["launch"]["empty_queue_pct"] == 42
+    assert found["ranks"] == []
+    assert found["missing"] == ["no shapes: record_shapes=True"]
+
+
+def test_several_devices_are_added_up() -> None:
+    found = to_json_document(made.several())
+    assert found["device"]["busy_ms"] == 2000
+    assert found["device"]["busy_pct"] == pytest.approx(57.7034, abs=1e-4)
+    assert [d["rank"] for d in found["devices"]] == [0, 1]
+    assert found["ranks"][1]["late_count"] == 31
+    assert found["late"].startswith("rank 1 was last")
+    assert found["collectives"][0]["bus_gb_per_s"] == 12.5
+
+
+def test_a_figure_that_cannot_be_believed_is_null_with_a_reason() -> None:
+    device = to_json_document(made.unreliable())["device"]
+    assert (device["busy_pct"], device["idle_ms"]) == (None, None)
+    assert device["why"] == "graph launches hide 97 % of the kernels"
+    assert device["confidence"] == "unreliable"
+
+
+def test_without_a_device_the_document_says_so() -> None:
+    device = to_json_document(made.nothing())["device"]
+    assert device["busy_pct"] is None
+    assert "no device work" in device["why"]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_every_format_can_be_made_of_every_study(make: type[TraceStudy]) -> None:
+    study = make()
+    msgspec.json.encode(to_json_document(study))
+    for text in (to_csv(study), to_markdown(study), to_html(study)):
+        text.encode()
+
+
+def test_the_csv_is_one_table_with_a_section_column() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(made.several()))))
+    assert tuple(rows[0]) == COLUMNS
+    assert rows[0]["section"] == "device"
+    sections = list(dict.fromkeys(row["section"] for row in rows))
+    assert {"idle_causes", "kernels", "ops", "modules", "roofline", "ranks"} <= set(sections)
+    cause = next(row for row in rows if row["section"] == "idle_causes")
+    assert (cause["name"], cause["ms"], cause["line"]) == ("input", "522.0", "41")
+
+
+def test_the_page_holds_its_pictures() -> None:
+    text = to_html(made.study())
+    assert text.count("<svg") == 4  # the split, the gaps, the roofline, memory
+    assert 'class="launch-bound"' in text
+    assert "12 kernels overlap on stream 7" in text
+    assert text.index("12 kernels overlap") < text.index("<svg")
+
+
+def test_a_page_without_data_has_no_empty_pictures() -> None:
+    text = to_html(made.nothing())
+    assert "<svg" not in text
+    assert "<table" not in text
+
+
+def test_the_markdown_begins_with_the_verdict() -> None:
+    lines = to_markdown(made.study()).splitlines()
+    assert lines[0] == f"### {made.study().verdict}"
+    assert "| input | 522 ms | 71.2 % | 4 | data/loader.py:41 decode +1 |" in "\n".join(lines)
+
+
+def test_a_comparison_in_json_and_csv() -> None:
+    found = comparison_document(made.comparison())
+    assert found["change_ms"] == -91
+    assert found["differences"][1]["change_ms"] == -91
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(made.comparison()))))
+    assert rows[1]["name"] == "input"
+    assert float(rows[1]["change_ms"]) == -91

@@ -1,0 +1,113 @@
+"""Nothing a trace names can act on a terminal, a spreadsheet or a page."""
+
+import csv
+import io
+import json
+import re
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from ridgeline.report import trace_comparison_text
+from ridgeline.report.plain import json_text, printable, shorten
+from ridgeline.report.trace_csv import to_csv
+from ridgeline.report.trace_document import to_json_document
+from ridgeline.report.trace_html import to_html
+from ridgeline.report.trace_markdown import to_markdown
+from ridgeline.report.trace_names import kernel, place
+from ridgeline.report.trace_terminal import show
+from tests.unit.report import made_up_trace as made
+
+UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800]")
+
+
+def on_terminal(full: bool, width: int = 100) -> str:
+    out = io.StringIO()
+    show(made.nasty(), Console(file=out, width=width, highlight=False), full=full)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("text", made.NASTY)
+def test_unseen_characters_are_spelled_out(text: str) -> None:
+    assert UNSEEN.search(printable(text)) is None
+    assert "\n" not in printable(text)
+
+
+def test_what_can_be_read_stays_as_it_is() -> None:
+    for text in ("aten::add_", "größe × 3", "日本語", "a b", ""):
+        assert printable(text) == text
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("width", [40, 100, 250])
+def test_no_control_byte_reaches_a_terminal(full: bool, width: int) -> None:
+    text = on_terminal(full, width)
+    assert UNSEEN.search(text) is None
+
+
+def test_markup_in_a_name_is_shown_not_obeyed() -> None:
+    assert "[bold]not bold[/bold]" in on_terminal(full=True)
+
+
+def test_a_json_document_is_the_same_and_has_no_unseen_characters() -> None:
+    document = to_json_document(made.nasty())
+    plain = msgspec.json.encode(document).decode()
+    safe = json_text(plain)
+    assert UNSEEN.search(safe) is None
+    assert json.loads(safe) == json.loads(plain)
+    assert json_text('"\U000e0001"') == '"\\udb40\\udc01"'
+
+
+def test_no_cell_of_a_csv_is_a_formula() -> None:
+    cells = [cell for row in csv.reader(io.StringIO(to_csv(made.nasty()))) for cell in row]
+    risky = [c for c in cells if c[:1] in "=+-@\t\r" and not re.fullmatch(r"-?[\d.e+-]*", c)]
+    assert risky == []
+    assert any(cell.startswith("'=HYPERLINK") for cell in cells)
+    assert UNSEEN.search("".join(cells)) is None
+
+
+def test_markdown_has_no_tags_and_whole_tables() -> None:
+    text = to_markdown(made.nasty())
+    bare = text.replace("<details><summary>", "").replace("</summary>", "")
+    assert "<" not in bare.replace("</details>", "")
+    for block in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
+        counts = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(counts) == 1, block
+    assert UNSEEN.search(text) is None
+
+
+def test_a_page_runs_no_script_and_loads_nothing() -> None:
+    text = to_html(made.nasty())
+    assert "<script" not in text
+    assert not re.search(r"""(?:src|href)\s*=""", text)
+    assert UNSEEN.search(text) is None
+
+
+def test_a_comparison_is_printable_too() -> None:
+    out = io.StringIO()
+    trace_comparison_text.show(made.comparison(), Console(file=out, width=90, highlight=False))
+    assert UNSEEN.search(out.getvalue()) is None
+    assert UNSEEN.search(trace_comparison_text.to_markdown(made.comparison())) is None
+
+
+def test_a_long_name_is_cut_in_the_middle() -> None:
+    assert shorten("ampere_sgemm_128x64_tn", 11) == "amper…64_tn"
+    assert [len(shorten("x" * 40, n)) for n in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_a_kernel_is_called_by_what_it_computes() -> None:
+    assert kernel(made.KERNEL) == "vectorized_elementwise_kernel<4, CUDAFunctor_add, Array>"
+    nested = "void at::native::elementwise_kernel<128, 4, at::native::impl<at::native::BinaryFunctor<float, at::native::MulFunctor<float> > > >(int)"  # noqa: E501
+    assert kernel(nested) == "elementwise_kernel<128, 4, impl> MulFunctor"
+    for plain in ("Memcpy HtoD (Pageable -> Device)", "enumerate(DataLoader)#next", "triton_poi_0"):
+        assert kernel(plain) == plain
+
+
+def test_a_template_without_end_is_still_a_name() -> None:
+    assert kernel("void f::g<" + "<a, " * 50_000) == "f::g<"
+
+
+def test_a_place_keeps_the_line_and_two_folders() -> None:
+    assert place(made.LOADER) == "data/loader.py:41 decode"
+    assert place(None) == ""
