@@ -103,7 +103,7 @@ def test_a_file_that_is_no_trace_is_left_out_with_a_line(warm: Warm, runs: Path)
     assert "notes.json" in done.err
 
 
-@pytest.mark.parametrize("named", ["bad.json", "none.json", "none*.json", "empty"])
+@pytest.mark.parametrize("named", ["bad.json", "none.json", "none*.json", "empty", "x" * 300])
 def test_nothing_to_read_is_a_sentence_and_exit_4(warm: Warm, runs: Path, named: str) -> None:
     done = trace(warm, runs, named)
     assert done.code == NOTHING_READ

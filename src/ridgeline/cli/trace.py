@@ -95,7 +95,7 @@ def command(
             _answer(paths, sql, cache, quiet, wanted)
         elif before is not None:
             with _progress(quiet) as say:
-                both = [_studied(p, steps, None, cache, say)[0] for p in (earlier, paths)]
+                both = [_studied(p, steps or "all", None, cache, say)[0] for p in (earlier, paths)]
             _compare(both[0], both[1], wanted, full)
         else:
             with _progress(quiet) as say:

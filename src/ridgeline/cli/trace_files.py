@@ -15,7 +15,11 @@ def trace_files(named: Iterable[str]) -> tuple[Path, ...]:
     """Each file once, in the order given; those of a folder by name, shorter numbers first."""
     found: dict[Path, Path] = {}
     for text in named:
-        for path in _meant(text):
+        try:
+            meant = _meant(text)
+        except OSError as error:  # a folder that may not be read, a name too long
+            raise RidgelineError(f"{text}: {error.strerror or error}") from error
+        for path in meant:
             found.setdefault(path.absolute(), path)
     return tuple(found.values())
 

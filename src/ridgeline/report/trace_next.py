@@ -20,7 +20,7 @@ def next_commands(
     if not full:
         found.append(("everything", f"{again} --full"))
     if len(study.files) == 1:
-        found.append(("on the timeline (ui.perfetto.dev)", f"{again} -o marked.perfetto.json.gz"))
+        found.append(("on the timeline (ui.perfetto.dev)", f"{base} -o marked.perfetto.json.gz"))
     table = "kernels" if study.kernels else "ops"
     question = f"select name, sum(dur_ns) from {table} group by 1 order by 2 desc limit 9"
     found.append(("ask it anything", f'{base} --sql "{question}"'))

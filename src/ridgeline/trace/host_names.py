@@ -26,7 +26,7 @@ _COMPILER_FRAME = re.compile(
     r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|guards|bytecode_transformation"
     r"|variables/)"
     r"|torch/_inductor/(compile_fx|graph|scheduler|codecache|async_compile|lowering|ir"
-    r"|select_algorithm|codegen/|fx_passes/|compile_worker)"
+    r"|select_algorithm|codegen/|fx_passes/)"
     r"|torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (precompile|autotune|benchmark_all)"
     r"|torch/_functorch/aot_autograd\.py\(\d+\): aot_module"
     r"|triton/compiler/compiler\.py\(\d+\): compile"

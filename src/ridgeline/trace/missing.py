@@ -8,7 +8,7 @@ def missing(trace: Trace, steps: Steps) -> tuple[str, ...]:
     found = []
     if not len(trace.device):
         found.append("device work: add ProfilerActivity.CUDA to `activities` (needs a GPU)")
-    if not len(trace.ops):
+    if not (len(trace.ops) or len(trace.annotations) or len(trace.frames)):
         found.append("operators: add ProfilerActivity.CPU to `activities`")
     stacks = len(trace.frames) or any(
         "Call stack" in trace.text(int(code)) for code in set(trace.ops.info[:2000].tolist())

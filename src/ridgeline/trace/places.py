@@ -17,7 +17,9 @@ from ridgeline.trace.links import Links, Rows, by_lane
 from ridgeline.trace.trace import Trace
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.*)$")
-_LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python3?\.?\d*|<frozen |^<|^nn\.Module")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|[/\\]lib[/\\]python3?\.?\d*|torchinductor_|^<|^nn\.Module"
+)
 _LIBRARIES = frozenset({
     "torch", "torchvision", "torchaudio", "torchtext", "transformers", "accelerate", "lightning",
     "pytorch_lightning", "lightning_fabric", "diffusers", "datasets", "tokenizers", "peft", "trl",

@@ -31,7 +31,9 @@ class Steps(NamedTuple):
         return self.name(row) if row >= 0 and ns < self.end[row] else ""
 
     def chosen(self, wanted: str) -> "Steps":
-        """Those of "3-5", "4" or "17,19"; a UsageError where none is in the trace."""
+        """Those of "3-5", "4", "17,19" or "all"; a UsageError where none is in the trace."""
+        if wanted == "all":
+            return self
         numbers: set[int] = set()
         for part in wanted.split(","):
             match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)

@@ -1,4 +1,4 @@
-"""What is tested before any number is believed. Each check looks at one thing and says one sentence.
+"""What is tested before any number is believed: each check looks at one thing, says one sentence.
 
 Thresholds: a warning makes the sections it affects doubtful, an error makes them unreliable, and an
 unreliable figure is not shown.
@@ -39,6 +39,7 @@ def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
         *_graphs(trace, links),
         *_profiler(trace),
         *_resolution(trace),
+        *_stacks(trace),
         *_steps(trace, steps),
     ]
     order: tuple[Severity, ...] = ("error", "warning", "note")
@@ -134,7 +135,7 @@ def _overlapping(trace: Trace) -> Iterator[Check]:
     severity: Severity = "error" if share > 0.2 else "warning" if share > 0.01 else "note"
     yield Check(
         id="overlap", severity=severity, count=count,
-        claim=f"{count:,} device operations overlap another on their own stream, by {share:.1%} "
+        claim=f"{count:,} device operations overlap another on their own stream, by {100 * share:.1f} % "
         "of the device's summed time" + (": their durations cannot be right" * (share > 0.2)),
         affects=("kernels", "categories", "roofline", "idle"),
     )  # fmt: skip
@@ -182,7 +183,7 @@ def _unlinked(trace: Trace, links: Links) -> Iterator[Check]:
     severity: Severity = "warning" if share > 0.05 else "note"
     yield Check(
         id="no-launch", severity=severity, count=missing,
-        claim=f"{missing:,} of {total:,} device operations ({share:.0%}) have no launching call in "
+        claim=f"{missing:,} of {total:,} device operations ({100 * share:.0f} %) have no launching call in "
         "the trace: launch figures describe the others",
         affects=("launch", "critical path") + (("idle causes",) if share > 0.05 else ()),
     )  # fmt: skip
@@ -278,6 +279,15 @@ def _resolution(trace: Trace) -> Iterator[Check]:
             id="microseconds", severity="note", count=zero,
             claim="times are whole microseconds in this file"
             + (f": {zero:,} device operations last 0" if zero else ""),
+        )  # fmt: skip
+
+
+def _stacks(trace: Trace) -> Iterator[Check]:
+    if len(trace.frames) and len(trace.device):
+        yield Check(
+            id="stacks", severity="note", count=len(trace.frames),
+            claim="Python stacks were recorded, which slows the host: launch-bound and other host "
+            "time are more than in an untraced run",
         )  # fmt: skip
 
 

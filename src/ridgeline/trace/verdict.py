@@ -37,13 +37,13 @@ def verdict(
     many = f"{len(devices)} devices" if len(devices) > 1 else "the device"
     are, idles = ("are", "idle") if len(devices) > 1 else ("is", "idles")
     if share >= BUSY or not idle.causes:
-        most = f", {categories[0].share:.0%} of it {categories[0].category}" if categories else ""
-        return f"{many} {are} busy {share:.0%} of {_ms(window)}{most}"
+        most = f", {_percent(categories[0].share)} of it {categories[0].category}" if categories else ""
+        return f"{many} {are} busy {_percent(share)} of {_ms(window)}{most}"
     cause = idle.causes[0]
     place = f" ({cause.places[0].file}:{cause.places[0].line})" if cause.places else ""
     return (
-        f"{many} {idles} {1 - share:.0%} of {_ms(window)}, "
-        f"{cause.share:.0%} of that {_WORDS[cause.cause]}{place}"
+        f"{many} {idles} {_percent(1 - share)} of {_ms(window)}, "
+        f"{_percent(cause.share)} of that {_WORDS[cause.cause]}{place}"
     )
 
 
@@ -58,3 +58,7 @@ def _host_only(window: Window, ops: tuple[OpRow, ...]) -> str:
 
 def _ms(window: Window) -> str:
     return f"{window.ns / 1e6:,.1f} ms" if window.ns < 1e10 else f"{window.ns / 1e9:,.1f} s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,8 +1,8 @@
 """The span every figure is over: chosen once, stated, the last step never dropped.
 
 By default it is the device's activity, first start to last end: what every interval union of the
-same file gives, so that figures can be checked. With chosen steps it is from the first one's mark
-to the end of the last one's device work.
+same file gives, so that figures can be checked. With chosen steps ("3-5", or "all" of them) it is
+from the first one's mark to the end of the last one's device work.
 """
 
 import numpy as np
@@ -14,6 +14,8 @@ from ridgeline.trace.trace import Trace
 
 def window_of(trace: Trace, wanted: str | None = None) -> Window:
     steps = steps_of(trace)
+    if wanted == "all" and not len(steps):
+        wanted = None
     if wanted is not None:
         return _of_steps(trace, steps, steps.chosen(wanted), wanted)
     device = trace.device
@@ -44,7 +46,8 @@ def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
     plural = "step" if len(chosen) == 1 else "steps"
     holes = int(np.diff(chosen.number).max(initial=1)) > 1
     return Window(
-        start_ns=start, end_ns=end, basis=f"{plural} {wanted}", steps=len(chosen),
+        start_ns=start, end_ns=end, basis=f"all {plural}" if wanted == "all" else f"{plural} {wanted}",
+        steps=len(chosen),
         note="steps between the chosen ones are inside" if holes else "",
     )  # fmt: skip
 

@@ -127,6 +127,23 @@ def test_damage_costs_the_damaged_event_alone(tmp_path: Path) -> None:
             assert event in kept
 
 
+def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    events = json.dumps(source().events).replace('"correlation": 3', '"occupancy": NaN')
+    path.write_text(f'{{"x": [1e999, -Infinity, 1.5], "traceEvents": {events}}}')
+    target = tmp_path / "o.json"
+    annotate(path, made_study(), target)
+
+    def never(text: str) -> None:
+        raise AssertionError(text)
+
+    document = json.loads(target.read_text(), parse_constant=never)
+    assert document["x"] == [None, None, 1.5]
+    kept = theirs(document)
+    assert len(kept) == len(source().events)
+    assert [e["args"]["occupancy"] for e in kept if "occupancy" in e["args"]] == [None, None]
+
+
 def test_broken_text_becomes_readable_text(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     text = json.dumps({"traceEvents": source().events}).encode()

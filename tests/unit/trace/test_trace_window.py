@@ -35,12 +35,21 @@ def test_chosen_steps_run_from_mark_to_mark(tmp_path: Path) -> None:
     assert (last.end_ns, last.steps, last.basis) == (3_100_000, 2, "steps 8-9")
 
 
+def test_all_steps_begin_at_the_first_mark_and_without_marks_nothing_changes(
+    tmp_path: Path,
+) -> None:
+    window = window_of(three_steps().trace(tmp_path), "all")
+    assert (window.start_ns, window.end_ns, window.basis) == (0, 3_100_000, "all steps")
+    bare = Made().kernel("a", 5, 10).trace(tmp_path)
+    assert window_of(bare, "all") == window_of(bare)
+
+
 def test_a_step_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
     trace = three_steps().trace(tmp_path)
     with pytest.raises(UsageError, match="steps 7 to 9"):
         window_of(trace, "12")
     with pytest.raises(UsageError, match="no step"):
-        window_of(trace, "all")
+        window_of(trace, "last")
 
 
 def test_a_mark_on_two_threads_is_one_step(tmp_path: Path) -> None:

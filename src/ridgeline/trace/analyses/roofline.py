@@ -224,6 +224,6 @@ def _trust(trace: Trace, covered: float) -> Trust:
     if not (trace.ops.shape >= 0).any():
         return _doubt("no inputs were recorded: profile with record_shapes=True")
     if covered < 0.5:
-        why = f"shapes and formulas cover {covered:.0%} of the device time"
+        why = f"shapes and formulas cover {100 * covered:.0f} % of the device time"
         return Trust(confidence="doubtful", why=why)
     return Trust()

@@ -5,13 +5,14 @@ is left out. What comes out is always events that any JSON reader takes.
 """
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from ridgeline.trace.reading.decoder import Chunk, Decoder, Stop
-from ridgeline.trace.reading.lenient import Row, parse
+from ridgeline.trace.reading.lenient import Row
 
 _CONTROLS = bytes.maketrans(bytes(range(32)), b" " * 32)
 """Inside a string a control character is an error, between tokens it is space."""
@@ -32,7 +33,6 @@ class Copier:
         self._write = write
         self._odd: tuple[bytes, int, int] | None = None
         self.copied = False
-        self.dropped = 0
 
     @property
     def flows(self) -> int:
@@ -80,9 +80,7 @@ class Copier:
         clean = text.translate(_CONTROLS)
         if not clean.isascii():
             clean = clean.decode("utf-8", "replace").encode()
-        try:
-            _events.decode(b"[" + clean + b"]")
-        except (msgspec.MsgspecError, RecursionError):
+        if not _is_whole(clean):
             clean = self._repaired(clean)
         if clean:
             self._write(b",\n" if self.copied else b"")
@@ -90,16 +88,40 @@ class Copier:
             self.copied = True
 
     def _repaired(self, text: bytes) -> bytes:
-        """Event by event, those that are JSON."""
+        """Event by event: as it is, or written anew, or left out."""
         kept, at = [], 0
         while (at := text.find(b"{", at)) >= 0:
             end = self._inner.value_end(text, at)
             if end <= at:
-                self.dropped += 1
                 break
-            try:
-                kept.append(json.dumps(parse(text[at:end]), default=float).encode())
-            except (ValueError, RecursionError):
-                self.dropped += 1
+            event = text[at:end]
+            kept.append(event if _is_whole(event) else rewritten(event))
             at = end
-        return b",\n".join(kept)
+        return b",\n".join(event for event in kept if event)
+
+
+def _is_whole(events: bytes) -> bool:
+    try:
+        _events.decode(b"[" + events + b"]")
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
+
+def rewritten(text: bytes) -> bytes:
+    """JSON that every reader takes: NaN and the infinities, which torch writes, become null."""
+    try:
+        meant = json.loads(
+            text.decode("utf-8", "replace"),
+            strict=False,
+            parse_constant=lambda _: None,
+            parse_float=_finite,
+        )
+        return json.dumps(meant).encode()
+    except (ValueError, RecursionError):
+        return b""
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

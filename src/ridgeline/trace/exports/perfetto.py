@@ -16,7 +16,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.records.trace import Gap, TraceStudy
 from ridgeline.trace.analyses.idle import idle_gaps
 from ridgeline.trace.analyses.idle_report import all_gaps
-from ridgeline.trace.exports.copying import Copier
+from ridgeline.trace.exports.copying import Copier, rewritten
 from ridgeline.trace.links import Links
 from ridgeline.trace.reading import compiled
 from ridgeline.trace.reading.decoder import Decoder
@@ -91,8 +91,8 @@ def _write(file: IO[bytes], path: Path, study: TraceStudy, gaps: Iterable[Gap]) 
         file.write(_meta("process_labels", {"labels": "no events were copied"}).encode())
     file.write(b"\n]")
     for key, value in document.beside.items():
-        pair = f"{json.dumps(key)}: {json.dumps(value, default=float)}"
-        file.write(b",\n" + pair.encode("utf-8", "replace"))
+        text = json.dumps({key: value}, default=float).encode()
+        file.write(b",\n" + rewritten(text)[1:-1])  # without the braces of an object of its own
     file.write(b"\n}\n")
 
 

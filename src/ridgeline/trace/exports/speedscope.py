@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline import __version__
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.columns import Events
 from ridgeline.trace.intervals import Times
@@ -39,7 +38,7 @@ def speedscope(trace: Trace, study: TraceStudy) -> dict[str, Any]:
         "profiles": profiles,
         "name": _valid(study.label or trace.label),
         "activeProfileIndex": 0,
-        "exporter": f"ridgeline@{__version__}",
+        "exporter": "ridgeline",
     }
 
 

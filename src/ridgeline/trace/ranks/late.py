@@ -84,7 +84,7 @@ def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
         f"the others waited {_time(late[most].caused_ns)} for it, summed over ranks"
     )
     if late[most].caused_ns < total:
-        said += f" ({late[most].caused_ns / total:.0%} of all waiting)"
+        said += f" ({100 * late[most].caused_ns / total:.0f} % of all waiting)"
     return said + _what(late[most].doing)
 
 
@@ -107,7 +107,7 @@ def _what(did: tuple[tuple[str, int], ...]) -> str:
     if idle * 2 >= total:
         inner = next(other for other, _ in did if other.startswith(HOST))
         return f", mostly while its device was idle, most with its host in {inner[len(HOST) :]}"
-    return f", {ns / total:.0%} of that time {_while(name)}"
+    return f", {100 * ns / total:.0f} % of that time {_while(name)}"
 
 
 def _while(name: str) -> str:

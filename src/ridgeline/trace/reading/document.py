@@ -20,6 +20,9 @@ LARGEST_VALUE = 1 << 25
 LARGEST_SKIPPED = 1 << 21
 """How far a candidate is followed while looking for the next whole event."""
 
+FARTHEST = 1 << 16
+"""How far into an event its phase may stand for the event to be found after damage."""
+
 LARGEST_PARSED = 1 << 22
 """Metadata values beyond it are passed over: parsed they take ten times their size."""
 
@@ -56,6 +59,8 @@ class Document:
         self._examples: dict[str, str] = {}
         self._first_key = b""
         """Of the first event; writers put the same key first in all."""
+        self._phase = -1
+        """Where the next `"ph"` is, once it was looked for; only `_candidate` asks."""
         self._end_guessed = False
         """The end of the events was found by its look, after damage."""
 
@@ -224,6 +229,8 @@ class Document:
                     "the trace holds more distinct texts (2 GiB) than any real one: it was not read"
                 )
             elif stop is Stop.MORE:
+                if _SPACE.fullmatch(self._text, self._at):
+                    self._at = len(self._text)  # not held while more of it comes
                 if len(self._text) - self._at > LARGEST_VALUE:
                     self._resume("is longer than 32 MiB")
                 elif not self._grow():
@@ -293,12 +300,14 @@ class Document:
 
         Damaged events passed over on the way are counted by the key they begin with.
         """
-        example = self._text[self._at : self._at + 200]
+        self._next()  # the comma before it is not part of it
+        example, begun = self._text[self._at : self._at + 200], self._at
         self._at += 1
         while True:
-            match = _CANDIDATE.search(self._text, self._at)
+            match = self._candidate()
             if match is None or (match.group().startswith(b"}") and match.end() == len(self._text)):
-                self._at = match.start() if match else max(self._at, len(self._text) - 4096)
+                self._at = match.start() if match else max(self._at, len(self._text) - FARTHEST)
+                begun = len(self._text)
                 if self._more():
                     continue
             if match is None:
@@ -313,14 +322,25 @@ class Document:
                 self._end_guessed = True
                 self._lose(reason, lost=lost, example=example)
                 return
+            ahead = self._at - begun
             if self._whole_event(self._at):
                 self._decoder.wants_comma(False)
+                if 0 < ahead < len(example) and b'"' not in example[:ahead]:
+                    reason, lost = _BETWEEN, False
                 self._lose(reason, lost=lost, example=example)
                 return
             first = _FIRST_KEY.match(self._text, self._at)
             if first and first.group(1) == self._first_key:
                 self._lose("is damaged", example=self._text[self._at : self._at + 200])
             self._at += 1
+
+    def _candidate(self) -> re.Match[bytes] | None:
+        """What may be the next event or the end of them all; far from a phase there is none."""
+        if self._phase < self._at:
+            found = self._text.find(b'"ph"', self._at)
+            self._phase = len(self._text) if found < 0 else found
+        at = max(self._at, self._phase - FARTHEST)
+        return _CANDIDATE.search(self._text, at)
 
     def _whole_event(self, at: int) -> bool:
         """Whether an event begins at `at`, which may need more text; the reader stays put."""
@@ -350,6 +370,7 @@ class Document:
             return False
         self._text = self._text[self._at :] + block
         self._at = 0
+        self._phase = -1
         return True
 
     def _grow(self) -> bool:

@@ -17,6 +17,8 @@ PIECE = 1 << 18
 
 FAILURES = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
+_DEEP = b"[" * 16
+"""A sign that something is nested beyond what the scanner takes (64): it is looked at closely."""
 _SPACE = re.compile(rb"[ \n\r\t]*+")
 _SEPARATOR = re.compile(rb"[ \n\r\t]*+,[ \n\r\t]*+")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
@@ -82,6 +84,8 @@ def piece_end(text: bytes, start: int) -> int:
 def decoded(text: bytes, start: int, end: int) -> tuple[list[Event], int]:
     """The events of a piece; up to the bracket that closes them all, if it is in there."""
     piece = b"[" + text[start:end] + b"]"
+    if _DEEP in piece:
+        raise RecursionError
     try:
         return EVENTS.decode(piece), end
     except DecodeError as error:
@@ -96,6 +100,8 @@ def positions(text: bytes, start: int, end: int) -> tuple[list[int], list[int]]:
     """Where each event of a piece starts and ends, as far as there are whole ones."""
     starts, ends = [], []
     try:
+        if _DEEP in text[start:end]:
+            raise RecursionError
         sizes = [len(memoryview(piece)) for piece in PIECES.decode(b"[" + text[start:end] + b"]")]
     except FAILURES:
         sizes = []
