@@ -152,11 +152,11 @@ def test_every_whole_event_before_a_cut_in_a_packed_file_is_kept(
 
 
 def test_a_flipped_byte_in_an_event_costs_that_event_at_most(parse: Parse) -> None:
-    """60 flips in each of the twelve: the others are all kept, and a loss is counted."""
+    """30 flips in each of the twelve: the others are all kept, and a loss is counted."""
     costly = flips = 0
     for name, document in DOCUMENTS.items():
         chance = random.Random(name)
-        for _ in range(60):
+        for _ in range(30):
             start, end = chance.choice(SPANS[name])
             text = bytearray(document)
             text[chance.randrange(start, end)] = chance.choice(b'{}[]",:\\x0\x00\x01\xff')
@@ -166,8 +166,8 @@ def test_a_flipped_byte_in_an_event_costs_that_event_at_most(parse: Parse) -> No
             assert missing <= lost(trace) <= 3 * missing + 3, (name, bytes(text[start:end]))
             flips += 1
             costly += missing
-    assert flips == 720
-    assert costly > 200  # the flips do damage
+    assert flips == 360
+    assert costly > 100  # the flips do damage
 
 
 @pytest.mark.parametrize("joint", [b",,", b" ", b",\x00", b"]", b"},", b",x,"])
@@ -423,7 +423,10 @@ CHILD = """
     from ridgeline.trace.reading.portable import Portable
     if sys.argv[1] == "Portable" or compiled.library() is None:
         reader._decoder = lambda path: Portable()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    def peak():  # of this process alone; getrusage tells the parent's too
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM"))
+    before = peak()
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     for path in sys.argv[2:]:
         began = time.perf_counter()
@@ -433,8 +436,7 @@ CHILD = """
             told = f"read {trace.origin.events} {lost}"
         except RidgelineError as error:
             told = "refused"
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(f"{told}|{time.perf_counter() - began:.2f}|{(after - before) // 1024}")
+        print(f"{told}|{time.perf_counter() - began:.2f}|{peak() - before}")
 """
 
 
@@ -469,32 +471,32 @@ BOMBS: dict[str, tuple[Callable[[Path], None], str]] = {
     "zstd 20000 to 1": (_bomb_zstd, "refused"),
     "a million deep": (_long(b'{"ph":"X","args":', b"[", 10**6, b"]" * 10**6 + b"}"), "read 2 1"),
     "a million objects deep": (_long(b"", b'{"a":', 10**6, b"1" + b"}" * 10**6), "read 2 1"),
-    "a string of 60 MB": (_long(b'{"ph":"X","name":"', b"x", 60 << 20, b'"}'), "read 2 1"),
+    "a string of 34 MB": (_long(b'{"ph":"X","name":"', b"x", 34 << 20, b'"}'), "read 2 1"),
     "a name of 20 MB": (
         _long(b'{"ph":"X","ts":1,"dur":1,"pid":1,"tid":1,"name":"', b"x", 20 << 20, b'"}'),
         "read 3 0",
     ),
-    "a million keys": (_long(b'{"ph":"X",', b'"k":1,', 10**6, b'"ts":1,"dur":-1}'), "read 2 1"),
+    "300,000 keys": (_long(b'{"ph":"X",', b'"k":1,', 300_000, b'"ts":1,"dur":-1}'), "read 2 1"),
     "an integer of 5 MB": (
         _long(b'{"ph":"X","dur":1,"pid":1,"tid":1,"name":"n","ts":', b"9", 5 << 20, b"}"),
         "read 2 1",
     ),
-    "5000 integers of 4000 digits": (
-        _long(b'{"ph":"X","dur":1,"ts":1,"args":{"x":[', b"9" * 4000 + b",", 5000, b"1]}}"),
+    "1500 integers of 4000 digits": (
+        _long(b'{"ph":"X","dur":1,"ts":1,"args":{"x":[', b"9" * 4000 + b",", 1500, b"1]}}"),
         "read 3 0",
     ),
-    "300,000 keys of metadata": (
-        lambda path: _metadata(path, b"".join(b'"k%d":1,' % i for i in range(300_000))),
+    "100,000 keys of metadata": (
+        lambda path: _metadata(path, b"".join(b'"k%d":1,' % i for i in range(100_000))),
         "read 1 0",
     ),
-    "metadata of 40 MB": (
-        lambda path: _metadata(path, b'"a":"' + b"x" * (40 << 20) + b'",'), "read 1 0",
+    "metadata of 34 MB": (
+        lambda path: _metadata(path, b'"a":"' + b"x" * (34 << 20) + b'",'), "read 1 0",
     ),
     "brackets without end": (
-        lambda path: _metadata(path, b'"a":' + b'[{"' * (1 << 18) + b","), "read 1 0",
+        lambda path: _metadata(path, b'"a":' + b'[{"' * (1 << 16) + b","), "read 1 0",
     ),
-    "200,000 starts of an event": (_long(b"", b'{"ph":"X",', 200_000, b"1"), "read 2"),
-    "unclosed strings": (_long(b'{"ph":"X', b'\\"{"ph":', 200_000, b"1"), "read 2"),
+    "60,000 starts of an event": (_long(b"", b'{"ph":"X",', 60_000, b"1"), "read 2"),
+    "unclosed strings": (_long(b'{"ph":"X', b'\\"{"ph":', 60_000, b"1"), "read 2"),
 }  # fmt: skip
 
 

@@ -131,6 +131,14 @@ def test_a_gap_at_a_backward_thread_sees_what_the_main_thread_did(tmp_path: Path
     assert by_cause(found(made.trace(tmp_path)))["allocator"] == 500_000
 
 
+def test_backwards_thread_has_no_python_so_the_line_is_the_main_threads(tmp_path: Path) -> None:
+    made = Made().frame("train.py(20): train", 0, 900)
+    made.launch("one", 10, 20, 20, 1, AUTOGRAD).launch("two", 600, 610, 20, 2, AUTOGRAD)
+    place = found(made.trace(tmp_path)).top[0].place
+    assert place is not None
+    assert (place.file, place.line) == ("train.py", 20)
+
+
 def test_a_trace_without_host_events_has_idle_time_of_unknown_cause(tmp_path: Path) -> None:
     made = Made().kernel("a", 0, 10).kernel("b", 500, 10)
     assert by_cause(found(made.trace(tmp_path))) == {"unknown": 490_000}

@@ -55,9 +55,10 @@ class _Moments:
 
     def __init__(self, trace: Trace, links: Links, gaps: IdleGaps) -> None:
         self.trace, self.gaps = trace, gaps
+        self.dominant = gaps.dominant  # found once: it looks at every gap
         self._places = Places(trace, links)
         self.lane, self.time = self._moments(links)
-        self.place = self._places.at(self.lane, self.time)
+        self.place = self._where(links.main_lane)
         self.host = self._host(links)
 
     def _moments(self, links: Links) -> tuple[Rows, Times]:
@@ -68,7 +69,7 @@ class _Moments:
             gaps.launched >= 0, np.clip(gaps.launched, gaps.start, gaps.end), gaps.end
         )
         time = (gaps.start + asked) // 2
-        cause = gaps.dominant
+        cause = self.dominant
         called = np.isin(cause, [CAUSES.index("launch-bound"), CAUSES.index("between kernels")])
         time = np.where(called & (gaps.launched >= 0), gaps.launched, time)
         waits = sync_spans(self.trace, links)
@@ -78,6 +79,13 @@ class _Moments:
             time = np.where(waited, waits.ts[row], time)
             return np.where(waited, waits.lane[row], gaps.lane), time
         return gaps.lane, time
+
+    def _where(self, main: int) -> Rows:
+        """The user's function; where the thread has no Python (backward's) the main one's."""
+        place = self._places.at(self.lane, self.time)
+        lost = np.flatnonzero((place == -1) & (self.lane != main))
+        place[lost] = self._places.at(np.full(len(lost), main), self.time[lost])
+        return place
 
     def _host(self, links: Links) -> Rows:
         """The code of what the host was in: a call, else an operator, else a named span."""
@@ -129,7 +137,7 @@ class _Moments:
             device=gaps.device,
             start_ns=int(gaps.start[row]),
             dur_ns=int(gaps.dur[row]),
-            cause=CAUSES[int(gaps.dominant[row])],
+            cause=CAUSES[int(self.dominant[row])],
             before=self.trace.text(int(names[before])) if before >= 0 else "",
             after=self.trace.text(int(names[after])) if after >= 0 else "",
             host=self.trace.text(int(self.host[row])) if self.host[row] >= 0 else "",
@@ -144,12 +152,12 @@ def _cause(
     cause: Cause = CAUSES[index]
     ns = sum(int(gaps.ns[:, index].sum()) for gaps in found)
     lead = max(zip(found, moments, strict=True), key=lambda pair: int(pair[0].ns[:, index].sum()))
-    charged = np.where(lead[0].dominant == index, lead[0].ns[:, index], 0)
+    charged = np.where(lead[1].dominant == index, lead[0].ns[:, index], 0)
     return IdleCause(
         cause=cause,
         ns=ns,
         share=ns / total if total else 0.0,
-        gaps=sum(int((gaps.dominant == index).sum()) for gaps in found),
+        gaps=sum(int((moment.dominant == index).sum()) for moment in moments),
         places=lead[1].places(charged) if ns else (),
         says=lead[1].says(charged) if charged.any() else "",
     )

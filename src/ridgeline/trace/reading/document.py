@@ -20,7 +20,7 @@ LARGEST_VALUE = 1 << 25
 LARGEST_SKIPPED = 1 << 21
 """How far a candidate is followed while looking for the next whole event."""
 
-FARTHEST = 1 << 16
+FARTHEST = 1 << 14
 """How far into an event its phase may stand for the event to be found after damage."""
 
 LARGEST_PARSED = 1 << 22
@@ -345,17 +345,11 @@ class Document:
     def _whole_event(self, at: int) -> bool:
         """Whether an event begins at `at`, which may need more text; the reader stays put."""
         ahead = at - self._at
-        while self._decoder.value_end(self._text, self._at + ahead) == -1:
+        while (end := self._decoder.value_end(self._text, self._at + ahead)) == -1:
             if len(self._text) - self._at > LARGEST_SKIPPED or not self._more():
-                break
-        return self._is_event(self._at + ahead)
-
-    def _is_event(self, at: int) -> bool:
-        end = self._decoder.value_end(self._text, at)
-        if end < 0:
-            return False
+                return False
         try:
-            value = parse(self._text[at:end])
+            value = parse(self._text[self._at + ahead : end]) if end > 0 else None
         except (ValueError, RecursionError, ArithmeticError):
             return False
         return isinstance(value, dict) and "ph" in value

@@ -219,7 +219,7 @@ def _errors() -> tuple[type[Exception], ...]:
         from isal import isal_zlib
     except ImportError:
         return (zlib.error,)
-    also: type[Exception] = isal_zlib.error
+    also: Any = isal_zlib.error
     return (zlib.error, also)
 
 
