@@ -4,7 +4,7 @@
 
 Each mutant must be read or refused in one sentence (`RidgelineError`), alike by both decoders, in
 time; what stands outside the damage must be kept, and what was lost counted. Prints a line a kind
-of damage, then one a failure; exit code 1 where there was any.
+of damage, then one a failure; exit code 1 where there was any. Ctrl-C ends it with what was done.
 
 --library PATH reads with that build of the scanner (one with sanitizers), --only-compiled skips
 the comparison.
@@ -23,6 +23,7 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError
@@ -245,7 +246,7 @@ def main() -> int:
     done: Counter[str] = Counter()
     failures: list[str] = []
     slowest: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         path = Path(folder) / "mutant"
         for index in range(given.mutants):
             base, kind = chance.choice(bases), KINDS[index % len(KINDS)]

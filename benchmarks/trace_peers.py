@@ -26,10 +26,10 @@ from trace_peers_page import File, Measurement, page
 from trace_peers_runner import Failed, Measured, measured
 
 HERE = Path(__file__).resolve().parent
-SOURCE = str(HERE.parent / "src")
+SOURCE = HERE.parent / "src"
 REPEATS, ENOUGH_S = 3, 12.0
-PORTABLE_EVENTS = 6_000_000
-"""Above this the portable reader is left out: minutes, for a figure known from 1 M and 5 M."""
+PORTABLE_EVENTS = 2_000_000
+"""Above this the portable reader is left out: it takes minutes."""
 PACKAGES = (
     ("tracesinght",),
     ("HolisticTraceAnalysis==0.5.0", "pandas==3.1.1", "numpy==2.4.6", "plotly==7.1.0"),
@@ -66,9 +66,21 @@ def forget(trace: Path) -> None:
     shutil.rmtree(trace.parent / ".ridgeline", ignore_errors=True)
 
 
+def kept(trace: Path) -> list[tuple[str, int]]:
+    """The caches of the trace and when they were written."""
+    found = (trace.parent / ".ridgeline").glob("traces/*/trace.json")
+    return sorted((str(path), path.stat().st_mtime_ns) for path in found)
+
+
+def snapshot(folder: Path) -> None:
+    """A copy of our source: an edit in the middle would mix versions, and void the cache."""
+    shutil.rmtree(folder / "source", ignore_errors=True)
+    shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def ours(trace: Path, events: int, folder: Path, limit_s: float) -> Iterator[Measurement]:
     """Cold with the compiled scanner and without, reading alone, and warm."""
-    built = {"PYTHONPATH": SOURCE, "RIDGELINE_CACHE": str(folder / "scanner")}
+    built = {"PYTHONPATH": str(folder / "source"), "RIDGELINE_CACHE": str(folder / "scanner")}
     subprocess.run([sys.executable, "-c", BUILD], env=os.environ | built, check=True)
     portable = built | {"RIDGELINE_SCANNER": "off", "RIDGELINE_CACHE": str(folder / "empty")}
     ask = [sys.executable, "-m", "ridgeline", "trace", str(trace), "--json", "--quiet"]
@@ -100,7 +112,10 @@ def repeated(
     while len(taken) < REPEATS and sum(m.seconds for m in taken) < ENOUGH_S:
         if cold:
             forget(trace)
+        before = kept(trace)
         taken.append(measured(command, environment, limit_s))
+        if not cold and kept(trace) != before:
+            raise SystemExit("a warm run wrote the cache anew: it was not warm")
     middle = replace(
         taken[-1],
         seconds=median(m.seconds for m in taken),
@@ -186,6 +201,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-peers-") as scratch:
         work, env = asked.work or Path(scratch), asked.env or Path(scratch)
+        snapshot(work)
         before = os.getloadavg()[0]
         text = page(list(compared(asked, work, env)), before, "python " + " ".join(_typed()))
     print(text, end="")

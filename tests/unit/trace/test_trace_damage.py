@@ -200,6 +200,14 @@ def test_damage_that_looks_like_the_end_of_the_events_does_not_end_them(parse: P
     assert lost(trace) == 1
 
 
+def test_an_event_that_begins_with_a_closing_bracket_is_counted(parse: Parse) -> None:
+    document = bytearray(DOCUMENTS["training"])
+    document[SPANS["training"][7][0]] = ord("]")
+    trace = parse(bytes(document))
+    assert trace.origin.events == len(SPANS["training"]) - 1
+    assert lost(trace) == 1
+
+
 @pytest.mark.parametrize(
     "broken",
     [b'xtraceEvents":[', b'"traceEventz":[', b'"traceEvents"x[', b'"traceEvents":x',
@@ -429,14 +437,14 @@ CHILD = """
     before = peak()
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     for path in sys.argv[2:]:
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             trace = reader.parse(Path(path))
             lost = sum(loss.count for loss in trace.origin.losses if loss.lost)
             told = f"read {trace.origin.events} {lost}"
         except RidgelineError as error:
             told = "refused"
-        print(f"{told}|{time.perf_counter() - began:.2f}|{peak() - before}")
+        print(f"{told}|{time.process_time() - began:.2f}|{peak() - before}")
 """
 
 
@@ -523,5 +531,5 @@ def test_bombs_are_bounded_in_time_and_memory(tmp_path: Path, decoder: str) -> N
     for bomb, line in results.items():
         told, seconds, megabytes = line.split("|")
         assert told.startswith(BOMBS[bomb][1]), (bomb, line)
-        assert float(seconds) < 10, (bomb, line)
+        assert float(seconds) < 10, (bomb, line)  # of processor time: machines are shared
         assert int(megabytes) < 512, (bomb, line)

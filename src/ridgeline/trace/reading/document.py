@@ -19,15 +19,11 @@ LARGEST_VALUE = 1 << 25
 
 LARGEST_SKIPPED = 1 << 21
 """How far a candidate is followed while looking for the next whole event."""
-
 FARTHEST = 1 << 14
 """How far into an event its phase may stand for the event to be found after damage."""
-
 LARGEST_PARSED = 1 << 22
 """Metadata values beyond it are passed over: parsed they take ten times their size."""
-
-MOST_KEYS = 1000
-MOST_REASONS = 100
+MOST_KEYS, MOST_REASONS = 1000, 100
 
 # Possessive (*+): a string of 32 MB must not leave 32 million points to go back to.
 _SPACE = re.compile(rb"[ \n\r\t]*+")
@@ -100,6 +96,9 @@ class Document:
             here = self._next()
             if here == b"{" and self.found and (not closed or self._whole_event(self._at)):
                 self._lose("stood after a bracket that closed the events too early", lost=False)
+                if closed and not bare:  # what looked like metadata was an event without its {
+                    self._lose("is damaged")
+                    closed = False
                 yield from self._events()
             elif not here:
                 if not closed:
@@ -369,12 +368,11 @@ class Document:
 
     def _grow(self) -> bool:
         """At least twice the text there was, so that a long value is not gone through often."""
-        before = len(self._text) - self._at
-        if not self._more():
-            return False
-        while len(self._text) < 2 * before and self._more():
+        wanted = 2 * (len(self._text) - self._at)
+        grown = self._more()
+        while grown and len(self._text) < wanted and self._more():
             pass
-        return True
+        return grown
 
     def _here(self) -> bytes:
         """The next byte; b"" at the end of the file."""

@@ -28,12 +28,18 @@ _SCALARS = re.compile(
     rb"[ \n\r\t]*+,[ \n\r\t]*+)++"
 )
 """Members with plain values, up to the comma after them: most of an event in one step."""
+_TOO_DEEP = re.compile(
+    rb'(?:\{[ \n\r\t]*+"[^"\\]*+"[ \n\r\t]*+:[ \n\r\t]*+|\[[ \n\r\t]*+){64}[{\[]'
+)
+"""Nothing but openings: a file of a million of them is gone through from each."""
 _WORDS = (b"true", b"false", b"null", b"NaN", b"Infinity", b"-Infinity")
 _CLOSE = {0x7B: 0x7D, 0x5B: 0x5D}
 
 
 def value_end(text: bytes, start: int) -> int:
     """The position after the value at `start`; SHORT where the text ends first, BAD if no JSON."""
+    if _TOO_DEEP.match(text, start):
+        return BAD
     size = len(text)
     at = start
     open_: list[int] = []
