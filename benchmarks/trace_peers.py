@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from grow_trace import grow
+from msgspec.json import encode
 from msgspec.structs import replace
 from trace_peers_page import File, Measurement, page
 from trace_peers_runner import Failed, Measured, measured
@@ -94,13 +95,15 @@ def ours(trace: Path, events: int, folder: Path, limit_s: float) -> Iterator[Mea
         if environment is portable and events > PORTABLE_EVENTS:
             continue
         found, runs = repeated(trace, command, environment, cold, limit_s)
-        yield Measurement(name, found, runs, "", idle_and_span(found.output))
+        yield Measurement(
+            name, found, runs, "", idle_and_span(found.output) if command is ask else None
+        )
     forget(trace)
 
 
 def idle_and_span(output: str) -> list[float] | None:
     """Microseconds idle and in all, where one device is reported."""
-    said = json.loads(output) if output.strip() else {}
+    said = json.loads(output)
     devices = said.get("devices", [])
     return [1e3 * devices[0]["idle_ms"], 1e3 * said["window"]["ms"]] if len(devices) == 1 else None
 
@@ -174,7 +177,10 @@ def compared(asked: argparse.Namespace, work: Path, env: Path) -> Iterator[File]
                 for name, command in peers.items():
                     rows.append(peer(name, [*command, str(trace)], asked.limit))
                     say(trace, rows[-1])
-            yield File(source.name.partition(".")[0], count, trace.stat().st_size, rows)
+            found = File(source.name.partition(".")[0], count, trace.stat().st_size, rows)
+            with (work / "rows.jsonl").open("ab") as file:  # what is measured outlives a crash
+                file.write(encode(found) + b"\n")
+            yield found
             if not asked.keep:
                 shutil.rmtree(trace.parent)
 
