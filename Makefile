@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check fuzz bench clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ check: $(READY) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+fuzz: $(READY) ## 2,000 damaged traces, each read or refused in a sentence
+	@$(BIN)/python benchmarks/trace_fuzz.py --mutants 2000
 
 bench: $(READY) ## our figures, each a ratio in one run
 	@$(BIN)/python benchmarks/flops_matrix.py

@@ -1,4 +1,4 @@
-"""Grow a real trace to a million events or more: copies side by side, times shifted, ids renumbered.
+"""Grow a real trace to a million events or more: copies in a row, times shifted, ids renumbered.
 
     python benchmarks/grow_trace.py trace.json.gz grown.json.gz --events 5000000
 
@@ -13,13 +13,15 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 RENUMBERED = (
     "External id", "external id", "correlation", "Python id", "Python parent id", "Ev Idx",
-    "Sequence number", "Profiler Event Index", "wait_on_cuda_event_record_corr_id", "Record function id",
+    "Sequence number", "Profiler Event Index", "wait_on_cuda_event_record_corr_id",
+    "Record function id",
 )  # fmt: skip
 _STEP = re.compile(r"(ProfilerStep#)(\d+)")
 
@@ -35,16 +37,11 @@ def grow(source: Path, target: Path, events: int) -> int:
     first = min(Decimal(e["ts"]) for e in timed)
     last = max(Decimal(e["ts"]) + Decimal(e.get("dur", 0)) for e in timed)
     period = int(last - first) + 1000
-    jump = 1 + max(
-        [v for e in timed for k, v in (e.get("args") or {}).items() if k in RENUMBERED and isinstance(v, int)]
-        + [int(e["id"]) for e in timed if isinstance(e.get("id"), int)],
-        default=0,
-    )  # fmt: skip
+    jump = 1 + max(_ids(timed), default=0)
     steps = len({e["name"] for e in timed if _STEP.match(str(e.get("name")))})
     copies = max(1, -(-(events - len(named)) // len(timed)))
     templates = [_template(e) for e in timed]
-    opened = gzip.open(target, "wt", compresslevel=1) if target.suffix == ".gz" else target.open("w")
-    with opened as file:
+    with gzip.open(target, "wt", 1) if target.suffix == ".gz" else target.open("w") as file:
         head = json.dumps(document, default=float)[:-1]
         file.write(head + (", " if document else "") + '"traceEvents": [\n')
         file.write(",\n".join(json.dumps(e, default=float) for e in named))
@@ -57,6 +54,15 @@ def grow(source: Path, target: Path, events: int) -> int:
             file.write((",\n" if named or copy else "") + ",\n".join(lines))
         file.write('\n],\n"traceName": "grown.json"}\n')
     return len(named) + copies * len(timed)
+
+
+def _ids(events: list[dict[str, Any]]) -> Iterator[int]:
+    for event in events:
+        if isinstance(event.get("id"), int):
+            yield event["id"]
+        for key, value in (event.get("args") or {}).items():
+            if key in RENUMBERED and isinstance(value, int):
+                yield value
 
 
 Slot = tuple[str, Any]
@@ -107,7 +113,10 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     chosen = parser.parse_args()
     count = grow(chosen.source, chosen.target, chosen.events)
-    print(f"{chosen.target}: {count:,} events, {chosen.target.stat().st_size:,} bytes", file=sys.stderr)
+    print(
+        f"{chosen.target}: {count:,} events, {chosen.target.stat().st_size:,} bytes",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Damages traces in every way that was thought of and reads them with both decoders.
 
-    python benchmarks/trace_fuzz.py --mutants 20000 --seed 1 FILES…
+    python benchmarks/trace_fuzz.py --mutants 20000 --seed 1 [FILES…]
 
 Each mutant must be read or refused in one sentence (`RidgelineError`), alike by both decoders, in
-time; what stands outside the damage must be kept, and what was lost counted. Prints a line a kind
-of damage, then one a failure; exit code 1 where there was any. Ctrl-C ends it with what was done.
+time; what stands outside the damage must be kept, and what was lost counted; each seventh is
+analysed too, and idle time must add up. Prints a line a kind of damage, then one a failure; exit
+code 1 where there was any. Ctrl-C ends it with what was done.
 
 --library PATH reads with that build of the scanner (one with sanitizers), --only-compiled skips
 the comparison.
@@ -27,15 +28,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError
+from ridgeline.report.trace_document import to_json_document
+from ridgeline.trace.links import Links
 from ridgeline.trace.reading import compiled, reader
 from ridgeline.trace.reading.decoder import Decoder
 from ridgeline.trace.reading.portable import Portable
+from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit/trace"))
 from trace_differences import differences, lost
+from traces_alike import alike
 
 SLOWEST = 10.0
+STUDIED = 7
+"""Each seventh mutant is analysed as well, which takes longer than reading it."""
 ODD_BYTES = b'{}[]",:\\ 0123456789.eE+-ntfNI\x00\x01\x1b\xc3\xff'
 ODD_VALUES = (
     b"null", b"true", b'""', b'"x"', b"[]", b"{}", b"-1", b"1e308", b"1e-400", b"9" * 30, b"NaN",
@@ -47,9 +54,8 @@ ODD_VALUES = (
 class Base:
     """A good trace: its text, and where its events are."""
 
-    def __init__(self, path: Path) -> None:
-        packed = path.read_bytes()
-        self.name = path.name
+    def __init__(self, name: str, packed: bytes) -> None:
+        self.name = name
         self.text = gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed
         document = self.text.decode()
         if len(document) != len(self.text):  # positions below are of characters
@@ -197,7 +203,9 @@ def read(path: Path, decoder: Callable[[], Decoder]) -> Trace | str:
         return error.message
 
 
-def verdict(mutant: Mutant, path: Path, decoders: list[Callable[[], Decoder]]) -> str:
+def verdict(
+    mutant: Mutant, path: Path, decoders: list[Callable[[], Decoder]], analyse: bool
+) -> str:
     """What is wrong with how it was read; "" where nothing is."""
     path.write_bytes(mutant.data)
     readings = []
@@ -222,12 +230,24 @@ def verdict(mutant: Mutant, path: Path, decoders: list[Callable[[], Decoder]]) -
         return f"{kept} events kept of {mutant.at_most}"
     if mutant.counted and mutant.at_least and kept == mutant.at_least and not lost(first):
         return "an event was lost and not counted"
+    return studied(first) if analyse else ""
+
+
+def studied(trace: Trace) -> str:
+    """Every analysis must survive what was read, and idle time must add up."""
+    found = study_one(trace, Links(trace))
+    to_json_document(found)
+    idle = found.idle.total_ns
+    if idle is not None and idle != sum(cause.ns for cause in found.idle.causes):
+        return "the causes of idle time do not add up"
+    if idle is not None and idle != sum(d.idle_ns or 0 for d in found.devices):
+        return "idle time differs between sections"
     return ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path, help="without any: the tests' own traces")
     parser.add_argument("--mutants", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--library", type=Path)
@@ -241,7 +261,9 @@ def main() -> int:
     if library is not None:
         scanner = library
         decoders.insert(0, lambda: compiled.Compiled(scanner))
-    bases = [Base(path) for path in given.files]
+    bases = [Base(path.name, path.read_bytes()) for path in given.files] or [
+        Base(name, text) for name, text in alike().items() if b"traceEvents" in text
+    ]
     chance = random.Random(given.seed)
     done: Counter[str] = Counter()
     failures: list[str] = []
@@ -253,7 +275,7 @@ def main() -> int:
             mutant = kind(base, chance)
             began = time.perf_counter()
             try:
-                wrong = verdict(mutant, path, decoders)
+                wrong = verdict(mutant, path, decoders, index % STUDIED == 0)
             except Exception:
                 wrong = traceback.format_exc()
             name = kind.__name__

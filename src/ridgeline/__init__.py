@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         MemoryProfiler,
         Profiler,
         Timer,
-        analyze_weight_distribution,
+        analyze_weight_distribution as analyze_weight_distribution,
         profile_memory,
         quick_profile,
     )

@@ -318,7 +318,7 @@ class PathShare(Struct, frozen=True, kw_only=True):
 
 
 class CriticalPath(Struct, frozen=True, kw_only=True):
-    """The chain of work that decided when the window ended: shortening anything else does nothing."""
+    """The chain of work that decided when the window ended: all else could be shorter in vain."""
 
     total_ns: int = 0
     host_ns: int = 0

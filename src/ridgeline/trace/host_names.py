@@ -75,7 +75,7 @@ def is_graph_launch(name: str) -> bool:
 
 
 def is_compiling(name: str) -> bool:
-    """The compiler at work, by a span's or a Python function's name; not the running of its code."""
+    """The compiler at work, by a span's or a function's name; not the running of its code."""
     if ".py(" in name:
         return bool(_COMPILER_FRAME.search(name)) and not _RUNS.search(name)
     return bool(_COMPILING.search(name))

@@ -66,9 +66,11 @@ def states_of(trace: Trace, links: Links, lane: int) -> HostStates:
         "allocator": _named(trace, is_allocator_call, calls),
         "transfer": to_device,
         "synchronisation": merge(
-            _named(trace, is_sync_call, calls), to_host, _named(trace, BLOCKING_OPS.__contains__, ops)
+            _named(trace, is_sync_call, calls),
+            to_host,
+            _named(trace, BLOCKING_OPS.__contains__, ops),
         ),
-    }  # fmt: skip
+    }
     working = merge(_spans(ops), _spans(calls))
     raw["launch-bound"] = _without_chatter(merge(working, *raw.values()))
     disjoint: dict[Cause, Spans] = {}
@@ -83,7 +85,7 @@ def copy_calls(trace: Trace, links: Links, lane: int) -> tuple[Spans, Spans]:
     """Host time spent handing a copy to the device, and waiting for one from it.
 
     To the device: from the start of the copying operator (a pageable source is first copied by the
-    host) to the end of the call. From it: the call itself, which waits where the target is pageable.
+    host) to the end of the call. From it: the call, which waits where the target is pageable.
     """
     call, device = links.device_call, trace.device
     copies = np.flatnonzero((device.kind == Kind.MEMCPY) & (call >= 0))

@@ -62,7 +62,7 @@ class Links:
     @cached_property
     def main_lane(self) -> int:
         """The host thread that drives the program: it has the step marks, else the Python stacks,
-        else the process's own number, else the most operators (backward's thread may have those)."""
+        else the process's own number, else the most operators (which backward's may have)."""
         trace = self._trace
         first = [i for i, lane in enumerate(trace.lanes) if lane.pid == lane.tid]
         own = trace.ops.take(np.isin(trace.ops.lane, first))

@@ -52,7 +52,9 @@ def merged(studies: Sequence[TraceStudy], across: Ranks, limit: int) -> TraceStu
         modules=modules[:limit],
         categories=categories,
         roofline=msgspec.structs.replace(
-            first.roofline, rows=first.roofline.rows[:limit], device=f"{first.roofline.device} ({first.label})"
+            first.roofline,
+            rows=first.roofline.rows[:limit],
+            device=f"{first.roofline.device} ({first.label})",
         ),
         phases=_phases([s.phases for s in studies]),
         memory=tuple(

@@ -37,9 +37,7 @@ def place_of(frame: str) -> Place | None:
     match = _FRAME.match(frame)
     if match is None:
         return None
-    return Place(
-        file=match["file"], line=int(match["line"][:9]), function=match["function"]
-    )
+    return Place(file=match["file"], line=int(match["line"][:9]), function=match["function"])
 
 
 def is_own(frame: str) -> bool:
@@ -121,7 +119,7 @@ class Places:
 
     @cached_property
     def _stack_codes(self) -> dict[int, int]:
-        """Of each info that has a call stack: the code of its user's frame (into `_stack_texts`)."""
+        """Of each info that has a call stack: the code of its user's frame."""
         found: dict[int, int] = {}
         for code in np.unique(self._trace.ops.info).tolist():
             stack = self._trace.info(code).get("Call stack") if code >= 0 else None

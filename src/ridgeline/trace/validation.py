@@ -135,8 +135,8 @@ def _overlapping(trace: Trace) -> Iterator[Check]:
     severity: Severity = "error" if share > 0.2 else "warning" if share > 0.01 else "note"
     yield Check(
         id="overlap", severity=severity, count=count,
-        claim=f"{count:,} device operations overlap another on their own stream, by {100 * share:.1f} % "
-        "of the device's summed time" + (": their durations cannot be right" * (share > 0.2)),
+        claim=f"{count:,} device operations overlap another on their own stream, by "
+        f"{100 * share:.1f} % of the device's summed time" + (": their durations cannot be right" * (share > 0.2)),
         affects=("kernels", "categories", "roofline", "idle"),
     )  # fmt: skip
 
@@ -183,8 +183,8 @@ def _unlinked(trace: Trace, links: Links) -> Iterator[Check]:
     severity: Severity = "warning" if share > 0.05 else "note"
     yield Check(
         id="no-launch", severity=severity, count=missing,
-        claim=f"{missing:,} of {total:,} device operations ({100 * share:.0f} %) have no launching call in "
-        "the trace: launch figures describe the others",
+        claim=f"{missing:,} of {total:,} device operations ({100 * share:.0f} %) have no launching "
+        "call in the trace: launch figures describe the others",
         affects=("launch", "critical path") + (("idle causes",) if share > 0.05 else ()),
     )  # fmt: skip
 

@@ -37,7 +37,11 @@ def verdict(
     many = f"{len(devices)} devices" if len(devices) > 1 else "the device"
     are, idles = ("are", "idle") if len(devices) > 1 else ("is", "idles")
     if share >= BUSY or not idle.causes:
-        most = f", {_percent(categories[0].share)} of it {categories[0].category}" if categories else ""
+        most = (
+            f", {_percent(categories[0].share)} of it {categories[0].category}"
+            if categories
+            else ""
+        )
         return f"{many} {are} busy {_percent(share)} of {_ms(window)}{most}"
     cause = idle.causes[0]
     place = f" ({cause.places[0].file}:{cause.places[0].line})" if cause.places else ""

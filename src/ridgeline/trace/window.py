@@ -46,8 +46,8 @@ def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
     plural = "step" if len(chosen) == 1 else "steps"
     holes = int(np.diff(chosen.number).max(initial=1)) > 1
     return Window(
-        start_ns=start, end_ns=end, basis=f"all {plural}" if wanted == "all" else f"{plural} {wanted}",
-        steps=len(chosen),
+        start_ns=start, end_ns=end, steps=len(chosen),
+        basis=f"all {plural}" if wanted == "all" else f"{plural} {wanted}",
         note="steps between the chosen ones are inside" if holes else "",
     )  # fmt: skip
 

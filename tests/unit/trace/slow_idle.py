@@ -5,6 +5,7 @@ with the product, and nothing else.
 """
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from ridgeline.trace import host_names as names
@@ -85,7 +86,7 @@ class SlowIdle:
             for a, b in spans:
                 found.update((t, cause) for t in range(a, b))
         covered = sorted(found)
-        for t, after in zip(covered, covered[1:], strict=False):
+        for t, after in pairwise(covered):
             if 1 < after - t <= CHATTER + 1:
                 found.update((hole, "launch-bound") for hole in range(t + 1, after))
         return found

@@ -60,7 +60,9 @@ def traces(draw: st.DrawFn) -> Made:
         if draw(st.integers(0, 4)):
             name = draw(st.sampled_from(("cudaLaunchKernel", "cudaMemcpyAsync")))
             at = draw(st.integers(0, max(start, 1)))
-            made.call(name, at, draw(st.integers(1, 20)), number, draw(st.sampled_from((HOST, AUTOGRAD))))
+            made.call(
+                name, at, draw(st.integers(1, 20)), number, draw(st.sampled_from((HOST, AUTOGRAD)))
+            )
         cat, kernel = draw(st.sampled_from(
             [("kernel", "gemm"), ("kernel", "add"), *(("gpu_memcpy", c) for c in COPIES)]
         ))  # fmt: skip
@@ -170,4 +172,3 @@ def test_two_devices_idle_each_by_themselves(tmp_path: Path) -> None:
     result = found(made.trace(tmp_path))
     assert result.total_ns == (50 + 30) * 1000
     assert {gap.device for gap in result.top} == {1}
-

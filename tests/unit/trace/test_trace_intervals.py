@@ -106,7 +106,5 @@ def test_each_call_lies_in_the_last_one_still_open(found: Pairs) -> None:
 @given(calls(), st.lists(st.integers(-2, 45), max_size=8))
 def test_the_innermost_call_around_a_moment(found: Pairs, moments: list[int]) -> None:
     start, end = (np.array([p[i] for p in found], np.int64) for i in (0, 1))
-    wanted = [
-        max((i for i, (a, b) in enumerate(found) if a <= t < b), default=-1) for t in moments
-    ]
+    wanted = [max((i for i, (a, b) in enumerate(found) if a <= t < b), default=-1) for t in moments]
     assert innermost(start, end, np.array(moments, np.int64)).tolist() == wanted

@@ -49,7 +49,7 @@ def found(recorded: Path) -> tuple[TraceStudy, Trace]:
 def test_every_event_is_read(recorded: Path, found: tuple[TraceStudy, Trace]) -> None:
     import gzip
 
-    events = json.loads(gzip.open(recorded).read())["traceEvents"]
+    events = json.loads(gzip.decompress(recorded.read_bytes()))["traceEvents"]
     assert found[1].origin.events == len(events)
     assert found[1].origin.losses == ()
 

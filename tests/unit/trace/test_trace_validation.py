@@ -135,7 +135,10 @@ def test_whole_microseconds_and_missing_steps_are_notes(tmp_path: Path) -> None:
     for i in range(1, 40):
         made.launch("gemm", 100 * i, 100 * i + 10, 0 if i == 3 else 50, i)
     found = checks(made.trace(tmp_path))
-    assert {c.id: c.severity for c in found.values()} == {"microseconds": "note", "no-steps": "note"}
+    assert {c.id: c.severity for c in found.values()} == {
+        "microseconds": "note",
+        "no-steps": "note",
+    }
     assert found["microseconds"].count == 1
 
 

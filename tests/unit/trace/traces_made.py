@@ -37,8 +37,8 @@ class Made:
 
     def frame(self, name: str, ts: float, dur: float, tid: int = HOST, **args: Any) -> "Made":
         self._next += 1
-        return self.event("python_function", name, ts, dur, tid,
-                          **{"Python id": self._next, "Python parent id": None, **args})  # fmt: skip
+        ids = {"Python id": self._next, "Python parent id": None}
+        return self.event("python_function", name, ts, dur, tid, **{**ids, **args})
 
     def call(self, name: str, ts: float, dur: float, correlation: int, tid: int = HOST,
              **args: Any) -> "Made":  # fmt: skip

@@ -20,9 +20,7 @@ MOST_PLACES = 5
 MOST_GAPS = 20
 
 
-def idle(
-    trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, trust: Trust
-) -> Idle:
+def idle(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, trust: Trust) -> Idle:
     """The idle time of all devices of a trace."""
     if trust.confidence == "unreliable" or not found:
         why = trust.why or "the trace holds no device work"
@@ -40,9 +38,7 @@ def idle(
     )
 
 
-def all_gaps(
-    trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps
-) -> Iterator[Gap]:
+def all_gaps(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps) -> Iterator[Gap]:
     """Every gap as a record, in order of time (for the annotated trace)."""
     for gaps in found:
         moments = _Moments(trace, links, gaps)
@@ -65,9 +61,7 @@ class _Moments:
         """The wait's own start for a synchronisation, the request for what was on its way, else
         the middle of the part of the gap before the request."""
         gaps = self.gaps
-        asked = np.where(
-            gaps.launched >= 0, np.clip(gaps.launched, gaps.start, gaps.end), gaps.end
-        )
+        asked = np.where(gaps.launched >= 0, np.clip(gaps.launched, gaps.start, gaps.end), gaps.end)
         time = (gaps.start + asked) // 2
         cause = self.dominant
         called = np.isin(cause, [CAUSES.index("launch-bound"), CAUSES.index("between kernels")])
@@ -163,9 +157,7 @@ def _cause(
     )
 
 
-def _top(
-    found: Sequence[IdleGaps], moments: Sequence[_Moments], steps: Steps
-) -> tuple[Gap, ...]:
+def _top(found: Sequence[IdleGaps], moments: Sequence[_Moments], steps: Steps) -> tuple[Gap, ...]:
     picked = []
     for gaps, moment in zip(found, moments, strict=True):
         rows = np.argsort(-gaps.dur, kind="stable")[:MOST_GAPS]
@@ -178,6 +170,10 @@ def _histogram(dur: Times) -> tuple[tuple[int, int, int], ...]:
     bounds: NDArray[np.int64] = 10 ** np.arange(3, 20, dtype=np.int64)[:16]
     bucket = np.searchsorted(bounds, dur, side="left")
     return tuple(
-        (int(bounds[min(i, len(bounds) - 1)]), int((bucket == i).sum()), int(dur[bucket == i].sum()))
+        (
+            int(bounds[min(i, len(bounds) - 1)]),
+            int((bucket == i).sum()),
+            int(dur[bucket == i].sum()),
+        )
         for i in np.unique(bucket).tolist()
     )

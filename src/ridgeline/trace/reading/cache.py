@@ -224,9 +224,7 @@ def _samples(path: Path) -> str:
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(
-            file, lambda: hashlib.blake2b(digest_size=16)
-        ).hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 @functools.cache

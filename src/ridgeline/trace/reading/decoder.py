@@ -1,5 +1,5 @@
-"""What turns the text of events into rows. Two of them exist: `compiled` (C, where a compiler or a
-built scanner is at hand) and `portable` (msgspec). Both stop at every event they are not sure of."""
+"""What turns the text of events into rows. Two of them exist: `compiled` (C, where a compiler is at
+hand) and `portable` (msgspec). Both stop at every event they are not sure of."""
 
 from enum import IntEnum
 from typing import Any, Protocol
@@ -37,7 +37,7 @@ class Decoder(Protocol):
     flows: int
 
     def scan(self, text: bytes, start: int, last: bool) -> tuple[Stop, int]:
-        """Read events of `text` from `start`; why it stopped, and where. `last`: no more follows."""
+        """Read events from `start`; why it stopped, and where. `last`: no more text follows."""
 
     def wants_comma(self, wants: bool) -> None:
         """Whether the next event must be led by a comma: set after an event was read elsewhere."""

@@ -396,38 +396,79 @@ static const uint8_t *keep(Text *t, const uint8_t *key, size_t length, const uin
         return integer(t, p, &row->column, range);             \
     }
 
+#define SHAPE(word) \
+    if (IS(word)) return keep(t, key, length, p, r->shape, &row->shape);
+#define INFO(word) \
+    if (IS(word)) return keep(t, key, length, p, r->info, &row->info);
+
+/* One argument, by the length of its key first: a comparison or two each. The lists are those of
+ * NUMBERS, SHAPE and INFO in lenient.py. */
 static const uint8_t *argument(Text *t, Reader *r, Row *row, const uint8_t *key, size_t length,
                                const uint8_t *p) {
-    NUMBER(0, "External id", external, WIDE)
-    NUMBER(1, "external id", external, WIDE)
-    NUMBER(2, "correlation", correlation, WIDE)
-    NUMBER(3, "device", device, NARROW)
-    NUMBER(4, "Device Id", device, NARROW)
-    NUMBER(5, "stream", stream, NARROW)
-    NUMBER(6, "bytes", bytes, WIDE)
-    NUMBER(7, "Bytes", bytes, WIDE)
-    NUMBER(8, "Sequence number", sequence, WIDE)
-    NUMBER(9, "Fwd thread id", forward_thread, NARROW)
-    NUMBER(10, "Python id", frame, WIDE)
-    NUMBER(11, "Python parent id", parent, WIDE)
-    NUMBER(12, "Python module id", module, NARROW)
-    NUMBER(13, "Total Allocated", allocated, WIDE)
-    NUMBER(14, "Total Reserved", reserved, WIDE)
-    NUMBER(15, "Device Type", device_type, NARROW)
-    NUMBER(16, "graph id", graph, NARROW)
-    NUMBER(17, "graph node id", graph_node, WIDE)
-    if (IS("Input Dims") || IS("Input type") || IS("Concrete Inputs") || IS("Input Strides"))
-        return keep(t, key, length, p, r->shape, &row->shape);
-    /* INFO in lenient.py: the same list */
-    if (IS("grid") || IS("block") || IS("est. achieved occupancy %") || IS("Collective name") ||
-        IS("dtype") || IS("In msg nelems") || IS("Out msg nelems") || IS("In split size") ||
-        IS("Out split size") || IS("Group size") || IS("Process Group Name") ||
-        IS("Process Group Description") || IS("Process Group Ranks") || IS("Process Group ID") ||
-        IS("Rank") || IS("Src Rank") || IS("Dst Rank") || IS("Root Rank") || IS("Seq") ||
-        IS("cuda_sync_kind") || IS("wait_on_stream") ||
-        IS("wait_on_cuda_event_record_corr_id") || IS("kernel_backend") || IS("kernel_file") ||
-        IS("kind") || IS("Call stack") || IS("Module Hierarchy"))
-        return keep(t, key, length, p, r->info, &row->info);
+    switch (length) {
+    case 3:
+        INFO("Seq")
+        break;
+    case 4:
+        INFO("grid") INFO("kind") INFO("Rank")
+        break;
+    case 5:
+        INFO("block") INFO("dtype")
+        NUMBER(6, "bytes", bytes, WIDE) NUMBER(7, "Bytes", bytes, WIDE)
+        break;
+    case 6:
+        NUMBER(3, "device", device, NARROW) NUMBER(5, "stream", stream, NARROW)
+        break;
+    case 8:
+        NUMBER(16, "graph id", graph, NARROW)
+        INFO("Src Rank") INFO("Dst Rank")
+        break;
+    case 9:
+        NUMBER(10, "Python id", frame, WIDE) NUMBER(4, "Device Id", device, NARROW)
+        INFO("Root Rank")
+        break;
+    case 10:
+        SHAPE("Input Dims") SHAPE("Input type")
+        INFO("Call stack") INFO("Group size")
+        break;
+    case 11:
+        NUMBER(0, "External id", external, WIDE) NUMBER(2, "correlation", correlation, WIDE)
+        NUMBER(1, "external id", external, WIDE) NUMBER(15, "Device Type", device_type, NARROW)
+        INFO("kernel_file")
+        break;
+    case 13:
+        SHAPE("Input Strides")
+        NUMBER(9, "Fwd thread id", forward_thread, NARROW)
+        NUMBER(17, "graph node id", graph_node, WIDE)
+        INFO("In msg nelems") INFO("In split size")
+        break;
+    case 14:
+        NUMBER(14, "Total Reserved", reserved, WIDE)
+        INFO("Out msg nelems") INFO("Out split size") INFO("cuda_sync_kind")
+        INFO("wait_on_stream") INFO("kernel_backend")
+        break;
+    case 15:
+        SHAPE("Concrete Inputs")
+        NUMBER(8, "Sequence number", sequence, WIDE) NUMBER(13, "Total Allocated", allocated, WIDE)
+        INFO("Collective name")
+        break;
+    case 16:
+        NUMBER(11, "Python parent id", parent, WIDE) NUMBER(12, "Python module id", module, NARROW)
+        INFO("Module Hierarchy") INFO("Process Group ID")
+        break;
+    case 18:
+        INFO("Process Group Name")
+        break;
+    case 19:
+        INFO("Process Group Ranks")
+        break;
+    case 25:
+        INFO("est. achieved occupancy %") INFO("Process Group Description")
+        break;
+    case 33:
+        INFO("wait_on_cuda_event_record_corr_id")
+        break;
+    }
     return value(t, p, DEPTH - 2);
 }
 

@@ -125,7 +125,8 @@ class Builder:
             lane = same[np.searchsorted(codes, ordered.lane)]
             tables[name] = replace(ordered, lane=lane)
         calls, ops = tables["calls"], tables["ops"]
-        assert isinstance(calls, Calls) and isinstance(ops, Ops)
+        assert isinstance(calls, Calls)
+        assert isinstance(ops, Ops)
         tables["calls"] = replace(calls, lane=aliases(calls, ops, len(lanes))[calls.lane])
         return tables, decoded, lanes
 
