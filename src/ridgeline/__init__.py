@@ -44,9 +44,11 @@ if TYPE_CHECKING:
         MemoryProfiler,
         Profiler,
         Timer,
-        analyze_weight_distribution as analyze_weight_distribution,
         profile_memory,
         quick_profile,
+    )
+    from ridgeline.profiler import (
+        analyze_weight_distribution as analyze_weight_distribution,
     )
     from ridgeline.trace.api import read_trace
 

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from ridgeline.report import units
+from ridgeline.report.trace_grid import share as percent
 from ridgeline.report.trace_grid import time
 from ridgeline.report.trace_headline import Part
 
 BLOCKS = 48
-"""Characters for the whole window; a part under a hundredth gets none, only its figure."""
+"""Characters for the whole window, less where the terminal has less; a part under a hundredth gets
+none, only its figure."""
 LEAST = 0.005
 """Parts below half a percent are added up."""
 
@@ -32,12 +33,13 @@ def bar(parts: Sequence[Part], width: int) -> list[str]:
     total = sum(p.ns for p in parts)
     if not total:
         return []
+    shown = _merged(parts, total)
+    scale = min(BLOCKS, *(_room(part, total, width) for part in shown))
     lines: list[str] = []
     used = 0
-    for part in _merged(parts, total):
-        share = part.ns / total
-        blocks = "█" * round(share * BLOCKS) or "▏"
-        figure = f"{units.percent(share)} {time(part.ns)}"
+    for part in shown:
+        blocks = "█" * round(part.ns / total * scale) or "▏"
+        figure = _figure(part, total)
         wide = len(part.name) + len(blocks) + len(figure) + 2
         colour = COLOURS.get(part.name, "bright_black")
         piece = f"{escape(part.name)} [{colour}]{blocks}[/] {figure}"
@@ -48,6 +50,16 @@ def bar(parts: Sequence[Part], width: int) -> list[str]:
             lines.append(piece)
             used = wide
     return lines
+
+
+def _figure(part: Part, total: int) -> str:
+    return f"{percent(part.ns / total)} {time(part.ns)}"
+
+
+def _room(part: Part, total: int, width: int) -> int:
+    """The length of the whole window at which this part just fits a line."""
+    left = width - len(part.name) - len(_figure(part, total)) - 2
+    return int(max(left, 1) * total / max(part.ns, 1))
 
 
 def _merged(parts: Sequence[Part], total: int) -> list[Part]:

@@ -9,10 +9,12 @@ from ridgeline.report import units
 from ridgeline.report.plain import printable
 
 Sort = Literal["number", "words", "name", "place"]
-
+Rows = tuple[tuple[str, ...], ...]
 
 LEAST_SHARE = 0.001
-"""Below it the digits of a percentage say nothing more."""
+"""Below it the digits of a percentage say nothing more, and a row is no line of the short view."""
+SHORT_FOLDED = 15
+"""Rows of a folded table, where a format folds what the terminal's short view leaves out."""
 
 
 class Column(Struct, frozen=True):
@@ -20,7 +22,8 @@ class Column(Struct, frozen=True):
     sort: Sort = "number"
     """Names and places may be shortened where there is little room; words and numbers never are."""
     spare: int = 0
-    """1: left out first where the terminal is narrow; 2: for the full view only."""
+    """1: left out first where the terminal is narrow; -1: last of all, the table's point; 2: for the
+    full view only."""
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -36,8 +39,12 @@ class Section(Struct, frozen=True, kw_only=True):
     """Sentences below it."""
     short: int = 5
     """Rows in the short view; 0: the section is for the full one only."""
+    shares: tuple[float, ...] = ()
+    """Of each row in the table's total, where a row can be too small to be worth a line."""
     left_out: int = 0
     """Rows that were not even handed over."""
+    rest: str = ""
+    """Where those can be had."""
     brief: str = ""
     """One line that stands for the table in the short view."""
     doubt: str = ""
@@ -48,6 +55,29 @@ class Section(Struct, frozen=True, kw_only=True):
     @property
     def told(self) -> bool:
         return bool(self.rows or self.says)
+
+    def shown(self, full: bool, most: int | None = None) -> "tuple[Rows, str]":
+        """The rows of a view, and a sentence on the others; `most` is what the person asked for."""
+        rows = self.rows
+        if most is not None:
+            rows = rows[:most]
+        elif not full:
+            rows = self._worth_a_line()[: self.short or SHORT_FOLDED]
+        hidden = len(self.rows) - len(rows)
+        if not hidden + self.left_out:
+            return rows, ""
+        more = f"and {hidden + self.left_out:,} more"
+        if self.left_out and hidden and not full:
+            more += f", {hidden:,} of them with --full"
+        elif hidden:
+            more += ", with --json" if full else ", with --full"
+        return rows, more if hidden or not self.rest else f"{more}, {self.rest}"
+
+    def _worth_a_line(self) -> "Rows":
+        if not self.shares:
+            return self.rows
+        large = [r for r, s in zip(self.rows, self.shares, strict=True) if s >= LEAST_SHARE]
+        return tuple(large) or self.rows
 
 
 def number(*names: str) -> tuple[Column, ...]:

@@ -1,5 +1,6 @@
 """What to type after reading a trace's report."""
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -13,18 +14,39 @@ def next_commands(
     """(why, command) pairs, at most three."""
     files = " ".join(_quoted(f) for f in study.files) if len(study.files) < 3 else "…"
     base = f"ridgeline trace {files}"
-    again = f"ridgeline {' '.join(_quoted(word) for word in typed)}" if typed else base
+    asked = _without_output(typed)
+    again = f"ridgeline {' '.join(_quoted(word) for word in asked)}" if asked else base
     if len(again) > 160:
         again = "ridgeline trace …"
     found = []
     if not full:
-        found.append(("everything", f"{again} --full"))
+        found.append(("everything", f"{again} --full" if "--" not in asked else again))
     if len(study.files) == 1:
         found.append(("on the timeline (ui.perfetto.dev)", f"{base} -o marked.perfetto.json.gz"))
     table = "kernels" if study.kernels else "ops"
     question = f"select name, sum(dur_ns) from {table} group by 1 order by 2 desc limit 9"
     found.append(("ask it anything", f'{base} --sql "{question}"'))
     return tuple(found)
+
+
+_SHORT = re.compile(r"-[qv]*(?:(o)(.*)|[qv])")
+_FLAGS = ("--json", "--quiet", "--verbose", "--full")
+_WITH_VALUE = ("--output", "--top")
+
+
+def _without_output(typed: Sequence[str]) -> list[str]:
+    """The question itself, not where its answer went or how much of it was shown."""
+    kept: list[str] = []
+    words = iter(typed)
+    for word in words:
+        short = _SHORT.fullmatch(word)
+        if word == "--":
+            return [*kept, word, *words]
+        if word in _WITH_VALUE or (short and short[1] and not short[2]):
+            next(words, None)
+        elif not (short or word in _FLAGS or word.startswith(tuple(f"{w}=" for w in _WITH_VALUE))):
+            kept.append(word)
+    return kept
 
 
 def _quoted(word: str) -> str:

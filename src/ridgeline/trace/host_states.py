@@ -24,7 +24,7 @@ from ridgeline.trace.host_names import (
     is_input,
     is_sync_call,
 )
-from ridgeline.trace.intervals import NOTHING, Spans, merge, subtract, union
+from ridgeline.trace.intervals import NOTHING, Spans, closed, merge, subtract, union
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.trace import Trace
@@ -72,7 +72,7 @@ def states_of(trace: Trace, links: Links, lane: int) -> HostStates:
         ),
     }
     working = merge(_spans(ops), _spans(calls))
-    raw["launch-bound"] = _without_chatter(merge(working, *raw.values()))
+    raw["launch-bound"] = closed(merge(working, *raw.values()), CHATTER_NS)
     disjoint: dict[Cause, Spans] = {}
     taken = NOTHING
     for cause in ORDER:
@@ -145,9 +145,3 @@ def _named(trace: Trace, test: Callable[[str], bool], *tables: Events) -> Spans:
 
 def _spans(table: Events) -> Spans:
     return union(table.ts, table.end, sorted_=True)
-
-
-def _without_chatter(spans: Spans) -> Spans:
-    """The spans with the short pauses between them filled."""
-    filled = union(spans.start, spans.end + CHATTER_NS, sorted_=True)
-    return Spans(filled.start, filled.end - CHATTER_NS)

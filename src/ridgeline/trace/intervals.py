@@ -51,6 +51,12 @@ def clip(spans: Spans, low: int, high: int) -> Spans:
     return Spans(start[keep], end[keep])
 
 
+def closed(spans: Spans, pause: int) -> Spans:
+    """The spans with pauses up to that length filled."""
+    filled = union(spans.start, spans.end + pause, sorted_=True)
+    return Spans(filled.start, filled.end - pause)
+
+
 def gaps(spans: Spans, low: int, high: int) -> Spans:
     """What of [low, high) is not covered."""
     inside = clip(spans, low, high)

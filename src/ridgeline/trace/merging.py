@@ -65,7 +65,9 @@ def merged(studies: Sequence[TraceStudy], across: Ranks, limit: int) -> TraceStu
         ranks=across,
         missing=tuple(dict.fromkeys(m for s in studies for m in s.missing)),
     )  # fmt: skip
-    said = verdict(found.window, found.devices, found.idle, found.categories, found.ops)
+    said = verdict(
+        found.devices, found.idle, found.categories, found.ops, found.validation, found.window
+    )
     return msgspec.structs.replace(found, verdict=f"{said}; {across.late}" if across.late else said)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
 from ridgeline.records.trace import Ranks, TraceStudy, Trust
-from ridgeline.trace.analyses.busy import devices
+from ridgeline.trace.analyses.busy import devices, properties_of
 from ridgeline.trace.analyses.categories import categories
 from ridgeline.trace.analyses.critical_path import critical_path
 from ridgeline.trace.analyses.idle import IdleGaps, idle_gaps
@@ -118,7 +118,7 @@ def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int =
     window = window_of(trace, steps)
     checks = validate(trace, links, marks)
     believed = {s: trust_in(s, checks) for s in ("idle", "idle causes", "launch", "kernels")}
-    known = next((p for p in trace.metadata.devices if p.id in trace.device.device), None)
+    known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
     gaps: tuple[IdleGaps, ...] = idle_gaps(trace, links, window) if window.ns else ()
     worked = devices(trace, window, marks, believed["idle"])
     idled = idle(trace, links, gaps, marks, _worse(believed["idle"], believed["idle causes"]))
@@ -129,7 +129,7 @@ def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int =
         files=(trace.origin.path,),
         events=trace.origin.events,
         label=trace.label,
-        verdict=verdict(window, worked, idled, by_category, by_op),
+        verdict=verdict(worked, idled, by_category, by_op, checks, window),
         window=window,
         validation=checks,
         devices=worked,

@@ -58,10 +58,7 @@ def trust_in(section: str, checks: Sequence[Check]) -> Trust:
 def _file(trace: Trace) -> Iterator[Check]:
     origin = trace.origin
     if origin.truncated:
-        yield Check(
-            id="truncated", severity="warning", count=1, affects=("idle", "steps", "launch"),
-            claim=f"the file is cut short: {origin.truncated}; all before it was read",
-        )  # fmt: skip
+        yield from _cut(origin.truncated)
     if origin.unverified:
         damaged = "does not match" in origin.unverified
         yield Check(
@@ -84,6 +81,20 @@ def _file(trace: Trace) -> Iterator[Check]:
                 id="repaired", severity="note", count=loss.count,
                 claim=f"repaired ({times}): {loss.reason}",
             )  # fmt: skip
+
+
+def _cut(how: str) -> Iterator[Check]:
+    """Events are not written in order of time, kernels mostly last: what is missing may be any
+    part of any step, so a cut among the events leaves no total to be believed."""
+    among = how != "the document is not closed"
+    yield Check(
+        id="truncated", severity="error" if among else "warning", count=1,
+        claim=f"the file is cut short: {how}; "
+        + ("how much of the device's work is lost is not known" if among else "all events are there"),
+        affects=(
+            "idle", "steps", "launch", "kernels", "overlap", "phases", "critical path", "roofline",
+        ) if among else (),
+    )  # fmt: skip
 
 
 def _clock(trace: Trace) -> Iterator[Check]:
@@ -136,7 +147,8 @@ def _overlapping(trace: Trace) -> Iterator[Check]:
     yield Check(
         id="overlap", severity=severity, count=count,
         claim=f"{count:,} device operations overlap another on their own stream, by "
-        f"{100 * share:.1f} % of the device's summed time" + (": their durations cannot be right" * (share > 0.2)),
+        f"{100 * share:.1f} % of the device's summed time"
+        + (": their durations cannot be right" if share > 0.2 else ""),
         affects=("kernels", "categories", "roofline", "idle"),
     )  # fmt: skip
 
@@ -207,7 +219,14 @@ def _vanished(trace: Trace, links: Links) -> Iterator[Check]:
     seen[links.device_call[links.device_call >= 0]] = True
     lost = int((~seen[launches]).sum())
     share = lost / max(len(launches), 1)
-    if lost and share > 0.002:
+    loose = int((links.device_call < 0).sum())
+    if lost and loose >= lost:
+        yield Check(
+            id="unpaired", severity="note", count=lost,
+            claim=f"{lost:,} launches and {loose:,} device operations cannot be paired: their "
+            "correlation ids are missing or differ",
+        )  # fmt: skip
+    elif lost and share > 0.002:
         yield Check(
             id="dropped", severity="error" if share > 0.1 else "warning", count=lost,
             claim=f"{lost:,} of {len(launches):,} launches have no kernel in the trace: records "

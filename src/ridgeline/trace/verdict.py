@@ -1,6 +1,8 @@
 """The one sentence: what held the device back, or what it was busy with."""
 
-from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, OpRow, Window
+from collections.abc import Sequence
+
+from ridgeline.records.trace import CategoryRow, Check, DeviceTime, Idle, OpRow, Window
 
 BUSY = 0.95
 """Above this share of busy time idling is not what to look at."""
@@ -14,54 +16,68 @@ _WORDS = {
     "compile": "while code was being compiled",
     "collective wait": "while the host waited for other ranks",
     "garbage collection": "during garbage collection",
-    "other host": "while the host was in the program's own Python",
+    "other host": "while the host was in the program's own code",
     "between kernels": "between kernels already queued",
     "unknown": "for reasons the trace does not hold",
 }
 
 
 def verdict(
-    window: Window,
     devices: tuple[DeviceTime, ...],
     idle: Idle,
     categories: tuple[CategoryRow, ...],
     ops: tuple[OpRow, ...],
+    checks: tuple[Check, ...],
+    window: Window,
 ) -> str:
     if not devices:
-        return _host_only(window, ops)
-    if any(d.busy_ns is None for d in devices) or idle.total_ns is None:
+        return _host_only(window, ops, checks)
+    known = [device for device in devices if device.busy_ns is not None]
+    if not known or idle.total_ns is None:
         return f"how busy the device was cannot be told: {devices[0].trust.why or idle.trust.why}"
-    total = sum(d.window.ns for d in devices)
-    busy = sum(d.busy_ns or 0 for d in devices)
+    total = sum(device.window.ns for device in known)
+    busy = sum(device.busy_ns or 0 for device in known)
     share = busy / total if total else 0.0
-    many = f"{len(devices)} devices" if len(devices) > 1 else "the device"
-    are, idles = ("are", "idle") if len(devices) > 1 else ("is", "idles")
+    many = f"{len(known)} devices" if len(known) > 1 else "the device"
+    are, idles = ("are", "idle") if len(known) > 1 else ("is", "idles")
     if share >= BUSY or not idle.causes:
-        most = (
-            f", {_percent(categories[0].share)} of it {categories[0].category}"
-            if categories
-            else ""
-        )
-        return f"{many} {are} busy {_percent(share)} of {_ms(window)}{most}"
+        said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
+        if not categories:
+            return said
+        return f"{said}, {_percent(categories[0].share)} of it {categories[0].category}"
     cause = idle.causes[0]
     place = f" ({cause.places[0].file}:{cause.places[0].line})" if cause.places else ""
     return (
-        f"{many} {idles} {_percent(1 - share)} of {_ms(window)}, "
+        f"{many} {idles} {_percent(1 - share)} of {_spans(known)}, "
         f"{_percent(cause.share)} of that {_WORDS[cause.cause]}{place}"
     )
 
 
-def _host_only(window: Window, ops: tuple[OpRow, ...]) -> str:
+def _host_only(window: Window, ops: tuple[OpRow, ...], checks: tuple[Check, ...]) -> str:
+    grave = next((c for c in checks if c.severity == "error" and "idle" in c.affects), None)
+    if grave is not None:
+        return f"how busy the device was cannot be told: {grave.claim}"
     if not window.ns:
         return "the trace holds no timed work"
     if not ops:
-        return f"no device work and no operators in {_ms(window)}"
+        return f"no device work and no operators in {_time(window.ns)}"
     top = max(ops, key=lambda row: row.host_self_ns)
-    return f"no device work: on the host {top.name} takes most, {top.host_self_ns / 1e6:.3g} ms"
+    return f"no device work: on the host {top.name} takes most, {_time(top.host_self_ns)}"
 
 
-def _ms(window: Window) -> str:
-    return f"{window.ns / 1e6:,.1f} ms" if window.ns < 1e10 else f"{window.ns / 1e9:,.1f} s"
+def _spans(devices: Sequence[DeviceTime]) -> str:
+    """The window; of several the shortest and the longest, which are each device's own."""
+    spans = sorted({device.window.ns for device in devices})
+    if len(spans) == 1:
+        return _time(spans[0])
+    return f"their own windows ({_time(spans[0])} to {_time(spans[-1])})"
+
+
+def _time(ns: int) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}" if ns < 1000 * size else f"{ns / size:,.0f} {unit}"
+    return f"{ns} ns"
 
 
 def _percent(share: float) -> str:

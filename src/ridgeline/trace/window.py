@@ -60,7 +60,10 @@ def _edges(steps: Steps, start: int, end: int) -> str:
     over = end - int(steps.end[-1])
     said = []
     if lead > 0:
-        said.append(f"the first step began {lead / 1e6:.3f} ms before the first device work")
+        said.append(
+            f"the first step began {lead / 1e6:.3f} ms before the first device work "
+            "(--steps all includes it)"
+        )
     if over > 0:
         said.append(f"the last step's device work ran {over / 1e6:.3f} ms past its mark")
     return "; ".join(said)

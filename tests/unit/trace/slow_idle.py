@@ -11,7 +11,7 @@ from typing import Any
 from ridgeline.trace import host_names as names
 
 Event = dict[str, Any]
-CHATTER, LATENCY, UNLINKED = 200, 50, 10
+CHATTER, LATENCY, UNLINKED, PAUSE = 200, 50, 10, 10
 
 
 class SlowIdle:
@@ -51,18 +51,38 @@ class SlowIdle:
                 (e for e in self.device if e["ts"] >= b), key=lambda e: (e["ts"], -e["dur"])
             )
             call = self.call(following)
+            if not any(self.states.values()):
+                total["unknown"] += b - a
+                continue
             if call is None and b - a <= UNLINKED:
                 total["between kernels"] += b - a
                 continue
-            waited = any(w["ts"] <= a <= w["ts"] + w["dur"] for w in self.waits())
+            waited = self.waited(a)
             lane = call["tid"] if call else self.main
             asked = min(max(call["ts"], a), b) if call else b
             for t in range(a, b):
                 cause = self.state(lane, t) if t < asked else self.on_its_way(a, asked, t)
                 if waited and cause == "launch-bound":
-                    cause = "synchronisation"
+                    cause, waited = "synchronisation", waited - 1
                 total[cause] += 1
         return total
+
+    def waited(self, a: int) -> int:
+        """How long a wait, or several close together, had the host when the device ran dry."""
+        busy = sorted({t for w in self.waits() for t in range(w["ts"], w["ts"] + w["dur"])})
+        for t, after in pairwise(list(busy)):
+            if after - t <= PAUSE + 1:
+                busy += range(t + 1, after)
+        held = set(busy)
+        start = a - 1 if a - 1 in held else a
+        if start not in held:
+            return 0
+        low = high = start
+        while low - 1 in held:
+            low -= 1
+        while high + 1 in held:
+            high += 1
+        return high + 1 - low
 
     def on_its_way(self, a: int, asked: int, t: int) -> str:
         return "launch-bound" if asked > a and t - asked < LATENCY else "between kernels"
@@ -76,7 +96,7 @@ class SlowIdle:
         for one in (lane, *sorted(x for x in self.states if x != lane)):
             if t in self.states[one]:
                 return self.states[one][t]
-        return "other host" if any(self.states.values()) else "unknown"
+        return "other host"
 
     def _states(self, lane: int) -> dict[int, str]:
         """What a thread was in at each microsecond it was in anything."""

@@ -12,6 +12,7 @@ from traces_made import Made
 from ridgeline.trace.reading import cache
 from ridgeline.trace.reading.reader import parse
 from ridgeline.trace.reading.tables import TABLES
+from ridgeline.trace.study import study
 from ridgeline.trace.trace import Trace
 
 
@@ -89,6 +90,20 @@ def test_a_damaged_cache_is_as_if_it_were_not_there(path: Path, harm: str, file:
         (entry.folder / "device.parquet").rename(victim)
     found = cache.find(path)
     assert found is None or found.trace(path) is None
+
+
+def test_a_second_question_is_answered_from_the_cache(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", 0)
+    first, (read,) = study([path])
+    again, (kept,) = study([path])
+    narrowed, _ = study([path], steps="3")
+    assert not read.origin.from_cache
+    assert kept.origin.from_cache
+    assert again == first
+    assert narrowed.window.basis == "step 3"
+    assert equal(read, kept)
 
 
 def test_answers_are_kept_beside_and_damaged_ones_forgotten(path: Path) -> None:

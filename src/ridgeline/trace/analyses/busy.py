@@ -7,7 +7,7 @@ from ridgeline.trace.columns import DeviceOps
 from ridgeline.trace.intervals import Spans, clip, covered, subtract, union
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.steps import Steps
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import DeviceProperties, Trace
 
 _COMMUNICATION = ("nccl", "rccl", "oneccl", "msccl", "mscclpp")
 
@@ -25,26 +25,30 @@ def busy_spans(ops: DeviceOps, window: Window) -> Spans:
 
 def devices(trace: Trace, window: Window, steps: Steps, trust: Trust) -> tuple[DeviceTime, ...]:
     ops = trace.device
-    names = {p.id: p.name for p in trace.metadata.devices}
     return tuple(
-        _device(
-            trace, ops.take(ops.device == device), int(device), names.get(int(device), ""),
-            window, steps, trust,
-        )
+        _device(trace, ops.take(ops.device == device), int(device), window, steps, trust)
         for device in np.unique(ops.device)
-    )  # fmt: skip
+    )
+
+
+def properties_of(trace: Trace, device: int) -> DeviceProperties | None:
+    """What the file says of a device; of any where all it lists are alike (ROCm lists one)."""
+    listed = trace.metadata.devices
+    own = next((p for p in listed if p.id == device), None)
+    alike = {(p.name, p.memory_bytes, p.cores) for p in listed}
+    return own if own is not None or len(alike) != 1 else listed[0]
 
 
 def _device(
     trace: Trace,
     ops: DeviceOps,
     device: int,
-    name: str,
     window: Window,
     steps: Steps,
     trust: Trust,
 ) -> DeviceTime:
     busy = busy_spans(ops, window)
+    properties = properties_of(trace, device)
     talks = trace.names_where(ops.name, is_communication) & (ops.kind == Kind.KERNEL)
     compute = busy_spans(ops.take((ops.kind == Kind.KERNEL) & ~talks), window)
     communication = busy_spans(ops.take(talks), window)
@@ -53,7 +57,7 @@ def _device(
     inside = (ops.end > window.start_ns) & (ops.ts < window.end_ns)
     return DeviceTime(
         device=device,
-        name=name,
+        name=properties.name if properties is not None else "",
         rank=trace.metadata.rank,
         window=window,
         busy_ns=None if unreliable else busy.total,

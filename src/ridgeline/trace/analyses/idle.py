@@ -2,8 +2,9 @@
 
 A gap [a, b) ends when some operation starts. Its launching call divides the gap: before the call
 the host had not yet asked for the work, and what the host was in (host_states) is the cause; after
-it the work was on its way. Where the host had just waited for the device when it ran dry, the
-launching that follows is the synchronisation's price: without it the queue would have been full.
+it the work was on its way. Where the host had been waiting for the device when it ran dry, as much
+of the launching that follows as the wait was long is the synchronisation's price: without the wait
+those launches would have come that much earlier.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from ridgeline.records.trace import Cause, Window
 from ridgeline.trace.analyses.busy import busy_spans
 from ridgeline.trace.columns import DeviceOps, Events
 from ridgeline.trace.host_states import ORDER, HostStates, states_of, sync_spans
-from ridgeline.trace.intervals import Spans, Times, covered, gaps, merge, subtract
+from ridgeline.trace.intervals import Spans, Times, closed, covered, gaps, merge, subtract, union
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.trace import Trace
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 LATENCY_NS = 50_000
 """From call to kernel a launch takes 3 to 20 µs; beyond 50 it is not the launch that is slow."""
+WAIT_PAUSE_NS = 10_000
+"""Two waits less than this apart are one: a copy back and the synchronisation after it."""
 UNLINKED_NS = 10_000
 """A gap this short before work without a launch record is the device's own, between kernels."""
 
@@ -108,14 +111,16 @@ def _of_device(
     for one in np.unique(lane):
         at = np.flatnonzero(lane == one)
         _host_part(ns, at, hosts.of(int(one)) if one >= 0 else None, idle.start, asked)
-    sync = _opened_by(sync_spans(trace, links), idle)
+    waits = sync_spans(trace, links)
+    sync = _opened_by(waits, idle)
     _device_part(ns, idle, asked, call >= 0)
-    _charge_syncs(ns, sync)
-    if not hosts.any:
-        _move(ns, "other host", "unknown", np.ones(len(idle), bool))
+    _charge_syncs(ns, _waited(waits, idle))
     short = (call < 0) & (next_op >= 0) & (idle.end - idle.start <= UNLINKED_NS)
     ns[short] = 0
     ns[short, CAUSES.index("between kernels")] = (idle.end - idle.start)[short]
+    if not hosts.any:
+        ns[:] = 0
+        ns[:, CAUSES.index("unknown")] = idle.end - idle.start
     return IdleGaps(
         device=device,
         start=idle.start,
@@ -177,14 +182,24 @@ def _opened_by(waits: Events, idle: Spans) -> Rows:
     return np.where(held, row, -1)
 
 
-def _charge_syncs(ns: NDArray[np.int64], sync: Rows) -> None:
-    _move(ns, "launch-bound", "synchronisation", sync >= 0)
+def _waited(waits: Events, idle: Spans) -> Times:
+    """How long the host had been waiting when the device ran dry: calls that follow one another
+    (a copy back, then cudaStreamSynchronize) are one wait."""
+    spans = closed(union(waits.ts, waits.end, sorted_=True), WAIT_PAUSE_NS)
+    if not len(spans):
+        return np.zeros(len(idle), np.int64)
+    row = np.searchsorted(spans.start, idle.start, side="right") - 1
+    at = np.maximum(row, 0)
+    held = (row >= 0) & (spans.end[at] >= idle.start)
+    return np.where(held, spans.end[at] - spans.start[at], 0)
 
 
-def _move(ns: NDArray[np.int64], source: Cause, target: Cause, rows: NDArray[np.bool_]) -> None:
-    one, other = CAUSES.index(source), CAUSES.index(target)
-    ns[rows, other] += ns[rows, one]
-    ns[rows, one] = 0
+def _charge_syncs(ns: NDArray[np.int64], waited: Times) -> None:
+    """Without the wait the launches that follow would have come that much earlier."""
+    launch, sync = CAUSES.index("launch-bound"), CAUSES.index("synchronisation")
+    moved = np.minimum(ns[:, launch], waited)
+    ns[:, launch] -= moved
+    ns[:, sync] += moved
 
 
 def _take(values: Times, rows: Rows) -> Times:

@@ -17,7 +17,8 @@ from ridgeline.trace.steps import Steps
 from ridgeline.trace.trace import Trace
 
 MOST_PLACES = 5
-MOST_GAPS = 20
+MOST_GAPS = 1000
+NO_CALL = "no operator or call"
 
 
 def idle(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, trust: Trust) -> Idle:
@@ -53,26 +54,26 @@ class _Moments:
         self.trace, self.gaps = trace, gaps
         self.dominant = gaps.dominant  # found once: it looks at every gap
         self._places = Places(trace, links)
-        self.lane, self.time = self._moments(links)
+        self.waits = sync_spans(trace, links)
+        self.lane, self.time = self._moments()
         self.place = self._where(links.main_lane)
         self.host = self._host(links)
 
-    def _moments(self, links: Links) -> tuple[Rows, Times]:
-        """The wait's own start for a synchronisation, the request for what was on its way, else
+    def _moments(self) -> tuple[Rows, Times]:
+        """The wait's own start for a synchronisation, the request for what had been queued, else
         the middle of the part of the gap before the request."""
         gaps = self.gaps
         asked = np.where(gaps.launched >= 0, np.clip(gaps.launched, gaps.start, gaps.end), gaps.end)
-        time = (gaps.start + asked) // 2
-        cause = self.dominant
-        called = np.isin(cause, [CAUSES.index("launch-bound"), CAUSES.index("between kernels")])
-        time = np.where(called & (gaps.launched >= 0), gaps.launched, time)
-        waits = sync_spans(self.trace, links)
-        waited = (gaps.sync >= 0) & (cause == CAUSES.index("synchronisation"))
-        if len(waits):
-            row = np.maximum(gaps.sync, 0)
-            time = np.where(waited, waits.ts[row], time)
-            return np.where(waited, waits.lane[row], gaps.lane), time
-        return gaps.lane, time
+        queued = (gaps.launched >= 0) & (asked == gaps.start)
+        time = np.where(queued, gaps.launched, (gaps.start + asked) // 2)
+        waited = (gaps.sync >= 0) & (self.dominant == CAUSES.index("synchronisation"))
+        row = np.maximum(gaps.sync, 0)
+        if not len(self.waits):
+            return gaps.lane, time
+        return (
+            np.where(waited, self.waits.lane[row], gaps.lane),
+            np.where(waited, self.waits.ts[row], time),
+        )
 
     def _where(self, main: int) -> Rows:
         """The user's function; where the thread has no Python (backward's) the main one's."""
@@ -93,13 +94,19 @@ class _Moments:
         order = np.argsort(self.time, kind="stable")
         names = np.full(len(self.time), -1, np.int64)
         ordered = at.take(order)
-        for table in (self.trace.annotations, self.trace.ops, self.trace.calls):
+        for table in (self._spans(), self.trace.ops, self.trace.calls):
             if len(table):
                 above = links.op_parent if table is self.trace.ops else nested(table)
                 row = enclosing(ordered, table, above)
                 known = row >= 0
                 names[order[known]] = table.name[row[known]]
         return names
+
+    def _spans(self) -> Events:
+        """Named spans that say something; that it was step 7 does not."""
+        spans = self.trace.annotations
+        marks = self.trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
+        return spans.take(~marks)
 
     def where(self, row: int) -> Place | None:
         code = int(self.place[row])
@@ -122,7 +129,10 @@ class _Moments:
         codes, back = np.unique(self.host[ns > 0], return_inverse=True)
         totals = np.zeros(len(codes), np.int64)
         np.add.at(totals, back, ns[ns > 0])
-        return self.trace.text(int(codes[totals.argmax()])) if len(codes) else ""
+        return self._said(int(codes[totals.argmax()])) if len(codes) else ""
+
+    def _said(self, code: int) -> str:
+        return self.trace.text(code) if code >= 0 else NO_CALL
 
     def gap(self, row: int, steps: Steps) -> Gap:
         gaps, names = self.gaps, self.trace.device.name
@@ -134,7 +144,7 @@ class _Moments:
             cause=CAUSES[int(self.dominant[row])],
             before=self.trace.text(int(names[before])) if before >= 0 else "",
             after=self.trace.text(int(names[after])) if after >= 0 else "",
-            host=self.trace.text(int(self.host[row])) if self.host[row] >= 0 else "",
+            host=self._said(int(self.host[row])),
             place=self.where(row),
             step=steps.at(int(gaps.start[row])),
         )
@@ -146,7 +156,7 @@ def _cause(
     cause: Cause = CAUSES[index]
     ns = sum(int(gaps.ns[:, index].sum()) for gaps in found)
     lead = max(zip(found, moments, strict=True), key=lambda pair: int(pair[0].ns[:, index].sum()))
-    charged = np.where(lead[1].dominant == index, lead[0].ns[:, index], 0)
+    charged = lead[0].ns[:, index]
     return IdleCause(
         cause=cause,
         ns=ns,

@@ -182,16 +182,21 @@ def _rows(
 
 
 def _hints(trace: Trace, rows: Rows, call: Rows, calls: int) -> tuple[Rows, list[Hint]]:
-    """For each call what its kernels' names add: the longest decides, but any may be a Winograd."""
+    """For each call what its kernels' names add: the longest decides, but any may be a Winograd or
+    the TF32 product between two copies of layout."""
     names, which = np.unique(trace.device.name[rows], return_inverse=True)
     named = [hint_of(trace.text(int(name))) for name in names]
     longest = np.zeros(calls, np.int64)
     order = np.argsort(trace.device.dur[rows], kind="stable")  # the longest is written last
     longest[call[order]] = which[order]
-    fewer = np.zeros(calls, bool)
-    fewer[call[np.array([hint.fewer_flops for hint in named])[which]]] = True
-    pairs, pair = distinct(longest, fewer.astype(np.int64))
-    hints = [msgspec.structs.replace(named[n], fewer_flops=bool(f)) for n, f in pairs.tolist()]
+    fewer, tf32 = np.zeros(calls, np.int64), np.zeros(calls, np.int64)
+    fewer[call[np.array([hint.fewer_flops for hint in named])[which]]] = 1
+    tf32[call[np.array([hint.tf32 for hint in named])[which]]] = 1
+    found, pair = distinct(longest, fewer, tf32)
+    hints = [
+        msgspec.structs.replace(named[n], fewer_flops=bool(f), tf32=bool(t))
+        for n, f, t in found.tolist()
+    ]
     places = {hint: i for i, hint in enumerate(dict.fromkeys(hints))}
     return np.array([places[hint] for hint in hints], np.int64)[pair], list(places)
 

@@ -19,7 +19,7 @@ _WORDS = ((r"BFloat16|bf16", "bfloat16"), (r"Half|f16\b|fp16", "float16"),
 
 
 class Hint(Struct, frozen=True):
-    """What the name of an operator's longest kernel adds to its inputs."""
+    """What the names of an operator's kernels add to its inputs."""
 
     tf32: bool = False
     fewer_flops: bool = False
@@ -119,4 +119,4 @@ def _note(attained: float | None, bound: str, hint: Hint) -> str:
         return ""
     if bound == "memory":
         return "over the ceiling: inputs came from cache, or one tensor was given twice"
-    return "over the ceiling: part of its work is missing in the trace, or another unit did it"
+    return "over the ceiling: fewer operations than the formula counts, or a faster unit did them"

@@ -182,7 +182,9 @@ def _copy(columns: dict[str, Any], path: Path) -> None:
 def _connect() -> "duckdb.DuckDBPyConnection":
     import duckdb
 
-    return duckdb.connect(config={"threads": min(os.cpu_count() or 1, 4)})
+    connection = duckdb.connect(config={"threads": min(os.cpu_count() or 1, 4)})
+    connection.execute("set enable_progress_bar = false")  # it would draw on stdout
+    return connection
 
 
 def _kept(folder: Path) -> Kept | None:

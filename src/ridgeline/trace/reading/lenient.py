@@ -121,6 +121,8 @@ def interpret(event: Any) -> Row | Flow | Named | Unusable:
     if not isinstance(name, str):
         repairs.append("its name was no text")
         name = "" if name is None else str(name)
+    if len(name) > LONGEST_TEXT:
+        repairs.append("its name was longer than 65,000 characters and was cut")
     category = event.get("cat")
     return Row(
         phase=phase,

@@ -69,6 +69,8 @@ def _not_a_trace(path: Path, source: Source, document: Document) -> tuple[str, s
             return f"{path}: {source.truncated}; nothing could be read", hint
         return f"{path}: the file is empty", "was the program killed before it wrote the trace?"
     keys: Any = document.beside
+    if "traceEvents" in keys:
+        return f"{path}: not a PyTorch trace: its `traceEvents` is no list", hint
     if keys:
         listed = ", ".join(repr(str(k)[:30]) for k in list(keys)[:4])
         return f"{path}: JSON, but not a PyTorch trace: it has {listed}, no `traceEvents`", hint
