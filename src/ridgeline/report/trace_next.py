@@ -14,13 +14,13 @@ def next_commands(
     """(why, command) pairs, at most three."""
     files = " ".join(_quoted(f) for f in study.files) if len(study.files) < 3 else "…"
     base = f"ridgeline trace {files}"
-    asked = _without_output(typed)
-    again = f"ridgeline {' '.join(_quoted(word) for word in asked)}" if asked else base
-    if len(again) > 160:
-        again = "ridgeline trace …"
+    asked = _without_output(typed) or ["trace", *study.files]
+    end = asked.index("--") if "--" in asked else len(asked)
+    words = (_quoted(word) for word in (*asked[:end], "--full", *asked[end:]))
+    again = f"ridgeline {' '.join(words)}"
     found = []
     if not full:
-        found.append(("everything", f"{again} --full" if "--" not in asked else again))
+        found.append(("everything", again if len(again) <= 160 else "ridgeline trace … --full"))
     if len(study.files) == 1:
         found.append(("on the timeline (ui.perfetto.dev)", f"{base} -o marked.perfetto.json.gz"))
     table = "kernels" if study.kernels else "ops"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
+from rich.text import Text
 
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.plain import printable
@@ -17,7 +16,7 @@ from ridgeline.report.trace_grid import Section
 from ridgeline.report.trace_headline import about, loud, parts, quiet, said, verdict
 from ridgeline.report.trace_next import next_commands
 from ridgeline.report.trace_sections import sections
-from ridgeline.report.trace_table import table
+from ridgeline.report.trace_table import print_table, table
 
 MOST_WARNINGS = 6
 _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -37,22 +36,31 @@ def show(
     _bar(study, console)
     lines: list[Section] = []
     for section in sections(study):
-        if not (section.told or full or study.devices):
-            continue  # without a device it is said once, in the first line
+        if not full and _said_elsewhere(section, study):
+            continue
         if _is_line(section, full):
             lines.append(section)
         else:
-            _lines(lines, console)
+            _lines(lines, console, full)
             lines = []
             _section(section, console, full, most)
-    _lines(lines, console)
+    _lines(lines, console, full)
     _missing(study, console)
     _next(study, console, full, typed)
 
 
 def say(markup: str, console: Console, indent: int = 1, style: str = "") -> None:
-    """A paragraph, wrapped inside the margin."""
-    console.print(Padding(markup, (0, 0, 0, indent), expand=False), highlight=False, style=style)
+    """A paragraph, wrapped inside the margin, without blanks at the ends of its lines."""
+    for line in _wrapped(markup, console, indent, style):
+        console.print(Text(" " * indent) + line, soft_wrap=True)
+
+
+def _wrapped(markup: str, console: Console, indent: int, style: str = "") -> list[Text]:
+    text = Text.from_markup(markup, style=style)
+    lines = list(text.wrap(console, max(console.width - indent, 10)))
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 def _headline(study: TraceStudy, console: Console) -> None:
@@ -86,6 +94,17 @@ def _bar(study: TraceStudy, console: Console) -> None:
         console.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
+_SWITCHES = ("record_shapes=True", "with_stack=True", "profile_memory=True")
+
+
+def _said_elsewhere(section: Section, study: TraceStudy) -> bool:
+    """An empty section says nothing that the first line or the last ones do not."""
+    if section.told:
+        return False
+    missing = " ".join(study.missing)
+    return not study.devices or any(s in section.doubt and s in missing for s in _SWITCHES)
+
+
 def _is_line(section: Section, full: bool) -> bool:
     """Sentences without a table stand beside their title."""
     if full and not section.told:
@@ -95,20 +114,22 @@ def _is_line(section: Section, full: bool) -> bool:
     return not section.rows and bool(section.says or section.doubt)
 
 
-def _lines(found: Sequence[Section], console: Console) -> None:
+def _lines(found: Sequence[Section], console: Console, full: bool) -> None:
     if not found:
         return
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for section in found:
-        said = section.says or tuple(x for x in (section.brief or section.empty,) if x)
-        text = escape("\n".join(said if section.told or not section.doubt else ()))
-        doubt = f"[yellow]{escape(section.doubt)}[/yellow]" if section.doubt else ""
-        body = "\n".join(x for x in (doubt, text) if x)
-        grid.add_row(f" [bold]{escape(section.title)}[/bold]", body)
+    wide = max(len(section.title) for section in found) + 3
     console.print()
-    console.print(grid, highlight=False)
+    for section in found:
+        said = section.says or tuple(x for x in (section.empty,) if x)
+        if section.brief and not full:
+            said = (section.brief,)
+        text = [escape(x) for x in (said if section.told or not section.doubt else ())]
+        doubt = [f"[yellow]{escape(section.doubt)}[/yellow]"] if section.doubt else []
+        lead = Text(f" {section.title}", style="bold")
+        for line in _wrapped("\n".join([*doubt, *text]), console, wide):
+            lead.pad_right(wide - lead.cell_len)
+            console.print(Text() + lead + line, soft_wrap=True)
+            lead = Text()
 
 
 def _section(section: Section, console: Console, full: bool, most: int | None) -> None:
@@ -120,14 +141,11 @@ def _section(section: Section, console: Console, full: bool, most: int | None) -
         say(f"[yellow]{escape(section.doubt)}[/yellow]", console, 3)
     for sentence in section.says:
         say(escape(sentence), console, 3)
-    rows = section.rows if full else section.rows[: most or section.short]
+    rows, more = section.shown(full, most)
     if rows:
-        console.print(table(section.columns, rows, console.width, full))
-    hidden = len(section.rows) - len(rows)
-    more = f"and {hidden + section.left_out:,} more" if hidden + section.left_out else ""
+        print_table(table(section.columns, rows, console.width, full), console)
     if more:
-        where = ", with --full" if hidden and not full else ""
-        say(f"{more}{where}", console, 3, style="dim")
+        say(more, console, 3, style="dim")
     for note in section.notes:
         say(escape(note), console, 3, style="dim")
 

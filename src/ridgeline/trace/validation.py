@@ -90,7 +90,7 @@ def _cut(how: str) -> Iterator[Check]:
     yield Check(
         id="truncated", severity="error" if among else "warning", count=1,
         claim=f"the file is cut short: {how}; "
-        + ("how much of the device's work is lost is not known" if among else "all events are there"),
+        + ("how much device work is lost is not known" if among else "all events are there"),
         affects=(
             "idle", "steps", "launch", "kernels", "overlap", "phases", "critical path", "roofline",
         ) if among else (),

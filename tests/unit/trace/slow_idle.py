@@ -1,148 +1,174 @@
-"""Why the device was idle, worked out microsecond by microsecond: slow, obvious, and the judge.
+"""Where a device's time went, worked out piece by piece from the JSON: slow, obvious, the judge.
 
-Works on the events of `traces_made` (whole microseconds) as plain dicts. Shares the lists of names
+Takes events as plain dicts, times as whole nanoseconds. Every gap is cut at every moment at which
+anything begins or ends, and each piece is judged by looking at all events. Shares the lists of names
 with the product, and nothing else.
 """
 
 from collections import Counter
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 from typing import Any
 
 from ridgeline.trace import host_names as names
 
 Event = dict[str, Any]
-CHATTER, LATENCY, UNLINKED, PAUSE = 200, 50, 10, 10
+Span = tuple[int, int]
+CHATTER, LATENCY, UNLINKED, PAUSE = 200_000, 50_000, 10_000, 10_000
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+CALLS = ("cuda_runtime", "cuda_driver", "runtime")
+OPS = ("cpu_op", "operator")
+PYTHON = ("python_function", "user_annotation")
+
+
+def in_ns(events: list[Any]) -> list[Event]:
+    """Complete events with their category in small letters and times in nanoseconds."""
+    kept = []
+    for e in events:
+        if isinstance(e, dict) and e.get("ph") == "X" and e.get("cat"):
+            ts, end = (
+                int((Decimal(str(v)) * 1000).to_integral_value(ROUND_HALF_UP))
+                for v in (e["ts"], e["dur"])
+            )
+            args = e.get("args") or {}
+            kept.append({**e, "cat": e["cat"].lower(), "ts": ts, "dur": end, "args": args,
+                         "tid": str(e["tid"])})  # fmt: skip
+    return kept
+
+
+def end_of(e: Event) -> int:
+    return int(e["ts"] + e["dur"])
+
+
+def union(spans: list[Span], pause: int = -1) -> list[Span]:
+    """Merged; with a pause, also over pauses up to that length."""
+    found: list[Span] = []
+    for a, b in sorted(s for s in spans if s[1] > s[0]):
+        if found and a <= found[-1][1] + max(pause, 0):
+            found[-1] = (found[-1][0], max(found[-1][1], b))
+        else:
+            found.append((a, b))
+    return found
+
+
+def holds(spans: list[Span], t: int) -> bool:
+    return any(a <= t < b for a, b in spans)
 
 
 class SlowIdle:
-    def __init__(self, events: list[Event]) -> None:
-        self.device = [e for e in events if e["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
-        self.host = [e for e in events if e not in self.device]
-        self.calls = {e["args"]["correlation"]: e for e in self.host if e["cat"] == "cuda_runtime"}
-        self.start = min(e["ts"] for e in self.device)
-        self.end = max(e["ts"] + e["dur"] for e in self.device)
-        launching = [self.call(e) for e in self.device]
-        self.lanes = sorted({c["tid"] for c in launching if c})
-        self.main = self._main()
-        self.states = {lane: self._states(lane) for lane in {*self.lanes, self.main}}
+    """One device (the first), over its activity."""
 
-    def busy(self, t: int) -> bool:
-        return any(e["ts"] <= t < e["ts"] + e["dur"] for e in self.device)
+    def __init__(self, events: list[Event], main: str | None = None) -> None:
+        work = [e for e in events if e["cat"] in DEVICE]
+        first = min((e["args"].get("device", -1) for e in work), default=-1)
+        self.device = [e for e in work if e["args"].get("device", -1) == first]
+        self.host = [e for e in events if e["cat"] in (*CALLS, *OPS, *PYTHON)]
+        self.calls = {
+            e["args"].get("correlation", 0): e
+            for e in sorted(self.host, key=lambda e: e["ts"])
+            if e["cat"] in CALLS and e["args"].get("correlation", 0) > 0
+        }
+        self.start = min(e["ts"] for e in self.device)
+        self.end = max(end_of(e) for e in self.device)
+        self.main = main if main is not None else self._main()
+        lanes = {c["tid"] for c in map(self.call, work) if c} | {self.main}
+        self.claims = {lane: self._claims(lane) for lane in lanes}
+        self.active = {
+            lane: union([s for _, spans in claims for s in spans], CHATTER)
+            for lane, claims in self.claims.items()
+        }
 
     def call(self, e: Event) -> Event | None:
-        return self.calls.get(e["args"]["correlation"])
+        return self.calls.get(e["args"].get("correlation", 0))
 
-    def gaps(self) -> list[tuple[int, int]]:
-        found, open_ = [], None
-        for t in range(self.start, self.end + 1):
-            idle = t < self.end and not self.busy(t)
-            if idle and open_ is None:
-                open_ = t
-            elif not idle and open_ is not None:
-                found.append((open_, t))
-                open_ = None
-        return found
+    def gaps(self) -> list[Span]:
+        busy = union([(e["ts"], end_of(e)) for e in self.device])
+        return [(a, b) for (_, a), (b, _) in pairwise(busy)]
 
     def causes(self) -> Counter[str]:
-        """Microseconds of idle time by cause."""
+        """Nanoseconds of idle time by cause."""
         total: Counter[str] = Counter()
-        for a, b in self.gaps():
-            following = min(
-                (e for e in self.device if e["ts"] >= b), key=lambda e: (e["ts"], -e["dur"])
-            )
-            call = self.call(following)
-            if not any(self.states.values()):
-                total["unknown"] += b - a
-                continue
-            if call is None and b - a <= UNLINKED:
-                total["between kernels"] += b - a
-                continue
-            waited = self.waited(a)
-            lane = call["tid"] if call else self.main
-            asked = min(max(call["ts"], a), b) if call else b
-            for t in range(a, b):
-                cause = self.state(lane, t) if t < asked else self.on_its_way(a, asked, t)
-                if waited and cause == "launch-bound":
-                    cause, waited = "synchronisation", waited - 1
-                total[cause] += 1
+        for gap in self.gaps():
+            total.update(self.causes_of(gap))
         return total
+
+    def causes_of(self, gap: Span) -> Counter[str]:
+        a, b = gap
+        found: Counter[str] = Counter()
+        following = min(
+            (e for e in self.device if e["ts"] >= b), key=lambda e: (e["ts"], -e["dur"])
+        )
+        call = self.call(following)
+        if not any(self.active.values()):
+            return Counter({"unknown": b - a})
+        if call is None and b - a <= UNLINKED:
+            return Counter({"between kernels": b - a})
+        lane = call["tid"] if call else self.main
+        asked = min(max(call["ts"], a), b) if call else b
+        for low, high in pairwise(self._cuts(a, asked)):
+            found[self.state(lane, low)] += high - low
+        latency = min(b - asked, LATENCY) if asked > a else 0
+        found["launch-bound"] += latency
+        found["between kernels"] += b - asked - latency
+        moved = min(found["launch-bound"], self.waited(a))
+        found["launch-bound"] -= moved
+        found["synchronisation"] += moved
+        return +found
+
+    def _cuts(self, a: int, b: int) -> list[int]:
+        moments = {t for claims in self.claims.values() for _, spans in claims for s in spans
+                   for t in s}  # fmt: skip
+        moments |= {t for spans in self.active.values() for s in spans for t in s}
+        return sorted({a, b} | {t for t in moments if a < t < b})
 
     def waited(self, a: int) -> int:
         """How long a wait, or several close together, had the host when the device ran dry."""
-        busy = sorted({t for w in self.waits() for t in range(w["ts"], w["ts"] + w["dur"])})
-        for t, after in pairwise(list(busy)):
-            if after - t <= PAUSE + 1:
-                busy += range(t + 1, after)
-        held = set(busy)
-        start = a - 1 if a - 1 in held else a
-        if start not in held:
-            return 0
-        low = high = start
-        while low - 1 in held:
-            low -= 1
-        while high + 1 in held:
-            high += 1
-        return high + 1 - low
-
-    def on_its_way(self, a: int, asked: int, t: int) -> str:
-        return "launch-bound" if asked > a and t - asked < LATENCY else "between kernels"
+        spans = union([(w["ts"], end_of(w)) for w in self.waits()], PAUSE)
+        return max((end - start for start, end in spans if start <= a <= end), default=0)
 
     def waits(self) -> list[Event]:
         back = [self.call(e) for e in self.device if "DtoH" in e["name"]]
         waiting = [c for c in back if c and names.is_copy_call(c["name"])]
         return waiting + [c for c in self.calls.values() if names.is_sync_call(c["name"])]
 
-    def state(self, lane: int, t: int) -> str:
-        for one in (lane, *sorted(x for x in self.states if x != lane)):
-            if t in self.states[one]:
-                return self.states[one][t]
+    def state(self, lane: str, t: int) -> str:
+        for one in (lane, *(x for x in self.claims if x != lane)):
+            for cause, spans in self.claims[one]:
+                if holds(spans, t):
+                    return cause
+            if holds(self.active[one], t):
+                return "launch-bound"
         return "other host"
 
-    def _states(self, lane: int) -> dict[int, str]:
-        """What a thread was in at each microsecond it was in anything."""
-        found: dict[int, str] = {}
+    def _claims(self, lane: str) -> list[tuple[str, list[Span]]]:
+        """What this thread was in, the more telling first."""
         mine = [e for e in self.host if e["tid"] == lane]
-        for cause, spans in reversed(self._claims(lane, mine)):
-            for a, b in spans:
-                found.update((t, cause) for t in range(a, b))
-        covered = sorted(found)
-        for t, after in pairwise(covered):
-            if 1 < after - t <= CHATTER + 1:
-                found.update((hole, "launch-bound") for hole in range(t + 1, after))
-        return found
 
-    def _claims(self, lane: int, mine: list[Event]) -> list[tuple[str, list[tuple[int, int]]]]:
-        def spans(test: Any, *cats: str) -> list[tuple[int, int]]:
-            return [
-                (e["ts"], e["ts"] + e["dur"]) for e in mine if e["cat"] in cats and test(e["name"])
-            ]
+        def spans(test: Any, *cats: str) -> list[Span]:
+            return [(e["ts"], end_of(e)) for e in mine if e["cat"] in cats and test(e["name"])]
 
-        python = ("python_function", "user_annotation")
-        copies = [(e, self.call(e)) for e in self.device if e["cat"] == "gpu_memcpy"]
+        copies = [(e, self.call(e)) for e in self.device if e["cat"] in ("gpu_memcpy", "memcpy")]
         there = [c for e, c in copies if c and "HtoD" in e["name"] and c["tid"] == lane]
         back = [c for e, c in copies if c and "DtoH" in e["name"] and c["tid"] == lane]
         return [
-            ("garbage collection", spans(names.is_collection, *python)),
-            ("compile", spans(names.is_compile, *python, "cpu_op", "cuda_runtime")),
-            ("input", spans(names.is_input, *python)),
-            ("collective wait", spans(names.is_collective_wait, *python, "cpu_op")),
-            ("allocator", spans(names.is_allocator_call, "cuda_runtime")),
-            ("transfer", [(self._copy_start(c, mine), c["ts"] + c["dur"]) for c in there]),
+            ("garbage collection", spans(names.is_collection, *PYTHON)),
+            ("compile", spans(names.is_compile, *PYTHON, *OPS, *CALLS)),
+            ("input", spans(names.is_input, *PYTHON)),
+            ("collective wait", spans(names.is_collective_wait, *PYTHON, *OPS)),
+            ("allocator", spans(names.is_allocator_call, *CALLS)),
+            ("transfer", [(self._copy_start(c, mine), end_of(c)) for c in there]),
             (
                 "synchronisation",
-                spans(names.is_sync_call, "cuda_runtime")
-                + [(c["ts"], c["ts"] + c["dur"]) for c in back]
-                + spans(names.BLOCKING_OPS.__contains__, "cpu_op"),
+                spans(names.is_sync_call, *CALLS)
+                + [(c["ts"], end_of(c)) for c in back]
+                + spans(names.BLOCKING_OPS.__contains__, *OPS),
             ),
-            ("launch-bound", spans(lambda name: True, "cpu_op", "cuda_runtime")),
+            ("launch-bound", spans(lambda name: True, *OPS, *CALLS)),
         ]
 
     def _copy_start(self, call: Event, mine: list[Event]) -> int:
         """Up from the call through copying operators, as long as they follow one another."""
-        around = [
-            e for e in mine
-            if e["cat"] == "cpu_op" and e["ts"] <= call["ts"] < e["ts"] + e["dur"]
-        ]  # fmt: skip
+        around = [e for e in mine if e["cat"] in OPS and e["ts"] <= call["ts"] < end_of(e)]
         start = call["ts"]
         for e in sorted(around, key=lambda e: (-e["ts"], e["dur"])):
             if e["name"] not in names.COPY_OPS:
@@ -150,13 +176,15 @@ class SlowIdle:
             start = e["ts"]
         return int(start)
 
-    def _main(self) -> int:
-        first = [e for e in self.host if e["tid"] == e["pid"] and e["cat"] == "cpu_op"]
-        by_cat = [[e for e in self.host if e["cat"] == cat] for cat in
-                  ("cpu_op", "user_annotation", "cuda_runtime")]  # fmt: skip
-        for events in (first, *by_cat):
+    def _main(self) -> str:
+        marks = [e for e in self.host if e["name"].startswith("ProfilerStep#")]
+        frames = [e for e in self.host if e["cat"] == "python_function"]
+        own = [e for e in self.host if e["tid"] == str(e["pid"]) and e["cat"] in OPS]
+        by_cat = [[e for e in self.host if e["cat"] in cats] for cats in
+                  (OPS, ("user_annotation",), CALLS)]  # fmt: skip
+        for events in (marks, frames, own, *by_cat):
             lanes = Counter(e["tid"] for e in events)
             if lanes:
                 most = max(lanes.values())
-                return int(min(t for t in lanes if lanes[t] == most))
-        return -1
+                return min(t for t in lanes if lanes[t] == most)
+        return ""

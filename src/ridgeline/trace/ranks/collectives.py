@@ -65,6 +65,8 @@ class Collectives:
     lane: Codes
     """The host thread that asked for it."""
     groups: tuple[str, ...]
+    members: tuple[tuple[int, ...], ...]
+    """The ranks of each of `groups`; empty where the trace does not list them all."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -77,6 +79,7 @@ class _Told:
     sequence: int = -1
     bytes: int = -1
     size: int = 0
+    members: tuple[int, ...] = ()
 
 
 def communication_rows(trace: Trace) -> Rows:
@@ -98,9 +101,14 @@ def collectives(trace: Trace, links: Links) -> Collectives:
         rows = np.flatnonzero(trace.names_where(table.name, partial(_asks, pattern)))
         if len(rows):
             return _of_host(trace, table, rows, pattern)
+    return nothing()
+
+
+def nothing() -> Collectives:
+    """Of a rank that shows none."""
     none = np.empty(0, np.int64)
     codes = np.empty(0, np.int32)
-    return Collectives("none", none, none, none, codes, codes, none, none, none, codes, ())
+    return Collectives("none", none, none, none, codes, codes, none, none, none, codes, (), ())
 
 
 @lru_cache(maxsize=4096)
@@ -148,6 +156,7 @@ def _columns(
     names = [t.group or f"#{int(s)}" for t, s in zip(told, streams, strict=True)]
     groups = tuple(dict.fromkeys(names))
     place = {name: code for code, name in enumerate(groups)}
+    members = dict(zip(names, (t.members for t in told), strict=True))
     return Collectives(
         source=source,
         row=rows,
@@ -160,6 +169,7 @@ def _columns(
         size=np.array([t.size for t in told], np.int64),
         lane=lane.astype(np.int32),
         groups=groups,
+        members=tuple(members[name] for name in groups),
     )
 
 
@@ -180,13 +190,22 @@ def _resolve(trace: Trace, codes: list[int]) -> _Told:
     family = family_of(str(info["Collective name"])) or family_of(names[0])
     parts = (info.get("Process Group Name"), info.get("Process Group Ranks"))
     sequence = _whole(info.get("Seq"))
+    members = _members(info.get("Process Group Ranks"))
+    size = _whole(info.get("Group size")) or len(members)
     return _Told(
         family=family,
         group=" ".join(str(part) for part in parts if part not in (None, "")),
         sequence=-1 if sequence is None else sequence,
         bytes=_bytes(info),
-        size=_whole(info.get("Group size")) or 0,
+        size=size,
+        members=members if len(members) == size else (),
     )
+
+
+def _members(value: Any) -> tuple[int, ...]:
+    """The ranks a group lists; nothing where the list is shortened ("[0, 1, ...]")."""
+    text = str(value or "")
+    return () if "..." in text else tuple(sorted({int(n) for n in re.findall(r"\d{1,9}", text)}))
 
 
 def _bytes(info: Mapping[str, Any]) -> int:

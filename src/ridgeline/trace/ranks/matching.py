@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.ranks.collectives import POINT_TO_POINT, Collectives
+from ridgeline.trace.ranks.membership import Job, Membership, membership
 
 Table = NDArray[np.int64]
 
@@ -25,8 +26,16 @@ class Matching:
     """Row i is one collective, column r a rank: the place in that rank's Collectives, or -1."""
 
     table: Table
+    """Those that two ranks show at least: enough to compare clocks."""
+    whole: NDArray[np.bool_]
+    """Which of them every member of the group shows: only then the last to come is known."""
+    matched: int
+    """Collectives that all members show whose trace is given."""
     unmatched: int
-    """Collectives of any rank that no other rank shows."""
+    """Those that some member does not show though its trace is given, or one rank alone."""
+    lacks: tuple[int, ...]
+    """How many of the others' collectives each rank does not show."""
+    members: Membership
     uneven: str = ""
     """Where the ranks show very different numbers of collectives."""
 
@@ -34,8 +43,9 @@ class Matching:
         return len(self.table)
 
 
-def match(ranks: Sequence[Collectives]) -> Matching:
+def match(ranks: Sequence[Collectives], job: Job) -> Matching:
     groups = {name: code for code, name in enumerate({g: 0 for one in ranks for g in one.groups})}
+    members = membership(ranks, groups, job)
     numbered = _numbered(ranks, groups)
     kept = [np.flatnonzero(number >= 0) for _, number in numbered]
     place = np.concatenate(kept)
@@ -50,9 +60,21 @@ def match(ranks: Sequence[Collectives]) -> Matching:
     table = np.full((len(distinct), len(ranks)), -1, np.int64)
     table[line, owner] = place
     _part_strangers(table, ranks)
-    shared = (table >= 0).sum(axis=1) >= 2
-    alone = len(place) - int((table[shared] >= 0).sum())
-    return Matching(table[shared], alone, _uneven(ranks))
+    group_of = distinct // (len(numbers) + 1)
+    shown = table >= 0
+    count = shown.sum(axis=1)
+    absent = members.here[group_of] & ~shown
+    complete = (count >= 2) & ~absent.any(axis=1)
+    shared = count >= 2
+    return Matching(
+        table=table[shared],
+        whole=(complete & (count >= members.size[group_of]))[shared],
+        matched=int(complete.sum()),
+        unmatched=len(table) - int(complete.sum()),
+        lacks=tuple(absent.sum(axis=0).tolist()),
+        members=members,
+        uneven=_uneven(ranks),
+    )
 
 
 def _part_strangers(table: Table, ranks: Sequence[Collectives]) -> None:
@@ -72,7 +94,8 @@ def _numbered(
     """Each rank's group and number within it, the same over ranks; -1: takes no part."""
     shared = [np.array([groups[g] for g in one.groups], np.int64)[one.group] for one in ranks]
     numbers = [np.full(len(one), -1, np.int64) for one in ranks]
-    together = [~np.isin(one.family, POINT_TO_POINT) for one in ranks]
+    # in a group of one there is nobody to wait for
+    together = [~np.isin(one.family, POINT_TO_POINT) & (one.size != 1) for one in ranks]
     for group in range(len(groups)):
         rows = [np.flatnonzero((s == group) & t) for s, t in zip(shared, together, strict=True)]
         members = [r for r in range(len(ranks)) if len(rows[r])]
@@ -137,6 +160,6 @@ def _spread(differences: NDArray[np.int64]) -> float:
 
 
 def _uneven(ranks: Sequence[Collectives]) -> str:
-    counts = [int((~np.isin(one.family, POINT_TO_POINT)).sum()) for one in ranks]
-    least, most = min(counts), max(counts)
+    counts = [int((~np.isin(one.family, POINT_TO_POINT)).sum()) for one in ranks if len(one)]
+    least, most = min(counts, default=0), max(counts, default=0)
     return f"ranks show {least} to {most} collectives" if least * 2 < most else ""
