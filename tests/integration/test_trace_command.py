@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,48 @@ def test_a_file_that_is_no_trace_is_left_out_with_a_line(warm: Warm, runs: Path)
     assert [Path(f).name for f in done.document["files"]] == ["good.json"]
     assert done.err.count("left out") == 1
     assert "notes.json" in done.err
+    (left,) = done.document["left_out"]
+    assert Path(left["file"]).name == "notes.json"
+    assert left["why"] in done.err
+    asked = trace(warm, runs, "mixed", "--sql", "select 1", "--json")
+    assert asked.document["left_out"] == [left]
+
+
+def test_all_rows_are_in_the_json_and_as_many_as_asked_for(warm: Warm, tmp_path: Path) -> None:
+    made = Made()
+    for i in range(120):
+        made.op(f"aten::op_{i}", 10.0 * i, 8)
+        made.launch(f"kernel_{i}", 10.0 * i + 1, 10.0 * i + 4, 5, i + 1)
+    made.write(tmp_path, "many.json")
+    whole = trace(warm, tmp_path, "many.json", "--json").document
+    assert (len(whole["kernels"]), len(whole["ops"])) == (120, 120)
+    short = trace(warm, tmp_path, "many.json", "--json", "--top", "7").document
+    assert (len(short["kernels"]), short["kernels_left_out"]) == (7, 113)
+    full = trace(warm, tmp_path, "many.json", "--full").out
+    assert all(f"kernel_{i} " in full for i in range(120))
+    assert "and 114 more, with --full" in trace(warm, tmp_path, "many.json").out
+
+
+def test_a_reader_that_goes_away_is_no_failure(runs: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        for form in ([], ["--json"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "ridgeline", "trace", "run.json", *form],
+                stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd=runs,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_is_as_wide_as_columns_says(runs: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgeline", "trace", "run.json"],
+        capture_output=True, text=True, timeout=60, check=True, cwd=runs,
+        env={**os.environ, "COLUMNS": "60"},
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if "ridgeline trace" not in line]
+    assert 50 < max(len(line) for line in lines) <= 60
 
 
 @pytest.mark.parametrize("named", ["bad.json", "none.json", "none*.json", "empty", "x" * 300])
@@ -137,8 +180,8 @@ def test_a_question_in_sql(warm: Warm, runs: Path) -> None:
         ["sgemm", 3],
     ]
     wrong = trace(warm, runs, "run.json", "--sql", "select nme from kernels")
-    assert wrong.code == NOTHING_READ
-    assert "kernels(kind, name" in wrong.err
+    assert wrong.code == USAGE
+    assert "\n    kernels      device, stream" in wrong.err
 
 
 def test_every_ending_is_a_format(warm: Warm, runs: Path, tmp_path: Path) -> None:

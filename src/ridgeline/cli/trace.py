@@ -14,6 +14,7 @@ from ridgeline.errors import RidgelineError, UsageError
 if TYPE_CHECKING:
     from ridgeline.cli.trace_output import Wanted
     from ridgeline.records.trace import TraceStudy
+    from ridgeline.report.trace_document import LeftOut
     from ridgeline.trace.trace import Trace
 
 Say = Callable[[str], None]
@@ -25,7 +26,9 @@ ENDINGS = (
 SQL_ENDINGS = (".json", ".md", ".csv")
 COMPARE_ENDINGS = (".json", ".md", ".csv")
 ONE_TRACE = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
-USUAL_ROWS = 50
+ROWS = 10_000
+"""Of each table studied; views cut it. Only operators by shape can have more: a trace whose shapes
+change with every call, where the smallest say nothing."""
 
 EXAMPLES = """\b
 Examples:
@@ -85,6 +88,7 @@ def command(
     from ridgeline.cli.trace_files import trace_files
     from ridgeline.cli.trace_output import Wanted
 
+    left_out: list[LeftOut] = []
     wanted = Wanted(as_json=as_json, output=output, ending=_ending(output, sql, before))
     with _printable_errors():
         paths = trace_files(files)
@@ -92,16 +96,19 @@ def command(
         _refuse(wanted, (*paths, *earlier), len(paths))
         cache = not no_cache
         if sql is not None:
-            _answer(paths, sql, cache, quiet, wanted)
+            _answer(paths, sql, cache, quiet, wanted, left_out)
         elif before is not None:
             with _progress(quiet) as say:
-                both = [_studied(p, steps or "all", None, cache, say)[0] for p in (earlier, paths)]
-            _compare(both[0], both[1], wanted, full)
+                both = [
+                    _studied(p, steps or "all", None, cache, say, left_out)[0]
+                    for p in (earlier, paths)
+                ]
+            _compare(both[0], both[1], wanted, full, top, left_out)
         else:
             with _progress(quiet) as say:
-                found, traces = _studied(paths, steps, top or USUAL_ROWS, cache, say)
+                found, traces = _studied(paths, steps, ROWS, cache, say, left_out)
                 _export(found, traces, wanted, say)
-            _report(found, wanted, full, top)
+            _report(found, wanted, full, top, left_out)
 
 
 @contextmanager
@@ -161,7 +168,12 @@ def _printable_errors() -> Iterator[None]:
 
 
 def _studied(
-    paths: Sequence[Path], steps: str | None, rows: int | None, cache: bool, say: Say
+    paths: Sequence[Path],
+    steps: str | None,
+    rows: int | None,
+    cache: bool,
+    say: Say,
+    left_out: "list[LeftOut]",
 ) -> "tuple[TraceStudy, tuple[Trace, ...]]":
     """Of several files those that can be read; a line on stderr for each that cannot."""
     from ridgeline.trace.study import ALL_ROWS, study
@@ -172,13 +184,13 @@ def _studied(
     except UsageError:
         raise
     except RidgelineError:
-        readable = _readable(paths, cache) if len(paths) > 1 else paths
+        readable = _readable(paths, cache, left_out) if len(paths) > 1 else paths
         if len(readable) == len(paths):
             raise
         return study(readable, steps=steps, limit=limit, cache=cache, on_progress=say)
 
 
-def _readable(paths: Sequence[Path], cache: bool) -> list[Path]:
+def _readable(paths: Sequence[Path], cache: bool, left_out: "list[LeftOut]") -> list[Path]:
     from ridgeline.report.plain import printable
 
     found, first = [], ""
@@ -188,6 +200,7 @@ def _readable(paths: Sequence[Path], cache: bool) -> list[Path]:
             found.append(path)
         except RidgelineError as error:
             first = first or error.message
+            left_out.append((str(path), error.message))
             click.echo(f"ridgeline: left out: {printable(error.message)}", err=True)
     if not found:
         raise RidgelineError(f"none of the {len(paths)} files could be read", first)
@@ -209,31 +222,45 @@ def _answer(
     cache: bool,
     quiet: bool,
     wanted: "Wanted",
+    left_out: "list[LeftOut]",
 ) -> None:
     from ridgeline.cli.trace_output import deliver
     from ridgeline.report import trace_answer, trace_csv
+    from ridgeline.report.trace_document import left_out_files
     from ridgeline.trace.exports.sql import MOST_ROWS, query
 
     with _progress(quiet) as say:
         say("reading")
-        kept = _readable(paths, cache) if len(paths) > 1 else paths
+        kept = _readable(paths, cache, left_out) if len(paths) > 1 else paths
         traces = [_opened(path, cache) for path in kept]
         say("asking")
-        columns, rows = query(traces, sql)
-    if len(rows) > MOST_ROWS:
-        click.echo(f"ridgeline: only the first {MOST_ROWS:,} rows were taken", err=True)
+        columns, found = query(traces, sql)
+    rows, truncated = found[:MOST_ROWS], len(found) > MOST_ROWS
+    if truncated:
+        said = f"more than {MOST_ROWS:,} rows; the first {MOST_ROWS:,} were taken"
+        click.echo(f"ridgeline: {said}", err=True)
     deliver(
-        lambda: trace_answer.document(columns, rows, MOST_ROWS),
+        lambda: {
+            **trace_answer.document(columns, rows, truncated),
+            "left_out": left_out_files(left_out),
+        },
         wanted,
         texts={
             ".md": lambda: trace_answer.markdown(columns, rows),
             ".csv": lambda: trace_csv.table_csv(columns, rows),
         },
-        terminal=lambda console: trace_answer.show(columns, rows, console),
+        terminal=lambda console: trace_answer.show(columns, rows, console, truncated),
     )
 
 
-def _compare(before: "TraceStudy", after: "TraceStudy", wanted: "Wanted", full: bool) -> None:
+def _compare(
+    before: "TraceStudy",
+    after: "TraceStudy",
+    wanted: "Wanted",
+    full: bool,
+    top: int | None,
+    left_out: "list[LeftOut]",
+) -> None:
     from ridgeline.cli.trace_output import deliver
     from ridgeline.report import trace_comparison_text, trace_csv
     from ridgeline.report.trace_document import comparison_document
@@ -241,13 +268,13 @@ def _compare(before: "TraceStudy", after: "TraceStudy", wanted: "Wanted", full: 
 
     found = differences(before, after)
     deliver(
-        lambda: comparison_document(found),
+        lambda: comparison_document(found, left_out),
         wanted,
         texts={
-            ".md": lambda: trace_comparison_text.to_markdown(found),
+            ".md": lambda: trace_comparison_text.to_markdown(found, full=full, most=top),
             ".csv": lambda: trace_csv.comparison_csv(found),
         },
-        terminal=lambda console: trace_comparison_text.show(found, console, full=full),
+        terminal=lambda console: trace_comparison_text.show(found, console, full=full, most=top),
     )
 
 
@@ -264,18 +291,23 @@ def _report(
     wanted: "Wanted",
     full: bool,
     top: int | None,
+    left_out: "list[LeftOut]",
 ) -> None:
     from ridgeline.cli.trace_output import deliver
     from ridgeline.report import trace_csv, trace_html, trace_markdown, trace_terminal
+    from ridgeline.report.trace_cut import first_rows, longest_table
     from ridgeline.report.trace_document import to_json_document
 
+    data = found if top is None else first_rows(found, top)
+    if longest_table(found) >= ROWS and (full or wanted.as_json or wanted.output):
+        click.echo(f"ridgeline: tables end after {ROWS:,} rows, the largest first", err=True)
     deliver(
-        lambda: to_json_document(found),
+        lambda: to_json_document(data, left_out),
         wanted,
         texts={
-            ".md": lambda: trace_markdown.to_markdown(found),
-            ".csv": lambda: trace_csv.to_csv(found),
-            ".html": lambda: trace_html.to_html(found),
+            ".md": lambda: trace_markdown.to_markdown(found, full=full, most=top),
+            ".csv": lambda: trace_csv.to_csv(data),
+            ".html": lambda: trace_html.to_html(found, full=full, most=top),
         },
         terminal=lambda console: trace_terminal.show(
             found, console, full=full, most=top, typed=sys.argv[1:]

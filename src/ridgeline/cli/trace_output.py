@@ -1,9 +1,10 @@
 """Where the words of `ridgeline trace` go: a file in the format of its ending, then stdout."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -14,6 +15,10 @@ from ridgeline.report.plain import json_text, printable
 if TYPE_CHECKING:
     from ridgeline.records.trace import TraceStudy
     from ridgeline.trace.trace import Trace
+
+
+NARROWEST = 40
+"""Columns; on less no table has room for a name and two figures."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,14 +44,35 @@ def deliver(
     elif output is not None and ending in texts:
         write_whole(output, texts[ending]())
     if wanted.as_json:
-        click.echo(_json(document()))
+        text = _json(document())
+        try:
+            click.echo(text)
+        except BrokenPipeError:
+            _reader_left()
         return
-    from rich.console import Console
-
-    # a pipe has no width: wide enough that few names are cut
-    terminal(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False))
+    terminal(_console())
     if output is not None:
         click.echo(f"wrote {printable(str(output))}", err=True)
+
+
+def _reader_left() -> NoReturn:
+    """It has enough (`| head`): an end like any other, where click and rich exit with 1."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            _reader_left()
+
+    # a pipe has no width: wide enough that few names are cut, or what COLUMNS says
+    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    console = Quiet(highlight=False) if told else Quiet(width=PIPE_COLUMNS, highlight=False)
+    console.width = max(console.width, NARROWEST)
+    return console
 
 
 def export(study: "TraceStudy", traces: "tuple[Trace, ...]", wanted: Wanted) -> None:

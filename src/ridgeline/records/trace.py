@@ -270,6 +270,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     small_kernel_time: float = 0.0
     tensor_core_time: float | None = None
     """Share of matmul, convolution and attention time on tensor cores, by kernel name."""
+    of: str = ""
+    """Of several ranks: the one this is of."""
     trust: Trust = Trust()
 
 
@@ -325,6 +327,8 @@ class CriticalPath(Struct, frozen=True, kw_only=True):
     device_ns: int = 0
     wait_ns: int = 0
     top: tuple[PathShare, ...] = ()
+    of: str = ""
+    """Of several ranks: the one this is of."""
     trust: Trust = Trust()
 
 

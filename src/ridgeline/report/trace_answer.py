@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from ridgeline.report.plain import printable
+from ridgeline.report import units
+from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column
 from ridgeline.report.trace_markdown import table as markdown_table
-from ridgeline.report.trace_table import table
+from ridgeline.report.trace_table import print_table, table
+from ridgeline.report.trace_terminal import say
 
 SCHEMA = "ridgeline.trace-query/1"
 MOST_SHOWN = 60
@@ -17,12 +20,12 @@ MOST_SHOWN = 60
 Rows = Sequence[tuple[Any, ...]]
 
 
-def document(columns: tuple[str, ...], rows: Rows, most: int) -> dict[str, Any]:
+def document(columns: tuple[str, ...], rows: Rows, truncated: bool) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "columns": list(columns),
-        "rows": [[_plain(cell) for cell in row] for row in rows[:most]],
-        "truncated": len(rows) > most,
+        "rows": [[_plain(cell) for cell in row] for row in rows],
+        "truncated": truncated,
     }
 
 
@@ -30,17 +33,23 @@ def markdown(columns: tuple[str, ...], rows: Rows) -> str:
     return "\n".join(markdown_table(_columns(columns, rows), _cells(rows))) + "\n"
 
 
-def show(columns: tuple[str, ...], rows: Rows, console: Console) -> None:
+def show(columns: tuple[str, ...], rows: Rows, console: Console, truncated: bool = False) -> None:
+    """`truncated`: there were more rows than were taken, nobody knows how many."""
     shown = rows[:MOST_SHOWN]
     if not columns:
         console.print(" the query has no answer to show", style="dim")
         return
-    console.print(table(_columns(columns, rows), _cells(shown), console.width, keep=True))
+    laid = table(_columns(columns, rows), _cells(shown), console.width, keep=True)
+    print_table(laid, console)
     if not rows:
         console.print(" no rows", style="dim")
     if len(rows) > len(shown):
-        left = len(rows) - len(shown)
-        console.print(f" and {left:,} more; -o FILE.csv has them", style="dim", highlight=False)
+        of = f" of the first {len(rows):,}" if truncated else ""
+        say(f"and {len(rows) - len(shown):,} more{of}; -o FILE.csv has them", console, style="dim")
+    if laid.gone:
+        names = escape(shorten(", ".join(laid.gone), 80))
+        said = f"{units.plural(len(laid.gone), 'column')} more than fit ({names})"
+        say(f"{said}; -o FILE.csv has them", console, style="dim")
 
 
 def _columns(columns: tuple[str, ...], rows: Rows) -> list[Column]:

@@ -7,11 +7,11 @@ from ridgeline.records.trace import Difference, TraceComparison
 from ridgeline.report import units
 from ridgeline.report.cells import markdown_cell
 from ridgeline.report.plain import printable
-from ridgeline.report.trace_grid import Column, Section, number, time
+from ridgeline.report.trace_grid import LEAST_SHARE, Column, Section, number, time
 from ridgeline.report.trace_headline import said
 from ridgeline.report.trace_markdown import table as markdown_table
 from ridgeline.report.trace_names import kernel
-from ridgeline.report.trace_table import table
+from ridgeline.report.trace_table import print_table, table
 from ridgeline.report.trace_terminal import say
 
 KINDS = {
@@ -24,10 +24,13 @@ KINDS = {
     "module": "modules",
 }
 SHORT = 8
-FULL = 100
+MANY = 10
+"""From so many times on a percentage is hard to read."""
 
 
-def show(c: TraceComparison, console: Console, *, full: bool = False) -> None:
+def show(
+    c: TraceComparison, console: Console, *, full: bool = False, most: int | None = None
+) -> None:
     console.print()
     say(f"[bold]{escape(_verdict(c))}[/bold]", console)
     say(escape(_about(c)), console, style="dim")
@@ -37,27 +40,24 @@ def show(c: TraceComparison, console: Console, *, full: bool = False) -> None:
     for section in _sections(c):
         console.print()
         say(f"[bold]{escape(section.title)}[/bold]", console)
-        rows = section.rows[: FULL if full else SHORT]
-        console.print(table(section.columns, rows, console.width, full))
-        if len(section.rows) > len(rows):
-            left = len(section.rows) - len(rows)
-            more = "" if full else ", with --full"
-            say(f"and {left:,} more{more}", console, 3, style="dim")
+        rows, more = section.shown(full, most)
+        print_table(table(section.columns, rows, console.width, full), console)
+        if more:
+            say(more, console, 3, style="dim")
     if c.note:
         console.print()
         say(escape(printable(c.note)), console, style="dim")
 
 
-def to_markdown(c: TraceComparison) -> str:
+def to_markdown(c: TraceComparison, *, full: bool = False, most: int | None = None) -> str:
     lines = [f"### {markdown_cell(_verdict(c))}", "", markdown_cell(_about(c)), ""]
     lines += [f"- **{k.severity}**: {markdown_cell(said(k))}" for k in c.validation]
     lines += [""] if c.validation else []
     for section in _sections(c):
-        rows = section.rows[:FULL]
+        rows, more = section.shown(full, most)
         lines += [f"#### {markdown_cell(section.title)}", "",
                   *markdown_table(section.columns, rows), ""]  # fmt: skip
-        if len(section.rows) > len(rows):
-            lines += [f"and {len(section.rows) - len(rows):,} more", ""]
+        lines += [more, ""] if more else []
     lines += [markdown_cell(printable(c.note)), ""] if c.note else []
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -69,12 +69,12 @@ def _verdict(c: TraceComparison) -> str:
 
 
 def _about(c: TraceComparison) -> str:
+    files = f"{printable(c.before)} → {printable(c.after)}"
+    if not any(d.of == "total" for d in c.differences):
+        return files  # the windows are of different things
     ratio = f" ({units.significant(c.before_ns / c.after_ns)} ×)" if c.after_ns > 0 else ""
     per = "a step" if c.per == "step" else "the whole trace"
-    return (
-        f"{printable(c.before)} → {printable(c.after)} · {per}: {time(c.before_ns)} → "
-        f"{time(c.after_ns)}{ratio}"
-    )
+    return f"{files} · {per}: {time(c.before_ns)} → {time(c.after_ns)}{ratio}"
 
 
 def _sections(c: TraceComparison) -> list[Section]:
@@ -90,7 +90,7 @@ def _sections(c: TraceComparison) -> list[Section]:
                 Column("times before", spare=1 if counted else 2),
                 Column("times after", spare=1 if counted else 2),
             )
-            found.append(Section(id=kind, title=title, columns=columns, rows=rows))
+            found.append(Section(id=kind, title=title, columns=columns, rows=rows, short=SHORT))
     return found
 
 
@@ -101,8 +101,10 @@ def _row(d: Difference) -> tuple[str, ...]:
         text += " new"
     elif not d.after_ns:
         text += " gone"
-    elif round(100 * change / d.before_ns):
-        text += f" {100 * change / d.before_ns:+.0f} %"
+    elif d.after_ns >= MANY * d.before_ns:
+        text += f" {units.count(d.after_ns / d.before_ns)} ×"
+    elif abs(change) >= LEAST_SHARE * d.before_ns:
+        text += f" {'+' if change > 0 else ''}{units.percent(change / d.before_ns)}"
     name = kernel(d.name) if d.of == "kernel" else printable(d.name)
     return (name, time(d.before_ns), time(d.after_ns), text,
             units.significant(d.before_count), units.significant(d.after_count))  # fmt: skip

@@ -5,6 +5,7 @@ _bytes, _per_s. null is "not in the trace" or "cannot be believed"; `why` beside
 Times of events (`at_ms`) count from the start of the window.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.records.trace import (
@@ -25,16 +26,21 @@ from ridgeline.records.trace import (
     Trust,
     Window,
 )
+from ridgeline.report.plain import printable
 from ridgeline.report.trace_headline import together
 
 SCHEMA = "ridgeline.trace/1"
 COMPARISON_SCHEMA = "ridgeline.trace-comparison/1"
 
+LeftOut = tuple[str, str]
+"""A file, and why it could not be read."""
 
-def to_json_document(study: TraceStudy) -> dict[str, Any]:
+
+def to_json_document(study: TraceStudy, left_out: Sequence[LeftOut] = ()) -> dict[str, Any]:
     found = {
         "schema": SCHEMA,
         "files": list(study.files),
+        "left_out": left_out_files(left_out),
         "label": study.label,
         "events": study.events,
         "torch": study.torch or None,
@@ -68,11 +74,17 @@ def to_json_document(study: TraceStudy) -> dict[str, Any]:
     return _clean(found)  # type: ignore[no-any-return]
 
 
-def comparison_document(c: TraceComparison) -> dict[str, Any]:
+def left_out_files(found: Sequence[LeftOut]) -> list[dict[str, str]]:
+    """Files that were named and could not be read."""
+    return [{"file": printable(file), "why": printable(why)} for file, why in found]
+
+
+def comparison_document(c: TraceComparison, left_out: Sequence[LeftOut] = ()) -> dict[str, Any]:
     found = {
         "schema": COMPARISON_SCHEMA,
         "before": c.before,
         "after": c.after,
+        "left_out": left_out_files(left_out),
         "per": c.per,
         "verdict": c.verdict,
         "before_ms": c.before_ns / 1e6,
@@ -244,6 +256,7 @@ def _roofline_row(r: RooflineRow) -> dict[str, Any]:
 def _launch(study: TraceStudy) -> dict[str, Any]:
     found = study.launch
     return {
+        "of": found.of or None,
         "launches": found.launches,
         "per_step": found.per_step,
         "median_latency_us": us(found.median_latency_ns),
@@ -287,6 +300,7 @@ def _memory(m: MemoryCurve, window: Window) -> dict[str, Any]:
 def _critical_path(study: TraceStudy) -> dict[str, Any]:
     path = study.critical_path
     return {
+        "of": path.of or None,
         "ms": ms(path.total_ns),
         "host_ms": ms(path.host_ns),
         "device_ms": ms(path.device_ns),

@@ -22,8 +22,8 @@ class Column(Struct, frozen=True):
     sort: Sort = "number"
     """Names and places may be shortened where there is little room; words and numbers never are."""
     spare: int = 0
-    """1: left out first where the terminal is narrow; -1: last of all, the table's point; 2: for the
-    full view only."""
+    """1: left out first where the terminal is narrow; -1: last of all, the table's point; 2: for
+    the full view only."""
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -41,6 +41,8 @@ class Section(Struct, frozen=True, kw_only=True):
     """Rows in the short view; 0: the section is for the full one only."""
     shares: tuple[float, ...] = ()
     """Of each row in the table's total, where a row can be too small to be worth a line."""
+    behind: int = 0
+    """Rows of the study that were not made into words, as nobody will see them."""
     left_out: int = 0
     """Rows that were not even handed over."""
     rest: str = ""
@@ -63,15 +65,13 @@ class Section(Struct, frozen=True, kw_only=True):
             rows = rows[:most]
         elif not full:
             rows = self._worth_a_line()[: self.short or SHORT_FOLDED]
-        hidden = len(self.rows) - len(rows)
+        hidden = len(self.rows) + self.behind - len(rows)
         if not hidden + self.left_out:
             return rows, ""
         more = f"and {hidden + self.left_out:,} more"
-        if self.left_out and hidden and not full:
-            more += f", {hidden:,} of them with --full"
-        elif hidden:
-            more += ", with --json" if full else ", with --full"
-        return rows, more if hidden or not self.rest else f"{more}, {self.rest}"
+        if hidden and not full and most is None:
+            return rows, f"{more}, {f'{hidden:,} of them ' if self.left_out else ''}with --full"
+        return rows, f"{more}, {self.rest}" if self.rest and not hidden else more
 
     def _worth_a_line(self) -> "Rows":
         if not self.shares:

@@ -14,6 +14,12 @@ from ridgeline.report.trace_sections import sections
 
 OPEN_ROWS = 15
 """Rows shown at once; more are folded away."""
+USUAL_ROWS, MOST_ROWS = 50, 500
+"""Rows of a table: as a rule, and where all were asked for."""
+MOST_CURVES = 16
+"""Of memory, of as many ranks."""
+MOST_BYTES = 2_000_000
+"""Of the page, so that a browser opens it at once and a ticket takes it."""
 WIDEST, NARROW = 56, 28
 """Characters of a name: alone in its table, or beside two others. The whole is in the tip."""
 LONGEST_LINE = 120
@@ -26,15 +32,27 @@ _STYLE = (
 _MARKS = {"error": "bad", "warning": "warning", "note": "note"}
 
 
-def to_html(study: TraceStudy) -> str:
-    found = sections(study)
+def to_html(study: TraceStudy, *, full: bool = False, most: int | None = None) -> str:
+    """`full`: all rows of each table, `most`: that many; fewer where the page would grow too large
+    to be opened or attached."""
+    wanted = min(most or (MOST_ROWS if full else USUAL_ROWS), MOST_ROWS)
+    where = "; --json has them" if full else ", with --full"
+    made = _page(study, wanted, where)
+    while len(made.encode()) > MOST_BYTES and wanted > OPEN_ROWS:
+        wanted = max(wanted // 2, OPEN_ROWS)
+        made = _page(study, wanted, where)
+    return made
+
+
+def _page(study: TraceStudy, most: int, where: str) -> str:
+    found = sections(study, most)
     drawn = {
         "idle": _figure(plot.gaps(study), "The longest gaps along the window; green is busy or "
                         "a shorter gap."),
         "roofline": _figure(plot.roofline(study.roofline), "Rate over intensity of each operator, "
                             "with its ceilings."),
         "memory": "".join(_figure(plot.memory(m), printable(f"{m.device}; dashed: reserved"))
-                          for m in study.memory),
+                          for m in study.memory[:MOST_CURVES]),
     }  # fmt: skip
     body = "".join(
         [
@@ -44,7 +62,7 @@ def to_html(study: TraceStudy) -> str:
             f'<p class="soft">{escape(printable(study.window.note))}</p>',
             _checks([(c.severity, said(c)) for c in loud(study)]),
             _figure(plot.split(study), ""),
-            *(_section(s, drawn.get(s.id, "")) for s in found if s.told or s.doubt),
+            *(_section(s, drawn.get(s.id, ""), most, where) for s in found if s.told or s.doubt),
             _missing(study),
             _empty([s for s in found if not s.told and not s.doubt]),
             _checks([(c.severity, said(c)) for c in quiet(study)]),
@@ -54,21 +72,32 @@ def to_html(study: TraceStudy) -> str:
     return page(f"{study.label and printable(study.label)}: {verdict(study)}", body)
 
 
-def _section(section: Section, drawn: str) -> str:
-    if section.rows and not section.short:
-        title = f"{section.title} ({len(section.rows):,})"
-        table = _table(section, section.rows)
-        return f"<details><summary>{escape(title)}</summary>{table}</details>"
+def _section(section: Section, drawn: str, most: int, where: str) -> str:
+    rows = section.rows[:most]
+    left = _left(section, most, where)
     head = f"<h2>{escape(section.title)}</h2>"
     doubt = f'<p class="unsure">{escape(section.doubt)}</p>' if section.doubt else ""
     says = "".join(f"<p>{escape(text)}</p>" for text in section.says)
     notes = "".join(f'<p class="soft">{escape(text)}</p>' for text in section.notes)
-    left = f'<p class="soft">and {section.left_out:,} more</p>' if section.left_out else ""
-    return f"{head}{doubt}{says}{drawn}{_tables(section)}{left}{notes}"
+    if section.rows and not section.short:
+        title = f"{section.title} ({len(section.rows) + section.behind + section.left_out:,})"
+        inside = f"{doubt}{says}{_table(section, rows)}{left}{notes}"
+        return f"<details><summary>{escape(title)}</summary>{inside}</details>"
+    return f"{head}{doubt}{says}{drawn}{_tables(section, rows)}{left}{notes}"
 
 
-def _tables(section: Section) -> str:
-    rows = section.rows
+def _left(section: Section, most: int, where: str) -> str:
+    hidden = len(section.rows[most:]) + section.behind
+    if not hidden + section.left_out:
+        return ""
+    rest = f", {section.rest}" if section.rest else ""
+    if hidden and section.left_out:
+        where = f"{where} ({hidden:,} of them)"
+    said = f"and {hidden + section.left_out:,} more{where if hidden else rest}"
+    return f'<p class="soft">{escape(said)}</p>'
+
+
+def _tables(section: Section, rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
     first = _table(section, rows[:OPEN_ROWS])

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Sequence
 
 from ridgeline.records.trace import TraceStudy
-from ridgeline.report import units
 from ridgeline.report.cells import markdown_cell
 from ridgeline.report.plain import printable, shorten
-from ridgeline.report.trace_grid import Column, Section, time
+from ridgeline.report.trace_grid import Column, Section, share, time
 from ridgeline.report.trace_headline import about, loud, parts, quiet, said, verdict
-from ridgeline.report.trace_sections import sections
+from ridgeline.report.trace_sections import FEW, sections
 
 WIDEST = 100
 """Characters of a cell; kernels' names are longer than a comment is wide."""
 
 
-def to_markdown(study: TraceStudy) -> str:
+def to_markdown(study: TraceStudy, *, full: bool = False, most: int | None = None) -> str:
+    """A few rows of each table; `full`: all of them, `most`: that many."""
     lines = [
         f"### {markdown_cell(verdict(study))}",
         "",
@@ -23,8 +23,8 @@ def to_markdown(study: TraceStudy) -> str:
     ]
     lines += _list(f"**{c.severity}**: {markdown_cell(said(c))}" for c in loud(study))
     lines += _split(study)
-    for section in sections(study):
-        lines += _section(section)
+    for section in sections(study, None if full else max(most or 0, FEW)):
+        lines += _section(section, full, most)
     lines += _list(
         [*(f"missing: {markdown_cell(printable(text))}" for text in study.missing),
          *(f"note: {markdown_cell(said(c))}" for c in quiet(study))]
@@ -44,20 +44,23 @@ def _split(study: TraceStudy) -> list[str]:
     total = sum(p.ns for p in found)
     if not total:
         return []
-    said = " · ".join(f"**{p.name}** {units.percent(p.ns / total)} ({time(p.ns)})" for p in found)
+    said = " · ".join(
+        f"**{p.name}** {markdown_cell(share(p.ns / total))} ({time(p.ns)})" for p in found
+    )
     return [said, ""]
 
 
-def _section(section: Section) -> list[str]:
+def _section(section: Section, full: bool, most: int | None) -> list[str]:
     if not section.told and not section.doubt:
         return []
     body = [f"*{markdown_cell(section.doubt)}*", ""] if section.doubt else []
     for text in section.says:
         body += [markdown_cell(text), ""]
-    if section.rows:
-        body += [*table(section.columns, section.rows), ""]
-    if section.left_out:
-        body += [f"and {section.left_out:,} more", ""]
+    rows, more = section.shown(full, most)
+    if rows:
+        body += [*table(section.columns, rows), ""]
+    if more:
+        body += [more, ""]
     for text in section.notes:
         body += [markdown_cell(text), ""]
     title = markdown_cell(section.title)

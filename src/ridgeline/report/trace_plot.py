@@ -8,11 +8,13 @@ from msgspec import Struct
 from ridgeline.records.trace import MemoryCurve, Roofline, RooflineRow, TraceStudy
 from ridgeline.report import svg, units
 from ridgeline.report.plain import printable, shorten
-from ridgeline.report.trace_grid import time
+from ridgeline.report.trace_grid import share, time
 from ridgeline.report.trace_headline import Part, parts
 from ridgeline.report.trace_names import kernel, place
 
 WIDTH = 960.0
+MOST_GAPS, MOST_DOTS = 200, 300
+"""More would lie on each other, and each is 200 bytes of the page with its tip."""
 LEAST_MEMORY = 1 << 20
 """A curve of bytes, as the CPU's often is, is no picture."""
 CAUSES = (
@@ -61,14 +63,14 @@ def split(study: TraceStudy) -> str:
         drawn.append(svg.box(x, 4, wide, 34, _kind(part.name), f"{part.name} {time(part.ns)}"))
         x += wide
     legend, bottom = _legend(found, total)
-    described = "; ".join(f"{p.name} {units.percent(p.ns / total)}" for p in found)
+    described = "; ".join(f"{p.name} {share(p.ns / total)}" for p in found)
     return svg.drawing(WIDTH, bottom, "Busy and idle by cause", described, [*drawn, *legend])
 
 
 def _legend(found: tuple[Part, ...], total: int) -> tuple[list[str], float]:
     drawn, x, y = [], 0.0, 60.0
     for part in found:
-        words = f"{part.name} {units.percent(part.ns / total)} · {time(part.ns)}"
+        words = f"{part.name} {share(part.ns / total)} · {time(part.ns)}"
         wide = 28 + 7.0 * len(words)
         if x + wide > WIDTH:
             x, y = 0.0, y + 20
@@ -90,7 +92,7 @@ def gaps(study: TraceStudy) -> str:
         drawn.append(svg.text(0, top + 17, f"device {device.device}", kind="tick"))
         frame = svg.Frame(left=110, right=WIDTH, top=top, bottom=top + 26)
         drawn.append(svg.box(frame.left, top, frame.right - frame.left, 26, "busy"))
-        for g in study.idle.top:
+        for g in study.idle.top[:MOST_GAPS]:
             if g.device == device.device:
                 left = frame.x(max((g.start_ns - window.start_ns) / window.ns, 0.0))
                 wide = max((frame.right - frame.left) * g.dur_ns / window.ns, 0.4)
@@ -99,7 +101,8 @@ def gaps(study: TraceStudy) -> str:
     bottom = 6 + 34.0 * len(strips)
     drawn += [svg.text(110, bottom + 12, "0", kind="tick"),
               svg.text(WIDTH, bottom + 12, time(window.ns), "end", "tick")]  # fmt: skip
-    described = f"{len(study.idle.top)} longest gaps of {study.idle.gaps:,}"
+    drawn_gaps = min(len(study.idle.top), MOST_GAPS)
+    described = f"{drawn_gaps} longest gaps of {study.idle.gaps:,}"
     return svg.drawing(WIDTH, bottom + 20, "Gaps along the window", described, drawn)
 
 
@@ -117,10 +120,10 @@ def memory(curve: MemoryCurve) -> str:
         return frame.x((ns - first) / (last - first)), frame.y((size - lowest) / spread)
 
     drawn = []
-    for share in (0.0, 0.5, 1.0):
-        y = frame.y(share)
+    for height in (0.0, 0.5, 1.0):
+        y = frame.y(height)
         drawn.append(svg.line(frame.left, y, frame.right, y, "grid"))
-        label = units.bytes_(lowest + share * spread)
+        label = units.bytes_(lowest + height * spread)
         drawn.append(svg.text(frame.left - 8, y + 4, label, "end", "tick"))
     drawn.append(svg.track((at(ns, held) for ns, _, held in points if held >= 0), "reserved"))
     drawn.append(svg.track(_stairs([at(ns, used) for ns, used, _ in points]), "curve"))
@@ -144,7 +147,7 @@ def _stairs(points: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
 
 def roofline(found: Roofline) -> str:
     """Rate over intensity, both logarithmic; the roof from the rows' own ceilings."""
-    rows = [r for r in found.rows if r.intensity > 0 and r.flops_s > 0]
+    rows = [r for r in found.rows if r.intensity > 0 and r.flops_s > 0][:MOST_DOTS]
     peaks = [r.ceiling for r in rows if r.bound == "compute" and r.ceiling]
     slopes = [r.ceiling for r in rows if r.bound == "memory" and r.ceiling]
     if not rows:

@@ -1,5 +1,7 @@
 """Several ranks as sections: who waited, who was late and with what, and the collectives."""
 
+from collections import Counter
+
 from ridgeline.records.trace import CollectiveRow, RankTime, TraceStudy
 from ridgeline.report import units
 from ridgeline.report.plain import printable
@@ -39,12 +41,22 @@ def ranks(study: TraceStudy) -> Section:
 def _rank(r: RankTime) -> tuple[str, ...]:
     doing = ", ".join(f"{printable(name)} {time(ns)}" for name, ns in r.doing[:2])
     clock = f"{r.clock_offset_ns / 1e6:+.3g} ms" if r.clock_offset_ns else "0"
+    # not split: who was last is not known, which is not the same as never
+    known = r.wait_ns is not None
+    last = (f"{r.late_count:,} ×", time(r.caused_wait_ns)) if known else ("—", "—")
     busy = "—" if r.busy_ns is None else share(r.busy_ns / (r.window_ns or 1))
     return (
         printable(r.label or str(r.rank)), busy, time(r.compute_ns), time(r.communication_ns),
-        time(r.wait_ns), time(r.transfer_ns), share(r.overlap), f"{r.late_count:,} ×",
-        time(r.caused_wait_ns), clock, doing,
+        time(r.wait_ns), time(r.transfer_ns), share(r.overlap), *last, clock, doing,
     )  # fmt: skip
+
+
+def device_names(study: TraceStudy) -> str:
+    """4 × V100, 1 × H100; the name alone of a single device."""
+    names = Counter(printable(d.name) for d in study.devices if d.name)
+    if len(study.devices) == 1:
+        return "".join(names)
+    return ", ".join(f"{count} × {name}" for name, count in names.items())
 
 
 def collectives(study: TraceStudy) -> Section:
@@ -55,7 +67,8 @@ def collectives(study: TraceStudy) -> Section:
         columns=(
             Column("collective", "name"),
             Column("group", "name", spare=2),
-            *number("times", "bytes", "moving", "waited", "skew"),
+            *number("times", "bytes"),
+            *number("moving, median a call", "waited, sum over ranks", "skew, largest"),
             Column("algorithm", spare=2),
             *number("bus", "late rank"),
         ),

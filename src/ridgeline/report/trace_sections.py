@@ -9,6 +9,7 @@ from ridgeline.report import trace_rank_sections as rank
 from ridgeline.report import trace_time_sections as time
 from ridgeline.report import trace_work_sections as work
 from ridgeline.report.plain import printable
+from ridgeline.report.trace_cut import first_rows, rows_of
 from ridgeline.report.trace_grid import Section
 
 ORDER: tuple[Callable[[TraceStudy], Section], ...] = (
@@ -36,9 +37,25 @@ ORDER: tuple[Callable[[TraceStudy], Section], ...] = (
 )
 
 
-def sections(study: TraceStudy) -> tuple[Section, ...]:
-    """Each with its doubt: its own, or that of a check that names it."""
-    return tuple(_doubted(make(study), study) for make in ORDER)
+FEW = 200
+"""Rows of a table that a short view looks at; 50,000 rows of words take two seconds."""
+
+
+def sections(study: TraceStudy, most: int | None = None) -> tuple[Section, ...]:
+    """Each with its doubt: its own, or that of a check that names it. `most`: rows looked at."""
+    if most is None:
+        return tuple(_doubted(make(study), study) for make in ORDER)
+    # regions stay whole: their line counts them itself
+    few = msgspec.structs.replace(first_rows(study, most), regions=study.regions)
+    return tuple(_counted(_doubted(make(few), study), study, most) for make in ORDER)
+
+
+def _counted(section: Section, study: TraceStudy, most: int) -> Section:
+    """The rows that were not looked at; a section that knows of more took them for left out."""
+    rows = rows_of(study).get(section.id, ())
+    behind = len(rows[most:])
+    left_out = max(section.left_out - behind, 0)
+    return msgspec.structs.replace(section, behind=behind, left_out=left_out)
 
 
 _ALSO = {"idle": ("idle causes",), "gaps": ("idle", "idle causes"), "device": ("idle",)}

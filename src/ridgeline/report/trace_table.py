@@ -86,12 +86,15 @@ def _natural(i: int, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
     return max(cell_len(text) for text in (columns[i].name, *(row[i] for row in rows)))
 
 
+def _floor(i: int, columns: Sequence[Column], natural: Sequence[int]) -> int:
+    """A name can be cut, its column's title cannot."""
+    if columns[i].sort not in _FLEXIBLE:
+        return natural[i]
+    return max(min(natural[i], NARROWEST_NAME), cell_len(columns[i].name))
+
+
 def _least(kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int]) -> int:
-    least = [
-        min(natural[i], NARROWEST_NAME) if columns[i].sort in _FLEXIBLE else natural[i]
-        for i in kept
-    ]
-    return _INDENT + sum(least) + _GAP * (len(kept) - 1)
+    return _INDENT + sum(_floor(i, columns, natural) for i in kept) + _GAP * (len(kept) - 1)
 
 
 def _widths(
@@ -107,7 +110,7 @@ def _widths(
     room = width - _INDENT - _GAP * (len(kept) - 1)
     room -= sum(natural[i] for i in kept if columns[i].sort not in _FLEXIBLE)
     for place, i in enumerate(names):
-        fair = max(room // (len(names) - place), min(NARROWEST_NAME, natural[i]))
+        fair = max(room // (len(names) - place), _floor(i, columns, natural))
         widths[i] = min(natural[i], fair, widest)
         room -= widths[i]
     return widths

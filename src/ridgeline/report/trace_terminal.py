@@ -3,6 +3,7 @@
 The short view fits about two screens; `full` shows every section and every row.
 """
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -15,10 +16,12 @@ from ridgeline.report.trace_bar import bar
 from ridgeline.report.trace_grid import Section
 from ridgeline.report.trace_headline import about, loud, parts, quiet, said, verdict
 from ridgeline.report.trace_next import next_commands
-from ridgeline.report.trace_sections import sections
+from ridgeline.report.trace_sections import FEW, sections
 from ridgeline.report.trace_table import print_table, table
 
 MOST_WARNINGS = 6
+NARROW = 80
+"""Columns below which a sentence stands under its title, not beside it."""
 _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -35,7 +38,7 @@ def show(
     _warnings(study, console, full)
     _bar(study, console)
     lines: list[Section] = []
-    for section in sections(study):
+    for section in sections(study, None if full else max(most or 0, FEW)):
         if not full and _said_elsewhere(section, study):
             continue
         if _is_line(section, full):
@@ -55,10 +58,17 @@ def say(markup: str, console: Console, indent: int = 1, style: str = "") -> None
         console.print(Text(" " * indent) + line, soft_wrap=True)
 
 
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[kMGT]?FLOP/s|[kMGT]?B/s|[KMGT]?i?B|[mµn]?s)(?![\w:]))")
+_GLUE = "\ue000"
+"""Stands for a space while lines are broken; `printable` lets none of it through."""
+
+
 def _wrapped(markup: str, console: Console, indent: int, style: str = "") -> list[Text]:
-    text = Text.from_markup(markup, style=style)
+    """A figure is not parted from its unit."""
+    text = Text.from_markup(_UNIT.sub(_GLUE, markup), style=style)
     lines = list(text.wrap(console, max(console.width - indent, 10)))
     for line in lines:
+        line.plain = line.plain.replace(_GLUE, " ")
         line.rstrip()
     return lines
 
@@ -117,7 +127,8 @@ def _is_line(section: Section, full: bool) -> bool:
 def _lines(found: Sequence[Section], console: Console, full: bool) -> None:
     if not found:
         return
-    wide = max(len(section.title) for section in found) + 3
+    beside = console.width >= NARROW
+    wide = max(len(section.title) for section in found) + 3 if beside else 3
     console.print()
     for section in found:
         said = section.says or tuple(x for x in (section.empty,) if x)
@@ -126,6 +137,9 @@ def _lines(found: Sequence[Section], console: Console, full: bool) -> None:
         text = [escape(x) for x in (said if section.told or not section.doubt else ())]
         doubt = [f"[yellow]{escape(section.doubt)}[/yellow]"] if section.doubt else []
         lead = Text(f" {section.title}", style="bold")
+        if not beside:
+            console.print(lead, soft_wrap=True)
+            lead = Text()
         for line in _wrapped("\n".join([*doubt, *text]), console, wide):
             lead.pad_right(wide - lead.cell_len)
             console.print(Text() + lead + line, soft_wrap=True)

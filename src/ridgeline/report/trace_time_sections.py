@@ -1,11 +1,21 @@
 """Where the time went and why the device idled, as sections."""
 
-from ridgeline.records.trace import DeviceTime, Gap, IdleCause, StepTime, TraceStudy
+from ridgeline.records.trace import (
+    CriticalPath,
+    DeviceTime,
+    Gap,
+    IdleCause,
+    Launch,
+    StepTime,
+    TraceStudy,
+)
 from ridgeline.report import units
-from ridgeline.report.plain import printable
+from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
 from ridgeline.report.trace_names import kernel, place
 
+MUCH = 0.1
+"""A share from which a figure is read as a finding."""
 NO_DEVICE = "There is no device work in this trace."
 
 
@@ -95,10 +105,11 @@ def causes(study: TraceStudy) -> Section:
         columns=(
             Column("cause", "words"),
             *number("time", "share", "gaps"),
-            *([Column("your line", "place")] if lines else []),
+            *([Column("your line", "place", -1)] if lines else []),
             Column("the host was in", "name", spare=1),
         ),
         rows=tuple(_cause(c, lines) for c in idle.causes),
+        shares=tuple(c.share for c in idle.causes),
         short=8,
         doubt=doubt(idle.trust),
         empty="No idle time was found." if study.devices else NO_DEVICE,
@@ -137,6 +148,7 @@ def lines(study: TraceStudy) -> Section:
 def gaps(study: TraceStudy) -> Section:
     top = study.idle.top
     several = len({g.device for g in top}) > 1
+    lines = any(g.place for g in top)
     return Section(
         id="gaps",
         title="the longest gaps",
@@ -144,22 +156,23 @@ def gaps(study: TraceStudy) -> Section:
             *([Column("device")] if several else []),
             *number("at", "length"),
             Column("cause", "words"),
-            *([Column("your line", "place")] if any(g.place for g in top) else []),
+            *([Column("your line", "place", -1)] if lines else []),
             Column("the host was in", "name", spare=1),
             Column("after", "name", spare=2),
             Column("ended by", "name", spare=1),
         ),
-        rows=tuple(_gap(g, study, several) for g in top),
+        rows=tuple(_gap(g, study, several, lines) for g in top),
         short=3,
         left_out=max(study.idle.gaps - len(top), 0),
+        rest="" if len(study.files) > 1 else "shorter: -o FILE.perfetto.json.gz has all",
         empty="There are no gaps to show.",
     )
 
 
-def _gap(g: Gap, study: TraceStudy, several: bool) -> tuple[str, ...]:
+def _gap(g: Gap, study: TraceStudy, several: bool, lines: bool) -> tuple[str, ...]:
     row = [str(g.device)] if several else []
     row += [time(g.start_ns - study.window.start_ns), time(g.dur_ns), g.cause]
-    if any(x.place for x in study.idle.top):
+    if lines:
         row.append(place(g.place))
     row += [kernel(g.host) if g.host else "", kernel(g.before), kernel(g.after)]
     return tuple(row)
@@ -186,7 +199,7 @@ def launch(study: TraceStudy) -> Section:
         return Section(id="launch", title="launches", empty="No launching calls are in this trace.")
     parts = [f"{said.launches:,} launches"]
     if said.per_step is not None:
-        parts.append(f"{said.per_step:,.0f} a step")
+        parts.append(f"{units.significant(said.per_step, 4)} a step")
     if said.median_latency_ns is not None:
         p95 = "" if said.p95_latency_ns is None else f", p95 {time(said.p95_latency_ns)}"
         parts.append(f"{time(said.median_latency_ns)} from call to start{p95}")
@@ -202,37 +215,46 @@ def launch(study: TraceStudy) -> Section:
         second.append(f"{share(said.linked)} of device work has its launching call in the trace")
     return Section(
         id="launch",
-        title="launches",
+        title=f"launches{_whose(said)}",
         says=(" · ".join(parts), " · ".join(second)),
         doubt=doubt(said.trust),
     )
 
 
+def _whose(part: Launch | CriticalPath) -> str:
+    """Of several ranks these are one's, not a sum."""
+    return printable(f" of {part.of}") if part.of else ""
+
+
 def overlap(study: TraceStudy) -> Section:
+    """Python runs between operators too, and only they are in every trace."""
     o = study.overlap
-    parts = (("both", o.both_ns), ("only the host", o.host_ns), ("only the device", o.device_ns),
+    parts = (("both", o.both_ns), ("only host", o.host_ns), ("only device", o.device_ns),
              ("neither", o.neither_ns))  # fmt: skip
-    total = sum(ns for _, ns in parts)
+    total = sum(ns for _, ns in parts) if study.devices else 0
     said = " · ".join(f"{name} {time(ns)} {share(ns / total)}" for name, ns in parts if total)
+    if total and o.neither_ns / total >= MUCH:
+        said += " (Python between them counts as neither)"
     return Section(
         id="overlap",
-        title="who was working",
-        says=(said,) if said else (),
+        title="host and device",
+        says=(f"host in operators or calls, device busy: {said}",) if said else (),
         doubt=doubt(o.trust),
         empty="Host and device cannot be set beside each other.",
     )
 
 
 def phases(study: TraceStudy) -> Section:
+    found = [p for p in study.phases if p.host_ns or p.device_ns]
+    known = any(p.phase != "other" for p in found)
     said = " · ".join(
         f"{p.phase} {share(p.share)} (host {time(p.host_ns)}, device {time(p.device_ns)})"
-        for p in study.phases
-        if p.host_ns or p.device_ns
+        for p in found
     )
     return Section(
         id="phases",
         title="phases of a step",
-        says=(said,) if said else (),
+        says=(said,) if known else (),
         empty="Phases could not be told: no backward, optimizer or loader was seen.",
     )
 
@@ -242,14 +264,16 @@ def critical_path(study: TraceStudy) -> Section:
     whole = path.total_ns
     said = (
         f"host {share(path.host_ns / whole)} · device {share(path.device_ns / whole)} · "
-        f"waiting {share(path.wait_ns / whole)} of {time(whole)}; shortening anything else "
-        "changes nothing"
+        f"waiting {share(path.wait_ns / whole)} of {time(whole)}"
         if whole
         else ""
     )
+    top = ", ".join(f"{shorten(kernel(p.what), 40)} {share(p.share)}" for p in path.top[:3])
+    brief = f"{said}{f'; largest parts: {top}' if top else ''}"
+    meant = "; what decided the end: work beside it is hidden behind it"
     return Section(
         id="critical_path",
-        title="critical path",
+        title=f"critical path{_whose(path)}",
         columns=(
             Column("what", "name"),
             Column("side", "words"),
@@ -258,8 +282,9 @@ def critical_path(study: TraceStudy) -> Section:
         rows=tuple(
             (kernel(p.what), p.side, time(p.ns), share(p.share), f"{p.count:,}") for p in path.top
         ),
-        says=(said,) if said else (),
-        short=3,
+        says=(f"{said}{meant if path.trust.confidence == 'good' else ''}",) if said else (),
+        short=0,
+        brief=brief if said and study.devices else "",
         doubt=doubt(path.trust),
         empty="The critical path could not be followed.",
     )

@@ -1,8 +1,8 @@
 """What ran: kernels, operators, modules, kinds of work, the roofline, memory, as sections."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ridgeline.records.trace import MemoryCurve, OpRow, RooflineRow, TraceStudy
+from ridgeline.records.trace import MemoryCurve, OpRow, Region, RooflineRow, TraceStudy
 from ridgeline.report import units
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
@@ -10,6 +10,8 @@ from ridgeline.report.trace_names import kernel
 
 LEAST_SHARE = 0.005
 """Kinds of work below it are not worth a word in one line."""
+LEAST_MEMORY = 1 << 20
+"""Of the CPU's allocator often a few bytes are all that was recorded."""
 
 
 def categories(study: TraceStudy) -> Section:
@@ -45,6 +47,7 @@ def kernels(study: TraceStudy) -> Section:
              {True: "yes", False: "no", None: ""}[k.tensor_cores])
             for k in study.kernels
         ),
+        shares=tuple(k.share for k in study.kernels),
         short=6,
         left_out=study.kernels_left_out,
         empty="There are no kernels in this trace.",
@@ -61,7 +64,8 @@ def ops(study: TraceStudy) -> Section:
             else "the host time they take themselves"
         ),
         columns=(Column("operator", "name"), *_op_columns(study.ops)),
-        rows=tuple((printable(o.name), *_op_cells(o, study.ops)) for o in study.ops),
+        rows=tuple((printable(o.name), *cells) for o, cells in _op_cells(study.ops)),
+        shares=tuple(o.share for o in study.ops),
         empty="There are no operators in this trace.",
     )
 
@@ -72,8 +76,7 @@ def shapes(study: TraceStudy) -> Section:
         title="operators by shape",
         columns=(Column("operator", "name"), Column("inputs", "name"), *_op_columns(study.shapes)),
         rows=tuple(
-            (printable(o.name), printable(o.shape), *_op_cells(o, study.shapes))
-            for o in study.shapes
+            (printable(o.name), printable(o.shape), *cells) for o, cells in _op_cells(study.shapes)
         ),
         short=0,
         empty="Shapes were not recorded: record_shapes=True.",
@@ -91,11 +94,15 @@ def _op_columns(rows: Sequence[OpRow]) -> tuple[Column, ...]:
     return (*number("device", "share", "times"), Column("device, with calls", spare=2), *host)
 
 
-def _op_cells(o: OpRow, rows: Sequence[OpRow]) -> tuple[str, ...]:
-    host = (time(o.host_self_ns), time(o.host_ns))
-    if not _on_device(rows):
-        return (share(o.share), f"{o.count:,}", *host)
-    return (time(o.device_self_ns), share(o.share), f"{o.count:,}", time(o.device_ns), *host)
+def _op_cells(rows: Sequence[OpRow]) -> Iterator[tuple[OpRow, tuple[str, ...]]]:
+    on_device = _on_device(rows)
+    for o in rows:
+        host = (time(o.host_self_ns), time(o.host_ns))
+        part = (share(o.share), f"{o.count:,}")
+        if on_device:
+            yield o, (time(o.device_self_ns), *part, time(o.device_ns), *host)
+        else:
+            yield o, (*part, *host)
 
 
 def modules(study: TraceStudy) -> Section:
@@ -111,6 +118,7 @@ def modules(study: TraceStudy) -> Section:
              time(m.host_ns), f"{m.count:,}")
             for m in study.modules
         ),
+        shares=tuple(m.share for m in study.modules),
         short=5,
         empty="Modules need Python stacks: record with with_stack=True.",
     )  # fmt: skip
@@ -126,12 +134,13 @@ def roofline(study: TraceStudy) -> Section:
         id="roofline",
         title=f"roofline{f' of {printable(found.device)}' if found.device else ''}",
         columns=(
-            Column("operator", "name"), Column("inputs", "name"), Column("dtype", "words", 2),
-            *number("time"), Column("share", spare=1), Column("rate", spare=1),
+            Column("operator", "name"), Column("inputs", "name", -1), Column("dtype", "words", 2),
+            Column("time", spare=-1), Column("share", spare=1), Column("rate", spare=1),
             Column("bound by", "words"),
-            Column("of its ceiling"), Column("ceiling", "words", 2),
+            Column("of its ceiling", spare=-1), Column("ceiling", "words", 2),
         ),
         rows=tuple(_roofline(r) for r in found.rows),
+        shares=tuple(r.share for r in found.rows),
         notes=(f"{covered}{f'; the rest: {left}' if left else ''}",) if found.rows else (),
         doubt=doubt(found.trust),
         empty="No roofline: it needs recorded shapes (record_shapes=True) and device work.",
@@ -160,16 +169,31 @@ def regions(study: TraceStudy) -> Section:
              f"{r.operations:,}", printable(r.note))
             for r in study.regions
         ),
-        short=3,
+        short=0,
+        brief=_regions(study.regions),
         empty="No graphs and no compiled regions were seen.",
     )  # fmt: skip
 
 
+def _regions(found: Sequence[Region]) -> str:
+    """The three with most device time, or most of the host's."""
+    top = sorted(found, key=lambda r: (-r.device_ns, -r.host_ns))[:3]
+    said = [
+        f"{shorten(printable(r.name), 50)} {r.count:,} × ({r.kind}, "
+        f"{f'device {time(r.device_ns)}' if r.device_ns else f'host {time(r.host_ns)}'})"
+        for r in top
+    ]
+    more = f"and {len(found) - len(top):,} more, with --full"
+    return " · ".join([*said, more] if len(found) > len(top) else said)
+
+
 def memory(study: TraceStudy) -> Section:
+    large = [m for m in study.memory if m.peak_bytes >= LEAST_MEMORY]
     return Section(
         id="memory",
         title="memory",
         says=tuple(_memory(m) for m in study.memory),
+        brief="\n".join(_memory(m) for m in large or study.memory),
         empty="Memory was not recorded: profile_memory=True.",
     )
 

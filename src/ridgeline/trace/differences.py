@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from ridgeline.records.trace import Check, Difference, TraceComparison, TraceStudy
-from ridgeline.trace.differences_verdict import verdict
+from ridgeline.trace.differences_verdict import not_comparable, verdict
 
 NOTE = "one trace each is no proof: `ridgeline compare` measures"
 
@@ -31,6 +31,7 @@ def differences(before: TraceStudy, after: TraceStudy) -> TraceComparison:
             one, other = _renamed(one, other)
         rows += _rows(of, one, other, _units(before, per), _units(after, per))
     told = tuple(rows)
+    alike = bool(before.devices) == bool(after.devices)
     lengths = (before.window.ns / _units(before, per), after.window.ns / _units(after, per))
     return TraceComparison(
         before=before.label,
@@ -42,7 +43,9 @@ def differences(before: TraceStudy, after: TraceStudy) -> TraceComparison:
         validation=_checks(before, after, per),
         verdict=verdict(
             per, *lengths, told, max(len(before.devices), 1), max(len(after.devices), 1)
-        ),
+        )
+        if alike
+        else not_comparable("before" if before.devices else "after"),
         note=NOTE,
     )
 
@@ -55,7 +58,9 @@ def _tables(
     before: TraceStudy, after: TraceStudy
 ) -> dict[Of, tuple[Mapping[str, Amount], Mapping[str, Amount]]]:
     # the host's time where a trace has no device work: device time would make all of it new
-    device = all(any(row.device_ns for row in s.ops) or s.kernels for s in (before, after))
+    device = all(
+        s.devices and (any(row.device_ns for row in s.ops) or s.kernels) for s in (before, after)
+    )
     idle = all(s.idle.trust.confidence != "unreliable" for s in (before, after))
     both = (before, after)
     tables: dict[Of, list[Mapping[str, Amount]]] = {
@@ -73,6 +78,9 @@ def _tables(
         ],
         "kernel": [_sum((k.name, k.total_ns, k.count) for k in s.kernels) for s in both],
     }
+    if bool(before.devices) != bool(after.devices):
+        # windows are of the device's activity where there is one: no common measure but the host's
+        tables = {of: tables[of] for of in ("phase", "module", "op")}
     return {of: (one, other) for of, (one, other) in tables.items()}
 
 
@@ -152,7 +160,13 @@ def _checks(before: TraceStudy, after: TraceStudy, per: str) -> tuple[Check, ...
     if names[0] != names[1] and all(names):
         claim = f"different devices: {', '.join(names[0])} before, {', '.join(names[1])} after"
         checks.append(Check(id="devices-differ", severity="warning", claim=claim))
-    if len(before.devices) != len(after.devices):
+    if bool(before.devices) != bool(after.devices):
+        claim = (
+            f"only the trace {'before' if before.devices else 'after'} has device work: the "
+            "host's times are compared, and with a device they include waiting for it"
+        )
+        checks.append(Check(id="device-work-differs", severity="warning", claim=claim))
+    elif len(before.devices) != len(after.devices):
         claim = f"{len(before.devices)} devices before, {len(after.devices)} after"
         checks.append(Check(id="device-count-differs", severity="warning", claim=claim))
     if per == "trace":

@@ -33,10 +33,18 @@ def verdict(
     if abs(change) < small or not change:
         said = f"{what} takes the same time ({_time(after_ns)})"
     else:
-        share = f" ({change / before_ns:+.0%})" if before_ns > 0 else ""
-        said = f"{what} takes {_more(change)}" + share.replace("-", "−").replace("%", " %")
+        share = f" ({_percent(change / before_ns)})" if before_ns > 0 else ""
+        said = f"{what} takes {_more(change)}{share}"
     parts = _parts(rows, max(small, 0.1 * abs(change)), devices_before, devices_after)
     return f"{said}: {'; '.join(parts)}" if parts else said
+
+
+def not_comparable(with_device: str) -> str:
+    """No speed-up is told between a device's time and the host's."""
+    return (
+        f"these cannot be compared as device time: only the trace {with_device} has device work; "
+        "below is the host's time alone"
+    )
 
 
 def _parts(
@@ -71,7 +79,20 @@ def _more(ns: float) -> str:
 
 
 def _time(ns: float) -> str:
-    unit, value = next(
-        ((u, ns / s) for u, s in (("s", 1e9), ("ms", 1e6)) if ns >= s), ("µs", ns / 1e3)
-    )
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    """Three significant digits, no trailing zeros, as the report's tables have them."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)):
+        # rounded first: 999.7 µs is 1 ms
+        if float(f"{ns / scale:.2e}") >= 1 or (unit == "ns" and ns > 0):
+            return f"{_digits(ns / scale)} {unit}"
+    return "0 s"
+
+
+def _percent(share: float) -> str:
+    return f"{'+' if share > 0 else ''}{_digits(100 * share)} %"
+
+
+def _digits(value: float) -> str:
+    rounded = float(f"{value:.2e}")
+    whole = len(str(int(abs(rounded)))) if abs(rounded) >= 1 else 0
+    text = f"{rounded:.{max(3 - whole, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

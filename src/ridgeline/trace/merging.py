@@ -18,33 +18,48 @@ from ridgeline.records.trace import (
     Phase,
     Place,
     Ranks,
+    Region,
     TraceStudy,
     Window,
 )
+from ridgeline.trace.left_out import kept, left_out, touched, trust_of
+from ridgeline.trace.ranks.wording import labels_named
 from ridgeline.trace.verdict import verdict
 
 Row = TypeVar("Row", bound=Struct)
 MOST_GAPS = 20
+Key = tuple[str, str, str, tuple[str, ...]]
+"""What makes two findings the same: id, severity, claim, sections."""
 
 
-def merged(studies: Sequence[TraceStudy], across: Ranks, limit: int) -> TraceStudy:
-    """One study over all of them; what cannot be added up is of the first, and says so."""
-    first = studies[0]
+def merged(
+    studies: Sequence[TraceStudy], across: Ranks, limit: int, job: Sequence[Check] = ()
+) -> TraceStudy:
+    """One study over all of them; what cannot be added up is of the first, and says so.
+
+    `job`: what speaks against their being ranks of one job.
+    """
+    stay = kept(studies)
+    first = stay[0]
     kernels = _shared(_kernels(s.kernels for s in studies), "total_ns")
     categories = _shared(_categories(s.categories for s in studies), "device_ns")
     ops = _shared(_ops(s.ops for s in studies), "device_self_ns", "host_self_ns")
     shapes = _shared(_ops(s.shapes for s in studies), "device_self_ns", "host_self_ns")
     modules = _modules(s.modules for s in studies)
+    few = len(stay) < len(studies)
     found = msgspec.structs.replace(
         first,
         files=tuple(f for s in studies for f in s.files),
         events=sum(s.events for s in studies),
-        label=f"{len(studies)} ranks",
-        window=_longest(studies),
-        validation=_checks(studies),
-        devices=tuple(d for s in studies for d in s.devices),
-        idle=_idle([s.idle for s in studies]),
-        overlap=_overlap([s.overlap for s in studies]),
+        label=f"{len(stay)} of {len(studies)} ranks" if few else f"{len(studies)} ranks",
+        window=_longest(stay),
+        validation=(*job, *left_out(studies, stay), *_checks(studies, stay)),
+        devices=tuple(d for s in stay for d in s.devices),
+        idle=_idle(stay),
+        launch=msgspec.structs.replace(first.launch, of=first.label),
+        critical_path=msgspec.structs.replace(first.critical_path, of=first.label),
+        regions=_regions(s.regions for s in studies),
+        overlap=_overlap(stay),
         kernels=kernels[:limit],
         kernels_left_out=max(0, len(kernels) - limit),
         ops=ops[:limit],
@@ -75,22 +90,24 @@ def _longest(studies: Sequence[TraceStudy]) -> Window:
     return max((s.window for s in studies), key=lambda window: window.ns)
 
 
-def _checks(studies: Sequence[TraceStudy]) -> tuple[Check, ...]:
+def _checks(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[Check, ...]:
     """Each finding with the rank it is of; the same sentence of several once."""
-    by_claim: dict[Hashable, list[str]] = {}
-    checks: dict[Hashable, Check] = {}
+    by_claim: dict[Key, list[TraceStudy]] = {}
+    checks: dict[Key, Check] = {}
     for one in studies:
         for check in one.validation:
-            key = (check.id, check.severity, check.claim)
-            by_claim.setdefault(key, []).append(one.label)
+            key = (check.id, check.severity, check.claim, check.affects)
+            by_claim.setdefault(key, []).append(one)
             checks[key] = check
     order = ("error", "warning", "note")
     found = []
     for claim, check in sorted(checks.items(), key=lambda item: order.index(item[1].severity)):
-        labels = by_claim[claim]
-        who = "all" if len(labels) == len(studies) else ", ".join(labels[:4])
-        more = f" and {len(labels) - 4} more" if len(labels) > 4 and who != "all" else ""
-        found.append(msgspec.structs.replace(check, claim=f"{who}{more}: {check.claim}"))
+        whose = by_claim[claim]
+        who = "all" if len(whose) == len(studies) else labels_named([one.label for one in whose])
+        told = f"{who}: {check.claim}"
+        same = [one for other in checks if other[0] == claim[0] for one in by_claim[other]]
+        affects = touched(check.affects, same, studies, stay)
+        found.append(msgspec.structs.replace(check, claim=told, affects=affects))
     return tuple(found)
 
 
@@ -133,6 +150,12 @@ def _modules(rows: Iterable[Iterable[ModuleRow]]) -> tuple[ModuleRow, ...]:
     return tuple(msgspec.structs.replace(row, share=row.device_ns / total) for row in found)
 
 
+def _regions(rows: Iterable[Iterable[Region]]) -> tuple[Region, ...]:
+    columns = ("count", "host_ns", "device_ns", "operations")
+    found = [_summed(g, *columns) for g in _group(rows, lambda row: (row.kind, row.name))]
+    return tuple(sorted(found, key=lambda row: -max(row.device_ns, row.host_ns)))
+
+
 def _phases(rows: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
     found = [_summed(g, "host_ns", "device_ns") for g in _group(rows, lambda row: row.phase)]
     return _shared(found, "host_ns", ordered=False)
@@ -151,11 +174,12 @@ def _shared(rows: list[Row], *columns: str, ordered: bool = True) -> tuple[Row, 
     return tuple(sorted(found, key=lambda row: -getattr(row, column)) if ordered else found)
 
 
-def _idle(parts: Sequence[Idle]) -> Idle:
-    """Idle time of all; unreliable where any is."""
-    bad = next((part for part in parts if part.total_ns is None), None)
-    if bad is not None:
-        return Idle(trust=bad.trust)
+def _idle(studies: Sequence[TraceStudy]) -> Idle:
+    """Idle time of all; unreliable where one of those to be added up is."""
+    parts = [one.idle for one in studies]
+    if any(part.total_ns is None for part in parts):
+        bad = [(one.label, one.idle.trust, 1) for one in studies if one.idle.total_ns is None]
+        return Idle(trust=trust_of(bad, len(studies)))
     total = sum(part.total_ns or 0 for part in parts)
     causes = []
     for group in _group((part.causes for part in parts), lambda row: row.cause):
@@ -172,14 +196,15 @@ def _idle(parts: Sequence[Idle]) -> Idle:
         for bound, count, ns in part.histogram:
             held = buckets.get(bound, (0, 0))
             buckets[bound] = (held[0] + count, held[1] + ns)
-    doubtful = next((p.trust for p in parts if p.trust.confidence != "good"), parts[0].trust)
     return Idle(
         total_ns=total,
         causes=tuple(sorted(causes, key=lambda cause: -cause.ns)),
         top=tuple(sorted((g for p in parts for g in p.top), key=lambda g: -g.dur_ns)[:MOST_GAPS]),
         gaps=sum(part.gaps for part in parts),
         histogram=tuple((bound, *buckets[bound]) for bound in sorted(buckets)),
-        trust=doubtful,
+        trust=trust_of(
+            [(one.label, one.idle.trust, one.idle.total_ns or 0) for one in studies], len(studies)
+        ),
     )
 
 
@@ -190,7 +215,9 @@ def _places(group: list[IdleCause]) -> tuple[Place, ...]:
     return tuple(sorted(found, key=lambda place: -place.ns)[:5])
 
 
-def _overlap(parts: Sequence[Overlap]) -> Overlap:
+def _overlap(studies: Sequence[TraceStudy]) -> Overlap:
     columns = ("both_ns", "host_ns", "device_ns", "neither_ns")
-    doubtful = next((p.trust for p in parts if p.trust.confidence != "good"), parts[0].trust)
-    return msgspec.structs.replace(_summed(list(parts), *columns), trust=doubtful)
+    parts = [(one.label, one.overlap.trust, one.window.ns) for one in studies]
+    trust = trust_of(parts, len(studies))
+    summed = _summed([one.overlap for one in studies], *columns)
+    return msgspec.structs.replace(summed, trust=trust)

@@ -8,7 +8,7 @@ from threading import Thread
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
-from ridgeline.records.trace import Ranks, TraceStudy, Trust
+from ridgeline.records.trace import TraceStudy, Trust
 from ridgeline.trace.analyses.busy import devices, properties_of
 from ridgeline.trace.analyses.categories import categories
 from ridgeline.trace.analyses.critical_path import critical_path
@@ -27,7 +27,7 @@ from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.links import Links
 from ridgeline.trace.merging import merged
 from ridgeline.trace.missing import missing
-from ridgeline.trace.ranks.study import ranks
+from ridgeline.trace.ranks.study import compared
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.reading.reader import parse
 from ridgeline.trace.steps import steps_of
@@ -108,8 +108,8 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
         study_one(trace, links, steps, ALL_ROWS)
         for trace, links in zip(traces, links_of, strict=True)
     ]
-    across: Ranks = ranks(traces, links_of, [one.window for one in studies])
-    return merged(studies, across, limit)
+    across, against = compared(traces, links_of, [one.window for one in studies])
+    return merged(studies, across, limit, against)
 
 
 def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int = 50) -> TraceStudy:

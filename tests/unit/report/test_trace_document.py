@@ -8,6 +8,7 @@ import pytest
 
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.trace_csv import COLUMNS, comparison_csv, to_csv
+from ridgeline.report.trace_cut import first_rows
 from ridgeline.report.trace_document import SCHEMA, comparison_document, to_json_document
 from ridgeline.report.trace_html import to_html
 from ridgeline.report.trace_markdown import to_markdown
@@ -69,6 +70,51 @@ def test_every_format_can_be_made_of_every_study(make: type[TraceStudy]) -> None
     msgspec.json.encode(to_json_document(study))
     for text in (to_csv(study), to_markdown(study), to_html(study)):
         text.encode()
+
+
+def many_rows(rows: int) -> TraceStudy:
+    study = made.study()
+    ops = tuple(
+        msgspec.structs.replace(study.shapes[0], name=f"aten::op_{i}", shape=f"[{i}, 64] " * 20)
+        for i in range(rows)
+    )
+    return msgspec.structs.replace(study, ops=ops, shapes=ops)
+
+
+def test_a_page_stays_small_and_counts_what_it_leaves_out() -> None:
+    full = to_html(many_rows(5000), full=True)
+    assert len(full.encode()) <= 2_000_000
+    assert full.count("aten::op_499<") == 2
+    assert full.count("and 4,500 more; --json has them") == 2
+    short = to_html(many_rows(5000))
+    assert "aten::op_50<" not in short
+    assert short.count("and 4,950 more, with --full") == 2
+    long = "x" * 10_000  # fewer rows where even 500 are too many
+    huge = msgspec.structs.replace(many_rows(1), modules=made.study().modules * 300)
+    rows = tuple(msgspec.structs.replace(m, kind=long) for m in huge.modules)
+    page = to_html(msgspec.structs.replace(huge, modules=rows), full=True)
+    assert len(page.encode()) <= 2_000_000
+    assert "more; --json has them" in page
+
+
+def test_markdown_has_few_rows_and_in_full_all() -> None:
+    short = to_markdown(many_rows(300))
+    assert short.count("aten::op_") == 5 + 15
+    assert "and 295 more, with --full" in short
+    assert to_markdown(many_rows(300), full=True).count("aten::op_") == 600
+    assert to_markdown(many_rows(300), most=7).count("aten::op_") == 14
+
+
+def test_the_first_rows_of_each_table_and_a_count_of_the_rest() -> None:
+    found = to_json_document(first_rows(made.study(), 2))
+    assert [len(found[k]) for k in ("kernels", "ops", "gaps", "shapes")] == [2, 2, 2, 1]
+    assert found["kernels_left_out"] == 31 + 10
+
+
+def test_files_that_could_not_be_read_are_in_the_document() -> None:
+    found = to_json_document(made.several(), [("r2.json", "r2.json: no \x1btrace")])
+    assert found["left_out"] == [{"file": "r2.json", "why": "r2.json: no \\x1btrace"}]
+    assert to_json_document(made.study())["left_out"] == []
 
 
 def test_the_csv_is_one_table_with_a_section_column() -> None:

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trace import Idle, TraceStudy, Trust
 from ridgeline.report import trace_answer, trace_comparison_text
+from ridgeline.report.trace_next import next_commands
 from ridgeline.report.trace_terminal import show
 from tests.unit.report import made_up_trace as made
 
@@ -49,7 +50,31 @@ def test_a_cause_names_the_users_line() -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     lines = shown(made.several(), width).splitlines()
     tables = [line for line in lines if "ridgeline trace" not in line]
-    assert max(len(line.rstrip()) for line in tables) <= width
+    assert max(len(line) for line in tables) <= width
+    assert [line for line in lines if line.endswith(" ")] == []
+
+
+def test_the_bar_shrinks_with_the_terminal() -> None:
+    device = msgspec.structs.replace(made.study().devices[0], busy_ns=1733 * made.MS, idle_ns=0)
+    busy = msgspec.structs.replace(made.study(), devices=(device,), idle=Idle(total_ns=0))
+    for width in (40, 60, 100):
+        line = next(x for x in shown(busy, width).splitlines() if x.startswith("  busy █"))
+        assert len(line) <= width
+        assert line.endswith("100 % 1.73 s")
+
+
+def test_a_narrow_roofline_keeps_the_share_of_the_ceiling() -> None:
+    text = shown(made.study(), 60)
+    roofline = text[text.index("\n roofline of") :].splitlines()[2:5]
+    assert roofline[0].split("  ")[-1].strip() == "of its ceiling"
+    assert "bound by" not in roofline[0]
+    assert roofline[1].endswith("70 %")
+
+
+def test_a_figure_is_not_parted_from_its_unit() -> None:
+    for width in range(60, 140, 7):
+        for line in shown(made.study(), width).splitlines():
+            assert line.strip().split(" ")[0] not in ("%", "ms", "µs", "s", "GiB")
 
 
 def test_a_line_of_code_keeps_its_number_when_there_is_little_room() -> None:
@@ -72,7 +97,67 @@ def test_the_rows_of_each_table_can_be_chosen() -> None:
 
 
 def test_rows_left_out_are_counted() -> None:
-    assert "and 37 more, with --full" in shown(made.study())  # 12 - 6 here, 31 never handed over
+    short, full = shown(made.study()), shown(made.study(), full=True)
+    assert "and 37 more, 6 of them with --full" in short  # 12 - 6 here, 31 never handed over
+    assert "and 31 more\n" in full
+    assert "and 40,001 more, 3 of them with --full" in short  # gaps
+    assert "and 39,998 more, shorter: -o FILE.perfetto.json.gz has all" in full
+
+
+def test_the_full_view_has_every_row() -> None:
+    base = made.study().ops[0]
+    many = tuple(msgspec.structs.replace(base, name=f"op<{i}>") for i in range(3000))
+    text = shown(msgspec.structs.replace(made.study(), ops=many), full=True)
+    assert all(f"op<{i}>" in text for i in range(3000))
+
+
+def test_rows_that_are_next_to_nothing_are_only_counted() -> None:
+    base = made.study().ops[0]
+    ops = tuple(
+        msgspec.structs.replace(base, name=f"aten::op_{i}", share=(0.9, 0.0009, 0.0)[min(i, 2)])
+        for i in range(4)
+    )
+    text = shown(msgspec.structs.replace(made.study(), ops=ops))
+    table = text[text.index("operators, by") : text.index("\n modules")]
+    assert "aten::op_0" in table
+    assert "aten::op_1" not in table
+    assert "and 3 more, with --full" in table
+
+
+def test_python_between_operators_is_not_called_idleness() -> None:
+    study = made.study()
+    assert "counts as neither" not in shown(study)
+    overlap = msgspec.structs.replace(study.overlap, neither_ns=1733 * made.MS)
+    text = shown(msgspec.structs.replace(study, overlap=overlap), 300)
+    assert "host in operators or calls, device busy: both 700 ms 20.2 %" in text
+    assert "neither 1.73 s 50 % (Python between them counts as neither)" in text
+
+
+def test_the_critical_path_claims_no_more_than_it_knows() -> None:
+    study = made.study()
+    assert "work beside it is hidden behind it" in shown(study, full=True)
+    doubtful = msgspec.structs.replace(
+        study.critical_path, trust=Trust(confidence="doubtful", why="inferred"), of="rank 0"
+    )
+    text = shown(msgspec.structs.replace(study, critical_path=doubtful), full=True)
+    assert "hidden behind it" not in text
+    assert "critical path of rank 0" in text
+    assert "doubtful: inferred" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "again"),
+    [
+        (["trace", "x.json", "-q", "-o", "r.html"], "ridgeline trace x.json --full"),
+        (["trace", "-qo", "r.md", "x.json", "--top", "3"], "ridgeline trace x.json --full"),
+        (["trace", "-or.md", "x.json", "--output=r.csv"], "ridgeline trace x.json --full"),
+        (["trace", "x.json", "--steps", "3-5", "-v"], "ridgeline trace x.json --steps 3-5 --full"),
+        (["trace", "--", "-o"], "ridgeline trace --full -- -o"),
+        ([], "ridgeline trace runs/resnet.json.gz --full"),
+    ],
+)
+def test_the_next_command_is_the_question_without_its_output(typed: list[str], again: str) -> None:
+    assert next_commands(made.study(), typed, full=False)[0] == ("everything", again)
 
 
 def test_an_unreliable_figure_is_a_reason_not_a_number() -> None:
@@ -120,7 +205,7 @@ def test_two_traces_side_by_side_say_what_changed() -> None:
     trace_comparison_text.show(made.comparison(), Console(file=out, width=120, highlight=False))
     text = out.getvalue()
     assert "a step went from 152 to 61 ms" in text
-    assert "-91 ms -98 %" in text
+    assert "-91 ms -97.8 %" in text
     assert "+3 ms new" in text
     assert "-3 ms gone" in text
     assert "one trace each is no proof" in text
@@ -134,6 +219,26 @@ def test_a_querys_answer_is_a_table_with_a_note_on_the_rest() -> None:
     text = out.getvalue()
     assert "\x1b" not in text
     assert "and 40 more; -o FILE.csv has them" in text
+    trace_answer.show(("name", "n", "x"), rows, console, truncated=True)
+    assert "and 40 more of the first 100; -o FILE.csv has them" in out.getvalue()
+    trace_answer.show(tuple(f"column_{i}" for i in range(9)), [tuple(range(9))], console)
+    assert "2 columns more than fit (column_7, column_8)" in out.getvalue()
     trace_answer.show((), [], console)
     trace_answer.show(("a",), [], console)
     assert "no rows" in out.getvalue()
+
+
+def test_rows_nobody_will_see_are_counted_all_the_same() -> None:
+    """A short view looks at 200 rows of a table."""
+    study = made.study()
+    many = msgspec.structs.replace(
+        study,
+        kernels=study.kernels * 100,
+        ops=study.ops * 100,
+        idle=msgspec.structs.replace(study.idle, top=study.idle.top * 100),
+    )
+    text = shown(many)
+    assert "and 1,225 more, 1,194 of them with --full" in text  # 1200 - 6 and the 31 left out
+    assert "and 795 more, with --full" in text
+    assert "and 40,001 more, 597 of them with --full" in text
+    assert "and 981 more" in shown(many, most=250)  # kernels: 950 and the 31

@@ -20,7 +20,9 @@ from ridgeline.records.trace import (
     Trust,
     Window,
 )
+from ridgeline.report import units
 from ridgeline.trace.differences import differences
+from ridgeline.trace.differences_verdict import _percent, _time
 
 MS = 1_000_000
 
@@ -70,7 +72,7 @@ def test_the_verdict_names_what_a_step_lost_and_what_stayed() -> None:
     before = made(800, 300, 4, idle=Idle(causes=(cause("input", 490), cause("other host", 10))))
     after = made(156, 150, 2, idle=Idle(causes=(cause("input", 5), cause("other host", 1))))
     told = differences(before, after)
-    assert told.verdict == "a step takes 122 ms less (−61 %): input wait 120 ms less; kernels equal"
+    assert told.verdict == "a step takes 122 ms less (-61 %): input wait 120 ms less; kernels equal"
     assert (told.per, told.before_ns, told.after_ns) == ("step", 200 * MS, 78 * MS)
     totals = [(r.name, r.before_ns, r.after_ns) for r in told.differences if r.of == "total"]
     assert totals == [
@@ -82,7 +84,7 @@ def test_the_verdict_names_what_a_step_lost_and_what_stayed() -> None:
 def test_without_steps_in_both_the_whole_traces_are_compared_and_said_so() -> None:
     told = differences(made(100, 50, 4), made(50, 50))
     assert (told.per, told.before_ns, told.after_ns) == ("trace", 100 * MS, 50 * MS)
-    assert told.verdict == "the trace takes 50.0 ms less (−50 %): kernels equal"
+    assert told.verdict == "the trace takes 50 ms less (-50 %): kernels equal"
     assert [check.id for check in told.validation] == ["no-common-steps"]
 
 
@@ -135,12 +137,12 @@ def test_more_kernel_time_is_told_with_its_category() -> None:
         return made(x + 10, x, 1, categories=rows)
 
     said = differences(one(20), one(30)).verdict
-    assert said == "a step takes 10.0 ms more (+33 %): kernels 10.0 ms more, most in matmul"
+    assert said == "a step takes 10 ms more (+33.3 %): kernels 10 ms more, most in matmul"
 
 
 def test_equal_traces_are_called_equal() -> None:
     one = made(100, 50, 2)
-    assert differences(one, one).verdict == "a step takes the same time (50.0 ms): kernels equal"
+    assert differences(one, one).verdict == "a step takes the same time (50 ms): kernels equal"
 
 
 def test_without_a_device_operators_are_compared_by_their_host_time() -> None:
@@ -152,14 +154,14 @@ def test_without_a_device_operators_are_compared_by_their_host_time() -> None:
 
     told = differences(one(10), one(20))
     assert row(told, "op", "aten::mm").change_ns == 10 * MS
-    assert told.verdict == "a step takes 10.0 ms more (+100 %): aten::mm 10.0 ms more"
+    assert told.verdict == "a step takes 10 ms more (+100 %): aten::mm 10 ms more"
 
 
 def test_an_unreliable_idle_time_is_not_compared() -> None:
     bad = Idle(causes=(cause("input", 50),), trust=Trust(confidence="unreliable", why="graphs"))
     told = differences(made(100, None, 1, idle=bad), made(50, 20, 1))
     assert [r.name for r in told.differences if r.of in ("total", "cause")] == ["window"]
-    assert told.verdict == "a step takes 50.0 ms less (−50 %)"
+    assert told.verdict == "a step takes 50 ms less (-50 %)"
 
 
 def test_ranks_added_up_are_told_as_one_device() -> None:
@@ -169,7 +171,7 @@ def test_ranks_added_up_are_told_as_one_device() -> None:
     told = differences(before, after)
     assert row(told, "total", "busy").before_ns == 50 * MS
     assert told.verdict == (
-        "a step takes 40.0 ms less (−40 %): input wait 40.0 ms less a device; kernels equal"
+        "a step takes 40 ms less (-40 %): input wait 40 ms less a device; kernels equal"
     )
 
 
@@ -192,5 +194,32 @@ def test_what_makes_a_comparison_doubtful_is_said(change: dict[str, Any], id: st
 def test_empty_studies_are_compared_without_harm() -> None:
     empty = TraceStudy(files=(), events=0, label="", window=window(0))
     told = differences(empty, empty)
-    assert told.verdict == "the trace takes the same time (0.00 µs)"
-    assert differences(empty, made(10, 5, 1)).verdict.startswith("the trace takes 10.0 ms more")
+    assert told.verdict == "the trace takes the same time (0 s)"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_no_speed_up_is_told_between_a_device_and_none(turned: bool) -> None:
+    """The host's 20 ms against a device's 100 ms are no factor of five."""
+    device = made(
+        100, 90, 1, ops=(op("aten::mm", 80, 5),), kernels=(kernel("sgemm", 80),),
+        categories=(CategoryRow(category="matmul", device_ns=80 * MS, count=3, share=1),),
+        idle=Idle(causes=(cause("input", 10),)),
+    )  # fmt: skip
+    host = TraceStudy(
+        files=("x",), events=1, label="cpu", window=window(20, 1), ops=(op("aten::mm", 0, 15),)
+    )
+    told = differences(host, device) if turned else differences(device, host)
+    which = "after" if turned else "before"
+    assert told.verdict.startswith(
+        f"these cannot be compared as device time: only the trace {which} has device work"
+    )
+    assert [(c.id, c.severity) for c in told.validation] == [("device-work-differs", "warning")]
+    assert {r.of for r in told.differences} == {"op"}
+    assert row(told, "op", "aten::mm").change_ns == (-10 if turned else 10) * MS
+
+
+def test_times_and_shares_read_as_in_the_tables() -> None:
+    for ns in (0, 0.4, 7, 999.4, 999.7, 1_000, 12_345, 99_960, 999_700, 5e6, 1.2345e9, 59.4e9):
+        assert _time(ns) == units.seconds(ns / 1e9)
+    for share in (-0.61, 0.3333, 1.0, 12.5, 0.00123, -0.0999):
+        assert _percent(share) == f"{'+' if share > 0 else ''}{units.percent(share)}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.trace.exports.parquet import write_parquet
 from ridgeline.trace.exports.sql import query
 from ridgeline.trace.trace import Trace
@@ -92,11 +92,33 @@ def test_a_query_cannot_reach_beyond_the_trace(
 
 
 def test_a_wrong_query_is_a_sentence_with_the_views(trace: Trace) -> None:
-    with pytest.raises(RidgelineError) as caught:
+    with pytest.raises(UsageError) as caught:
         query([trace], "select nme from kernels")
     assert '"nme"' in caught.value.message
     assert "\n" not in caught.value.message
-    assert "kernels(kind, name, ts_ns, dur_ns" in caught.value.hint
+    first, *views = caught.value.hint.splitlines()
+    assert first.startswith("every view has kind, name, ts_ns, dur_ns")
+    assert len(views) == 9
+    assert views[1].endswith("bytes, graph, graph_node, info")
+    assert views[1].split()[0] == "kernels"
+
+
+@pytest.mark.parametrize(
+    ("sql", "hinted"),
+    [
+        ("select * from kernel", True),
+        ("select k.nme from kernels k", True),
+        ("select x.name from kernels k", True),
+        ("selec 1", False),
+        ("select no_such_function(1)", False),
+        ("select 'a'::integer", False),
+        ("select * from read_text('/etc/hostname')", False),
+    ],
+)
+def test_the_views_are_told_where_a_name_is_not_known(trace: Trace, sql: str, hinted: bool) -> None:
+    with pytest.raises(UsageError) as caught:
+        query([trace], sql)
+    assert bool(caught.value.hint) == hinted
 
 
 def test_rows_are_capped_with_one_more_to_tell(trace: Trace) -> None:

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from jobs_made import Rank, study, told
 from traces_made import AUTOGRAD, HOST
+
+from ridgeline.trace.ranks.late import what
 
 BACKWARD = "autograd::engine::evaluate_function: IndexBackward0"
 
@@ -117,3 +120,33 @@ def test_kernels_side_by_side_are_not_counted_twice(tmp_path: Path) -> None:
         ("aten::mm", 6 * 2_000_000),
         ("other_kernel", 6 * 1_000_000),
     )
+
+
+@pytest.mark.parametrize(
+    ("did", "said"),
+    [
+        ((("aten::mm", 51), ("aten::add", 49)), ", mostly while it ran aten::mm"),
+        (
+            (("aten::mm", 50), ("aten::add", 50)),
+            ", the largest part of it (50 %) while it ran aten::mm",
+        ),
+        (  # the largest is told though idling takes most together
+            (("before its trace begins", 40), ("host: a", 35), ("host: b", 25)),
+            ", the largest part of it (40 %) before its trace begins; 60 % while its device was "
+            "idle",
+        ),
+        (
+            (("host: a", 35), ("host: b", 33), ("aten::mm", 32)),
+            ", mostly while its device was idle, the largest part of it (35 %) while its device "
+            "was idle and its host in a",
+        ),
+        (
+            (("aten::mm", 40), ("host: a in backward", 31), ("host: b in backward", 29)),
+            ", the largest part of it (40 %) while it ran aten::mm; 60 % in its backward",
+        ),
+    ],
+)
+def test_mostly_is_more_than_half_and_the_largest_part_is_never_skipped(
+    did: tuple[tuple[str, int], ...], said: str
+) -> None:
+    assert what(did) == said

@@ -1,14 +1,22 @@
 """Any question to a trace, as SQL; the query sees the trace and nothing else of the machine."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.trace.exports.views import View, connect, register
 from ridgeline.trace.trace import Trace
 
 MOST_ROWS = 1_000_000
 """An answer beyond it is a dump: -o FILE.parquet writes all events."""
+
+_UNKNOWN = re.compile(
+    r"Table with name .* does not exist|Referenced (?:column|table) .* not found|"
+    r"does not have a column named|column .* (?:not found|does not exist)",
+    re.IGNORECASE,
+)
+"""DuckDB's words for a name it does not know."""
 
 
 def query(
@@ -30,9 +38,12 @@ def query(
             columns = tuple(str(column[0]) for column in answer.description)
             return columns, answer.fetchmany(most + 1)
         except duckdb.Error as error:
-            raise RidgelineError(_sentence(error), _hint(views)) from error
+            if isinstance(error, _not_the_querys(duckdb)):
+                raise RidgelineError(_sentence(error)) from error
+            hint = _hint(views) if _UNKNOWN.search(str(error)) else ""
+            raise UsageError(_sentence(error), hint) from error
         except UnicodeError as error:
-            raise RidgelineError("the query is not valid text") from error
+            raise UsageError("the query is not valid text") from error
     finally:
         connection.close()
 
@@ -43,5 +54,18 @@ def _sentence(error: Exception) -> str:
     return f"the query failed: {' '.join(told.split())}"
 
 
+def _not_the_querys(duckdb: Any) -> tuple[type[Exception], ...]:
+    """What goes wrong with a sound query: memory, a fault of the engine."""
+    names = ("OutOfMemoryException", "InternalException", "FatalException")
+    return tuple(getattr(duckdb, name) for name in names if hasattr(duckdb, name))
+
+
 def _hint(views: Sequence[View]) -> str:
-    return "the views: " + "\n    ".join(f"{v.name}({', '.join(v.columns)})" for v in views)
+    """A line a view, with what it has beside the columns that all have."""
+    common = [c for c in views[0].columns if all(c in v.columns for v in views)]
+    width = max(len(v.name) for v in views)
+    lines = [f"every view has {', '.join(common)}; and"]
+    for view in views:
+        own = ", ".join(c for c in view.columns if c not in common)
+        lines.append(f"    {view.name:{width}}  {own or '(no more)'}")
+    return "\n".join(lines)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ridgeline.records.trace import Trust
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives
 from ridgeline.trace.ranks.matching import Matching, Table
+from ridgeline.trace.ranks.wording import joined, labels_named
 
 GOOD_NS = 50_000
 """Median residual up to which alignment is as good as the kernels' own times."""
@@ -29,33 +30,56 @@ _ENDS_TOGETHER = tuple(
 @dataclass(frozen=True, slots=True)
 class Alignment:
     offset_ns: tuple[int, ...]
-    """Added to a rank's times, it gives the first rank's."""
-    aligned: tuple[bool, ...]
+    """Added to a rank's times, it gives those of the first rank of its component."""
+    component: tuple[int, ...]
+    """Ranks that collectives join, directly or through others, have the same; -1: with nobody."""
     residual_ns: int
     """Median distance of a matched end from the aligned one, on the worst rank."""
     trust: Trust
+
+    @property
+    def aligned(self) -> tuple[bool, ...]:
+        return tuple(part >= 0 for part in self.component)
 
     @property
     def usable(self) -> bool:
         return self.trust.confidence != "unreliable"
 
 
-def align(ranks: Sequence[Collectives], matching: Matching) -> Alignment:
-    """Each rank against one already aligned, the one it shares most collectives with."""
-    offset = [0] * len(ranks)
-    done = [r == 0 for r in range(len(ranks))]
+def align(ranks: Sequence[Collectives], matching: Matching, labels: Sequence[str]) -> Alignment:
+    """Each rank against one already aligned, the one it shares most collectives with; groups that
+    nothing joins each among themselves."""
+    offset, component = [0] * len(ranks), [-1] * len(ranks)
     residual = 0
-    for table in (matching.table[ends_together(ranks, matching.table)], matching.table):
-        present = (table >= 0).astype(np.int64)
-        shared = present.T @ present
-        while (pair := _closest(shared, done)) is not None:
-            a, b = pair
-            both = (table[:, a] >= 0) & (table[:, b] >= 0)
-            ends = [ranks[r].end[table[both, r]] for r in (a, b)]
-            apart, spread = _median(ends[0] - ends[1])
-            offset[b], done[b] = offset[a] + apart, True
-            residual = max(residual, spread)
-    return Alignment(tuple(offset), tuple(done), residual, _trust(ranks, matching, done, residual))
+    strict = matching.table[ends_together(ranks, matching.table)]
+    shown = (matching.table >= 0).astype(np.int64)
+    partners = shown.T @ shown
+    np.fill_diagonal(partners, 0)
+    for first in range(len(ranks)):
+        if component[first] >= 0 or not partners[first].any():
+            continue
+        component[first] = max(component) + 1
+        for table in (strict, matching.table):
+            residual = max(residual, _spread_over(ranks, table, offset, component))
+    trust = _trust(ranks, matching, component, residual, labels)
+    return Alignment(tuple(offset), tuple(component), residual, trust)
+
+
+def _spread_over(
+    ranks: Sequence[Collectives], table: Table, offset: list[int], component: list[int]
+) -> int:
+    """Aligns all that the table joins to what is aligned already; the largest residual."""
+    present = (table >= 0).astype(np.int64)
+    shared = present.T @ present
+    residual = 0
+    while (pair := _closest(shared, [part >= 0 for part in component])) is not None:
+        a, b = pair
+        both = (table[:, a] >= 0) & (table[:, b] >= 0)
+        ends = [ranks[r].end[table[both, r]] for r in (a, b)]
+        apart, spread = _median(ends[0] - ends[1])
+        offset[b], component[b] = offset[a] + apart, component[a]
+        residual = max(residual, spread)
+    return residual
 
 
 def _closest(shared: NDArray[np.int64], done: Sequence[bool]) -> tuple[int, int] | None:
@@ -86,20 +110,32 @@ def _median(differences: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def _trust(
-    ranks: Sequence[Collectives], matching: Matching, done: Sequence[bool], residual: int
+    ranks: Sequence[Collectives],
+    matching: Matching,
+    component: Sequence[int],
+    residual: int,
+    labels: Sequence[str],
 ) -> Trust:
     near = f"ends of a collective differ by {residual / 1e3:.0f} µs after alignment"
     if any(one.source == "calls" for one in ranks):
         why = "the traces show when collectives were asked for, not when they ran"
         return Trust(confidence="unreliable", why=why)
-    if sum(done) < 2:
+    parts = [
+        [labels[r] for r, part in enumerate(component) if part == which]
+        for which in range(max(component, default=-1) + 1)
+    ]
+    if not parts:
         return Trust(confidence="unreliable", why="the traces share no collective")
     if residual > WORST_NS:
         return Trust(confidence="unreliable", why=f"{near}: they may not be the same ones")
     doubts = []
-    if not all(done):
-        alone = ", ".join(str(r + 1) for r, known in enumerate(done) if not known)
-        doubts.append(f"no collective shared with the first trace by trace {alone} of the list")
+    alone = [labels[r] for r, part in enumerate(component) if part < 0]
+    if alone:
+        verb = "shares" if len(alone) == 1 else "share"
+        doubts.append(f"{labels_named(alone)} {verb} no collective with the others")
+    if len(parts) > 1:
+        who = joined([labels_named(part) for part in parts])
+        doubts.append(f"no collective joins {who}: their clocks are not comparable")
     if matching.uneven:
         doubts.append(matching.uneven)
     if residual > GOOD_NS:

@@ -71,6 +71,12 @@ class Collectives:
     def __len__(self) -> int:
         return len(self.row)
 
+    @property
+    def together(self) -> NDArray[np.bool_]:
+        """Which join several ranks: no sends, and in a group of one there is nobody to wait for."""
+        several: NDArray[np.bool_] = ~np.isin(self.family, POINT_TO_POINT) & (self.size != 1)
+        return several
+
 
 @dataclass(frozen=True, slots=True)
 class _Told:

@@ -80,34 +80,46 @@ def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
     total = sum(one.caused_ns for one in late)
     joined = int((found.table[:, most] >= 0).sum())
     said = (
-        f"{labels[most]} joined last in {late[most].count} of {joined} collectives; "
+        f"{labels[most]} joined last in {late[most].count} of {joined} "
+        f"collective{'s' * (joined != 1)}; "
         f"the others waited {_time(late[most].caused_ns)} for it, summed over ranks"
     )
     if late[most].caused_ns < total:
         said += f" ({100 * late[most].caused_ns / total:.0f} % of all waiting)"
-    return said + _what(late[most].doing)
+    return said + what(late[most].doing)
 
 
-def _what(did: tuple[tuple[str, int], ...]) -> str:
-    """The name, the phase or the idling that took half of the time it was late, else the top."""
+def what(did: tuple[tuple[str, int], ...]) -> str:
+    """What took most of the time it was late; where nothing took half, the largest part, and the
+    phase or the idling that did together."""
     if not did:
         return ""
     (name, ns), total = did[0], sum(one for _, one in did)
-    if ns * 2 >= total:
+    if ns * 2 > total:
         return f", mostly {_while(name)}"
+    largest = f"the largest part of it ({100 * ns / total:.0f} %) {_while(name)}"
+    taken, inside, whole = _together(did)
+    if whole * 2 <= total:
+        return f", {largest}"
+    if inside:
+        return f", mostly {taken}, {largest}"
+    return f", {largest}; {100 * whole / total:.0f} % {taken}"
+
+
+def _together(did: tuple[tuple[str, int], ...]) -> tuple[str, bool, int]:
+    """The phase that took most, else the idling; whether the largest entry is of it; its time."""
+    total = sum(one for _, one in did)
     phases: Counter[str] = Counter()
     for other, spent in did:
         if told := _PHASE.search(other):
             phases[told[1]] += spent
     phase, spent = phases.most_common(1)[0] if phases else ("", 0)
-    if spent * 2 >= total:
-        inner = next(other for other, _ in did if (m := _PHASE.search(other)) and m[1] == phase)
-        return f", mostly in its {phase}, the largest part {_while(inner)}"
+    first = did[0][0]
+    if spent * 2 > total:
+        largest = _PHASE.search(first)
+        return f"in its {phase}", largest is not None and largest[1] == phase, spent
     idle = sum(spent for other, spent in did if other.startswith(HOST))
-    if idle * 2 >= total:
-        inner = next(other for other, _ in did if other.startswith(HOST))
-        return f", mostly while its device was idle, most with its host in {inner[len(HOST) :]}"
-    return f", {100 * ns / total:.0f} % of that time {_while(name)}"
+    return "while its device was idle", first.startswith(HOST), idle
 
 
 def _while(name: str) -> str:

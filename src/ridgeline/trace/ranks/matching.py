@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.ranks.collectives import POINT_TO_POINT, Collectives
+from ridgeline.trace.ranks.collectives import Collectives
 from ridgeline.trace.ranks.membership import Job, Membership, membership
 
 Table = NDArray[np.int64]
@@ -94,8 +94,7 @@ def _numbered(
     """Each rank's group and number within it, the same over ranks; -1: takes no part."""
     shared = [np.array([groups[g] for g in one.groups], np.int64)[one.group] for one in ranks]
     numbers = [np.full(len(one), -1, np.int64) for one in ranks]
-    # in a group of one there is nobody to wait for
-    together = [~np.isin(one.family, POINT_TO_POINT) & (one.size != 1) for one in ranks]
+    together = [one.together for one in ranks]
     for group in range(len(groups)):
         rows = [np.flatnonzero((s == group) & t) for s, t in zip(shared, together, strict=True)]
         members = [r for r in range(len(ranks)) if len(rows[r])]
@@ -160,6 +159,6 @@ def _spread(differences: NDArray[np.int64]) -> float:
 
 
 def _uneven(ranks: Sequence[Collectives]) -> str:
-    counts = [int((~np.isin(one.family, POINT_TO_POINT)).sum()) for one in ranks if len(one)]
+    counts = [int(one.together.sum()) for one in ranks if len(one)]
     least, most = min(counts, default=0), max(counts, default=0)
     return f"ranks show {least} to {most} collectives" if least * 2 < most else ""

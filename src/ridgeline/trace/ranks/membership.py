@@ -39,27 +39,31 @@ class Membership:
         return np.flatnonzero(self.size > self.here.sum(axis=1)).tolist()
 
 
-def membership(
-    ranks: Sequence[Collectives], groups: Mapping[str, int], job: Job
-) -> Membership:
-    shows = np.array([[name in one.groups for one in ranks] for name in groups], bool)
-    shows = shows.reshape(len(groups), len(ranks))
-    talks = np.array([len(one) > 0 for one in ranks], bool)
-    here, size, absent = shows.copy(), np.zeros(len(groups), np.int64), []
+def membership(ranks: Sequence[Collectives], groups: Mapping[str, int], job: Job) -> Membership:
+    here = np.zeros((len(groups), len(ranks)), bool)
+    for r, one in enumerate(ranks):
+        here[[groups[one.groups[g]] for g in np.unique(one.group[one.together])], r] = True
+    talks = here.any(axis=0)
+    numbers = np.array(job.numbers if job.numbers else [-1] * len(ranks))
+    size = here.sum(axis=1)
+    absent: list[tuple[int, ...]] = [()] * len(groups)
     for name, g in groups.items():
+        if not here[g].any():  # sends alone
+            continue
         told = max(_told_size(one, name) for one in ranks)
         members = next((m for one in ranks if (m := _told_members(one, name))), ())
-        if members and job.numbers and set(np.array(job.numbers)[shows[g]]) <= set(members):
-            here[g] = np.isin(job.numbers, members) & talks
-            size[g] = len(members)
+        if job.numbers and members and np.isin(numbers[here[g]], members).all():
+            here[g] = np.isin(numbers, members) & talks
+            size[g], wanted = len(members), members
         elif told:
-            size[g], members = told, tuple(range(job.world)) if told == job.world else ()
-        else:  # an old trace: one that shows nothing at all may belong to any group
-            given = int(talks.sum())
-            size[g] = max(shows[g].sum() + (~talks).sum(), job.world if given < job.world else 0)
-            members = tuple(range(job.world)) if size[g] == job.world else job.numbers or ()
-        present = np.array(job.numbers)[here[g]].tolist() if job.numbers else members
-        absent.append(tuple(m for m in members if m not in present) if job.numbers else ())
+            size[g], wanted = told, tuple(range(job.world)) if told == job.world else ()
+        elif job.world:  # an old trace tells no groups: all ranks, unless all are here
+            short = int(talks.sum()) < job.world
+            size[g], wanted = (job.world, tuple(range(job.world))) if short else (size[g], ())
+        else:  # one that shows nothing at all may belong to any group
+            size[g], wanted = size[g] + int((~talks).sum()), tuple(numbers[~talks].tolist())
+        if job.numbers:
+            absent[g] = tuple(m for m in wanted if m not in numbers[talks])
     return Membership(here, size, tuple(absent))
 
 
@@ -87,4 +91,5 @@ def missing(found: Membership, job: Job) -> str:
         return f"{which}{who and f': {who}'}, so nobody can say who was last in them"
     here, size = int(found.here[short[0]].sum()), int(found.size[short[0]])
     whose = "" if size == job.world or len(found.size) == 1 else " of a process group"
-    return f"{here} of {size} ranks{whose} are here{who and f': {who}'}, so nobody can say who was last"
+    said = f"{here} of {size} ranks{whose} are here{who and f': {who}'}"
+    return f"{said}, so nobody can say who was last"

@@ -5,21 +5,35 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import Ranks, RankTime, Trust, Window
+from ridgeline.records.trace import Check, Ranks, RankTime, Trust, Window
 from ridgeline.trace.intervals import NOTHING, Spans, clip, merge, subtract, union
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.align import Alignment, align
-from ridgeline.trace.ranks.collectives import Collectives, collectives, communication_rows
+from ridgeline.trace.ranks.collectives import (
+    Collectives,
+    collectives,
+    communication_rows,
+    nothing,
+)
+from ridgeline.trace.ranks.job import strangers
 from ridgeline.trace.ranks.late import MOST_NAMES, Late, lateness, sentence, threshold
-from ridgeline.trace.ranks.matching import match
+from ridgeline.trace.ranks.matching import Matching, match
+from ridgeline.trace.ranks.membership import Job, missing
 from ridgeline.trace.ranks.waiting import Waits, collective_rows, waits
+from ridgeline.trace.ranks.wording import joined
 from ridgeline.trace.trace import Trace
 
 _MOST_EARLY_ENDS = 0.1
 """Share of collectives that may end before the last rank came; with more, doubt the alignment."""
+
+_ALONE = Trust(why="one trace: waiting shows only beside the other ranks")
+_LEAST_TOLD = 0.5
+"""Share of the time in collectives that must be split before anyone is called late: with the first
+three of eight lost on one rank, another one than the true culprit was the last most often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,49 +41,79 @@ class _Share:
     """What comparing the ranks tells of one of them."""
 
     offset_ns: int
-    wait_ns: int
-    transfer_ns: int
+    wait_ns: int | None
+    transfer_ns: int | None
     late: Late
 
 
 def ranks(traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]) -> Ranks:
     """One trace a rank; links and windows in the same order."""
+    return compared(traces, links, windows)[0]
+
+
+def compared(
+    traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]
+) -> tuple[Ranks, tuple[Check, ...]]:
+    """The ranks, and what speaks against their being ranks of one job."""
     if not traces:
-        return Ranks()
-    numbers, doubt = _numbers(traces)
-    labels = [_label(t, n, doubt) for t, n in zip(traces, numbers, strict=True)]
-    found = [collectives(t, link) for t, link in zip(traces, links, strict=True)]
+        return Ranks(), ()
+    numbers, labels, doubt = _named(traces)
+    found = _alike([collectives(t, link) for t, link in zip(traces, links, strict=True)])
+    host_alone = not any(len(trace.device) for trace in traces)
     told = [
-        partial(_rank, t, w, one, n, label)
+        partial(_rank, _times(t, w, one, host_alone), w, n, label)
         for t, w, one, n, label in zip(traces, windows, found, numbers, labels, strict=True)
     ]
-    matching = match(found)
-    alignment = align(found, matching)
+    job = Job(
+        numbers=None if doubt else tuple(numbers),
+        world=max(trace.metadata.world_size or 0 for trace in traces),
+    )
+    matching = match(found, job)
+    against = strangers(traces, shared=len(matching) > 0)
+    alignment = align(found, matching, labels)
+    absent = missing(matching.members, job) if len(matching) else ""
+    whys = (absent, _lacking(matching, labels), alignment.trust.why, doubt)
+    common = Ranks(matched=matching.matched, unmatched=matching.unmatched)
     if not alignment.usable:
-        alone = Trust(why="one trace: waiting shows only beside the other ranks")
-        return Ranks(
-            ranks=tuple(rank(None) for rank in told),
-            matched=len(matching),
-            unmatched=matching.unmatched,
-            trust=alone if len(traces) == 1 else _trust("unreliable", alignment.trust.why, doubt),
-        )
-    split = waits(found, matching.table, alignment, _inside(found, windows))
+        trust = _trust("unreliable", *whys) if len(traces) > 1 else _ALONE
+        return replace(common, ranks=tuple(rank(None) for rank in told), trust=trust), against
+    inside = _inside(found, windows)
+    split = waits(found, matching.table[matching.whole], alignment, inside)
     late = lateness(traces, links, found, split, alignment)
-    shares = _shares(alignment, split, late)
-    return Ranks(
+    shares = _shares(found, alignment, split, late)
+    confidence = alignment.trust.confidence if matching.whole.any() else "unreliable"
+    told_of = _told_of(found, split, inside)
+    whole = replace(
+        common,
         ranks=tuple(rank(share) for rank, share in zip(told, shares, strict=True)),
         collectives=collective_rows(found, split, numbers, threshold(alignment)),
-        matched=len(matching),
-        unmatched=matching.unmatched,
-        late=sentence(late, labels, split),
-        trust=_trust(
-            alignment.trust.confidence,
-            alignment.trust.why,
-            doubt,
-            _missing(found, split),
-            _impossible(split),
-        ),
+        late=sentence(late, labels, split) if told_of >= _LEAST_TOLD else "",
+        trust=_trust(confidence, *whys, _untold(told_of), _impossible(split)),
     )
+    return whole, against
+
+
+def _told_of(
+    found: Sequence[Collectives], split: Waits, inside: Sequence[NDArray[np.bool_]]
+) -> float:
+    """Share of all time in collectives, inside the windows, that could be split."""
+    lasted = [(one.end - one.start)[one.together & w] for one, w in zip(found, inside, strict=True)]
+    total = sum(int(ns.sum()) for ns in lasted)
+    return int((split.wait + split.transfer).sum()) / total if total else 1.0
+
+
+def _untold(told_of: float) -> str:
+    if not 0 < told_of < _LEAST_TOLD:
+        return ""
+    return (
+        f"what is split is {100 * told_of:.0f} % of the time in collectives: too little to name one"
+    )
+
+
+def _alike(found: list[Collectives]) -> list[Collectives]:
+    """Only those measured in the best way any rank has: calls beside kernels align nothing."""
+    best = next((s for s in ("device", "host") if any(one.source == s for one in found)), None)
+    return [one if best is None or one.source == best else nothing() for one in found]
 
 
 def _inside(found: Sequence[Collectives], windows: Sequence[Window]) -> list[NDArray[np.bool_]]:
@@ -79,25 +123,32 @@ def _inside(found: Sequence[Collectives], windows: Sequence[Window]) -> list[NDA
     ]
 
 
-def _shares(alignment: Alignment, split: Waits, late: Sequence[Late]) -> list[_Share | None]:
-    """None for a rank that shares no collective with the others."""
-    return [
-        _Share(
+def _shares(
+    found: Sequence[Collectives], alignment: Alignment, split: Waits, late: Sequence[Late]
+) -> list[_Share | None]:
+    """None for a rank that shares no collective with the others; no times for one that has
+    collectives and none that could be split."""
+    told: list[_Share | None] = []
+    for r, one in enumerate(late):
+        known = bool((split.table[:, r] >= 0).any()) or not len(found[r])
+        share = _Share(
             offset_ns=alignment.offset_ns[r],
-            wait_ns=int(split.wait[:, r].sum()),
-            transfer_ns=int(split.transfer[:, r].sum()),
+            wait_ns=int(split.wait[:, r].sum()) if known else None,
+            transfer_ns=int(split.transfer[:, r].sum()) if known else None,
             late=one,
         )
-        if alignment.aligned[r]
-        else None
-        for r, one in enumerate(late)
-    ]
+        told.append(share if alignment.aligned[r] else None)
+    return told
 
 
 def _rank(
-    trace: Trace, window: Window, found: Collectives, number: int, label: str, share: _Share | None
+    times: tuple[int | None, Spans, Spans],
+    window: Window,
+    number: int,
+    label: str,
+    share: _Share | None,
 ) -> RankTime:
-    busy, compute, communication = _times(trace, window, found)
+    busy, compute, communication = times
     exposed = subtract(communication, compute).total
     late = share.late if share else Late()
     return RankTime(
@@ -119,13 +170,17 @@ def _rank(
     )
 
 
-def _times(trace: Trace, window: Window, found: Collectives) -> tuple[int | None, Spans, Spans]:
-    """Busy time, and the spans of computing and of communicating, clipped to the window."""
+def _times(
+    trace: Trace, window: Window, found: Collectives, alone: bool
+) -> tuple[int | None, Spans, Spans]:
+    """Busy time, and the spans of computing and of communicating, clipped to the window. The
+    host's operators compute only where no rank has a device: beside kernels they launch."""
     device = trace.device
     if not len(device):
         ran = union(found.start, found.end) if found.source == "host" else NOTHING
         ops = trace.ops
-        return None, _clip(union(ops.ts, ops.end), window), _clip(ran, window)
+        work = union(ops.ts, ops.end) if alone else NOTHING
+        return None, _clip(work, window), _clip(ran, window)
     communicates = np.zeros(len(device), bool)
     communicates[communication_rows(trace)] = True
     computes = (device.kind == Kind.KERNEL) & ~communicates
@@ -139,33 +194,32 @@ def _clip(spans: Spans, window: Window) -> Spans:
     return clip(spans, window.start_ns, window.end_ns)
 
 
-def _numbers(traces: Sequence[Trace]) -> tuple[list[int], str]:
-    """Each trace's rank, and why it is its place in the list instead."""
+def _named(traces: Sequence[Trace]) -> tuple[list[int], list[str], str]:
+    """Each trace's rank and name, and what speaks against the number."""
     told = [trace.metadata.rank for trace in traces]
     known = [rank for rank in told if rank is not None]
-    if len(known) < len(told):
-        which = "no rank" if not known else f"{len(told) - len(known)} of {len(told)} have no rank"
-        return list(range(len(told))), f"ranks numbered by order of the files: {which} in them"
-    if len(set(known)) < len(known):
-        return list(range(len(told))), "ranks numbered by order of the files: some share a rank"
-    return known, ""
+    if not known or len(set(known)) < len(known):
+        why = "some share a rank" if known else "no rank in them"
+        names = [f"rank {n} ({trace.label})" for n, trace in enumerate(traces)]
+        return list(range(len(told))), names, f"ranks numbered by order of the files: {why}"
+    # who has a number keeps it, the others come after and go by their file's name
+    free = iter(range(max(known) + 1, max(known) + 1 + len(told)))
+    numbers = [next(free) if rank is None else rank for rank in told]
+    lacking = len(told) - len(known)
+    why = f"{lacking} of {len(told)} files have no rank in them" if lacking else ""
+    return numbers, [trace.label for trace in traces], why
 
 
-def _label(trace: Trace, number: int, doubt: str) -> str:
-    return f"rank {number} ({trace.label})" if doubt else f"rank {number}"
-
-
-def _missing(found: Sequence[Collectives], split: Waits) -> str:
-    """Groups larger than the traces that were given: who was last may be missing."""
-    if not len(split):
+def _lacking(matching: Matching, labels: Sequence[str]) -> str:
+    """Collectives that some rank does not show though it is of the group and its trace given."""
+    lacks = [f"{label} lacks {n}" for label, n in zip(labels, matching.lacks, strict=True) if n]
+    if not lacks:
         return ""
-    size = np.zeros(len(split), np.int64)
-    for r, one in enumerate(found):
-        here = split.table[:, r] >= 0
-        size[here] = np.maximum(size[here], one.size[split.table[here, r]])
-    fewer = int(((split.table >= 0).sum(axis=1) < size).sum())
-    of = f"{fewer} of {len(split)} collectives"
-    return f"not all ranks of {of} are given: the last to come may be missing" if fewer else ""
+    total = matching.matched + matching.unmatched
+    return (
+        f"{matching.unmatched} of {total} collectives are not on all ranks ({joined(lacks)}): "
+        "they are not split"
+    )
 
 
 def _impossible(split: Waits) -> str:
