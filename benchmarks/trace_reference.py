@@ -49,8 +49,8 @@ def check(path: Path, most: int) -> list[str]:
     calls = Counter(e["name"] for e in events if e["cat"] in OPS
                     and window.start_ns <= e["ts"] < window.end_ns)  # fmt: skip
     listed = {row.name: row.count for row in found.ops}
-    few = [name for name, count in calls.items() if listed.get(name, 0) < count
-           and not name.startswith(("ProfilerStep", "Optimizer.", "enumerate(DataLoader)"))]  # fmt: skip
+    spans = ("ProfilerStep", "Optimizer.", "enumerate(DataLoader)")
+    few = [n for n, count in calls.items() if listed.get(n, 0) < count and not n.startswith(spans)]
     if few:
         wrong.append(f"operators counted short: {few[:3]}")
     if found.idle.total_ns is not None:

@@ -343,8 +343,9 @@ def _rank(r: RankTime) -> dict[str, Any]:
         "compute_ms": ms(r.compute_ns), "communication_ms": ms(r.communication_ns),
         "wait_ms": ms(r.wait_ns), "transfer_ms": ms(r.transfer_ns),
         "exposed_communication_ms": ms(r.exposed_communication_ns), "overlap_pct": pct(r.overlap),
-        "clock_offset_ms": ms(r.clock_offset_ns), "late_count": r.late_count,
-        "caused_wait_ms": ms(r.caused_wait_ns),
+        "clock_offset_ms": ms(r.clock_offset_ns),
+        "late_count": None if r.wait_ns is None else r.late_count,
+        "caused_wait_ms": None if r.wait_ns is None else ms(r.caused_wait_ns),
         "doing": [{"what": what, "ms": ms(ns)} for what, ns in r.doing],
     }  # fmt: skip
 

@@ -4,16 +4,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.trace import Check, Confidence, TraceStudy
+from ridgeline.records.trace import Check, Confidence, TraceStudy, Trust
 from ridgeline.report import units
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import time
+from ridgeline.report.trace_rank_sections import device_names
 
 _WORST: tuple[Confidence, ...] = ("good", "doubtful", "unreliable")
 
 
 class Whole(Struct, frozen=True, kw_only=True):
-    """All devices together; None where one of them cannot be believed."""
+    """All devices that can be believed together; None where none can."""
 
     window_ns: int
     busy_ns: int | None
@@ -37,16 +38,20 @@ def together(study: TraceStudy) -> Whole:
     if not study.devices:
         why = "there is no device work in this trace"
         return Whole(window_ns=0, busy_ns=None, idle_ns=None, confidence="unreliable", why=why)
-    window = sum(d.window.ns for d in study.devices)
-    worst = max((d.trust for d in study.devices), key=lambda t: _WORST.index(t.confidence))
-    unknown = [d for d in study.devices if d.busy_ns is None or d.idle_ns is None]
-    if unknown:
-        why = unknown[0].trust.why or "the device's time could not be told"
+    known = [d for d in study.devices if d.busy_ns is not None and d.idle_ns is not None]
+    if not known or study.idle.total_ns is None:
+        why = study.devices[0].trust.why or study.idle.trust.why
+        why = why or "the device's time could not be told"
+        window = sum(d.window.ns for d in study.devices)
         return Whole(window_ns=window, busy_ns=None, idle_ns=None, confidence="unreliable", why=why)
+    worst = max((d.trust for d in known), key=lambda t: _WORST.index(t.confidence))
+    if len(known) < len(study.devices):
+        left = len(study.devices) - len(known)
+        worst = Trust(confidence="doubtful", why=f"{left} of {len(study.devices)} devices left out")
     return Whole(
-        window_ns=window,
-        busy_ns=sum(d.busy_ns or 0 for d in study.devices),
-        idle_ns=sum(d.idle_ns or 0 for d in study.devices),
+        window_ns=sum(d.window.ns for d in known),
+        busy_ns=sum(d.busy_ns or 0 for d in known),
+        idle_ns=sum(d.idle_ns or 0 for d in known),
         confidence=worst.confidence,
         why=worst.why,
     )
@@ -79,9 +84,7 @@ def about(study: TraceStudy) -> tuple[str, ...]:
     found = [study.label, f"window {time(w.ns)}, {w.basis}"]
     if w.steps and "step" not in w.basis:
         found.append(units.plural(w.steps, "step"))
-    names = list(dict.fromkeys(d.name for d in study.devices if d.name))
-    if names:
-        found.append(f"{len(study.devices)} × {names[0]}" if len(study.devices) > 1 else names[0])
+    found.append(device_names(study))
     found.append(units.plural(study.events, "event"))
     if len(study.files) > 1:
         found.append(units.plural(len(study.files), "file"))

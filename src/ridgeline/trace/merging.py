@@ -27,7 +27,7 @@ from ridgeline.trace.ranks.wording import labels_named
 from ridgeline.trace.verdict import verdict
 
 Row = TypeVar("Row", bound=Struct)
-MOST_GAPS = 20
+MOST_GAPS = 1000
 Key = tuple[str, str, str, tuple[str, ...]]
 """What makes two findings the same: id, severity, claim, sections."""
 

@@ -1,8 +1,8 @@
 """Where a device's time went, worked out piece by piece from the JSON: slow, obvious, the judge.
 
 Takes events as plain dicts, times as whole nanoseconds. Every gap is cut at every moment at which
-anything begins or ends, and each piece is judged by looking at all events. Shares the lists of names
-with the product, and nothing else.
+anything begins or ends, and each piece is judged by looking at all events. Shares the lists of
+names with the product, and nothing else.
 """
 
 from collections import Counter
