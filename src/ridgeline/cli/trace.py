@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -294,9 +295,11 @@ def _report(
     left_out: "list[LeftOut]",
 ) -> None:
     from ridgeline.cli.trace_output import deliver
-    from ridgeline.report import trace_csv, trace_html, trace_markdown, trace_terminal
     from ridgeline.report.trace_cut import first_rows, longest_table
     from ridgeline.report.trace_document import to_json_document
+
+    def form(name: str) -> Any:  # only the one asked for: rich and the page cost 0.1 s to import
+        return import_module(f"ridgeline.report.trace_{name}")
 
     data = found if top is None else first_rows(found, top)
     if longest_table(found) >= ROWS and (full or wanted.as_json or wanted.output):
@@ -305,11 +308,11 @@ def _report(
         lambda: to_json_document(data, left_out),
         wanted,
         texts={
-            ".md": lambda: trace_markdown.to_markdown(found, full=full, most=top),
-            ".csv": lambda: trace_csv.to_csv(data),
-            ".html": lambda: trace_html.to_html(found, full=full, most=top),
+            ".md": lambda: form("markdown").to_markdown(found, full=full, most=top),
+            ".csv": lambda: form("csv").to_csv(data),
+            ".html": lambda: form("html").to_html(found, full=full, most=top),
         },
-        terminal=lambda console: trace_terminal.show(
+        terminal=lambda console: form("terminal").show(
             found, console, full=full, most=top, typed=sys.argv[1:]
         ),
     )

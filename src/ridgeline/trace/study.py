@@ -2,17 +2,19 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
+import msgspec
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
-from ridgeline.records.trace import TraceStudy, Trust
+from ridgeline.records.trace import Check, Idle, TraceStudy, Trust, Window
 from ridgeline.trace.analyses.busy import devices, properties_of
 from ridgeline.trace.analyses.categories import categories
 from ridgeline.trace.analyses.critical_path import critical_path
-from ridgeline.trace.analyses.idle import IdleGaps, idle_gaps
+from ridgeline.trace.analyses.idle import idle_gaps
 from ridgeline.trace.analyses.idle_report import idle
 from ridgeline.trace.analyses.kernels import kernels
 from ridgeline.trace.analyses.launch import launch
@@ -25,12 +27,10 @@ from ridgeline.trace.analyses.regions import regions
 from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.links import Links
-from ridgeline.trace.merging import merged
 from ridgeline.trace.missing import missing
-from ridgeline.trace.ranks.study import compared
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.reading.reader import parse
-from ridgeline.trace.steps import steps_of
+from ridgeline.trace.steps import Steps, steps_of
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.validation import trust_in, validate
 from ridgeline.trace.verdict import verdict
@@ -103,6 +103,9 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
     if len(traces) == 1:
         links = Links(traces[0])
         return study_one(traces[0], links, steps, limit)
+    from ridgeline.trace.merging import merged  # what one trace does not need
+    from ridgeline.trace.ranks.study import compared
+
     links_of = [Links(trace) for trace in traces]
     studies = [
         study_one(trace, links, steps, ALL_ROWS)
@@ -113,35 +116,50 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
 
 
 def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int = 50) -> TraceStudy:
-    """One trace."""
+    """One trace. Idle causes are found beside the rest: numpy leaves the second core to them."""
     marks = steps_of(trace)
     window = window_of(trace, steps)
     checks = validate(trace, links, marks)
-    believed = {s: trust_in(s, checks) for s in ("idle", "idle causes", "launch", "kernels")}
+    trust = _worse(trust_in("idle", checks), trust_in("idle causes", checks))
+    with ThreadPoolExecutor(1, thread_name_prefix="ridgeline-idle") as beside:
+        idling = beside.submit(_idle, trace, links, window, marks, trust)
+        found = _rest(trace, links, window, marks, checks, limit)
+        idled = idling.result()
+    said = verdict(found.devices, idled, found.categories, found.ops, checks, window)
+    return msgspec.structs.replace(found, idle=idled, verdict=said)
+
+
+def _idle(trace: Trace, links: Links, window: Window, marks: Steps, trust: Trust) -> Idle:
+    gaps = idle_gaps(trace, links, window) if window.ns else ()
+    return idle(trace, links, gaps, marks, trust)
+
+
+def _rest(
+    trace: Trace,
+    links: Links,
+    window: Window,
+    marks: Steps,
+    checks: tuple[Check, ...],
+    limit: int,
+) -> TraceStudy:
+    """Everything but the idle causes and the sentence."""
     known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
-    gaps: tuple[IdleGaps, ...] = idle_gaps(trace, links, window) if window.ns else ()
-    worked = devices(trace, window, marks, believed["idle"])
-    idled = idle(trace, links, gaps, marks, _worse(believed["idle"], believed["idle causes"]))
     top, left_out = kernels(trace, links, window, limit)
-    by_category = categories(trace, links, window)
-    by_op = ops(trace, links, window, limit)
     return TraceStudy(
         files=(trace.origin.path,),
         events=trace.origin.events,
         label=trace.label,
-        verdict=verdict(worked, idled, by_category, by_op, checks, window),
         window=window,
         validation=checks,
-        devices=worked,
-        idle=idled,
+        devices=devices(trace, window, marks, trust_in("idle", checks)),
         launch=launch(trace, links, window, window.steps),
         overlap=overlap(trace, links, window),
         kernels=top,
         kernels_left_out=left_out,
-        ops=by_op,
+        ops=ops(trace, links, window, limit),
         shapes=ops_by_shape(trace, links, window, limit),
         modules=modules(trace, links, window, limit),
-        categories=by_category,
+        categories=categories(trace, links, window),
         roofline=roofline(trace, links, window, device_of(known) if known else None, limit),
         phases=phases(trace, links, window),
         memory=memory_curves(trace, window),
