@@ -47,7 +47,7 @@ assert cache.store(reader.parse(path), path) is not None
 SAME = """
 import sys
 from pathlib import Path
-from ridgeline.records.trace import Trust
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.busy import devices
 from ridgeline.trace.analyses.idle import idle_gaps
 from ridgeline.trace.analyses.idle_report import idle
@@ -64,7 +64,7 @@ print(idle(trace, links, idle_gaps(trace, links, window), steps, Trust()).causes
 print(kernels(trace, links, window)[0][:5])
 opened.writing.join()
 """
-"""HTA's four and no more: temporal and overlap (`devices`), idle by cause, kernels; cache written."""
+"""HTA's four and no more: temporal and overlap (`devices`), idle by cause, kernels; with cache."""
 BUILD = """
 from ridgeline.trace.reading import compiled
 assert compiled.library(build=True) is not None, "no C compiler"

@@ -10,8 +10,8 @@ from _rounding import objection
 from torch import Tensor
 
 ITEMS = BATCH * TOKENS
-# In bfloat16 two right answers lie 0.42 % apart on an H200 as a whole, single elements up to 9 %; an
-# answer 1 % off, or 1 % too large, must not pass. Two in float32 lie 0.00005 % apart.
+# In bfloat16 two right answers lie 0.42 % apart on an H200 as a whole, single elements up to 9 %;
+# an answer 1 % off, or 1 % too large, must not pass. Two in float32 lie 0.00005 % apart.
 ERROR, SCALE = (6e-3, 2e-3) if DTYPE is torch.bfloat16 else (1e-5, 1e-5)
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.markup import escape
 
-from ridgeline.records.trace import Difference, TraceComparison
+from ridgeline.records.trace_comparison import Difference, TraceComparison
 from ridgeline.report import units
 from ridgeline.report.cells import markdown_cell
 from ridgeline.report.plain import printable

@@ -10,7 +10,8 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from ridgeline.records.trace import TraceComparison, TraceStudy
+from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trace_comparison import TraceComparison
 from ridgeline.report.cells import spreadsheet_cell
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_document import comparison_document, to_json_document

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.records.trace import (
-    Check,
     DeviceTime,
-    Difference,
     Gap,
     IdleCause,
     KernelRow,
@@ -19,13 +17,13 @@ from ridgeline.records.trace import (
     ModuleRow,
     OpRow,
     Place,
-    RankTime,
     RooflineRow,
-    TraceComparison,
     TraceStudy,
-    Trust,
     Window,
 )
+from ridgeline.records.trace_comparison import Difference, TraceComparison
+from ridgeline.records.trace_ranks import RankTime
+from ridgeline.records.trust import Check, Trust
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_headline import together
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.trace import Trust
+from ridgeline.records.trust import Trust
 from ridgeline.report import units
 from ridgeline.report.plain import printable
 

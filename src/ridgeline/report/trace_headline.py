@@ -4,7 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.trace import Check, Confidence, TraceStudy, Trust
+from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trust import Check, Confidence, Trust
 from ridgeline.report import units
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import time

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from ridgeline.records.trace import CollectiveRow, RankTime, TraceStudy
+from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trace_ranks import CollectiveRow, RankTime
 from ridgeline.report import units
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time

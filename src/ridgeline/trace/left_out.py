@@ -6,7 +6,8 @@ One bad file of eight must not cost the other seven their figures: it is left ou
 import re
 from collections.abc import Hashable, Sequence
 
-from ridgeline.records.trace import Check, Confidence, TraceStudy, Trust
+from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trust import Check, Confidence, Trust
 from ridgeline.trace.ranks.wording import labels_named
 
 MOST_DOUBTFUL = 0.5

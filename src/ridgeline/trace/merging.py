@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from ridgeline.records.trace import (
     CategoryRow,
-    Check,
     Idle,
     IdleCause,
     KernelRow,
@@ -17,11 +16,12 @@ from ridgeline.records.trace import (
     Overlap,
     Phase,
     Place,
-    Ranks,
     Region,
     TraceStudy,
     Window,
 )
+from ridgeline.records.trace_ranks import Ranks
+from ridgeline.records.trust import Check
 from ridgeline.trace.left_out import kept, left_out, touched, trust_of
 from ridgeline.trace.ranks.wording import labels_named
 from ridgeline.trace.verdict import verdict

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
-from ridgeline.records.trace import Check, Idle, TraceStudy, Trust, Window
+from ridgeline.records.trace import Idle, TraceStudy, Window
+from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.analyses.busy import devices, properties_of
 from ridgeline.trace.analyses.categories import categories
 from ridgeline.trace.analyses.critical_path import critical_path

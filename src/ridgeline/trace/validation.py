@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ridgeline.records.trace import Check, Severity, Trust
+from ridgeline.records.trust import Check, Severity, Trust
 from ridgeline.trace.columns import DeviceOps
 from ridgeline.trace.host_names import is_graph_launch
 from ridgeline.trace.kinds import Kind

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ridgeline.records.trace import CategoryRow, Check, DeviceTime, Idle, OpRow, Window
+from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, OpRow, Window
+from ridgeline.records.trust import Check
 
 BUSY = 0.95
 """Above this share of busy time idling is not what to look at."""

@@ -2,11 +2,8 @@
 
 from ridgeline.records.trace import (
     CategoryRow,
-    Check,
-    CollectiveRow,
     CriticalPath,
     DeviceTime,
-    Difference,
     Gap,
     Idle,
     IdleCause,
@@ -19,18 +16,17 @@ from ridgeline.records.trace import (
     PathShare,
     Phase,
     Place,
-    Ranks,
-    RankTime,
     Region,
     Roofline,
     RooflineRow,
     StepTime,
     StreamTime,
-    TraceComparison,
     TraceStudy,
-    Trust,
     Window,
 )
+from ridgeline.records.trace_comparison import Difference, TraceComparison
+from ridgeline.records.trace_ranks import CollectiveRow, Ranks, RankTime
+from ridgeline.records.trust import Check, Trust
 
 MS = 1_000_000
 START = 1_700_000_000_000_000_000

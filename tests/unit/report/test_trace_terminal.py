@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ridgeline.records.trace import Idle, TraceStudy, Trust
+from ridgeline.records.trace import Idle, TraceStudy
+from ridgeline.records.trust import Trust
 from ridgeline.report import trace_answer, trace_comparison_text
 from ridgeline.report.trace_next import next_commands
 from ridgeline.report.trace_terminal import show

@@ -6,7 +6,8 @@ from typing import Any
 
 from traces_made import AUTOGRAD, HOST, Made
 
-from ridgeline.records.trace import Ranks, Window
+from ridgeline.records.trace import Window
+from ridgeline.records.trace_ranks import Ranks
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.study import ranks
 from ridgeline.trace.trace import Trace

@@ -6,20 +6,18 @@ import pytest
 
 from ridgeline.records.trace import (
     CategoryRow,
-    Check,
     DeviceTime,
-    Difference,
     Idle,
     IdleCause,
     KernelRow,
     ModuleRow,
     OpRow,
     Phase,
-    TraceComparison,
     TraceStudy,
-    Trust,
     Window,
 )
+from ridgeline.records.trace_comparison import Difference, TraceComparison
+from ridgeline.records.trust import Check, Trust
 from ridgeline.report import units
 from ridgeline.trace.differences import differences
 from ridgeline.trace.differences_verdict import _percent, _time

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from traces_made import Made
 
-from ridgeline.records.trace import Check
+from ridgeline.records.trust import Check
 from ridgeline.trace.links import Links
 from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace

@@ -6,7 +6,7 @@ import pytest
 from traces_made import WORKER, Made
 
 from ridgeline.errors import UsageError
-from ridgeline.records.trace import Trust
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.busy import devices
 from ridgeline.trace.steps import steps_of
 from ridgeline.trace.window import window_of

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ridgeline.records.trace import DeviceTime, StepTime, StreamTime, Trust, Window
+from ridgeline.records.trace import DeviceTime, StepTime, StreamTime, Window
+from ridgeline.records.trust import Trust
 from ridgeline.trace.columns import DeviceOps
 from ridgeline.trace.intervals import Spans, clip, covered, subtract, union
 from ridgeline.trace.kinds import Kind

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import CriticalPath, PathShare, Trust, Window
+from ridgeline.records.trace import CriticalPath, PathShare, Window
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.driving import driving_lanes
 from ridgeline.trace.analyses.host_time import host_time
 from ridgeline.trace.analyses.host_waits import HostWaits, host_waits

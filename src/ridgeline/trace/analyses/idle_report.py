@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import Cause, Gap, Idle, IdleCause, Place, Trust
+from ridgeline.records.trace import Cause, Gap, Idle, IdleCause, Place
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.idle import CAUSES, IdleGaps
 from ridgeline.trace.columns import Events
 from ridgeline.trace.host_states import sync_spans

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import Launch, Trust, Window
+from ridgeline.records.trace import Launch, Window
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.categories import category_of
 from ridgeline.trace.analyses.driving import started_in
 from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores

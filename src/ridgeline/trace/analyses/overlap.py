@@ -5,7 +5,8 @@ not inside a call that only waits for it. Python between operators is not in sig
 not working.
 """
 
-from ridgeline.records.trace import Overlap, Trust, Window
+from ridgeline.records.trace import Overlap, Window
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.driving import driving_lanes, synchronising, time_of
 from ridgeline.trace.intervals import NOTHING, Spans, clip, intersect, merge, subtract, union
 from ridgeline.trace.links import Links

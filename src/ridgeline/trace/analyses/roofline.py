@@ -12,7 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.records.machine import Device
-from ridgeline.records.trace import Roofline, RooflineRow, Trust, Window
+from ridgeline.records.trace import Roofline, RooflineRow, Window
+from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.categories import category_of
 from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.analyses.op_work import TOLD_BY_BACKWARD, OpWork, op_work

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import Trust
+from ridgeline.records.trust import Trust
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives
 from ridgeline.trace.ranks.matching import Matching, Table
 from ridgeline.trace.ranks.wording import joined, labels_named

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.records.trace import Check
+from ridgeline.records.trust import Check
 from ridgeline.trace.analyses.busy import properties_of
 from ridgeline.trace.ranks.wording import joined
 from ridgeline.trace.trace import Trace

@@ -8,7 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import Check, Ranks, RankTime, Trust, Window
+from ridgeline.records.trace import Window
+from ridgeline.records.trace_ranks import Ranks, RankTime
+from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.intervals import NOTHING, Spans, clip, merge, subtract, union
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.trace import CollectiveRow
+from ridgeline.records.trace_ranks import CollectiveRow
 from ridgeline.trace.ranks.align import Alignment, ends_together
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives
 from ridgeline.trace.ranks.matching import Table

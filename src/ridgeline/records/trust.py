@@ -1,0 +1,27 @@
+"""How far a figure can be believed, and what was found that says so."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Confidence = Literal["good", "doubtful", "unreliable"]
+Severity = Literal["note", "warning", "error"]
+
+
+class Trust(Struct, frozen=True, kw_only=True):
+    """How far a figure can be believed, and why not further."""
+
+    confidence: Confidence = "good"
+    why: str = ""
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that was tested before any number, and found wanting."""
+
+    id: str
+    severity: Severity
+    claim: str
+    """One sentence, with the count."""
+    count: int = 0
+    affects: tuple[str, ...] = ()
+    """Sections this makes doubtful: idle, launch, roofline, modules, steps, ranks …"""
