@@ -68,7 +68,9 @@ class Links:
         own = trace.ops.take(np.isin(trace.ops.lane, first))
         for table in (self._steps(), trace.frames, own, trace.ops, trace.annotations, trace.calls):
             if len(table):
-                return int(np.bincount(table.lane).argmax())
+                count = np.bincount(table.lane)
+                tied = np.flatnonzero(count == count.max()).tolist()
+                return next((lane for lane in tied if lane in first), tied[0])
         return -1
 
     def _steps(self) -> Events:

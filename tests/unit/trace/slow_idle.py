@@ -192,5 +192,7 @@ class SlowIdle:
             lanes = Counter(e["tid"] for e in events)
             if lanes:
                 most = max(lanes.values())
-                return min(t for t in lanes if lanes[t] == most)
+                tied = [t for t in lanes if lanes[t] == most]
+                own_ids = {str(e["pid"]) for e in self.host}
+                return next((t for t in tied if t in own_ids), tied[0])
         return ""

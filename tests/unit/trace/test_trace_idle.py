@@ -142,6 +142,19 @@ def test_backwards_thread_has_no_python_so_the_line_is_the_main_threads(tmp_path
     assert (place.file, place.line) == ("train.py", 20)
 
 
+def test_a_lesser_cause_of_a_gap_has_a_line_of_its_own(tmp_path: Path) -> None:
+    made = Made().frame("train.py(3): main", 0, 3000)
+    made.launch("gemm", 10, 20, 100, 1)
+    made.span(SPANS[0], 130, 1000).frame("data.py(41): __getitem__", 130, 1000)
+    made.frame("train.py(9): grow", 1140, 200).call("cudaMalloc", 1150, 180, 7)
+    made.launch("gemm", 1360, 1370, 100, 2)
+    causes = {cause.cause: cause for cause in found(made.trace(tmp_path)).causes}
+    assert causes["allocator"].gaps == 0
+    assert causes["allocator"].says == "cudaMalloc"
+    assert [(p.line, p.ns) for p in causes["allocator"].places] == [(9, 180_000)]
+    assert [p.line for p in causes["input"].places] == [41]
+
+
 def test_a_trace_without_host_events_has_idle_time_of_unknown_cause(tmp_path: Path) -> None:
     made = Made().kernel("a", 0, 10).kernel("b", 500, 10)
     assert by_cause(found(made.trace(tmp_path))) == {"unknown": 490_000}

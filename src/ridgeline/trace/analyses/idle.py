@@ -30,46 +30,7 @@ UNLINKED_NS = 10_000
 """A gap this short before work without a launch record is the device's own, between kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdleGaps:
-    """Every gap of one device; `ns` has a row a gap and a column a cause of CAUSES."""
-
-    device: int
-    start: Times
-    end: Times
-    ns: NDArray[np.int64]
-    next_op: Rows
-    """The device operation that ended it (row in trace.device); -1 at the window's end."""
-    previous_op: Rows
-    lane: Rows
-    """The host thread that launched the next operation."""
-    sync: Rows
-    """Row in `sync_spans` of the wait that opened it; -1 otherwise."""
-    launched: Times
-    """When the next operation's launching call began; -1 where unknown."""
-
-    @property
-    def dur(self) -> Times:
-        return self.end - self.start
-
-    @property
-    def dominant(self) -> Rows:
-        """The cause (index into CAUSES) that has most of each gap."""
-        found: Rows = np.argmax(self.ns, axis=1)
-        return found
-
-
-def idle_gaps(trace: Trace, links: Links, window: Window) -> tuple[IdleGaps, ...]:
-    """The gaps of each device, attributed."""
-    found = []
-    states = _Hosts(trace, links)
-    for device in np.unique(trace.device.device):
-        rows = np.flatnonzero(trace.device.device == device)
-        found.append(_of_device(trace, links, window, int(device), rows, states))
-    return tuple(found)
-
-
-class _Hosts:
+class Hosts:
     """The states behind each launching thread: its own, and where it slept the other drivers'."""
 
     def __init__(self, trace: Trace, links: Links) -> None:
@@ -95,8 +56,48 @@ class _Hosts:
         return HostStates(spans, active)
 
 
+@dataclass(frozen=True, slots=True)
+class IdleGaps:
+    """Every gap of one device; `ns` has a row a gap and a column a cause of CAUSES."""
+
+    device: int
+    start: Times
+    end: Times
+    ns: NDArray[np.int64]
+    next_op: Rows
+    """The device operation that ended it (row in trace.device); -1 at the window's end."""
+    previous_op: Rows
+    lane: Rows
+    """The host thread that launched the next operation."""
+    sync: Rows
+    """Row in `sync_spans` of the wait that opened it; -1 otherwise."""
+    launched: Times
+    """When the next operation's launching call began; -1 where unknown."""
+    hosts: Hosts
+
+    @property
+    def dur(self) -> Times:
+        return self.end - self.start
+
+    @property
+    def dominant(self) -> Rows:
+        """The cause (index into CAUSES) that has most of each gap."""
+        found: Rows = np.argmax(self.ns, axis=1)
+        return found
+
+
+def idle_gaps(trace: Trace, links: Links, window: Window) -> tuple[IdleGaps, ...]:
+    """The gaps of each device, attributed."""
+    found = []
+    states = Hosts(trace, links)
+    for device in np.unique(trace.device.device):
+        rows = np.flatnonzero(trace.device.device == device)
+        found.append(_of_device(trace, links, window, int(device), rows, states))
+    return tuple(found)
+
+
 def _of_device(
-    trace: Trace, links: Links, window: Window, device: int, rows: Rows, hosts: _Hosts
+    trace: Trace, links: Links, window: Window, device: int, rows: Rows, hosts: Hosts
 ) -> IdleGaps:
     ops = trace.device.take(rows)
     idle = gaps(busy_spans(ops, window), window.start_ns, window.end_ns)
@@ -131,6 +132,7 @@ def _of_device(
         lane=lane,
         sync=sync,
         launched=launched,
+        hosts=hosts,
     )
 
 
