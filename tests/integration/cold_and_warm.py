@@ -7,6 +7,7 @@ code, without the four seconds of imports each time.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,11 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = (sys.executable, "-m", "ridgeline")
+
+
+def interruptible() -> None:
+    """For `preexec_fn`: hear Ctrl-C even where the tests run in a shell's background, deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

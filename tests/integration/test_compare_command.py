@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cold_and_warm import COMMAND, Outcome, Warm
+from tests.integration.cold_and_warm import COMMAND, Outcome, Warm, interruptible
 
 HERE = Path(__file__).parent
 QUICK = ("--budget", "2s")
@@ -235,6 +235,7 @@ def test_ctrl_c_in_the_rounds_keeps_what_was_measured(user: Path) -> None:
         [*COMMAND, "compare", "w.py:counted", "w.py:counted", "--budget", "12s", "--json",
          "--threshold", "0.01%"],
         cwd=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=interruptible,
     )  # fmt: skip
     deadline = time.monotonic() + 100
     while not (user / "counted").exists() and process.poll() is None:
@@ -263,6 +264,7 @@ def test_ctrl_c_between_sets_of_processes_keeps_the_sets_before(user: Path) -> N
         [*COMMAND, "compare", "sets.py:base", "sets.py:late", "--isolate", "--budget", "6s",
          "--json", "--no-check"],
         cwd=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=interruptible,
     )  # fmt: skip
     deadline = time.monotonic() + 100
     while not (user / "built.1").exists() and process.poll() is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cold_and_warm import COMMAND
+from tests.integration.cold_and_warm import COMMAND, interruptible
 
 SOURCE = """
 import os, time
@@ -57,6 +57,7 @@ def test_ctrl_c_while_the_target_builds(name: str, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=interruptible,
     ) as process:
         sleeper = _when_asleep(tmp_path, process)
         assert (sleeper == process.pid) == (name == "sleeps_when_really_built")
