@@ -19,7 +19,7 @@ COMMAND = (sys.executable, "-m", "ridgeline")
 
 
 def interruptible() -> None:
-    """For `preexec_fn`: hear Ctrl-C even where the tests run in a shell's background, deaf to it."""
+    """For `preexec_fn`: hear Ctrl-C even where the tests run in the background of a shell."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
