@@ -43,8 +43,11 @@ class Steps(NamedTuple):
             numbers.update(n for n in self.number.tolist() if low <= n <= high)
         rows = np.isin(self.number, list(numbers))
         if not rows.any():
-            held = f"{self.number.min()} to {self.number.max()}" if len(self) else "none at all"
-            raise UsageError(f"--steps {wanted}: the trace has steps {held}")
+            held = "no step marks"
+            if len(self):
+                low, high = int(self.number.min()), int(self.number.max())
+                held = f"steps {low} to {high}" if high > low else f"step {low} only"
+            raise UsageError(f"--steps {wanted}: the trace has {held}")
         return Steps(self.number[rows], self.start[rows], self.end[rows])
 
 
