@@ -41,10 +41,10 @@ from ridgeline.comparison.selftest.measured_windows import table_of, take
 from ridgeline.comparison.selftest.windows import EFFECTS, THRESHOLD, one_candidate
 from ridgeline.comparison.settle import settled
 from ridgeline.records.comparison import Surroundings
-from ridgeline.report.units import plural
 from ridgeline.statistics import RoundTable, analyse, estimate, plan_looks, simulated_rounds
 from ridgeline.statistics.noise import sequential_samples
 from ridgeline.statistics.rate import wilson
+from ridgeline.units import plural
 
 ROUNDS = 60
 RUNS = {0.2: 400, 0.0: 200}

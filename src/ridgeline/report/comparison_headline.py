@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.records.comparison import Candidate, Comparison, Goal, Results, Verdict
-from ridgeline.report import units
 from ridgeline.report.comparison_numbers import (
     interval,
     is_ratio,

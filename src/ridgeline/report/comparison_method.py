@@ -4,7 +4,7 @@ import math
 
 from ridgeline.records.comparison import Comparison
 from ridgeline.report.comparison_notes import Note
-from ridgeline.report.units import plural, seconds, significant
+from ridgeline.units import plural, seconds, significant
 
 
 def method(c: Comparison) -> list[Note]:

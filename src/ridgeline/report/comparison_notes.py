@@ -9,7 +9,7 @@ from msgspec import Struct
 from ridgeline.records.comparison import Arm, Candidate, Comparison, Guard
 from ridgeline.report.comparison_numbers import interval, is_ratio, share, times
 from ridgeline.report.comparison_rows import reason
-from ridgeline.report.units import plural
+from ridgeline.units import plural
 
 Weight = Literal["bad", "warning", "note"]
 

@@ -6,9 +6,9 @@ and more where the interval is so narrow, or so close to 1, that two would hide 
 
 import math
 
+from ridgeline import units
 from ridgeline.records.comparison import Arm, Comparison, Estimate
 from ridgeline.records.latency import Summary
-from ridgeline.report import units
 
 NOTHING = "—"
 _MORE = 2

@@ -12,7 +12,7 @@ from ridgeline.report.comparison_axis import Axis, axis, label, ticks
 from ridgeline.report.comparison_forest import shorten
 from ridgeline.report.comparison_headline import TONES, Tone
 from ridgeline.report.comparison_numbers import band, interval, is_ratio, share, span, time
-from ridgeline.report.units import plural
+from ridgeline.units import plural
 
 WIDTH = 760.0
 _NAMES, _FIGURES, _EDGE = 170.0, 150.0, 14.0

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ridgeline import units
 from ridgeline.records.comparison import (
     Arm,
     Candidate,
@@ -11,7 +12,6 @@ from ridgeline.records.comparison import (
     PairFolder,
     Skipped,
 )
-from ridgeline.report import units
 from ridgeline.report.comparison_headline import TONES, Tone, judged, results
 from ridgeline.report.comparison_numbers import interval, items_per_second, time, times
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.records.machine import Ceiling, Device, Machine, Quantity, Source
-from ridgeline.report import units
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ridgeline import units
 from ridgeline.records.generation import Generation
 from ridgeline.records.model import Sweep
-from ridgeline.report import units
 
 
 def plain_table() -> Table:

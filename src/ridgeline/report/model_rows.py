@@ -1,9 +1,9 @@
 """A model report as labelled lines: what the side-by-side table, Markdown and CSV all print."""
 
+from ridgeline import units
 from ridgeline.records.cost import PHASES, Phase
 from ridgeline.records.memory import Memory
 from ridgeline.records.model import ModelReport
-from ridgeline.report import units
 
 
 def side_by_side(reports: list[ModelReport]) -> list[tuple[str, str, list[str]]]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markup import escape
 
+from ridgeline import units
 from ridgeline.records.cost import PHASES, ModuleCost, Totals
 from ridgeline.records.model import ModelReport
-from ridgeline.report import units
 from ridgeline.report.model_growth import plain_table, show_generation, show_sweep
 from ridgeline.report.model_rows import kinds, side_by_side
 from ridgeline.report.reason import reason

@@ -1,7 +1,7 @@
 """Why a model is called what it is called, in one sentence with the numbers that decided it."""
 
 from ridgeline.records.model import Placement
-from ridgeline.report.units import plural, seconds
+from ridgeline.units import plural, seconds
 
 WEAK_PERCENT = 25.0
 """Below this share of the measured time the ceilings say little about what limits it."""

@@ -4,7 +4,7 @@ from math import ceil, floor, log10
 
 from msgspec import Struct
 
-from ridgeline.report import units
+from ridgeline import units
 
 WIDTH, HEIGHT = 64, 12
 MARGIN = 13

@@ -2,7 +2,7 @@
 
 from ridgeline.records.selftest import LIMIT, Bench, Rate, SelfTest, Tally
 from ridgeline.report.comparison_numbers import NOTHING, share, time
-from ridgeline.report.units import plural, seconds
+from ridgeline.units import plural, seconds
 
 ENOUGH_WINDOWS = 20
 """Below, the interval of a rate of 5 % reaches beyond 25 %."""

@@ -2,7 +2,7 @@
 
 from ridgeline.records.latency import Latency
 from ridgeline.report.comparison_numbers import median, time
-from ridgeline.report.units import plural
+from ridgeline.units import plural
 
 
 def timing_text(latency: Latency, name: str) -> str:

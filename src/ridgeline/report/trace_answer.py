@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from ridgeline.report import units
+from ridgeline import units
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column
 from ridgeline.report.trace_markdown import table as markdown_table

@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.records.trust import Trust
-from ridgeline.report import units
 from ridgeline.report.plain import printable
 
 Sort = Literal["number", "words", "name", "place"]

@@ -4,9 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.records.trace import TraceStudy
 from ridgeline.records.trust import Check, Confidence, Trust
-from ridgeline.report import units
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import time
 from ridgeline.report.trace_rank_sections import device_names

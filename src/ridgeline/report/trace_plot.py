@@ -5,8 +5,9 @@ from math import ceil, floor, log10
 
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.records.trace import MemoryCurve, Roofline, RooflineRow, TraceStudy
-from ridgeline.report import svg, units
+from ridgeline.report import svg
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import share, time
 from ridgeline.report.trace_headline import Part, parts

@@ -1,5 +1,6 @@
 """Where the time went and why the device idled, as sections."""
 
+from ridgeline import units
 from ridgeline.records.trace import (
     CriticalPath,
     DeviceTime,
@@ -9,7 +10,6 @@ from ridgeline.records.trace import (
     StepTime,
     TraceStudy,
 )
-from ridgeline.report import units
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
 from ridgeline.report.trace_names import kernel, place

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from ridgeline import units
 from ridgeline.records.trace import MemoryCurve, OpRow, Region, RooflineRow, TraceStudy
-from ridgeline.report import units
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
 from ridgeline.report.trace_names import kernel

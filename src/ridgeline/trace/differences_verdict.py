@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ridgeline import units
 from ridgeline.records.trace_comparison import Difference
 
 SAME = 0.01
@@ -79,20 +80,8 @@ def _more(ns: float) -> str:
 
 
 def _time(ns: float) -> str:
-    """Three significant digits, no trailing zeros, as the report's tables have them."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)):
-        # rounded first: 999.7 µs is 1 ms
-        if float(f"{ns / scale:.2e}") >= 1 or (unit == "ns" and ns > 0):
-            return f"{_digits(ns / scale)} {unit}"
-    return "0 s"
+    return units.seconds(ns / 1e9)
 
 
 def _percent(share: float) -> str:
-    return f"{'+' if share > 0 else ''}{_digits(100 * share)} %"
-
-
-def _digits(value: float) -> str:
-    rounded = float(f"{value:.2e}")
-    whole = len(str(int(abs(rounded)))) if abs(rounded) >= 1 else 0
-    text = f"{rounded:.{max(3 - whole, 0)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{'+' if share > 0 else ''}{units.percent(share)}"

@@ -33,7 +33,7 @@ class Links:
     def device_op(self) -> Rows:
         """Each device operation's operator: the one its call was made in, else by external id."""
         call = self.device_call
-        found = np.where(call >= 0, _at(self.call_op, call), -1)
+        found = np.where(call >= 0, at_rows(self.call_op, call), -1)
         device, ops = self._trace.device, self._trace.ops
         return np.where(found >= 0, found, _join(device.external, ops.external))
 
@@ -56,8 +56,8 @@ class Links:
     def launch_lane(self) -> NDArray[np.int32]:
         """The host thread (lane) that launched each device operation; -1 where unknown."""
         call, op = self.device_call, self.device_op
-        by_op = np.where(op >= 0, _at(self._trace.ops.lane, op), -1)
-        return np.where(call >= 0, _at(self._trace.calls.lane, call), by_op).astype(np.int32)
+        by_op = np.where(op >= 0, at_rows(self._trace.ops.lane, op), -1)
+        return np.where(call >= 0, at_rows(self._trace.calls.lane, call), by_op).astype(np.int32)
 
     @cached_property
     def main_lane(self) -> int:
@@ -125,6 +125,6 @@ def _join(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> Rows:
     return np.where(held, order[np.maximum(at, 0)], -1)
 
 
-def _at(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
+def at_rows(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
     """values[rows], with anything for the rows that are -1."""
     return values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), -1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ridgeline import units
 from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, OpRow, Window
 from ridgeline.records.trust import Check
 
@@ -75,10 +76,7 @@ def _spans(devices: Sequence[DeviceTime]) -> str:
 
 
 def _time(ns: int) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}" if ns < 1000 * size else f"{ns / size:,.0f} {unit}"
-    return f"{ns} ns"
+    return units.seconds(ns / 1e9)
 
 
 def _percent(share: float) -> str:

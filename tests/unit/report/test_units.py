@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.report import units
+from ridgeline import units
 
 
 @pytest.mark.parametrize(

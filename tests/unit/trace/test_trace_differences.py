@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline import units
 from ridgeline.records.trace import (
     CategoryRow,
     DeviceTime,
@@ -18,7 +19,6 @@ from ridgeline.records.trace import (
 )
 from ridgeline.records.trace_comparison import Difference, TraceComparison
 from ridgeline.records.trust import Check, Trust
-from ridgeline.report import units
 from ridgeline.trace.differences import differences
 from ridgeline.trace.differences_verdict import _percent, _time
 

@@ -18,7 +18,7 @@ from ridgeline.trace.analyses.busy import busy_spans
 from ridgeline.trace.columns import DeviceOps, Events
 from ridgeline.trace.host_states import ORDER, HostStates, states_of, sync_spans
 from ridgeline.trace.intervals import Spans, Times, closed, covered, gaps, merge, subtract, union
-from ridgeline.trace.links import Links, Rows
+from ridgeline.trace.links import Links, Rows, at_rows
 from ridgeline.trace.trace import Trace
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -104,7 +104,7 @@ def _of_device(
     after, before = _neighbours(ops, idle)
     next_op = np.where(after >= 0, rows[np.maximum(after, 0)], -1)
     call = np.where(next_op >= 0, links.device_call[np.maximum(next_op, 0)], -1)
-    launched = np.where(call >= 0, _take(trace.calls.ts, call), -1)
+    launched = np.where(call >= 0, at_rows(trace.calls.ts, call), -1)
     lane = np.where(next_op >= 0, links.launch_lane[np.maximum(next_op, 0)], -1)
     lane = np.where(lane >= 0, lane, links.main_lane).astype(np.int64)
     asked = np.where(call >= 0, np.clip(launched, idle.start, idle.end), idle.end)
@@ -202,7 +202,3 @@ def _charge_syncs(ns: NDArray[np.int64], waited: Times) -> None:
     moved = np.minimum(ns[:, launch], waited)
     ns[:, launch] -= moved
     ns[:, sync] += moved
-
-
-def _take(values: Times, rows: Rows) -> Times:
-    return values[np.maximum(rows, 0)] if len(values) else np.zeros(len(rows), np.int64)

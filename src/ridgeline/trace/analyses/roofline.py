@@ -23,7 +23,7 @@ from ridgeline.trace.analyses.roofline_row import Hint, hint_of, row_of
 from ridgeline.trace.analyses.shape_text import shape_text
 from ridgeline.trace.analyses.within import within
 from ridgeline.trace.kinds import Kind
-from ridgeline.trace.links import Links
+from ridgeline.trace.links import Links, at_rows
 from ridgeline.trace.trace import Trace
 
 Rows = NDArray[np.int64]
@@ -83,7 +83,7 @@ def _answers(trace: Trace, links: Links, window: Window) -> _Answers:
     shares = trace.names_where(ops.name, lambda name: _SHARES.fullmatch(name) is not None)
     complete = whole(links.op_parent, owner, launches, present, shares)
     owner = np.where((owner >= 0) & complete[np.maximum(owner, 0)], owner, -1)
-    return _Answers(np.where(here >= 0, _at(owner, here), -1), inside, results)
+    return _Answers(np.where(here >= 0, at_rows(owner, here), -1), inside, results)
 
 
 def _on_device(trace: Trace) -> NDArray[np.bool_]:
@@ -210,16 +210,14 @@ def _uncovered(
     if not len(rows):
         return ()
     op = np.where(_on_device(trace)[rows], links.device_op[rows], -1)
-    by = np.where(op >= 0, _at(trace.ops.name, op), -1 - trace.device.name[rows].astype(np.int64))
+    by = np.where(
+        op >= 0, at_rows(trace.ops.name, op), -1 - trace.device.name[rows].astype(np.int64)
+    )
     found, at = np.unique(by, return_inverse=True)
     spent = np.zeros(len(found), np.int64)
     np.add.at(spent, at, trace.device.dur[rows])
     best = np.argsort(-spent, kind="stable")[:MOST_UNCOVERED].tolist()
     return tuple((trace.text(max(int(found[i]), -1 - int(found[i]))), int(spent[i])) for i in best)
-
-
-def _at(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
-    return values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), -1)
 
 
 def _doubt(why: str) -> Trust:
