@@ -2,57 +2,25 @@
 sentence, and no file takes the machine."""
 
 import gzip
-import io
 import json
-import pickle
 import random
 import re
-import subprocess
-import sys
-import textwrap
-import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from decoders import DECODERS, GOOD, Parse
 from trace_differences import differences, lost
 from traces_alike import alike
 
 from ridgeline.errors import RidgelineError
-from ridgeline.trace.reading import compiled, reader
-from ridgeline.trace.reading.decoder import Decoder
-from ridgeline.trace.reading.portable import Portable
+from ridgeline.trace.reading import reader
 from ridgeline.trace.trace import Trace
 
 zstandard = pytest.importorskip("zstandard")
-LIBRARY = compiled.library()
 DOCUMENTS = alike()
-
-
-def scanner() -> Decoder:
-    assert LIBRARY is not None
-    return compiled.Compiled(LIBRARY)
-
-
-DECODERS: list[Callable[[], Decoder]] = [Portable] if LIBRARY is None else [scanner, Portable]
-
-
-@pytest.fixture(params=DECODERS, ids=lambda decoder: str(decoder.__name__))
-def parse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Reads bytes with one of the decoders."""
-    monkeypatch.setattr(reader, "_decoder", lambda path: request.param())
-    path = tmp_path / "damaged.json"
-
-    def read(data: bytes) -> Trace:
-        path.write_bytes(data)
-        return reader.parse(path)
-
-    return read
-
-
-Parse = Callable[[bytes], Trace]
 
 
 def spans(document: bytes) -> list[tuple[int, int]]:
@@ -220,8 +188,6 @@ def test_damage_to_the_key_of_the_events_costs_no_event(parse: Parse, broken: by
     assert trace.origin.losses
 
 
-GOOD: dict[str, Any] = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5,
-                        "dur": 2, "args": {"stream": 7, "correlation": 9}}  # fmt: skip
 UNUSABLE: list[tuple[str, Any]] = [
     ("ts", None), ("ts", "soon"), ("ts", True), ("ts", []), ("ts", 1e300), ("ts", float("nan")),
     ("ts", 10**30), ("dur", None), ("dur", -1), ("dur", float("inf")), ("dur", {}), ("ph", None),
@@ -326,61 +292,6 @@ def test_what_unpacks_before_a_damaged_byte_is_kept(parse: Parse) -> None:
     assert trace.origin.unverified
 
 
-# ---------------------------------------------------------------- not a trace
-
-
-def _zip() -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        archive.writestr("trace.json", b"{}")
-    return made.getvalue()
-
-
-FOREIGN = {
-    "empty": b"", "a byte": b"{", "spaces": b" \n" * 100, "text": b"hello there\n" * 50,
-    "HTML": b"<!DOCTYPE html><html><script>var x = {\"a\": [1]}</script></html>",
-    "pickle": pickle.dumps({"segments": []}), "old pickle": pickle.dumps([1], protocol=2),
-    "zip": _zip(), "a number": b"17", "a string": b'"traceEvents"', "null": b"null",
-    "an object": b'{"a": 1, "b": [{"c": 2}, {"d": 3}]}', "events are null": b'{"traceEvents":null}',
-    "events are an object": b'{"traceEvents": {"ph": "X"}}', "zeros": b"\0" * 5000,
-    "noise": random.Random(3).randbytes(20_000), "gzip of text": gzip.compress(b"hello" * 99),
-    "gzip header": b"\x1f\x8b\x08", "zstd header": b"\x28\xb5\x2f\xfd", "lines": b'{"a":1}\n' * 500,
-    "notebook": b'{"cells": [{"cell_type": "code", "source": ["x"]}], "nbformat": 4}',
-    "bzip2": b"BZh91AY&SY", "ELF": b"\x7fELF\x02\x01\x01",
-    "UTF-16": '{"traceEvents": []}'.encode("utf-16"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", list(FOREIGN))
-def test_a_file_that_is_no_trace_is_refused_in_one_sentence(parse: Parse, what: str) -> None:
-    with pytest.raises(RidgelineError) as refused:
-        parse(FOREIGN[what])
-    message = refused.value.message
-    assert "\n" not in message
-    assert len(message.split(": ", 1)[1]) > 10
-
-
-@pytest.mark.parametrize("place", ["", "missing.json", "a\0b"])
-def test_what_is_no_file_is_refused_in_one_sentence(tmp_path: Path, place: str) -> None:
-    with pytest.raises(RidgelineError):
-        reader.parse(tmp_path / place)
-
-
-def test_a_file_that_may_not_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the error itself: the tests may run as root, who may read everything."""
-    path = tmp_path / "closed.json"
-    path.write_text("{}")
-
-    def closed(*_: Any) -> Any:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", closed)
-    with pytest.raises(RidgelineError, match="Permission denied"):
-        reader.parse(path)
-
-
 # ---------------------------------------------------------------- anything at all
 
 
@@ -418,118 +329,3 @@ def test_random_damage_is_read_alike_by_both_decoders_and_raises_nothing(
             read += 1
     assert read + refused == 300
     assert read > 200
-
-
-# ---------------------------------------------------------------- bombs
-
-CHILD = """
-    import resource, sys, time
-    from pathlib import Path
-    import zstandard
-    from ridgeline.errors import RidgelineError
-    from ridgeline.trace.reading import compiled, reader
-    from ridgeline.trace.reading.portable import Portable
-    if sys.argv[1] == "Portable" or compiled.library() is None:
-        reader._decoder = lambda path: Portable()
-    def peak():  # of this process alone; getrusage tells the parent's too
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM"))
-    before = peak()
-    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-    for path in sys.argv[2:]:
-        began = time.process_time()
-        try:
-            trace = reader.parse(Path(path))
-            lost = sum(loss.count for loss in trace.origin.losses if loss.lost)
-            told = f"read {trace.origin.events} {lost}"
-        except RidgelineError as error:
-            told = "refused"
-        print(f"{told}|{time.process_time() - began:.2f}|{peak() - before}")
-"""
-
-
-def _bomb_gzip(path: Path) -> None:
-    """600 MB of spaces inside the events, 1000 to 1."""
-    path.write_bytes(gzip.compress(b'{"traceEvents": [') + gzip.compress(b" " * (10 << 20)) * 60)
-
-
-def _bomb_zstd(path: Path) -> None:
-    pack = zstandard.ZstdCompressor().compress
-    path.write_bytes(pack(b'{"traceEvents": [') + pack(b"\0" * (10 << 20)) * 60)
-
-
-def _with(middle: bytes, count: int = 1) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        event = json.dumps(GOOD).encode()
-        with path.open("wb") as file:
-            file.write(b'{"traceEvents": [' + event + b",")
-            for _ in range(count):
-                file.write(middle)
-            file.write(b"," + event + b'], "traceName": "x"}')
-
-    return write
-
-
-def _long(head: bytes, unit: bytes, count: int, tail: bytes) -> Callable[[Path], None]:
-    return _with(head + unit * count + tail)
-
-
-BOMBS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "gzip 1000 to 1": (_bomb_gzip, "refused"),
-    "zstd 20000 to 1": (_bomb_zstd, "refused"),
-    "a million deep": (_long(b'{"ph":"X","args":', b"[", 10**6, b"]" * 10**6 + b"}"), "read 2 1"),
-    "a million objects deep": (_long(b"", b'{"a":', 10**6, b"1" + b"}" * 10**6), "read 2 1"),
-    "a string of 34 MB": (_long(b'{"ph":"X","name":"', b"x", 34 << 20, b'"}'), "read 2 1"),
-    "a name of 20 MB": (
-        _long(b'{"ph":"X","ts":1,"dur":1,"pid":1,"tid":1,"name":"', b"x", 20 << 20, b'"}'),
-        "read 3 0",
-    ),
-    "300,000 keys": (_long(b'{"ph":"X",', b'"k":1,', 300_000, b'"ts":1,"dur":-1}'), "read 2 1"),
-    "an integer of 5 MB": (
-        _long(b'{"ph":"X","dur":1,"pid":1,"tid":1,"name":"n","ts":', b"9", 5 << 20, b"}"),
-        "read 2 1",
-    ),
-    "1500 integers of 4000 digits": (
-        _long(b'{"ph":"X","dur":1,"ts":1,"args":{"x":[', b"9" * 4000 + b",", 1500, b"1]}}"),
-        "read 3 0",
-    ),
-    "100,000 keys of metadata": (
-        lambda path: _metadata(path, b"".join(b'"k%d":1,' % i for i in range(100_000))),
-        "read 1 0",
-    ),
-    "metadata of 34 MB": (
-        lambda path: _metadata(path, b'"a":"' + b"x" * (34 << 20) + b'",'), "read 1 0",
-    ),
-    "brackets without end": (
-        lambda path: _metadata(path, b'"a":' + b'[{"' * (1 << 16) + b","), "read 1 0",
-    ),
-    "60,000 starts of an event": (_long(b"", b'{"ph":"X",', 60_000, b"1"), "read 2"),
-    "unclosed strings": (_long(b'{"ph":"X', b'\\"{"ph":', 60_000, b"1"), "read 2"),
-}  # fmt: skip
-
-
-def _metadata(path: Path, before: bytes) -> None:
-    path.write_bytes(b"{" + before + b'"traceEvents": [' + json.dumps(GOOD).encode() + b"]}")
-
-
-@pytest.mark.parametrize("decoder", ["Compiled", "Portable"])
-def test_bombs_are_bounded_in_time_and_memory(tmp_path: Path, decoder: str) -> None:
-    """One after the other in a child that may not have more than 2 GB."""
-    paths = []
-    for index, (write, _) in enumerate(BOMBS.values()):
-        paths.append(tmp_path / f"bomb{index}.json")
-        write(paths[-1])
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CHILD), decoder, *map(str, paths)],
-        capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    for path in paths:
-        path.unlink()
-    assert child.returncode == 0, child.stderr[-2000:]
-    results = dict(zip(BOMBS, child.stdout.splitlines(), strict=True))
-    print(results)
-    for bomb, line in results.items():
-        told, seconds, megabytes = line.split("|")
-        assert told.startswith(BOMBS[bomb][1]), (bomb, line)
-        assert float(seconds) < 10, (bomb, line)  # of processor time: machines are shared
-        assert int(megabytes) < 512, (bomb, line)
