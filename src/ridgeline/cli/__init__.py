@@ -18,6 +18,7 @@ COMMANDS = {
     "model": "What a model costs: FLOPs, bytes, memory, latency, place on the roofline.",
     "compare": "Is it really faster, and does it still compute the same? With an A/A control.",
     "trace": "Where a trace's time went, why the device idled, who was late.",
+    "run": "Profile a program as it is: what limits it, where each step goes.",
     "selftest": "How often this tool would lie on this machine.",
 }
 

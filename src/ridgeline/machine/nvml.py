@@ -12,12 +12,21 @@ from typing import Any
 from msgspec import Struct
 
 # Bits of the clocks event (formerly throttle) reasons.
+CLOCK_SETTING = 0x02
 SW_POWER_CAP = 0x04
 HW_SLOWDOWN = 0x08
 SYNC_BOOST = 0x10
 SW_THERMAL = 0x20
 HW_THERMAL = 0x40
 HW_POWER_BRAKE = 0x80
+
+_WORDS = (
+    (SW_POWER_CAP, "power cap"),
+    (SW_THERMAL | HW_THERMAL, "thermal"),
+    (HW_POWER_BRAKE, "power brake"),
+    (SYNC_BOOST, "sync boost"),
+    (CLOCK_SETTING, "clocks set by hand"),
+)
 
 
 class Address(Struct, frozen=True):
@@ -60,70 +69,88 @@ def session() -> Iterator[Any | None]:
     try:
         yield pynvml
     finally:
-        _ask(pynvml, "nvmlShutdown")
+        ask(pynvml, "nvmlShutdown")
 
 
 def driver(library: Any) -> str:
-    return _string(_ask(library, "nvmlSystemGetDriverVersion"))
+    return string(ask(library, "nvmlSystemGetDriverVersion"))
 
 
 def find(library: Any, address: Address) -> Any | None:
     """The NVML handle of a torch device, or None rather than the wrong device."""
     if address.uuid:
-        handle = _ask(library, "nvmlDeviceGetHandleByUUID", f"GPU-{address.uuid}")
+        handle = ask(library, "nvmlDeviceGetHandleByUUID", f"GPU-{address.uuid}")
         if handle is not None:
             return handle
     if address.pci:
-        handle = _ask(library, "nvmlDeviceGetHandleByPciBusId", address.pci)
+        handle = ask(library, "nvmlDeviceGetHandleByPciBusId", address.pci)
         if handle is not None:
             return handle
     # With one device in the machine there is nothing to confuse, if the name agrees too.
-    if _ask(library, "nvmlDeviceGetCount") == 1:
-        handle = _ask(library, "nvmlDeviceGetHandleByIndex", 0)
-        if handle is not None and _string(_ask(library, "nvmlDeviceGetName", handle)) == (
+    if ask(library, "nvmlDeviceGetCount") == 1:
+        handle = ask(library, "nvmlDeviceGetHandleByIndex", 0)
+        if handle is not None and string(ask(library, "nvmlDeviceGetName", handle)) == (
             address.name
         ):
             return handle
     return None
 
 
-def reading(library: Any, handle: Any) -> Reading | None:
+def reasons(library: Any, handle: Any) -> int | None:
+    """Why the clocks are not at their highest, as bits."""
     # Renamed in driver 535; older libraries know only the first name.
-    reasons = _ask(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    if reasons is None:
-        reasons = _ask(library, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if reasons is None:
+    bits = ask(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    if bits is None:
+        bits = ask(library, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    return None if bits is None else int(bits)
+
+
+def reason_words(bits: int) -> tuple[str, ...]:
+    """The same in words; an idle device is not held down."""
+    words = tuple(word for mask, word in _WORDS if bits & mask)
+    # The general slowdown bit accompanies the specific ones; alone it is news.
+    if bits & HW_SLOWDOWN and not bits & (HW_THERMAL | HW_POWER_BRAKE):
+        words += ("hardware slowdown",)
+    return words
+
+
+def reading(library: Any, handle: Any) -> Reading | None:
+    bits = reasons(library, handle)
+    if bits is None:
         return None
     return Reading(
-        reasons=int(reasons),
-        sm_mhz=_ask(library, "nvmlDeviceGetClockInfo", handle, library.NVML_CLOCK_SM) or 0,
-        sm_max_mhz=_ask(library, "nvmlDeviceGetMaxClockInfo", handle, library.NVML_CLOCK_SM) or 0,
-        power_w=(_ask(library, "nvmlDeviceGetPowerUsage", handle) or 0) / 1000,
-        power_limit_w=(_ask(library, "nvmlDeviceGetEnforcedPowerLimit", handle) or 0) / 1000,
-        temperature_c=_ask(
-            library, "nvmlDeviceGetTemperature", handle, library.NVML_TEMPERATURE_GPU
-        )
+        reasons=bits,
+        sm_mhz=ask(library, "nvmlDeviceGetClockInfo", handle, library.NVML_CLOCK_SM) or 0,
+        sm_max_mhz=ask(library, "nvmlDeviceGetMaxClockInfo", handle, library.NVML_CLOCK_SM) or 0,
+        power_w=(ask(library, "nvmlDeviceGetPowerUsage", handle) or 0) / 1000,
+        power_limit_w=(ask(library, "nvmlDeviceGetEnforcedPowerLimit", handle) or 0) / 1000,
+        temperature_c=ask(library, "nvmlDeviceGetTemperature", handle, library.NVML_TEMPERATURE_GPU)
         or 0,
     )
 
 
+def process_ids(library: Any, handle: Any) -> tuple[int, ...]:
+    """Processes with a context on the device, by ids that may be another namespace's."""
+    listed = ask(library, "nvmlDeviceGetComputeRunningProcesses", handle) or []
+    return tuple(int(process.pid) for process in listed)
+
+
 def tenants(library: Any, handle: Any) -> Tenants:
-    processes = _ask(library, "nvmlDeviceGetComputeRunningProcesses", handle) or []
-    memory = _ask(library, "nvmlDeviceGetMemoryInfo", handle)
-    rates = _ask(library, "nvmlDeviceGetUtilizationRates", handle)
+    memory = ask(library, "nvmlDeviceGetMemoryInfo", handle)
+    rates = ask(library, "nvmlDeviceGetUtilizationRates", handle)
     return Tenants(
-        pids=tuple(int(p.pid) for p in processes),
+        pids=process_ids(library, handle),
         used_bytes=int(memory.used) if memory else 0,
         utilisation_percent=int(rates.gpu) if rates else 0,
     )
 
 
-def _ask(library: Any, name: str, *arguments: Any) -> Any | None:
+def ask(library: Any, name: str, *arguments: Any) -> Any | None:
     try:
         return getattr(library, name)(*arguments)
     except Exception:  # NVMLError's children, and symbols missing from an old library
         return None
 
 
-def _string(value: Any) -> str:
+def string(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value or "")

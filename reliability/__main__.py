@@ -1,0 +1,47 @@
+"""Runs the rows asked for and prints a line each; exit code 1 where one failed or did not run."""
+
+import argparse
+import importlib
+import sys
+
+from reliability.row import Asked, Row
+
+ROWS = {
+    1: "transparency",
+    2: "transparency",
+    3: "faults",
+    4: "kills",
+    5: "workers",
+    16: "secrets",
+    17: "network",
+    18: "limits",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="reliability", description=__doc__)
+    parser.add_argument("--row", type=int, action="append", choices=sorted(ROWS), default=[])
+    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name holds this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true", help="plain against plain")
+    parser.add_argument("--keep", action="store_true", help="leave the folders of failed cases")
+    given = parser.parse_args()
+    asked = Asked(given.jobs, given.only, given.seed, given.plain, given.keep)
+    modules = dict.fromkeys(ROWS[number] for number in given.row or sorted(ROWS))
+    rows: list[Row] = []
+    for name in modules:
+        rows += importlib.import_module(f"reliability.rows.{name}").run(asked)
+    print()
+    for row in rows:
+        print(row.line(asked))
+        for note in row.notes:
+            print(f"          {note}")
+    for row in rows:
+        for failure in row.failures:
+            print(f"row {row.number}: {failure}")
+    return 0 if rows and all(row.good(asked) for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One row of the proof a file: `run(asked) -> list[Row]`."""

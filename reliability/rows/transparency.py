@@ -1,0 +1,65 @@
+"""Rows 1 and 2: the script cannot tell, and its results are the same to the bit."""
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from reliability.arms import Done, run_arm
+from reliability.case import Case, read_all
+from reliability.row import Asked, Row, each
+from reliability.same import differences
+
+
+def run(asked: Asked) -> list[Row]:
+    base = Path(tempfile.mkdtemp(prefix="reliability-"))
+    row = Row(1, "the script cannot tell", least=240)
+    results = Row(2, "same results, to the bit", least=80)
+    seen: Counter[str] = Counter()
+
+    def do(case: Case) -> list[str]:
+        folder = base / case.name
+        plain = run_arm(case, "plain", folder)
+        found: list[str] = []
+        for arm in arms_of(case, asked):
+            ours = run_arm(case, arm, folder)
+            quiet = arm in ("light", "plain")
+            unlike = differences(plain, ours, quiet=quiet, merged=case.streams == "merged")
+            found += [f"[{arm}] {one}" for one in unlike]
+            count(seen, case, arm, ours)
+            row.done += 1
+            if case.proves_results:
+                results.done += 1
+                results.failures += [f"{case.name} [{arm}]: {one}" for one in unlike]
+        row.done -= 1  # `each` counts the case itself
+        if not (found and asked.keep):
+            shutil.rmtree(folder, ignore_errors=True)
+        return found
+
+    each(row, read_all(), do, asked, lambda case: case.name)
+    if not asked.keep:
+        shutil.rmtree(base, ignore_errors=True)
+    row.notes += [f"{what}: {times}" for what, times in sorted(seen.items())]
+    results.seconds = row.seconds
+    if not seen["torch programs with a traced window"] and not asked.only and not asked.plain:
+        row.failures.append("no program got a traced window: nothing was proven of it")
+    return [row, results]
+
+
+def arms_of(case: Case, asked: Asked) -> tuple[str, ...]:
+    if asked.plain:
+        return ("plain",)
+    return ("light", "traced")
+
+
+def count(seen: Counter[str], case: Case, arm: str, ours: Done) -> None:
+    if arm == "plain":
+        return
+    kind = "torch" if case.torch else "plain"
+    seen[f"{kind} programs, {arm}"] += 1
+    if ours.run_dirs == 0:
+        seen[f"{kind} programs that left no run: {case.name}"] += 1
+    if case.torch and arm == "traced" and "traced" in ours.windows:
+        seen["torch programs with a traced window"] += 1
+    if case.torch and arm == "light" and ours.steps:
+        seen["torch programs with steps seen"] += 1

@@ -1,0 +1,70 @@
+"""Whether a program did the same under us: its end, stdout and stderr to the byte, its files."""
+
+from reliability.arms import Done
+from reliability.outcome import Outcome
+
+SHOWN = 400
+
+
+def differences(plain: Done, ours: Done, *, quiet: bool, merged: bool = False) -> list[str]:
+    """A sentence for each thing that is not alike; none: the program could not tell."""
+    found = endings(plain.outcome, ours.outcome)
+    if not merged and plain.outcome.out != ours.outcome.out:
+        found.append(f"stdout: {first_difference(plain.outcome.out, ours.outcome.out)}")
+    mine, theirs = (
+        (plain.outcome.out, ours.outcome.out) if merged else (plain.outcome.err, ours.outcome.err)
+    )
+    if quiet and mine != theirs:
+        found.append(f"stderr, quiet: {first_difference(mine, theirs)}")
+    elif not quiet and not only_a_block_more(mine, theirs):
+        found.append(f"stderr beside our block: {first_difference(mine, theirs)}")
+    if plain.files != ours.files:
+        found.append(f"files: {sorted(set(plain.files.items()) ^ set(ours.files.items()))}")
+    if ours.problems:
+        found.append(f"faults of ours: {ours.problems}")
+    return found
+
+
+def endings(plain: Outcome, ours: Outcome) -> list[str]:
+    found = []
+    if ours.hung or plain.hung:
+        found.append(f"hung: plain {plain.hung}, ours {ours.hung}")
+    if plain.code != ours.code:
+        found.append(f"exit: {plain.code} → {ours.code}")
+    return found
+
+
+def only_a_block_more(plain: bytes, ours: bytes) -> bool:
+    """ours == plain with one run of whole lines of ours put in, and nothing else."""
+    return taken_out(plain, ours) is not None
+
+
+def taken_out(plain: bytes, ours: bytes) -> bytes | None:
+    """What was put in at one place, or None where that is not all that happened."""
+    if plain == ours:
+        return b""
+    ahead = common(plain, ours)
+    behind = common(plain[::-1], ours[::-1])
+    more = len(ours) - len(plain)
+    if more < 0 or ahead + behind < len(plain):
+        return None
+    at = len(plain) - min(behind, len(plain))
+    block = ours[at : at + more]
+    return block if b"ridgeline" in block else None
+
+
+def common(one: bytes, other: bytes) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # halving: streams of a megabyte are compared
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def first_difference(plain: bytes, ours: bytes) -> str:
+    at = common(plain, ours)
+    begin = max(0, at - 60)
+    return f"from byte {at}: {plain[begin : at + SHOWN]!r} → {ours[begin : at + SHOWN]!r}"

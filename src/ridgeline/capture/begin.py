@@ -1,0 +1,23 @@
+"""The program has imported torch: a session begins, and the seams go on."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ridgeline.capture import live, marks
+from ridgeline.capture.seams import Seams
+from ridgeline.capture.session import Session
+from ridgeline.records.run import Settings
+from ridgeline.records.run_directory import RunDirectory
+
+
+def begin(torch: Any, directory: str, settings: Settings | None = None) -> Session:
+    path = Path(directory)
+    rank = int(os.environ.get("RANK", "0") or 0)
+    world = int(os.environ.get("WORLD_SIZE", "1") or 1)
+    asked = settings or RunDirectory(path).run().settings
+    session = Session(torch, path, asked, rank, world)
+    Seams(torch, session).put_on()
+    os.register_at_fork(after_in_child=session.forked)
+    live.session = marks.listener = session
+    return session

@@ -1,0 +1,39 @@
+"""The program's last moment: say how it ended, and wait until the watcher has had its word."""
+
+import sys
+from pathlib import Path
+from time import perf_counter_ns
+
+import msgspec
+
+from ridgeline.capture import live
+from ridgeline.capture.lock import wait_for
+from ridgeline.records.run import Capture, Status
+from ridgeline.records.run_directory import RunDirectory
+
+PATIENCE_S = 120.0
+"""A trace of a large model takes the watcher half a minute to read."""
+
+
+def farewell(directory: str, rank: str) -> None:
+    run = RunDirectory(Path(directory))
+    ended, why = ending()
+    if live.session is not None:
+        live.session.farewell(ended, why)
+    else:
+        capture = Capture(
+            rank=int(rank), torch_imported=False, ended=ended, why=why, ended_ns=perf_counter_ns()
+        )
+        run.write_whole(run.capture_file(int(rank)).name, msgspec.json.encode(capture))
+    wait_for(run.lock_file(int(rank)), PATIENCE_S)
+
+
+def ending() -> tuple[Status, str]:
+    """From what Python itself keeps of an exception nobody caught; sys.exit leaves nothing."""
+    kind = getattr(sys, "last_type", None)
+    if kind is None:
+        return "finished", ""
+    if issubclass(kind, KeyboardInterrupt):
+        return "interrupted", ""
+    said = str(getattr(sys, "last_value", "")).strip().splitlines()
+    return "raised", f"{kind.__name__}: {said[0][:200]}" if said else kind.__name__

@@ -1,0 +1,46 @@
+"""The loss of each step, without making the program wait for it.
+
+On a CPU it is read at once. On a device it is copied to pinned memory on the program's own stream,
+and read when the step's events have passed.
+"""
+
+import math
+from typing import Any
+
+_SLOTS = 512
+
+
+class Losses:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._slots: Any = None
+        self._next = 0
+
+    def note(self, tensors: Any) -> Any:
+        """A ticket for `read`; None where there is no single number."""
+        first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
+        torch = self._torch
+        if type(first) is not torch.Tensor or first.numel() != 1:
+            return None
+        loss = first.detach()
+        if loss.device.type == "cpu":
+            return float(loss) if not loss.is_complex() else None
+        if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return None
+        if self._slots is None:
+            self._slots = torch.zeros(_SLOTS, dtype=torch.float32, pin_memory=True)
+        slot = self._next % _SLOTS
+        self._next += 1
+        self._slots[slot].copy_(loss.reshape(()), non_blocking=True)
+        return (slot, self._next)
+
+    def read(self, ticket: Any) -> float | None:
+        """Call when the device is past the step."""
+        if ticket is None:
+            return None
+        if isinstance(ticket, tuple):
+            slot, number = ticket
+            if self._next - number >= _SLOTS:
+                return None  # overwritten since
+            ticket = float(self._slots[slot])
+        return ticket if math.isfinite(ticket) else None

@@ -1,0 +1,45 @@
+"""The user's own line behind a call: the innermost frame that is in no library."""
+
+import os
+import sys
+import sysconfig
+from types import FrameType
+
+_LIBRARIES = tuple(
+    {
+        os.path.realpath(path) + os.sep
+        for key in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_path(key))
+    }
+)
+_OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir)) + os.sep
+_PACKAGED = ("site-packages", "dist-packages")
+_known: dict[str, bool] = {}
+
+
+def own(file: str) -> bool:
+    """Whether a file is the user's: in no library, and not ours."""
+    found = _known.get(file)
+    if found is None:
+        path = os.path.realpath(file)
+        library = path.startswith((*_LIBRARIES, _OURS))
+        packaged = (
+            f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+        )
+        found = not (
+            library or packaged or (file.startswith("<") and not file.startswith("<ipython"))
+        )
+        if len(_known) < 10_000:
+            _known[file] = found
+    return found
+
+
+def here() -> str:
+    """file:line, or "" where no frame is the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if own(file):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,157 @@
+"""What a run keeps beside its steps: the trace, the memory history, and what the program is.
+
+Turned by the windows, at the end of a step; each turn is a pause of ours, and the step it falls
+into is named "disturbed".
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from ridgeline.capture import compiling, flags
+from ridgeline.capture.journal import Journal
+from ridgeline.capture.memory_history import MemoryHistory, Where
+from ridgeline.capture.tracing import Tracing
+from ridgeline.records.run import Capture, OutOfMemory, Settings, Status
+from ridgeline.records.step import StepMemory
+
+
+class Recording:
+    def __init__(
+        self, torch: Any, journal: Journal, settings: Settings, where: Where, world: int
+    ) -> None:
+        self._torch = torch
+        self._journal = journal
+        self._settings = settings
+        self._world = world
+        directory, rank = journal.directory, journal.rank
+        self._trace_target = directory.path / f"trace-rank{rank}.json"
+        self.tracing = Tracing(torch, self._trace_target, self.miss)
+        self.memory = MemoryHistory(torch, directory.memory_file(rank), where, self._ran_out)
+        self._trace_file = ""
+        self._memory_file = ""
+        self._out_of_memory: OutOfMemory | None = None
+        self._missing: list[str] = []
+        self._problems: list[str] = []
+        self._sampler: Any = None
+        self.autocast: set[str] = set()
+        self.scaler = False
+
+    def miss(self, sentence: str) -> None:
+        if sentence not in self._missing and len(self._missing) < 20:
+            self._missing.append(sentence)
+
+    def fault(self, where: str, error: BaseException) -> None:
+        sentence = f"{where}: {type(error).__name__}: {error}"[:300]
+        if sentence not in self._problems and len(self._problems) < 20:
+            self._problems.append(sentence)
+
+    def settled(self) -> None:
+        """The first timed step comes next."""
+        with self._guarded("memory history"):
+            written = self.memory.stop()
+            self._memory_file = written.name if written is not None else ""
+        if self._settings.python:
+            with self._guarded("sampling"):
+                self._sample()
+
+    def trace_begins(self, cuda: bool) -> bool:
+        with self._guarded("trace"):
+            return self.tracing.start(cuda)
+        return False
+
+    def trace_ends(self, keep: bool = True) -> None:
+        if not self.tracing.running:
+            return
+        with self._guarded("trace"):
+            written = self.tracing.stop(keep and not self._journal.broken)
+            self._trace_file = written.name if written is not None else ""
+
+    def close(self) -> None:
+        """No window is open any more."""
+        self.trace_ends(keep=False)
+        with self._guarded("memory history"):
+            self.memory.stop()
+        if self._sampler is not None:
+            with self._guarded("sampling"):
+                self._sampler.stop()
+            self._sampler = None
+
+    def device_memory(self, index: int | None) -> StepMemory | None:
+        if index is None or not self._torch.cuda.is_initialized():
+            return None
+        stats = self._torch.cuda.memory_stats(index)
+        return StepMemory(
+            allocated_bytes=int(stats.get("allocated_bytes.all.current", 0)),
+            peak_bytes=int(stats.get("allocated_bytes.all.peak", 0)),
+            reserved_bytes=int(stats.get("reserved_bytes.all.peak", 0)),
+            retries=int(stats.get("num_alloc_retries", 0)),
+        )
+
+    def capture(self, seen: dict[str, Any], cuda: int | None, ended: Status, why: str) -> Capture:
+        """Everything known, in one record."""
+        facts: dict[str, Any] = dict(seen)
+        with self._guarded("flags"):
+            facts["flags"] = flags.flags(self._torch, tuple(sorted(self.autocast)), self.scaler)
+        with self._guarded("device"):
+            facts["device"] = flags.device(self._torch, cuda)
+        with self._guarded("torch.compile"):
+            facts["compilations"] = compiling.compilations()
+            facts["graph_breaks"] = compiling.graph_breaks()
+        with self._guarded("distributed"):
+            facts["distributed"] = self._backend()
+        if self._journal.broken:
+            self.fault("the run", OSError(self._journal.broken))
+        return Capture(
+            rank=self._journal.rank,
+            world=self._world,
+            pid=os.getpid(),
+            trace_file=self._trace_file,
+            memory_file=self._memory_file,
+            out_of_memory=self._out_of_memory,
+            ended=ended,
+            why=why,
+            missing=tuple(self._missing),
+            problems=tuple(self._problems),
+            **facts,
+        )
+
+    def workers_sample(self, directory: Path) -> None:
+        from ridgeline.capture.sampling import workers
+
+        with self._guarded("sampling in workers"):
+            workers.install(directory)
+
+    def _sample(self) -> None:
+        from ridgeline.capture.sampling.sampler import Sampler
+
+        if self._sampler is None:
+            self._sampler = Sampler(self._journal.directory.path)
+            self._sampler.start()
+
+    def _backend(self) -> str:
+        distributed = self._torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return ""
+        return str(distributed.get_backend())
+
+    def _ran_out(self, what: OutOfMemory) -> None:
+        self._out_of_memory = what
+
+    def _guarded(self, where: str) -> "_Guarded":
+        return _Guarded(self, where)
+
+
+class _Guarded(contextlib.AbstractContextManager[None]):
+    """A fault of ours is written down, and goes no further."""
+
+    def __init__(self, recording: Recording, where: str) -> None:
+        self._recording = recording
+        self._where = where
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, Exception):
+            self._recording.fault(self._where, error)
+            return True
+        return False

@@ -1,0 +1,111 @@
+"""Where a run listens: six functions of torch's, and two hooks it offers.
+
+Each is put back only while it is still ours: a program that patches the same function later keeps
+its patch. In a program that compiled something the seams stay on with their gate closed, because
+taking off what Dynamo traced through makes it compile again.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+from ridgeline.capture.instrument import instrumented
+from ridgeline.capture.session import Session
+
+
+class Seams:
+    def __init__(self, torch: Any, session: Session) -> None:
+        self._torch = torch
+        self._session = session
+        self._put: list[tuple[Any, str, Any, Any]] = []
+        self._handles: list[Any] = []
+
+    def put_on(self) -> None:
+        torch, session = self._torch, self._session
+        loader = importlib.import_module("torch.utils.data.dataloader")
+        scaler = importlib.import_module("torch.amp.grad_scaler")
+        profiler = importlib.import_module("torch.autograd.profiler")
+        optimizer = importlib.import_module("torch.optim.optimizer")
+        self._around(
+            torch.nn.Module, "__call__", session.call_begins, session.call_ends,
+            ("self", "args", "kwargs"),
+        )  # fmt: skip
+        self._around(
+            loader._BaseDataLoaderIter, "__next__", session.input_begins, session.input_ends,
+            ("self",), session.input_seen,
+        )  # fmt: skip
+        self._around(
+            torch.autograd, "backward", session.backward_begins, session.backward_ends,
+            ("tensors",),
+        )  # fmt: skip
+        self._around(
+            scaler.GradScaler, "step", session.scaler_begins, session.scaler_ends,
+            ("self", "optimizer"),
+        )  # fmt: skip
+        self._around(
+            profiler.profile, "_prepare_trace", session.profiler_begins, _nothing, ("self",)
+        )
+        self._wrap_zero_grad(optimizer.Optimizer)
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(session.optimizer_begins),
+            optimizer.register_optimizer_step_post_hook(session.optimizer_ends),
+        ]
+        session.detach = self.take_off
+
+    def take_off(self, compiled: bool) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if compiled:
+            return
+        for owner, name, ours, theirs in reversed(self._put):
+            if owner.__dict__.get(name) is ours:
+                setattr(owner, name, theirs)
+
+    def _around(
+        self,
+        owner: Any,
+        name: str,
+        enter: Callable[..., Any],
+        leave: Callable[[Any], None],
+        passing: Sequence[str],
+        see: Callable[..., Any] | None = None,
+    ) -> None:
+        theirs = owner.__dict__[name]
+        if not isinstance(theirs, FunctionType):
+            raise TypeError(f"{name} is no plain function here")
+        ours = instrumented(
+            theirs,
+            self._torch.compiler.is_dynamo_compiling,
+            self._session.gate,
+            enter,
+            leave,
+            passing=passing,
+            see=see,
+        )
+        setattr(owner, name, ours)
+        self._put.append((owner, name, ours, theirs))
+
+    def _wrap_zero_grad(self, owner: Any) -> None:
+        """A decorated function, whose source is not all it does: wrapped as it is."""
+        theirs = owner.__dict__["zero_grad"]
+        session = self._session
+        gate, begins, ends = session.gate, session.zero_grad_begins, session.zero_grad_ends
+
+        @functools.wraps(theirs)
+        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if gate.closed:
+                return theirs(self, *args, **kwargs)
+            token = begins(self)
+            try:
+                return theirs(self, *args, **kwargs)
+            finally:
+                ends(token)
+
+        owner.zero_grad = zero_grad
+        self._put.append((owner, "zero_grad", zero_grad, theirs))
+
+
+def _nothing(token: Any) -> None:
+    pass

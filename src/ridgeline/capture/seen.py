@@ -1,0 +1,196 @@
+"""What the program is made of: outermost modules, optimizers, loaders, each noted when first met.
+
+User objects are known by `id()` alone: a module's `__hash__` or `__eq__` may read what is not there
+yet (a Lightning metric's does). They are not kept alive, and nothing is written on them.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from ridgeline.capture.places import here
+from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
+
+MOST = 64
+_WRAPPERS = ("_orig_mod", "module")
+_OPTIONS = ("foreach", "fused", "capturable", "differentiable", "lr")
+
+
+class Root(Struct):
+    """An outermost module."""
+
+    name: str
+    wrappers: tuple[str, ...]
+    parameters: int
+    parameter_bytes: int
+    dtypes: tuple[str, ...]
+    device: str
+    cuda_index: int | None
+    kind: type
+    calls: int = 0
+    evaluation_calls: int = 0
+    place: str = ""
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def loss(self) -> bool:
+        return not self.parameters
+
+
+class Roots:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._known: dict[int, Root] = {}
+
+    def of(self, module: Any) -> Root:
+        root = self._known.get(id(module))
+        if root is None or root.kind is not type(module):  # an id used again
+            root = self._meet(module)
+            if len(self._known) < MOST:
+                self._known[id(module)] = root
+        return root
+
+    def all(self) -> tuple[ModuleSeen, ...]:
+        return tuple(
+            ModuleSeen(
+                name=root.name,
+                wrappers=root.wrappers,
+                calls=root.calls,
+                evaluation_calls=root.evaluation_calls,
+                parameters=root.parameters,
+                parameter_bytes=root.parameter_bytes,
+                dtypes=root.dtypes,
+                device=root.device,
+                place=root.place,
+                loss=root.loss,
+                inputs=root.inputs,
+            )
+            for root in self._known.values()
+        )
+
+    def again(self) -> None:
+        """Counts begin again with the windows."""
+        for root in self._known.values():
+            root.calls = root.evaluation_calls = 0
+
+    def _meet(self, module: Any) -> Root:
+        wrappers = []
+        inner = module
+        for _ in range(8):
+            below = next(
+                (
+                    found
+                    for name in _WRAPPERS
+                    if _wraps(type(inner).__name__)
+                    and (found := inner.__dict__.get("_modules", {}).get(name)) is not None
+                ),
+                None,
+            )
+            if below is None:
+                break
+            wrappers.append(type(inner).__name__)
+            inner = below
+        parameters = list(inner.parameters())
+        first = parameters[0] if parameters else None
+        device = str(first.device) if first is not None else ""
+        return Root(
+            name=type(inner).__name__,
+            wrappers=tuple(wrappers),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+            device=device,
+            cuda_index=first.device.index if first is not None and first.is_cuda else None,
+            kind=type(module),
+            place=here(),
+        )
+
+    def describe(self, root: Root, args: Any, kwargs: Any) -> None:
+        tensors = [*args, *kwargs.values()]
+        root.inputs = tuple(
+            f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+            for t in tensors[:8]
+            if isinstance(t, self._torch.Tensor)
+        )
+
+
+class Optimizers:
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, str, dict[str, str]]] = {}
+        self._steps: dict[int, int] = {}
+
+    def stepped(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        if key not in self._known and len(self._known) < MOST:
+            self._known[key] = (type(optimizer).__name__, here(), _options(optimizer))
+        if key in self._known:
+            self._steps[key] = self._steps.get(key, 0) + 1
+
+    def all(self, anchor: int | None) -> tuple[OptimizerSeen, ...]:
+        return tuple(
+            OptimizerSeen(
+                name=name,
+                steps=self._steps.get(key, 0),
+                anchor=key == anchor,
+                place=place,
+                options=options,
+            )
+            for key, (name, place, options) in self._known.items()
+        )
+
+
+class Loaders:
+    def __init__(self) -> None:
+        self._known: dict[int, LoaderSeen] = {}
+        self._batches: dict[int, int] = {}
+
+    def handed_out(self, iterator: Any) -> None:
+        # One DataLoader makes an iterator an epoch; its dataset and sampler stay the same.
+        key = id(getattr(iterator, "_dataset", None)) ^ id(
+            getattr(iterator, "_index_sampler", None)
+        )
+        if key not in self._known and len(self._known) < MOST:
+            self._known[key] = _loader(iterator)
+        if key in self._known:
+            self._batches[key] = self._batches.get(key, 0) + 1
+
+    def all(self) -> tuple[LoaderSeen, ...]:
+        from msgspec.structs import replace
+
+        return tuple(
+            replace(loader, batches=self._batches.get(key, 0))
+            for key, loader in self._known.items()
+        )
+
+
+def _wraps(name: str) -> bool:
+    return name == "OptimizedModule" or "Parallel" in name or name.startswith("FSDP")
+
+
+def _options(optimizer: Any) -> dict[str, str]:
+    groups = getattr(optimizer, "param_groups", None)
+    first = groups[0] if isinstance(groups, list) and groups else {}
+    return {
+        name: str(first[name])[:40]
+        for name in _OPTIONS
+        if name in first and isinstance(first[name], bool | int | float | type(None))
+    }
+
+
+def _loader(iterator: Any) -> LoaderSeen:
+    sampler = getattr(iterator, "_index_sampler", None)
+    batch = getattr(sampler, "batch_size", None)
+    try:
+        length = len(sampler)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        length = None
+    return LoaderSeen(
+        dataset=type(getattr(iterator, "_dataset", None)).__name__,
+        workers=int(getattr(iterator, "_num_workers", 0) or 0),
+        batch_size=batch if isinstance(batch, int) else None,
+        pin_memory=bool(getattr(iterator, "_pin_memory", False)),
+        persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
+        prefetch_factor=getattr(iterator, "_prefetch_factor", None),
+        length=length,
+        place=here(),
+    )

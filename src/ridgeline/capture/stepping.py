@@ -1,0 +1,101 @@
+"""Where a step of the program ends, understood better as more of it is seen.
+
+Best of all the program says it. Else the anchor optimizer's step ends one; else, without an
+optimizer object, the training forward that follows a backward begins the next; else, without a
+backward, this is inference: a batch of the loader is a step, or a call of the first module where
+there is no loader. Each better understanding replaces the lesser one, and says what becomes of the
+steps counted so far.
+"""
+
+from enum import Enum
+from typing import Literal
+
+from ridgeline.capture.anchor import Anchor
+
+Mode = Literal["", "said", "optimizer", "backward", "call"]
+
+CALLS_WITHOUT_BACKWARD = 3
+"""Calls in training mode with gradients on and no backward: inference by somebody who forgot."""
+MOST_MERGED = 256
+
+
+class End(Enum):
+    """What becomes of the steps before this one."""
+
+    NO = "the step goes on"
+    PLAIN = "the step ends"
+    MERGE = "the step ends, and all before were parts of it"
+    DROP = "the step ends, and all before were none"
+
+
+class Stepping:
+    def __init__(self) -> None:
+        self.mode: Mode = ""
+        self.anchor = Anchor()
+        self.counted = 0
+        self._backwards = 0
+        self._calls = 0
+        self._unanswered = 0
+        self._loader = False
+        self._first_root: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        return self.mode in ("optimizer", "backward") or self._backwards > 0
+
+    def said(self) -> End:
+        if self.mode == "said":
+            return self._end(End.PLAIN)
+        before, self.mode = self.mode, "said"
+        return self._end(End.DROP if before == "call" else self._merge())
+
+    def optimizer_stepped(self, who: int) -> End:
+        ends, changed = self.anchor.stepped(who)
+        if self.mode == "said" or not ends:
+            return End.NO
+        before, self.mode = self.mode, "optimizer"
+        if before == "call":
+            return self._end(End.DROP)
+        if before == "backward" or changed:
+            return self._end(self._merge())
+        return self._end(End.PLAIN)
+
+    def backward_done(self) -> None:
+        self._backwards += 1
+        self._unanswered = 0
+
+    def training_forward_begins(self) -> End:
+        if self.mode in ("said", "optimizer") or not self._backwards:
+            return End.NO
+        self._backwards = 0
+        before, self.mode = self.mode, "backward"
+        return self._end(End.DROP if before == "call" else End.PLAIN)
+
+    def input_begins(self) -> End:
+        self._loader = True
+        if self.mode != "call" or not self._calls:
+            return End.NO
+        return self._end(End.PLAIN)
+
+    def call_done(self, root: int, training: bool) -> End:
+        if self.mode not in ("", "call") or self._backwards:
+            return End.NO
+        self._calls += 1
+        if training and self.mode == "":
+            self._unanswered += 1
+            if self._unanswered < CALLS_WITHOUT_BACKWARD:
+                return End.NO
+        self.mode = "call"
+        if self._loader:
+            return End.NO
+        if self._first_root is None:
+            self._first_root = root
+        return self._end(End.PLAIN) if root == self._first_root else End.NO
+
+    def _merge(self) -> End:
+        return End.MERGE if self.counted <= MOST_MERGED else End.PLAIN
+
+    def _end(self, how: End) -> End:
+        self._calls = 0
+        self.counted = 1 if how in (End.MERGE, End.DROP) else self.counted + 1
+        return how

@@ -1,0 +1,155 @@
+"""The traced window: torch.profiler around a few whole steps, exported under a temporary name.
+
+It keeps out of the way of a program that profiles itself: no window opens while another profiler
+runs, and one that is open is given up as soon as the program starts its own.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LEAST_FREE_BYTES = 512 * 1024 * 1024
+MOST_BYTES = 2 * 1024 * 1024 * 1024
+"""Of a trace as text. Three steps of a large model with stacks are 50 to 200 MB."""
+
+
+class Tracing:
+    """One traced window, from `start` to `stop`."""
+
+    def __init__(self, torch: Any, target: Path, fault: Callable[[str], None]) -> None:
+        self._torch = torch
+        self._target = target
+        self._fault = fault
+        self._profiler: Any = None
+        self._hook: Any = None
+        self._log_level = LogLevel(torch)
+        self.starting = False
+
+    @property
+    def running(self) -> bool:
+        return self._profiler is not None
+
+    def blocked(self) -> bool:
+        """Whether the program's own profiler is at work."""
+        return bool(self._torch.autograd._profiler_enabled())
+
+    def start(self, cuda: bool) -> bool:
+        profiler = self._torch.profiler
+        if shutil.disk_usage(self._target.parent).free < LEAST_FREE_BYTES:
+            self._fault("no trace: less than 512 MB are free on the disk")
+            return False
+        activities = [profiler.ProfilerActivity.CPU]
+        if cuda:
+            activities.append(profiler.ProfilerActivity.CUDA)
+        # The program's own sys.setprofile (cProfile) and stacks cannot both be had.
+        stacks = sys.getprofile() is None
+        # With memory the allocator warns, on the program's stderr, of each thousandth block that
+        # is older than the trace: only where it can be told not to.
+        memory = self._log_level.raised()
+        self.starting = True
+        try:
+            made = profiler.profile(
+                activities=activities,
+                schedule=lambda step: profiler.ProfilerAction.RECORD,
+                record_shapes=True,
+                profile_memory=memory,
+                with_stack=stacks,
+            )
+            with _quiet():
+                made.start()
+        except BaseException:
+            self._log_level.back()
+            raise
+        finally:
+            self.starting = False
+        self._profiler = made
+        self._hook = sys.getprofile()
+        if not stacks:
+            self._fault("the trace has no stacks: the program uses sys.setprofile or cProfile")
+        return True
+
+    def step(self) -> None:
+        self._profiler.step()
+
+    def stop(self, keep: bool) -> Path | None:
+        """Ends the window; the trace's file, or None where there is none."""
+        made, self._profiler = self._profiler, None
+        theirs = sys.getprofile()
+        try:
+            with _quiet():
+                made.stop()
+        finally:
+            self._log_level.back()
+        if theirs is not None and theirs is not self._hook:
+            _give_back(theirs)
+        if not keep:
+            return None
+        partial = self._target.parent / f".{self._target.name}.part"
+        try:
+            with _quiet():
+                made.export_chrome_trace(str(partial))
+            if partial.stat().st_size > MOST_BYTES:
+                self._fault("the trace was larger than 2 GB and was not kept: --trace-steps 1")
+                return None
+            os.replace(partial, self._target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return self._target
+
+
+class LogLevel:
+    """The level of torch's C++ log: errors only while the trace runs."""
+
+    _WARNING, _ERROR = 1, 2
+
+    def __init__(self, torch: Any) -> None:
+        self._library = Path(torch.__file__).parent / "lib" / "libc10.so"
+        self._flag: Any = None
+
+    def raised(self) -> bool:
+        import ctypes
+
+        try:
+            flag = ctypes.c_int.in_dll(ctypes.CDLL(str(self._library)), "FLAGS_caffe2_log_level")
+        except (OSError, ValueError):
+            return False
+        if flag.value == self._WARNING:
+            flag.value = self._ERROR
+            self._flag = flag
+        return True
+
+    def back(self) -> None:
+        if self._flag is not None:
+            self._flag.value = self._WARNING
+            self._flag = None
+
+
+def _give_back(hook: Any) -> None:
+    """The program set its own profile function meanwhile, and stopping ours took it away."""
+    enable = getattr(hook, "enable", None)
+    if callable(enable):
+        enable()  # cProfile's object
+    else:
+        sys.setprofile(hook)
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Kineto writes its own words to the program's stderr. They are held back, not its."""
+    try:
+        kept = os.dup(2)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+    except OSError:
+        yield
+        return
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)

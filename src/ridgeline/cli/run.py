@@ -1,0 +1,111 @@
+"""`ridgeline run`: becomes the program, and leaves a watcher beside it."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from ridgeline.cli.target import Given, TargetCommand, target_of
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.records.run import Settings
+
+_ENDINGS = (".json", ".md")
+
+
+@click.command(cls=TargetCommand, name="run")
+@click.option("--steps", type=click.IntRange(1), default=40, show_default=True,
+              help="Steps to time, besides warm-up.")  # fmt: skip
+@click.option("--trace-steps", type=click.IntRange(0), default=3, show_default=True,
+              help="Steps to trace; 0: no trace.")  # fmt: skip
+@click.option("--stop-after", type=click.IntRange(1), default=None, metavar="N",
+              help="End the program after N steps, with exit code 0.")  # fmt: skip
+@click.option("--full", is_flag=True, help="Time every step to the program's end.")
+@click.option("--python", is_flag=True,
+              help="Also sample where Python spends its time, DataLoader workers included.")  # fmt: skip
+@click.option("--price", type=click.FloatRange(0), default=None, metavar="PER_HOUR",
+              help="What the machine costs an hour: gives the cost of a million samples.")  # fmt: skip
+@click.option("--carbon", type=click.FloatRange(0), default=None, metavar="G_PER_KWH",
+              help="Grams of CO₂ a kWh: gives the emissions of a million samples.")  # fmt: skip
+@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=None,
+              help="Where runs are kept.  [default: .ridgeline/runs]")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=None,
+              help="Write the summary to a file: .json or .md.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end; the run is kept.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    steps: int,
+    trace_steps: int,
+    stop_after: int | None,
+    full: bool,
+    python: bool,
+    price: float | None,
+    carbon: float | None,
+    runs_dir: Path | None,
+    output: Path | None,
+    quiet: bool,
+) -> None:
+    """Run a program as it is, and say what holds it back.
+
+    Put it in front of the command you already use. The program sees the same arguments, streams,
+    signals and random numbers, and its exit code is yours; Ridgeline's words go to stderr when it
+    has ended. Everything that was recorded is in a directory under .ridgeline/runs.
+
+    \b
+    Examples:
+      ridgeline run train.py --epochs 1
+      ridgeline run --stop-after 200 -o result.json train.py --epochs 1
+      ridgeline run -m mypackage.train --lr 3e-4
+      ridgeline run --python train.py                # slow Python by line, workers too
+      torchrun --nproc-per-node 8 -m ridgeline run train.py
+    """
+    given = target_of(ctx)
+    if given is None:
+        raise UsageError(
+            "there is no program to run",
+            "e.g. ridgeline run train.py --epochs 1, or ridgeline run -m package.train",
+        )
+    _check(given, output)
+    settings = Settings(
+        steps=steps,
+        trace_steps=trace_steps,
+        stop_after=stop_after or 0,
+        full=full,
+        python=python,
+        price_per_hour=price,
+        carbon_g_per_kwh=carbon,
+        output=str(output.absolute()) if output else "",
+        quiet=quiet,
+    )
+    _run(given, settings, runs_dir)
+
+
+def _check(given: Given, output: Path | None) -> None:
+    from ridgeline.cli.output import check_output
+
+    check_output(output, _ENDINGS)
+    if given.kind == "script" and given.name != "-" and not os.path.exists(given.name):
+        hint = "what follows the script is for the script: options of ridgeline come before it"
+        raise UsageError(
+            f"there is no file {given.name}", hint if given.name.startswith("-") else ""
+        )
+
+
+def _run(given: Given, settings: Settings, runs_dir: Path | None) -> None:
+    from ridgeline.capture.launch import become
+    from ridgeline.capture.launch import command as as_typed
+    from ridgeline.capture.launch import environment as with_us
+    from ridgeline.cli.new_run import new_run
+    from ridgeline.cli.watcher import start_watcher
+
+    words = as_typed(given.kind, given.name, given.arguments)
+    try:
+        directory, rank = new_run(given, settings, runs_dir)
+        start_watcher(directory, rank)
+    except (OSError, RidgelineError) as error:
+        said = error.message if isinstance(error, RidgelineError) else error.strerror or error
+        print(f"ridgeline: not recorded, the program runs alone: {said}", file=sys.stderr)
+        become(words)
+    else:
+        become(words, with_us(directory.path, rank))

@@ -1,0 +1,151 @@
+"""The watcher's life: forked beside the program, it samples, and has the last word.
+
+Forked twice, into a session of its own: the program, which this process becomes, has no child it
+did not make, and what is sent to its group does not reach the watcher.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from ridgeline.capture.lock import Lock
+from ridgeline.errors import RidgelineError
+from ridgeline.records.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from ridgeline.capture.watching import Ending
+    from ridgeline.records.run_summary import RunSummary
+
+RANKS_PATIENCE_S = 10.0
+"""How long rank 0's watcher waits for the last words of the others."""
+
+
+def start_watcher(directory: RunDirectory, rank: int) -> None:
+    """Returns in the process that will be the program; the lock is held from now on."""
+    lock = Lock(directory.lock_file(rank))
+    lock.take()
+    pid = os.getpid()
+    first = os.fork()
+    if first:
+        os.waitpid(first, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _live(directory, rank, pid, lock)
+    except BaseException as error:  # nobody is left to tell but the person at the terminal
+        _say(f"ridgeline: the run could not be concluded: {type(error).__name__}: {error}")
+    finally:
+        os._exit(0)
+
+
+def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
+    from ridgeline.capture.watched import Watched
+    from ridgeline.capture.watching import deafen, watch
+    from ridgeline.records.run_process import started
+
+    deafen()
+    _keep_stderr_only()
+    program = Watched(pid, started(pid) or None)
+    ending = watch(directory, rank, pid, program=program)
+    speaks = int(os.environ.get("LOCAL_RANK", "0") or 0) == 0
+    if speaks:
+        _await_ranks(directory)
+        conclude_and_say(directory, ending)
+    lock.release()
+    if speaks and ending.kind == "goodbye" and program.gone(5.0):
+        _note_exit(directory, program.exit_code())
+
+
+def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
+    """Everything that is done once a run is over."""
+    from ridgeline.capture.packing import pack
+    from ridgeline.diagnose.conclusion import conclude
+
+    pack(directory)
+    run = directory.run()
+    summary = conclude(directory)
+    if ending.problem:
+        summary = replace(summary, missing=(*summary.missing, ending.problem))
+    ended = replace(
+        run,
+        status=summary.status,
+        why=summary.why,
+        exit_code=ending.exit_code,
+        ended_ns=ending.at_ns,
+        bytes_on_disk=directory.size(),
+    )
+    with contextlib.suppress(OSError):
+        directory.write_whole(directory.summary_file.name, msgspec.json.encode(summary))
+        directory.write_whole(directory.run_file.name, msgspec.json.encode(ended))
+    if run.settings.output:
+        _write_output(Path(run.settings.output), summary)
+    if not run.settings.quiet:
+        _print(summary)
+
+
+def _write_output(path: Path, summary: "RunSummary") -> None:
+    from ridgeline.cli.output import write_whole
+    from ridgeline.report.run_document import document
+    from ridgeline.report.run_markdown import markdown
+
+    if path.suffix.lower() == ".md":
+        text = markdown(summary)
+    else:
+        text = msgspec.json.format(msgspec.json.encode(document(summary)), indent=2).decode() + "\n"
+    try:
+        write_whole(path, text)
+    except RidgelineError as error:
+        _say(f"ridgeline: {error.message}")
+
+
+def _print(summary: "RunSummary") -> None:
+    from rich.console import Console
+
+    from ridgeline.cli.output import PIPE_COLUMNS
+    from ridgeline.report.run_terminal import render
+
+    with contextlib.suppress(OSError, ValueError):
+        width = None if sys.stderr.isatty() else PIPE_COLUMNS
+        render(summary, Console(stderr=True, width=width, highlight=False))
+        sys.stderr.flush()
+
+
+def _await_ranks(directory: RunDirectory) -> None:
+    """Until each rank that began here has said its last word, or is dead."""
+    from ridgeline.records.run_process import alive
+
+    end = time.monotonic() + RANKS_PATIENCE_S
+    while time.monotonic() < end:
+        open_ = [c for c in directory.captures() if c.ended == "running" and alive(c.pid, 0.0)]
+        if not open_:
+            return
+        time.sleep(0.05)
+
+
+def _note_exit(directory: RunDirectory, code: int | None) -> None:
+    """Known when the program is gone, a moment after its goodbye."""
+    with contextlib.suppress(OSError, RidgelineError):
+        run = replace(directory.run(), exit_code=code)
+        directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
+
+
+def _keep_stderr_only() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    with contextlib.suppress(OSError):
+        os.nice(5)  # what it does beside the program must not slow it
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)

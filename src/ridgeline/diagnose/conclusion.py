@@ -1,0 +1,171 @@
+"""A run directory to its summary: read, time, study, decide.
+
+Every part is tried alone, so that a killed, empty or damaged run still says what it can. With
+several ranks the figures are of rank 0, and throughput is taken times the number of ranks.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from ridgeline import units
+from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.efficiency import efficiency
+from ridgeline.diagnose.energy import energy
+from ridgeline.diagnose.left_out import left_out
+from ridgeline.diagnose.limit import limit
+from ridgeline.diagnose.memory_use import memory_use
+from ridgeline.diagnose.next_commands import command_line, next_commands
+from ridgeline.diagnose.python_view import python_view
+from ridgeline.diagnose.run_read import RunRead, read_run
+from ridgeline.diagnose.steady_steps import SteadySteps, steady_steps
+from ridgeline.diagnose.step_times import times_of
+from ridgeline.diagnose.telemetered import telemetered
+from ridgeline.diagnose.throughput import throughput
+from ridgeline.diagnose.traced import Traced, device_with_ceilings, traced
+from ridgeline.records.machine import Device
+from ridgeline.records.python_view import PythonView
+from ridgeline.records.run import Capture
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_summary import Energy, RunSummary, Telemetered, Throughput
+from ridgeline.records.step import Step
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _silent) -> RunSummary:
+    """Raises only where the run was written by a newer version."""
+    attempts = Attempts()
+    on_progress("reading the run")
+    read = read_run(directory, attempts)
+    capture = read.capture
+    steady = steady_steps(read.steps)
+    stepping = capture.stepping if capture is not None else ""
+    times = times_of(steady, len(read.steps), stepping, read.on_gpu)
+    device = attempts.part("the ceilings", lambda: _device(read))
+    on_progress("studying the trace")
+    found = _traced(directory, read, device, attempts)
+    on_progress("deciding")
+    rate = throughput(times, steady.steps, read.ranks)
+    work = efficiency(found.work, times, device)
+    seen, spent = _machine(read, steady, rate, attempts)
+    memory = memory_use(capture, read.steps, read.telemetry)
+    verdict = limit(
+        times, work=found.work, study=found.study, memory=memory, telemetered=seen,
+        capture=capture, efficiency=work, fed=found.fed,
+    )  # fmt: skip
+    view = attempts.part("the Python view", lambda: _python(directory))
+    status = attempts.part("the status", directory.status)
+    return RunSummary(
+        name=directory.path.name,
+        run_dir=str(directory.path),
+        command=command_line(read.run.target),
+        status=status or read.run.status,
+        why=read.run.why or (capture.why if capture is not None else ""),
+        verdict=verdict,
+        step=times,
+        throughput=rate,
+        efficiency=work,
+        memory=memory,
+        energy=spent,
+        telemetry=seen,
+        device=_device_name(read),
+        ranks=read.ranks,
+        losses=_losses(read.steps),
+        sync_points=found.syncs,
+        recompiles=_recompiles(capture),
+        graph_breaks=_graph_breaks(capture),
+        python=view,
+        missing=left_out(read, times, rate, found, work, spent, device),
+        bytes_on_disk=attempts.part("the size", directory.size) or 0,
+        next=next_commands(directory, read.run.target, verdict, device, view, capture),
+        problems=tuple(dict.fromkeys((*(capture.problems if capture else ()), *attempts.failures))),
+    )
+
+
+def _device(read: RunRead) -> Device | None:
+    return device_with_ceilings(read.capture) if read.capture is not None and read.steps else None
+
+
+def _traced(
+    directory: RunDirectory, read: RunRead, device: Device | None, attempts: Attempts
+) -> Traced:
+    rank = read.capture.rank if read.capture is not None else 0
+    path = directory.trace_file(rank)
+    if not path.is_file():
+        return Traced()
+    windows = read.capture.windows if read.capture is not None else ()
+    steps = sum(window.steps for window in windows if window.kind == "traced")
+    return traced(path, steps, device, attempts)
+
+
+def _machine(
+    read: RunRead, steady: SteadySteps, rate: Throughput, attempts: Attempts
+) -> tuple[Telemetered, Energy]:
+    """Over the longest stretch of steady steps that no trace interrupts."""
+    run = _longest_stretch(steady.steps)
+    if not run:
+        return Telemetered(), Energy()
+    start, end = run[0].start_ns, run[-1].start_ns + run[-1].dur_ns
+    settings, samples = read.run.settings, (rate.samples_per_step or 0.0) * len(run)
+    seen = attempts.part(
+        "the telemetry", lambda: telemetered(read.telemetry, start, end, on_gpu=read.on_gpu)
+    )
+    spent = attempts.part(
+        "the energy",
+        lambda: energy(
+            read.all_telemetry, start, end, len(run), samples, settings.price_per_hour,
+            settings.carbon_g_per_kwh, on_gpu=read.on_gpu,
+        ),
+    )  # fmt: skip
+    return seen or Telemetered(), spent or Energy()
+
+
+def _longest_stretch(steps: Sequence[Step]) -> list[Step]:
+    """Steps that follow each other: the place of a step less its index is the same in a stretch."""
+    stretches = itertools.groupby(enumerate(steps), key=lambda at: at[1].index - at[0])
+    return max(([step for _, step in held] for _, held in stretches), key=len, default=[])
+
+
+def _python(directory: RunDirectory) -> PythonView | None:
+    sampled = directory.sampled()
+    return python_view(sampled) if sampled else None
+
+
+def _device_name(read: RunRead) -> str:
+    if read.capture is None or not read.capture.torch_imported:
+        return ""
+    return read.capture.device.name or ("GPU" if read.on_gpu else "CPU")
+
+
+def _losses(steps: Sequence[Step]) -> tuple[float, float] | None:
+    seen = [step.loss for step in steps if step.loss is not None]
+    finite = [loss for loss in seen if math.isfinite(loss)]
+    return (seen[0], seen[-1]) if finite else None
+
+
+def _recompiles(capture: Capture | None) -> tuple[str, ...]:
+    found = capture.compilations if capture is not None else ()
+    return tuple(
+        f"{one.place or one.function}: {one.recompile_reason}"
+        for one in found
+        if one.recompile_reason
+    )
+
+
+def _graph_breaks(capture: Capture | None) -> tuple[str, ...]:
+    """With their place where Dynamo told it, else by its counter."""
+    if capture is None:
+        return ()
+    placed = [
+        f"{one.place or one.function}: {reason}"
+        for one in capture.compilations
+        for reason in one.graph_breaks
+    ]
+    counted = [
+        reason if times == 1 else f"{reason} ({units.count(times)} times)"
+        for reason, times in capture.graph_breaks.items()
+    ]
+    return tuple(dict.fromkeys(placed or counted))

@@ -1,0 +1,69 @@
+"""What a summary does not hold, and why: never a silent zero."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnose.run_read import RunRead
+from ridgeline.diagnose.traced import Traced
+from ridgeline.records.machine import Device
+from ridgeline.records.run_summary import Efficiency, Energy, StepTimes, Throughput
+
+ENOUGH = 0.9
+"""Share of operator time with a formula above which what is left out is no news."""
+
+
+def left_out(
+    read: RunRead,
+    times: StepTimes,
+    rate: Throughput,
+    found: Traced,
+    work: Efficiency,
+    spent: Energy,
+    device: Device | None,
+) -> tuple[str, ...]:
+    capture = read.capture
+    said = [*(capture.missing if capture is not None else ())]
+    if times.counted:
+        said += _of_work(read, times, found, work, device)
+        said += _of_rates(read, rate, spent)
+    return tuple(dict.fromkeys(said))
+
+
+def _of_work(
+    read: RunRead, times: StepTimes, found: Traced, work: Efficiency, device: Device | None
+) -> Iterator[str]:
+    if found.work is None:
+        # The program says itself why it traced nothing, where it knows.
+        if not any("trace" in text for text in (read.capture.missing if read.capture else ())):
+            short = f": {units.plural(times.counted, 'step')} are too few" if _few(times) else ""
+            yield f"no step was traced{short}; FLOPs, MFU and the reasons for waiting are not known"
+        return
+    if work.flops_per_step is None:
+        yield f"FLOPs: {found.work.trust.why or 'no matrix product was seen in the traced steps'}"
+    elif work.coverage is not None and work.coverage < ENOUGH:
+        names = ", ".join(work.uncounted[:3])
+        without = f": no formula for {names}" if names else ""
+        yield f"FLOPs cover {units.percent(work.coverage)} of operator time{without}"
+    if work.flops_per_step is not None and work.mfu is None:
+        kind = "GPU" if read.on_gpu else "processor"
+        which = f"{found.work.dtype} ceiling" if device is not None else "ceiling"
+        yield f"MFU: no {which} of this {kind} is known; ridgeline hardware --measure finds it"
+    yield from found.work.notes
+
+
+def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:
+    if rate.steps_s and not (rate.samples_s or rate.tokens_s):
+        yield "samples a second: the batch's size was not recognised"
+    if not read.telemetry:
+        yield "no telemetry was recorded"
+    elif spent.joules_per_step is None and rate.steps_s:
+        yield "energy: no counter can be read here, or the timed steps were over too soon"
+    if read.ranks > 1:
+        yield (
+            f"times and work are of one rank; throughput is taken times {read.ranks}, "
+            "as in data parallelism"
+        )
+
+
+def _few(times: StepTimes) -> bool:
+    return times.counted < 20

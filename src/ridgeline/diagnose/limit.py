@@ -1,0 +1,179 @@
+"""What limits a program: one of seven bounds, with the two numbers that decided.
+
+The largest share of the step wins, with one weight: a wait can be taken away whole, work only be
+made faster, so a wait wins from 0.7 of the larger kind of work on, unless the device works two
+thirds of the time. A GPU 55 % busy and 45 % waiting for data is input-bound; one 60 % busy with a
+tenth each of four waits is not.
+"""
+
+from msgspec import Struct
+
+from ridgeline.diagnose.hand_fed import HandFed
+from ridgeline.diagnose.limit_words import capacity, no_steps, worded
+from ridgeline.diagnose.shares import Kind, Shares, cpu_shares, gpu_shares, phase_shares
+from ridgeline.records.run import Capture
+from ridgeline.records.run_summary import (
+    Bound,
+    Efficiency,
+    MemoryUse,
+    StepTimes,
+    Telemetered,
+    Verdict,
+)
+from ridgeline.records.step_work import StepWork
+from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trust import Confidence, Trust
+
+BOUNDS: dict[Kind, Bound] = {
+    "input": "input-bound",
+    "transfer": "transfer-bound",
+    "overhead": "launch/overhead-bound",
+    "communication": "communication-bound",
+    "compute": "compute-bound",
+    "memory": "memory-bandwidth-bound",
+}
+_WAITS: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
+
+OF_ONE_KIND = 0.7
+OF_ALL_WORK = 0.5
+"""How large a wait must be to be the limit: against the larger kind of work, and against all."""
+RETRIES_A_STEP = 0.5
+FULL = 0.95
+"""Share of the device's memory the allocator holds from which a few retries already mean that the
+program runs at the limit of what fits."""
+CLOSE = 0.8
+"""A runner-up from this part of the winner on is too close to be sure."""
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """All that a verdict is drawn from."""
+
+    times: StepTimes
+    memory: MemoryUse = MemoryUse()
+    telemetered: Telemetered = Telemetered()
+    capture: Capture | None = None
+    work: StepWork | None = None
+    study: TraceStudy | None = None
+    efficiency: Efficiency = Efficiency()
+    fed: HandFed = HandFed()
+
+    @property
+    def on_gpu(self) -> bool:
+        if self.capture is not None and self.capture.stepping:
+            return self.capture.device.kind == "cuda"
+        return self.times.clock == "device" or (self.work is not None and self.work.device != "cpu")
+
+    @property
+    def loader(self) -> bool:
+        return self.capture is not None and any(ld.batches for ld in self.capture.loaders)
+
+
+def limit(
+    times: StepTimes,
+    *,
+    work: StepWork | None = None,
+    study: TraceStudy | None = None,
+    memory: MemoryUse | None = None,
+    telemetered: Telemetered | None = None,
+    capture: Capture | None = None,
+    efficiency: Efficiency | None = None,
+    fed: HandFed | None = None,
+) -> Verdict:
+    seen = Seen(
+        times=times,
+        work=work,
+        study=study,
+        memory=memory or MemoryUse(),
+        telemetered=telemetered or Telemetered(),
+        capture=capture,
+        efficiency=efficiency or Efficiency(),
+        fed=fed or HandFed(),
+    )
+    if (full := _capacity(seen)) is not None:
+        return full
+    if not times.phases:
+        return no_steps(times, capture)
+    shares = _by_hand(seen, _shares(seen))
+    kind = winner(shares)
+    said = worded(kind, shares, seen.on_gpu, times, capture, work, study, seen.efficiency, seen.fed)
+    return Verdict(
+        bound=BOUNDS[kind],
+        sentence=f"{BOUNDS[kind]}: {said.sentence}",
+        numbers=said.numbers,
+        place=said.place,
+        trust=_trust(seen, shares, kind),
+    )
+
+
+def winner(shares: Shares) -> Kind:
+    of = shares.of
+    wait = max(_WAITS, key=lambda kind: of[kind])
+    work: Kind = "compute" if of["compute"] >= of["memory"] else "memory"
+    held_up = of[wait] >= OF_ONE_KIND * of[work] and of[wait] >= OF_ALL_WORK * shares.busy
+    return wait if held_up and of[wait] > 0 else work
+
+
+def _shares(seen: Seen) -> Shares:
+    if seen.work is None or not seen.work.operator_ms:
+        return phase_shares(seen.times, seen.telemetered.gpu_utilisation if seen.on_gpu else None)
+    if seen.on_gpu and seen.study is not None and seen.study.idle.total_ns is not None:
+        return gpu_shares(seen.times, seen.work, seen.study, seen.loader)
+    if seen.on_gpu:
+        return phase_shares(seen.times, seen.telemetered.gpu_utilisation)
+    return cpu_shares(seen.times, seen.work, seen.study)
+
+
+def _by_hand(seen: Seen, shares: Shares) -> Shares:
+    """Batches made by a function of the user's own, where no DataLoader is: the waits of such a
+    function are input. On a GPU only what it makes the device wait counts, hence the bound."""
+    if seen.loader or not seen.fed.share:
+        return shares
+    # Its share of a traced step is taken for that of a timed one: Python slows with the rest.
+    moved = min(seen.fed.share, shares.of["overhead"])
+    return Shares(
+        of={
+            **shares.of,
+            "input": shares.of["input"] + moved,
+            "overhead": shares.of["overhead"] - moved,
+        },
+        basis=shares.basis,
+        split=shares.split,
+    )
+
+
+def _capacity(seen: Seen) -> Verdict | None:
+    memory, counted = seen.memory, max(seen.times.counted, 1)
+    full = seen.capture.out_of_memory if seen.capture is not None else None
+    crowded = bool(
+        memory.device_total_bytes
+        and (memory.device_reserved_bytes or 0) >= FULL * memory.device_total_bytes
+    )
+    if full is None and not (
+        memory.retries >= RETRIES_A_STEP * counted or (crowded and memory.retries > 1)
+    ):
+        return None
+    if full is None and not memory.retries:
+        return None
+    return capacity(full, memory, counted)
+
+
+def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
+    doubts = []
+    if shares.basis == "phases":
+        doubts.append("without a traced step, from the phases alone")
+    elif shares.split != "roofline" and kind in ("compute", "memory"):
+        doubts.append(
+            "compute and memory are told apart by the kind of operator, as no ceiling is known"
+        )
+    if kind == "input" and not seen.loader and seen.fed.share:
+        doubts.append(f"no DataLoader: {seen.fed.function}() is taken for the input by its name")
+    second = max((share, k) for k, share in shares.of.items() if k != kind)
+    if second[0] >= CLOSE * shares.of[kind]:
+        doubts.append(f"close: {BOUNDS[second[1]]} is as near, {100 * second[0]:.0f} % of the step")
+    if seen.times.trust.confidence != "good":
+        doubts.append("few or unsteady steps")
+    if seen.study is not None and shares.basis == "trace" and seen.on_gpu:
+        idle = seen.study.idle.trust
+        doubts += [idle.why] if idle.confidence != "good" and idle.why else []
+    level: Confidence = "doubtful" if doubts else "good"
+    return Trust(confidence=level, why="; ".join(doubts))

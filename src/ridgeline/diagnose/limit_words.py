@@ -1,0 +1,230 @@
+"""A verdict in words: the sentence, the two numbers that decided, the line of the user's code."""
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnose.hand_fed import HandFed
+from ridgeline.diagnose.shares import Kind, Shares, overhead_causes
+from ridgeline.records.run import Capture, OutOfMemory
+from ridgeline.records.run_summary import Deciding, Efficiency, MemoryUse, StepTimes, Verdict
+from ridgeline.records.step_work import StepWork
+from ridgeline.records.trace import Cause, IdleCause, TraceStudy
+from ridgeline.records.trust import Trust
+
+_WHY: dict[Cause, str] = {
+    "synchronisation": "the host stops to wait for it",
+    "launch-bound": "the host cannot launch work fast enough",
+    "allocator": "the host allocates memory",
+    "compile": "the host compiles",
+    "garbage collection": "the host collects garbage",
+    "other host": "the host is in the program's own code",
+    "between kernels": "many small kernels, with a gap after each",
+    "unknown": "the host is late, the trace does not say why",
+}
+_NAMES: dict[Kind, str] = {
+    "input": "input wait",
+    "transfer": "copies between host and device",
+    "overhead": "overhead",
+    "communication": "exposed communication",
+    "compute": "compute-limited operators",
+    "memory": "memory-limited operators",
+}
+
+
+class Worded(Struct, frozen=True, kw_only=True):
+    sentence: str
+    numbers: tuple[Deciding, ...]
+    place: str = ""
+
+
+def worded(
+    kind: Kind,
+    shares: Shares,
+    on_gpu: bool,
+    times: StepTimes,
+    capture: Capture | None,
+    work: StepWork | None,
+    study: TraceStudy | None,
+    efficiency: Efficiency,
+    fed: HandFed,
+) -> Worded:
+    part = _percent(shares.of[kind])
+    first = _share(kind, shares)
+    second = _against(kind, shares, on_gpu)
+    if kind == "input":
+        said = f"the GPU waits {part} of each step for data" if on_gpu else (
+            f"{part} of each step is spent waiting for data"
+        )  # fmt: skip
+        place = _loader(capture) or (fed.place if fed.share else "") or _place(study, "input")
+        return Worded(sentence=said, numbers=(first, second), place=place)
+    if kind == "transfer":
+        said = f"copies between host and GPU hold up {part} of each step"
+        return Worded(sentence=said, numbers=(first, second), place=_place(study, "transfer"))
+    if kind == "communication":
+        said = f"{part} of each step is spent exchanging data between ranks"
+        place = _place(study, "collective wait")
+        return Worded(sentence=said, numbers=(first, second), place=place)
+    if kind == "overhead":
+        return _overhead(shares, on_gpu, study, work, first, second)
+    return _working(kind, shares, on_gpu, work, efficiency, first, second)
+
+
+def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdict:
+    """Out of memory, or an allocator that has to free and try again."""
+    if full is not None:
+        asked, free = units.bytes_(full.asked_bytes), units.bytes_(full.free_bytes)
+        where = f" in its {full.phase}" if full.phase else ""
+        return Verdict(
+            bound="memory-capacity-bound",
+            sentence=f"memory-capacity-bound: out of memory at step {full.step}{where}: "
+            f"{asked} asked, {free} free",
+            numbers=(
+                Deciding(what="asked for", value=float(full.asked_bytes), text=asked),
+                Deciding(
+                    what="free", value=float(full.free_bytes),
+                    text=f"{free} of {units.bytes_(full.total_bytes)}",
+                ),
+            ),
+            place=full.place,
+        )  # fmt: skip
+    rate = memory.retries / counted
+    held = (memory.device_reserved_bytes or 0) / (memory.device_total_bytes or 1)
+    often = f"{units.significant(rate, 2)} a step"
+    return Verdict(
+        bound="memory-capacity-bound",
+        sentence="memory-capacity-bound: the allocator has to free its cache and try again "
+        f"{often}, with {_percent(held)} of the device's memory held",
+        numbers=(
+            Deciding(what="allocator retries", value=rate, text=often),
+            Deciding(what="memory reserved", value=held, text=f"{_percent(held)} of the device"),
+        ),
+    )
+
+
+def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
+    """Nothing to decide from, and what to do about it."""
+    if capture is None:
+        why = "the program left no record: it ended before it could, or ran no Python"
+    elif not capture.torch_imported:
+        why = "the program did not import torch"
+    elif times.counted:
+        why = f"{units.plural(times.counted, 'step')} seen, none that can be timed"
+    else:
+        why = (
+            "no step was seen: no optimizer step, backward or model call in this process; "
+            "call ridgeline.step() at the end of each iteration"
+        )
+    return Verdict(
+        bound="unknown",
+        sentence=f"unknown: {why}",
+        trust=Trust(confidence="unreliable", why="nothing was timed"),
+    )
+
+
+def _overhead(
+    shares: Shares,
+    on_gpu: bool,
+    study: TraceStudy | None,
+    work: StepWork | None,
+    first: Deciding,
+    second: Deciding,
+) -> Worded:
+    part = _percent(shares.of["overhead"])
+    causes = overhead_causes(study) if study is not None else ()
+    if on_gpu and causes and shares.basis == "trace":
+        top = causes[0]
+        told = sum(c.ns for c in causes)
+        weight = shares.of["overhead"] * top.ns / told if told else 0.0
+        number = Deciding(what=f"{top.cause}", value=weight, text=f"{_percent(weight)} of the step")
+        said = f"the GPU waits {part} of each step for the host: {_WHY.get(top.cause, top.cause)}"
+        return Worded(sentence=said, numbers=(first, number), place=_first(top))
+    if on_gpu:
+        said = f"the GPU waits {part} of each step for the host"
+        return Worded(sentence=said, numbers=(first, second))
+    said = f"{part} of each step goes to Python and to starting operators, not to their work"
+    if work is not None and work.operators:
+        number = Deciding(
+            what="operators", value=work.operators, text=f"{work.operators:,.0f} a step"
+        )
+        return Worded(sentence=said, numbers=(first, number))
+    return Worded(sentence=said, numbers=(first, second))
+
+
+def _working(
+    kind: Kind,
+    shares: Shares,
+    on_gpu: bool,
+    work: StepWork | None,
+    efficiency: Efficiency,
+    first: Deciding,
+    second: Deciding,
+) -> Worded:
+    where = "GPU" if on_gpu else "processor"
+    part = _percent(shares.of[kind])
+    if shares.split == "guess":
+        said = f"the {where} works {_percent(shares.busy)} of each step"
+        return Worded(sentence=said, numbers=(first, second))
+    if kind == "memory":
+        said = f"operators that wait for the {where}'s memory take {part} of each step"
+        if work is not None and work.memory_attained is not None:
+            number = Deciding(
+                what="their bandwidth", value=work.memory_attained, source="derived",
+                text=f"{_percent(work.memory_attained)} of the ceiling",
+            )  # fmt: skip
+            return Worded(sentence=said, numbers=(first, number))
+        return Worded(sentence=said, numbers=(first, second))
+    said = f"arithmetic on the {where} takes {part} of each step"
+    if work is not None and work.dtype:
+        said = f"{work.dtype} {said}"
+    if efficiency.mfu is not None:
+        number = Deciding(
+            what="FLOP/s", value=efficiency.mfu, source="derived",
+            text=f"{_percent(efficiency.mfu)} of the peak ({efficiency.ceiling})",
+        )  # fmt: skip
+        return Worded(sentence=said, numbers=(first, number))
+    return Worded(sentence=said, numbers=(first, second))
+
+
+def _share(kind: Kind, shares: Shares) -> Deciding:
+    estimated = shares.basis == "phases" and kind not in ("input", "transfer")
+    estimated |= kind in ("compute", "memory") and shares.split != "roofline"
+    return Deciding(
+        what=_NAMES[kind],
+        value=shares.of[kind],
+        text=f"{_percent(shares.of[kind])} of the step",
+        source="estimated" if estimated else "derived" if kind != "input" else "measured",
+    )
+
+
+def _against(kind: Kind, shares: Shares, on_gpu: bool) -> Deciding:
+    """What stands against it: for a wait the work, for work the largest wait."""
+    if kind in ("compute", "memory"):
+        waits: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
+        return _share(max(waits, key=lambda k: shares.of[k]), shares)
+    return Deciding(
+        what="GPU at work" if on_gpu else "operators at work",
+        value=shares.busy,
+        text=f"{_percent(shares.busy)} of the step",
+        source="estimated" if shares.basis == "phases" else "derived",
+    )
+
+
+def _loader(capture: Capture | None) -> str:
+    """The line that made the loader most batches came from."""
+    if capture is None:
+        return ""
+    used = [loader for loader in capture.loaders if loader.place]
+    return max(used, key=lambda loader: loader.batches).place if used else ""
+
+
+def _place(study: TraceStudy | None, cause: Cause) -> str:
+    found = [c for c in study.idle.causes if c.cause == cause] if study is not None else []
+    return _first(found[0]) if found else ""
+
+
+def _first(cause: IdleCause) -> str:
+    return f"{cause.places[0].file}:{cause.places[0].line}" if cause.places else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

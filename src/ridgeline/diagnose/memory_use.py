@@ -1,0 +1,88 @@
+"""How much memory the program took, of the device and of the host, and whether it grows."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.records.run import Capture
+from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.step import Step
+from ridgeline.records.telemetry import Telemetry
+from ridgeline.statistics.trend import fold, kendall_score, trend
+
+FEWEST_READINGS = 3
+SHORTEST_SPAN = 20
+"""Steps between the first reading and the last: over fewer, an allocator's own growth looks like
+the program's."""
+_GROWS_Z = 2.1  # of Mann-Kendall: a resident size wanders, and only what keeps rising is growth
+
+
+def memory_use(
+    capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry]
+) -> MemoryUse:
+    on_gpu = capture is not None and capture.device.kind == "cuda"
+    read = [(s.index, s.memory) for s in steps if s.memory is not None]
+    peaks = [m.peak_bytes for _, m in read]
+    reserved = [m.reserved_bytes for _, m in read]
+    full = capture.out_of_memory if capture is not None else None
+    if full is not None:
+        peaks.append(full.allocated_bytes)
+        reserved.append(full.reserved_bytes)
+    total = capture.device.memory_bytes if capture is not None and on_gpu else 0
+    total = total or (full.total_bytes if full is not None else 0)
+    return MemoryUse(
+        device_peak_bytes=max(peaks, default=0) or None if on_gpu else None,
+        device_reserved_bytes=max(reserved, default=0) or None if on_gpu else None,
+        device_total_bytes=total or None,
+        host_peak_bytes=max((_resident(t) for t in telemetry), default=0) or None,
+        retries=max((m.retries for _, m in read), default=0),
+        growth_bytes_per_step=_on_device(steps) if on_gpu else _on_host(steps, telemetry),
+    )
+
+
+def _resident(sample: Telemetry) -> int:
+    return sum(process.rss_bytes for process in sample.processes)
+
+
+def _on_device(steps: Sequence[Step]) -> float | None:
+    """Of what is allocated at the end of a step, which a steady program leaves as it found it."""
+    read = [(s.index, s.memory.allocated_bytes) for s in _later(steps) if s.memory is not None]
+    return _growth([i for i, _ in read], [b for _, b in read])
+
+
+def _on_host(steps: Sequence[Step], telemetry: Sequence[Telemetry]) -> float | None:
+    """Of the program's resident size, the samples placed between the steps by the clock."""
+    later = _later(steps)
+    if len(later) < 2:
+        return None
+    ends = np.array([s.start_ns + s.dur_ns for s in later], dtype=np.float64)
+    indices = np.array([s.index for s in later], dtype=np.float64)
+    inside = [t for t in telemetry if ends[0] <= t.at_ns <= ends[-1] and t.processes]
+    at = np.interp([float(t.at_ns) for t in inside], ends, indices) if inside else np.empty(0)
+    own = [sum(p.rss_bytes for p in t.processes if not p.worker) for t in inside]
+    return _growth(at.tolist(), own)
+
+
+def _later(steps: Sequence[Step]) -> list[Step]:
+    """Without the settling ones: caches and optimizer state are made in the first steps."""
+    return [s for s in sorted(steps, key=lambda s: s.index) if s.window != "settle"]
+
+
+def _growth(places: Sequence[float], sizes: Sequence[float]) -> float | None:
+    """Bytes a step, 0.0 where it does not keep rising or falling; None where too little is known.
+    The median slope of all pairs, so that one reading in the middle of a step moves nothing."""
+    at, size = _distinct(places, sizes)
+    if size.size < FEWEST_READINGS or at[-1] - at[0] < SHORTEST_SPAN:
+        return None
+    at, size = fold(at), fold(size)
+    slope, rises = trend(size, at)
+    certain = rises in (m := size.size * (size.size - 1) / 2, -m)
+    return slope if certain or kendall_score(rises, size.size) > _GROWS_Z else 0.0
+
+
+def _distinct(
+    places: Sequence[float], sizes: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    at, first = np.unique(np.asarray(places, dtype=np.float64), return_index=True)
+    return at, np.asarray(sizes, dtype=np.float64)[first]

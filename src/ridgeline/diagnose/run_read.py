@@ -1,0 +1,91 @@
+"""What a run directory holds, read once; what cannot be read is left out and said."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from ridgeline.diagnose.attempts import Attempts
+from ridgeline.errors import RidgelineError
+from ridgeline.records.run import Capture, RunFile, Target
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_reading import Lines, NewerSchema
+from ridgeline.records.step import Step
+from ridgeline.records.telemetry import Telemetry
+
+T = TypeVar("T")
+
+
+class RunRead(Struct, frozen=True, kw_only=True):
+    run: RunFile
+    capture: Capture | None = None
+    """Of rank 0, or of the lowest rank that left one."""
+    steps: tuple[Step, ...] = ()
+    """That rank's, by index."""
+    telemetry: tuple[Telemetry, ...] = ()
+    all_telemetry: tuple[Telemetry, ...] = ()
+    """Of every rank: each watches its own GPU."""
+    ranks: int = 1
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.capture is not None and self.capture.device.kind == "cuda"
+
+
+def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
+    """Raises only NewerSchema: nothing of such a run can be trusted to mean what it did."""
+    run = _run_file(directory, attempts)
+    captures = _captures(directory, attempts)
+    capture = captures[0] if captures else None
+    rank = capture.rank if capture is not None else 0
+    telemetry = _lines("telemetry", directory.telemetry, rank, attempts)
+    others: list[Telemetry] = []
+    for other in captures[1:]:
+        others += _lines("telemetry", directory.telemetry, other.rank, attempts)
+    return RunRead(
+        run=run,
+        capture=capture,
+        steps=_ordered(_lines("steps", directory.steps, rank, attempts)),
+        telemetry=tuple(telemetry),
+        all_telemetry=(*telemetry, *others),
+        ranks=max([1, run.ranks, *(c.world for c in captures)]),
+    )
+
+
+def _run_file(directory: RunDirectory, attempts: Attempts) -> RunFile:
+    try:
+        return directory.run()
+    except NewerSchema:
+        raise
+    except RidgelineError as error:
+        attempts.failures.append(error.message)
+    return RunFile(name=directory.path.name, target=Target(kind="script", name=""))
+
+
+def _captures(directory: RunDirectory, attempts: Attempts) -> tuple[Capture, ...]:
+    try:
+        found = directory.captures()
+        attempts.failures += directory.damaged_captures()
+    except NewerSchema:
+        raise
+    except RidgelineError as error:
+        attempts.failures.append(error.message)
+        return ()
+    return tuple(sorted(found, key=lambda capture: capture.rank))
+
+
+def _lines(what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Attempts) -> Lines[T]:
+    found = attempts.part(what, lambda: read(rank))
+    if found is None:
+        return Lines()
+    if found.damaged:
+        noun = "line" if found.damaged == 1 else "lines"
+        attempts.failures.append(f"{found.damaged} {noun} of {what} could not be read: left out")
+    if found.unread_bytes:
+        attempts.failures.append(f"the end of {what} was not read: the file is too large")
+    return found
+
+
+def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """By index, each once: a step that was written twice is the later one."""
+    return tuple(step for _, step in sorted({step.index: step for step in steps}.items()))

@@ -1,0 +1,68 @@
+"""What a run's trace says: opened once, studied, its work counted."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.hand_fed import HandFed, hand_fed
+from ridgeline.diagnose.sync_points import sync_points
+from ridgeline.errors import UsageError
+from ridgeline.records.machine import Device
+from ridgeline.records.run import Capture
+from ridgeline.records.run_summary import SyncPoint
+from ridgeline.records.step_work import StepWork
+from ridgeline.records.trace import TraceStudy
+from ridgeline.trace.analyses.step_work import step_work
+from ridgeline.trace.ceilings import device_of
+from ridgeline.trace.host_ceilings import host_device
+from ridgeline.trace.links import Links
+from ridgeline.trace.study import open_trace, study_one
+from ridgeline.trace.trace import DeviceProperties, Trace
+
+
+class Traced(Struct, frozen=True, kw_only=True):
+    """Of rank 0's trace; a part that failed is None, or empty."""
+
+    study: TraceStudy | None = None
+    work: StepWork | None = None
+    fed: HandFed = HandFed()
+    syncs: tuple[SyncPoint, ...] = ()
+
+
+def traced(path: Path, steps: int, device: Device | None, attempts: Attempts) -> Traced:
+    """`steps`: how many were traced by the program's own count."""
+    trace = attempts.part("the trace", lambda: open_trace(path, cache=False).trace)
+    if trace is None:
+        return Traced()
+    links = Links(trace)
+    study = attempts.part("the study of the trace", lambda: _study(trace, links, steps))
+    if study is None:
+        return Traced()
+    window = study.window
+    work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
+    fed = attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
+    syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
+    return Traced(study=study, work=work, fed=fed or HandFed(), syncs=syncs or ())
+
+
+def device_with_ceilings(capture: Capture) -> Device | None:
+    """The device the program trained on, with what it can do at most; None where nobody knows."""
+    seen = capture.device
+    if seen.kind == "cpu":
+        return host_device(capture.flags.threads, capture.flags.torch)
+    return device_of(
+        DeviceProperties(
+            id=seen.index, name=seen.name, memory_bytes=seen.memory_bytes, cores=seen.cores
+        )
+    )
+
+
+def _study(trace: Trace, links: Links, steps: int) -> TraceStudy:
+    """Over the steps the program traced: the profiler marks one more, cut short, as it stops."""
+    if steps > 0:
+        try:
+            return study_one(trace, links, f"0-{steps - 1}")
+        except UsageError:  # no such marks: then all that there is
+            pass
+    return study_one(trace, links, "all")

@@ -1,0 +1,247 @@
+"""A run: one execution of a program, as run.json and capture-rank<N>.json hold it.
+
+`RunFile` is written before the program starts and again when it is over, by the process that
+watches it. `Capture` is what the program's own process knows: written whole each time it changes.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+SCHEMA = 1
+
+Status = Literal[
+    "running",
+    "finished",  # came to its end; the exit code may still be its own
+    "raised",  # an exception nobody caught
+    "interrupted",  # Ctrl-C
+    "stopped",  # by --stop-after
+    "killed",  # ended without a word: a signal, os._exit, a crash
+]
+TargetKind = Literal["script", "module", "code", "block"]
+"""`block`: `with ridgeline.profile()` or a notebook cell."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What was asked of a run."""
+
+    steps: int = 40
+    """Steps in the light window."""
+    trace_steps: int = 3
+    stop_after: int = 0
+    """End the program after this many steps; 0: let it run."""
+    full: bool = False
+    """Time every step to the end."""
+    python: bool = False
+    """Sample where Python spends its time."""
+    price_per_hour: float | None = None
+    carbon_g_per_kwh: float | None = None
+    run_dir: str = ""
+    output: str = ""
+    quiet: bool = False
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    kind: TargetKind
+    name: str
+    """The script's path as typed, the module's name, or the code."""
+    arguments: tuple[str, ...] = ()
+    """What looks like a secret is replaced."""
+
+
+class Git(Struct, frozen=True, kw_only=True):
+    commit: str = ""
+    branch: str = ""
+    dirty: bool = False
+    looked: bool = True
+    """False: the tree was too large to look at in time, and `dirty` says nothing."""
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """Where it ran, from outside the program. Never the value of a variable that is not listed."""
+
+    directory: str = ""
+    host: str = ""
+    system: str = ""
+    python: str = ""
+    executable: str = ""
+    git: Git | None = None
+    packages: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    """Those of the allow list that are set."""
+    cores: int = 0
+    memory_bytes: int = 0
+
+
+class RunFile(Struct, frozen=True, kw_only=True):
+    schema: int = SCHEMA
+    name: str
+    """The directory's name."""
+    target: Target
+    settings: Settings = Settings()
+    environment: Environment = Environment()
+    status: Status = "running"
+    why: str = ""
+    """For "raised": ValueError: shapes do not match."""
+    exit_code: int | None = None
+    """None where nobody could see it. Negative: the signal that ended it."""
+    pid: int = 0
+    pid_started: float = 0.0
+    """When that process began, in the system's clock ticks: ids are used again."""
+    began_at: str = ""
+    """ISO time, with zone."""
+    began_ns: int = 0
+    """CLOCK_MONOTONIC."""
+    ended_ns: int = 0
+    ranks: int = 1
+    ridgeline: str = ""
+    bytes_on_disk: int = 0
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    kind: Literal["settle", "light", "traced", "memory", "alone"]
+    """alone: the hooks are off, or idle."""
+    first_step: int
+    steps: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+
+
+class ModuleSeen(Struct, frozen=True, kw_only=True):
+    """An outermost module that was called."""
+
+    name: str
+    """Its class; wrappers (DDP, FSDP, compiled) are named in `wrappers`."""
+    wrappers: tuple[str, ...] = ()
+    calls: int = 0
+    evaluation_calls: int = 0
+    parameters: int = 0
+    parameter_bytes: int = 0
+    dtypes: tuple[str, ...] = ()
+    device: str = ""
+    place: str = ""
+    """file:line of its first training call in the user's own code."""
+    loss: bool = False
+    """Without parameters, called after the model: a loss."""
+    inputs: tuple[str, ...] = ()
+    """Tensors of its first training call: float32[32, 3, 224, 224]."""
+
+
+class OptimizerSeen(Struct, frozen=True, kw_only=True):
+    name: str
+    steps: int = 0
+    anchor: bool = False
+    """Its step ends a step of the program."""
+    place: str = ""
+    options: dict[str, str] = {}
+    """foreach, fused, capturable, where the first group names them."""
+
+
+class LoaderSeen(Struct, frozen=True, kw_only=True):
+    dataset: str = ""
+    workers: int = 0
+    batch_size: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    prefetch_factor: int | None = None
+    length: int | None = None
+    batches: int = 0
+    place: str = ""
+
+
+class Compilation(Struct, frozen=True, kw_only=True):
+    """A frame torch.compile compiled, or failed to."""
+
+    place: str
+    function: str = ""
+    seconds: float = 0.0
+    step: int | None = None
+    recompile_reason: str = ""
+    graph_breaks: tuple[str, ...] = ()
+    failed: str = ""
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """Settings of torch that decide speed, read inside the program at the end of its windows."""
+
+    torch: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    matmul_tf32: bool | None = None
+    cudnn_tf32: bool | None = None
+    matmul_precision: str = ""
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic: bool | None = None
+    threads: int = 0
+    interop_threads: int = 0
+    default_dtype: str = ""
+    autocast: tuple[str, ...] = ()
+    """Autocast seen around the forward: "cuda bfloat16"."""
+    gradient_scaler: bool = False
+
+
+class DeviceSeen(Struct, frozen=True, kw_only=True):
+    """The device the program trains on."""
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    index: int = 0
+    name: str = ""
+    memory_bytes: int = 0
+    uuid: str = ""
+    pci: str = ""
+    architecture: str = ""
+    cores: int = 0
+
+
+class OutOfMemory(Struct, frozen=True, kw_only=True):
+    """The device ran out of memory; what was alive is in the snapshot beside it."""
+
+    asked_bytes: int
+    free_bytes: int
+    total_bytes: int
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    step: int = 0
+    phase: str = ""
+    place: str = ""
+    """file:line in the user's own code that asked."""
+    alive: tuple[tuple[str, int, int], ...] = ()
+    """(file:line that allocated, bytes, blocks), largest first; "" where no stack was kept."""
+    snapshot: str = ""
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """What the program's own process saw."""
+
+    schema: int = SCHEMA
+    rank: int = 0
+    world: int = 1
+    pid: int = 0
+    stepping: Literal["", "said", "optimizer", "backward", "call"] = ""
+    """What ends a step: ridgeline.step(), the anchor's step, the forward after a backward, or an
+    outermost call; "" while none was seen."""
+    steps: int = 0
+    """All that were counted while the hooks were on."""
+    windows: tuple[Window, ...] = ()
+    modules: tuple[ModuleSeen, ...] = ()
+    optimizers: tuple[OptimizerSeen, ...] = ()
+    loaders: tuple[LoaderSeen, ...] = ()
+    compilations: tuple[Compilation, ...] = ()
+    graph_breaks: dict[str, int] = {}
+    """Dynamo's own counter: reason, times."""
+    flags: Flags = Flags()
+    device: DeviceSeen = DeviceSeen()
+    distributed: str = ""
+    """The backend: nccl, gloo; "" when alone."""
+    trace_file: str = ""
+    memory_file: str = ""
+    out_of_memory: OutOfMemory | None = None
+    torch_imported: bool = True
+    ended: Status = "running"
+    why: str = ""
+    ended_ns: int = 0
+    missing: tuple[str, ...] = ()
+    """What was not recorded, and why, a sentence each."""
+    problems: tuple[str, ...] = ()
+    """Faults of ours, a sentence each: the program went on without them."""

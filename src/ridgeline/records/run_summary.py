@@ -1,0 +1,170 @@
+"""What a run says in short: summary.json, `-o result.json`, and the terminal's block.
+
+Shares are fractions of 1. A figure that could not be had is None, and `missing` says why.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline.records.python_view import PythonView
+from ridgeline.records.run import Status
+from ridgeline.records.step import Phase
+from ridgeline.records.trust import Trust
+
+Bound = Literal[
+    "input-bound",
+    "transfer-bound",
+    "launch/overhead-bound",  # launches, Python, synchronisation: the device waits for the host
+    "compute-bound",
+    "memory-bandwidth-bound",
+    "memory-capacity-bound",
+    "communication-bound",
+    "unknown",
+]
+
+
+class Deciding(Struct, frozen=True, kw_only=True):
+    """A number that decided."""
+
+    what: str
+    """input wait, share of the step"""
+    value: float
+    text: str
+    """61 % of the step"""
+    source: Literal["measured", "derived", "estimated"] = "measured"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    bound: Bound
+    sentence: str
+    """input-bound: the GPU waits 61 % of each step for data"""
+    numbers: tuple[Deciding, ...] = ()
+    """The two that decided."""
+    place: str = ""
+    trust: Trust = Trust()
+
+
+class PhaseTime(Struct, frozen=True, kw_only=True):
+    phase: Phase
+    ms: float
+    """Mean over the light window's steady steps, so that phases add up to the mean step."""
+    ci: tuple[float, float]
+    share: float
+    clock: Literal["host", "device"] = "host"
+
+
+class StepTimes(Struct, frozen=True, kw_only=True):
+    median_ms: float | None = None
+    ci: tuple[float, float] | None = None
+    """95 % for the median."""
+    mean_ms: float | None = None
+    phases: tuple[PhaseTime, ...] = ()
+    steps: int = 0
+    """Steady steps the figures are over."""
+    counted: int = 0
+    """All steps seen."""
+    warmup_steps: int = 0
+    compile_steps: tuple[int, ...] = ()
+    clock: Literal["host", "device"] = "host"
+    stepping: str = ""
+    trust: Trust = Trust()
+
+
+class Throughput(Struct, frozen=True, kw_only=True):
+    samples_s: float | None = None
+    tokens_s: float | None = None
+    steps_s: float | None = None
+    samples_per_step: float | None = None
+    tokens_per_step: float | None = None
+
+
+class Efficiency(Struct, frozen=True, kw_only=True):
+    flops_per_step: float | None = None
+    """Matmul-like work counted in the traced steps, forward, backward and all."""
+    flops_s: float | None = None
+    """That over the untraced step."""
+    mfu: float | None = None
+    ceiling_flops_s: float | None = None
+    ceiling: str = ""
+    """bfloat16, measured here"""
+    coverage: float | None = None
+    """Share of operator time whose operators have shapes and a formula."""
+    uncounted: tuple[str, ...] = ()
+
+
+class MemoryUse(Struct, frozen=True, kw_only=True):
+    device_peak_bytes: int | None = None
+    device_reserved_bytes: int | None = None
+    device_total_bytes: int | None = None
+    host_peak_bytes: int | None = None
+    """Of the program and its workers, pages they share counted in each."""
+    retries: int = 0
+    growth_bytes_per_step: float | None = None
+
+
+class Energy(Struct, frozen=True, kw_only=True):
+    """Over the light window's steady steps. None: no counter can be read here."""
+
+    joules_per_step: float | None = None
+    joules_per_sample: float | None = None
+    mean_power_w: float | None = None
+    source: str = ""
+    """GPU energy counter; GPU power, summed; processor energy counter (RAPL)"""
+    cost_per_million_samples: float | None = None
+    carbon_g_per_million_samples: float | None = None
+
+
+class Telemetered(Struct, frozen=True, kw_only=True):
+    """The telemetry in a few numbers, over the light window."""
+
+    gpu_utilisation: float | None = None
+    sm_mhz: float | None = None
+    sm_max_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+    other_processes: int = 0
+    program_cores: float | None = None
+    """Processors' worth of work: the program's own process."""
+    worker_cores: float | None = None
+    workers: int = 0
+    samples: int = 0
+
+
+class SyncPoint(Struct, frozen=True, kw_only=True):
+    """A line at which the host waits for the device."""
+
+    place: str
+    call: str
+    per_step: float
+    ms_per_step: float
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    schema: int = 1
+    name: str
+    run_dir: str
+    command: str
+    status: Status
+    why: str = ""
+    verdict: Verdict
+    step: StepTimes = StepTimes()
+    throughput: Throughput = Throughput()
+    efficiency: Efficiency = Efficiency()
+    memory: MemoryUse = MemoryUse()
+    energy: Energy = Energy()
+    telemetry: Telemetered = Telemetered()
+    device: str = ""
+    ranks: int = 1
+    losses: tuple[float, float] | None = None
+    """First and last seen."""
+    sync_points: tuple[SyncPoint, ...] = ()
+    recompiles: tuple[str, ...] = ()
+    graph_breaks: tuple[str, ...] = ()
+    python: PythonView | None = None
+    missing: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    bytes_on_disk: int = 0
+    next: tuple[str, ...] = ()
+    """Commands to go on with."""

@@ -1,0 +1,189 @@
+"""The lines under a run's figures: a word, and what is to be said of it; only what there is."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.records.run_summary import RunSummary
+from ridgeline.report.plain import printable
+from ridgeline.report.run_figures import sizes
+
+MOST = 3
+"""Waits, graph breaks, missing things named; the rest is counted, and is in summary.json."""
+_LEAST_GROWTH = 1024
+_LONGEST = 200
+
+
+class Row(Struct, frozen=True):
+    label: str
+    text: str
+    tone: Literal["plain", "quiet", "warning"] = "plain"
+    further: tuple[str, ...] = ()
+    """Sentences that stand on lines of their own below."""
+
+
+def rows(summary: RunSummary) -> tuple[Row, ...]:
+    """In the order they are read; every text can be printed as it is."""
+    found = (
+        *_because(summary), *_ended(summary), *_memory(summary), *_energy(summary),
+        *_machine(summary), *_waits(summary), *_compiled(summary), *_losses(summary),
+        *_doubts(summary), *_missing(summary),
+    )  # fmt: skip
+    return tuple(
+        Row(row.label, printable(row.text), row.tone, tuple(printable(x) for x in row.further))
+        for row in found
+    )
+
+
+def _because(summary: RunSummary) -> Iterator[Row]:
+    verdict = summary.verdict
+    said = " · ".join(_measured(n.what, n.text, n.source) for n in verdict.numbers)
+    if verdict.place:
+        said = f"{said} · {verdict.place}" if said else verdict.place
+    if said:
+        yield Row("because", said)
+
+
+def _measured(what: str, text: str, source: str) -> str:
+    return f"{what} {text}{' (estimated)' if source == 'estimated' else ''}"
+
+
+def _ended(summary: RunSummary) -> Iterator[Row]:
+    said = {
+        "raised": "ended by an exception",
+        "interrupted": "interrupted",
+        "stopped": "stopped by --stop-after",
+        "killed": "ended without a word: killed, crashed or os._exit",
+        "running": "still running, or its end was not seen",
+    }.get(summary.status)
+    if said:
+        why = f": {_cut(summary.why)}" if summary.why else ""
+        tone: Literal["quiet", "warning"] = "quiet" if summary.status == "stopped" else "warning"
+        yield Row("program", said + why, tone)
+
+
+def _memory(summary: RunSummary) -> Iterator[Row]:
+    memory = summary.memory
+    said = []
+    if memory.device_reserved_bytes and memory.device_total_bytes:
+        crowded = memory.device_reserved_bytes > 0.8 * memory.device_total_bytes
+        if crowded or memory.retries:
+            reserved = sizes(memory.device_reserved_bytes, memory.device_total_bytes)
+            said.append(f"{reserved} reserved")
+    if memory.retries:
+        noun = "retry" if memory.retries == 1 else "retries"
+        said.append(f"{memory.retries:,} {noun} of the allocator")
+    growth = memory.growth_bytes_per_step
+    if growth is not None and growth >= _LEAST_GROWTH:
+        said.append(f"grows {units.bytes_(growth)} a step")
+    if memory.device_peak_bytes and memory.host_peak_bytes:
+        said.append(f"host {units.bytes_(memory.host_peak_bytes)}")
+    if said:
+        yield Row("memory", " · ".join(said), "warning" if growth or memory.retries else "plain")
+
+
+def _energy(summary: RunSummary) -> Iterator[Row]:
+    energy = summary.energy
+    said = []
+    if energy.joules_per_sample:
+        said.append(f"{units.significant(energy.joules_per_sample)} J a sample")
+    if energy.mean_power_w:
+        said.append(f"{units.significant(energy.mean_power_w)} W")
+    if energy.source and said:
+        said[-1] += f" ({energy.source})"
+    million = []
+    if energy.cost_per_million_samples is not None:
+        million.append(f"costs {units.significant(energy.cost_per_million_samples)}")
+    if energy.carbon_g_per_million_samples is not None:
+        million.append(f"{units.significant(energy.carbon_g_per_million_samples)} g CO2")
+    if million:
+        said.append(f"a million samples: {', '.join(million)}")
+    if said:
+        yield Row("energy", " · ".join(said))
+
+
+def _machine(summary: RunSummary) -> Iterator[Row]:
+    seen = summary.telemetry
+    said = []
+    if seen.gpu_utilisation is not None:
+        said.append(f"GPU in use {_fraction(seen.gpu_utilisation)} of the time")
+    if seen.sm_mhz and seen.sm_max_mhz:
+        said.append(f"{seen.sm_mhz:,.0f} of {seen.sm_max_mhz:,.0f} MHz")
+    if seen.temperature_c is not None:
+        said.append(f"{seen.temperature_c:.0f} °C")
+    if seen.program_cores is not None:
+        said.append(f"program {_cores(seen.program_cores)}")
+    if seen.workers:
+        cores = f", {_cores(seen.worker_cores)}" if seen.worker_cores else ""
+        said.append(f"{units.plural(seen.workers, 'worker')}{cores}")
+    held = []
+    if seen.throttle:
+        held.append(f"clocks held down: {', '.join(seen.throttle)}")
+    if seen.other_processes:
+        held.append(f"{units.plural(seen.other_processes, 'other program')} on the GPU")
+    if said or held:
+        yield Row("machine", " · ".join([*held, *said]), "warning" if held else "plain")
+
+
+def _waits(summary: RunSummary) -> Iterator[Row]:
+    points = summary.sync_points
+    said = [
+        f"{point.call} {point.place}, {units.significant(point.per_step, 2)} a step, "
+        f"{units.seconds(point.ms_per_step / 1e3)}"
+        for point in points[:MOST]
+    ]
+    if said:
+        yield Row("waits", "host for the GPU: " + " · ".join(said) + _more(len(points)))
+
+
+def _compiled(summary: RunSummary) -> Iterator[Row]:
+    for what, found in (("recompile", summary.recompiles), ("graph break", summary.graph_breaks)):
+        if found:
+            named = " · ".join(_cut(text) for text in found[:MOST])
+            yield Row("compiled", f"{units.plural(len(found), what)}: {named}{_more(len(found))}")
+
+
+def _losses(summary: RunSummary) -> Iterator[Row]:
+    if summary.losses is not None:
+        first, last = summary.losses
+        yield Row("loss", f"{first:.4g} → {last:.4g}", "quiet")
+
+
+def _doubts(summary: RunSummary) -> Iterator[Row]:
+    for what, trust in (("verdict", summary.verdict.trust), ("steps", summary.step.trust)):
+        if trust.confidence != "good":
+            yield Row(what, f"{trust.confidence}: {trust.why}", "warning")
+        elif trust.why:
+            yield Row(what, trust.why, "quiet")
+
+
+def _missing(summary: RunSummary) -> Iterator[Row]:
+    yield from _list("missing", summary.missing, "quiet")
+    yield from _list("trouble", summary.problems, "warning")
+
+
+def _list(label: str, found: Sequence[str], tone: Literal["quiet", "warning"]) -> Iterator[Row]:
+    said = [_cut(text) for text in found[:MOST]]
+    if len(found) > MOST:
+        said.append(f"and {len(found) - MOST} more, in summary.json")
+    if said:
+        yield Row(label, said[0], tone, tuple(said[1:]))
+
+
+def _more(count: int) -> str:
+    return f" · and {count - MOST} more" if count > MOST else ""
+
+
+def _cut(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + "…"
+
+
+def _fraction(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _cores(used: float) -> str:
+    return f"{used:.1f} {'core' if f'{used:.1f}' == '1.0' else 'cores'}"

@@ -1,0 +1,179 @@
+"""The processes of a program: a made-up /proc for what is rare, real children for the rest."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeline.machine import processes
+from ridgeline.machine.portable import PortableTree
+from ridgeline.machine.processes import Tree
+
+
+class MadeUpProc:
+    """Files as Linux writes them, for a few processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.newest = 0
+        (root / "self").mkdir()
+
+    def put(self, pid: int, parent: int, *, name: str = "python", **facts: int | str) -> None:
+        told = {"state": "S", "faults": 0, "user": 0, "system": 0, "threads": 1, "start": pid}
+        told |= facts
+        fields = [
+            told["state"], parent, *[0] * 7, told["faults"], 0, told["user"], told["system"],
+            *[0] * 4, told["threads"], 0, told["start"], *[0] * 29, 0, 0, 0,
+        ]  # fmt: skip
+        folder = self.root / str(pid)
+        folder.mkdir(exist_ok=True)
+        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, fields))}\n")
+        (folder / "statm").write_text("900 25 10 1 0 50 0\n")
+        (folder / "io").write_text("rchar: 9\nread_bytes: 4096\nwrite_bytes: 512\n")
+        self.say_newest(max(pid, self.newest))
+
+    def say_newest(self, pid: int) -> None:
+        self.newest = pid
+        (self.root / "loadavg").write_text(f"0.1 0.2 0.3 1/90 {pid}\n")
+
+    def drop(self, pid: int) -> None:
+        for file in (self.root / str(pid)).iterdir():
+            file.unlink()
+        (self.root / str(pid)).rmdir()
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> MadeUpProc:
+    made = MadeUpProc(tmp_path)
+    made.put(1, 0)
+    made.put(10, 1)
+    made.put(11, 10)
+    made.put(12, 11)
+    made.put(20, 1)
+    return made
+
+
+def _pids(tree: Tree) -> list[int]:
+    return [sample.pid for sample in tree.sample()]
+
+
+def test_all_descendants_belong_to_the_program_and_nobody_else(proc: MadeUpProc) -> None:
+    samples = Tree(10, proc=str(proc.root)).sample()
+    assert [(s.pid, s.worker) for s in samples] == [(10, False), (11, True), (12, True)]
+
+
+def test_a_child_with_a_lower_id_than_its_parent_is_found(proc: MadeUpProc) -> None:
+    proc.put(5, 6)  # ids have started again from the bottom
+    proc.put(6, 12)
+    assert set(_pids(Tree(10, proc=str(proc.root)))) == {5, 6, 10, 11, 12}
+
+
+def test_counters_are_read_from_a_name_with_brackets_and_spaces(proc: MadeUpProc) -> None:
+    second = os.sysconf("SC_CLK_TCK")
+    proc.put(
+        10, 1, name="a) b (c", user=3 * second, system=second // 2, faults=7, threads=9, start=10
+    )
+    (sample, *_) = Tree(10, proc=str(proc.root)).sample()
+    assert (sample.cpu_s, sample.major_faults, sample.threads) == (3.5, 7, 9)
+    assert sample.rss_bytes == 25 * os.sysconf("SC_PAGE_SIZE")
+    assert (sample.read_bytes, sample.write_bytes) == (4096, 512)
+
+
+def test_new_workers_are_found_and_ended_ones_left_out(proc: MadeUpProc) -> None:
+    tree = Tree(10, proc=str(proc.root))
+    assert _pids(tree) == [10, 11, 12]
+    proc.put(30, 10)
+    proc.drop(12)
+    assert _pids(tree) == [10, 11, 30]
+
+
+def test_a_worker_whose_parent_died_is_still_the_programs(proc: MadeUpProc) -> None:
+    tree = Tree(10, proc=str(proc.root))
+    tree.sample()
+    proc.drop(11)
+    proc.put(12, 1)
+    proc.say_newest(31)
+    assert _pids(tree) == [10, 12]
+
+
+def test_an_id_used_again_by_a_stranger_is_not_a_worker(proc: MadeUpProc) -> None:
+    tree = Tree(10, proc=str(proc.root))
+    tree.sample()
+    proc.put(12, 20, start=999)
+    assert _pids(tree) == [10, 11]
+    proc.say_newest(40)
+    assert _pids(tree) == [10, 11]
+
+
+def test_the_dead_whom_nobody_collected_are_left_out(proc: MadeUpProc) -> None:
+    proc.put(11, 10, state="Z")
+    assert 11 not in _pids(Tree(10, proc=str(proc.root)))
+
+
+def test_what_vanishes_between_listing_and_reading_is_skipped(proc: MadeUpProc) -> None:
+    tree = Tree(10, proc=str(proc.root))
+    pids = tree.pids()
+    proc.drop(12)
+    assert [sample.pid for sample in tree.sample(pids)] == [10, 11]
+
+
+def test_the_watcher_itself_is_not_a_worker(
+    proc: MadeUpProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 11)  # as where the program is process 1
+    assert _pids(Tree(10, proc=str(proc.root))) == [10]
+
+
+def test_no_such_process_is_no_samples(proc: MadeUpProc) -> None:
+    assert Tree(77, proc=str(proc.root)).sample() == ()
+
+
+@pytest.fixture
+def family() -> Iterator[subprocess.Popen[bytes]]:
+    """A program with two workers, each with 16 MiB, that have used some processor time."""
+    worker = "b = bytes(range(256)) * 65536; sum(range(5_000_000)); print(1, flush=True)"
+    code = f"""
+import subprocess, sys
+work = {worker + "; import sys; sys.stdin.read()"!r}
+made = [subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE) for _ in range(2)]
+for one in made: one.stdout.readline()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    assert program.stdin is not None
+    assert program.stdout.readline() == b"ready\n"
+    yield program
+    program.stdin.close()
+    program.wait()
+    program.stdout.close()
+
+
+@pytest.mark.skipif(not processes.supported(), reason="needs /proc")
+def test_a_real_program_and_its_workers_are_seen(family: subprocess.Popen[bytes]) -> None:
+    program, *workers = Tree(family.pid).sample()
+    assert program.pid == family.pid
+    assert not program.worker
+    assert len(workers) == 2
+    assert all(w.worker and w.cpu_s > 0 and w.rss_bytes > 16 << 20 for w in workers)
+
+
+def test_the_portable_way_sees_the_same(family: subprocess.Popen[bytes]) -> None:
+    program, *workers = PortableTree(family.pid).sample()
+    assert program.pid == family.pid
+    assert not program.worker
+    assert all(w.worker and w.rss_bytes > 16 << 20 for w in workers)
+    assert len(workers) == 2
+
+
+def test_the_portable_way_has_nothing_on_a_process_that_is_gone() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert PortableTree(gone.pid).sample() == ()
