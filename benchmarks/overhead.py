@@ -27,6 +27,8 @@ from overhead_runner import (
     CONTROL,
     CPROFILE,
     LIGHT,
+    OFF,
+    OFF_AGAIN,
     PLAIN,
     PROFILER,
     PYINSTRUMENT,
@@ -38,6 +40,7 @@ from overhead_runner import (
     installed,
     starts,
     take,
+    take_within,
     threads,
 )
 
@@ -68,39 +71,35 @@ class Row(Struct):
     tool: Tool
     step_ms: float
     cost: Estimate
-    """The tool's time over the plain program's: 1.01 is 1 % slower."""
+    """The plain program's time over the tool's."""
+    used: Estimate
+    """The same of processor time."""
 
 
 def rows(taken: Rounds) -> Iterator[Row]:
     """The control against the first copy, then each tool against both."""
-    samples, process = np.array(taken.samples), taken.process
+    samples, used = np.array(taken.samples), np.array(taken.used)
     for arm, tool in enumerate(taken.tools):
-        if tool is PLAIN:
+        if tool in (PLAIN, OFF):
             continue
-        base = samples[:, :1] if tool is CONTROL else samples[:, :2]
-        found = estimate(base, samples[:, arm], alpha=0.05, seed=0, process=process)
-        yield Row(tool, float(np.median(samples[:, arm])) / 1e6, found)
+        copies = 1 if tool in (CONTROL, OFF_AGAIN) else 2
+        cost, share = (
+            estimate(times[:, :copies], times[:, arm], alpha=0.05, seed=0, process=taken.process)
+            for times in (samples, used)
+        )
+        yield Row(tool, float(np.median(samples[:, arm])) / 1e6, cost, share)
 
 
 def step_lines(workload: str, taken: Sequence[Rounds]) -> list[str]:
     found = [[*rows(group)] for group in taken]
     plain_ms = median(row.step_ms for group in found for row in group if row.tool is CONTROL)
-    cells = []
-    for group, counted in zip(found, taken, strict=True):
-        for row in group:
-            if row.tool is CONTROL and group is not found[0]:
-                continue
-            cells.append(
-                [
-                    row.tool.name,
-                    f"{row.step_ms:.2f}",
-                    f"{1 / row.cost.ratio:.4f}",
-                    f"[{1 / row.cost.ci_high:.4f}, {1 / row.cost.ci_low:.4f}]",
-                    str(row.cost.rounds),
-                    str(len(set(counted.process))),
-                ]
-            )
-    header = ["", "step ms", "× plain", "95 %", "rounds", "sets of processes"]
+    shown = [
+        cells(row, counted)
+        for at, (group, counted) in enumerate(zip(found, taken, strict=True))
+        for row in group
+        if row.tool is not CONTROL or at == 0
+    ]
+    header = ["", "step ms", "time × plain", "CPU time × plain", "rounds", "sets of processes"]
     shares = [share for group in taken for share in group.watcher_share]
     watcher = (
         [f"The process that watches took {percent(median(shares))} of one processor.", ""]
@@ -112,11 +111,37 @@ def step_lines(workload: str, taken: Sequence[Rounds]) -> list[str]:
         "resnet50": f"ResNet-50, batch 32, a step of {plain_ms:.1f} ms",
         "gpt2": f"GPT-2 124M, 8 × 1024, attention written out, a step of {plain_ms:.0f} ms",
     }[workload]
-    return [f"## {title}", "", *table(header, cells), "", *watcher]
+    return [f"## {title}", "", *table(header, shown), "", *watcher]
+
+
+def within_lines(taken: Rounds) -> list[str]:
+    """The same hooks, taken off and put on again in one process."""
+    said = (
+        "Within one process, the hooks taken off and put on again block by block, so that nothing "
+        "else differs:"
+    )
+    header = ["", "step ms", "time × off", "CPU time × off", "rounds", "processes"]
+    return [said, "", *table(header, [cells(row, taken) for row in rows(taken)]), ""]
+
+
+def cells(row: Row, counted: Rounds) -> list[str]:
+    return [
+        row.tool.name,
+        f"{row.step_ms:.2f}",
+        times(row.cost),
+        times(row.used),
+        str(row.cost.rounds),
+        str(len(set(counted.process))),
+    ]
+
+
+def times(found: Estimate) -> str:
+    """The tool over plain: 1.01 is 1 % slower."""
+    return f"{1 / found.ratio:.4f} [{1 / found.ci_high:.4f}, {1 / found.ci_low:.4f}]"
 
 
 def start_lines(tools: Sequence[Tool], found: Sequence[Sequence[Started]]) -> list[str]:
-    cells = []
+    shown = []
     for at, tool in enumerate(tools):
         row = [tool.name]
         for figure in ("first_line_s", "torch_s", "end_s"):
@@ -124,13 +149,13 @@ def start_lines(tools: Sequence[Tool], found: Sequence[Sequence[Started]]) -> li
             more = [v - getattr(taken[0], figure) for v, taken in zip(values, found, strict=True)]
             row.append(seconds(median(values)))
             row.append("" if tool is PLAIN else _spread(more))
-        cells.append(row)
+        shown.append(row)
     header = [
         "", "first line", "more", "torch imported", "more", "last line to exit", "more",
     ]  # fmt: skip
     title = f"## Start and end, {plural(len(found), 'round')}"
     said = "A script that imports torch and ends; `more` is the median of the rounds' differences."
-    return [title, "", said, "", *table(header, cells), ""]
+    return [title, "", said, "", *table(header, shown), ""]
 
 
 def _spread(differences: Sequence[float]) -> str:
@@ -139,10 +164,10 @@ def _spread(differences: Sequence[float]) -> str:
     return f"{found.median_ns / 1e9:+.2f} s [{low:+.2f}, {high:+.2f}]"
 
 
-def table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(header: Sequence[str], shown: Sequence[Sequence[str]]) -> Iterator[str]:
     """Markdown, aligned; the first column to the left."""
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    for row in (header, None, *cells):
+    widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
+    for row in (header, None, *shown):
         if row is None:
             rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
             yield f"| {' | '.join(rule)} |"
@@ -214,6 +239,11 @@ def main() -> None:
             )  # fmt: skip
         if taken:
             body += step_lines(workload, taken)
+        if asked.only in (None, "ridgeline"):
+            within = take_within(
+                workload, sets=plan.sets, rounds=plan.rounds, block_s=plan.block_s, say=say
+            )
+            body += within_lines(within)
     if asked.only in (None, "start"):
         tools = (PLAIN, ALONE, *(t for t in (CPROFILE, PYINSTRUMENT, SCALENE) if not t.missing))
         body += start_lines(tools, starts(tools, plan.start_rounds, say))

@@ -1,8 +1,8 @@
 """The program that `overhead.py` runs, plain and under each tool: the same file for all.
 
 It trains, a block of steps at a time as it is asked on stdin, and answers with the block's
-nanoseconds by its own clock. With `start` as the workload it only imports torch and says when.
-Not meant to be run by hand.
+nanoseconds by its own clock, and those of its processor time. With `start` as the workload it only
+imports torch and says when. Not meant to be run by hand.
 """
 
 import time
@@ -98,13 +98,35 @@ def main() -> None:
     finish = torch.cuda.synchronize if args.workload != "small" else lambda: None
     with profiled() if args.torch_profiler else nullcontext():
         for line in sys.stdin:
-            if line.strip() == "end":
+            word = line.strip()
+            if word == "end":
                 break
-            begun = time.perf_counter_ns()
+            if word in ("on", "off"):
+                switch(word == "on")
+                continue
+            begun, used = time.perf_counter_ns(), time.process_time_ns()
             for _ in range(int(line)):
                 step()
             finish()
-            say("block", time.perf_counter_ns() - begun)
+            say("block", time.perf_counter_ns() - begun, time.process_time_ns() - used)
+
+
+def switch(on: bool) -> None:
+    """Takes the seams of the run we are in off, as at the end of its windows, or puts them back."""
+    from ridgeline.capture import live
+
+    session = live.session
+    if session is None:
+        raise SystemExit("this process is in no run")
+    seams = session.detach.__self__
+    if session._off is not on:  # as asked already
+        return
+    session._off = session.gate.closed = not on
+    if on:
+        seams.put_on()
+    else:
+        seams.take_off(False)
+        seams._put.clear()
 
 
 def profiled() -> Any:

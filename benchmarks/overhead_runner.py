@@ -1,4 +1,4 @@
-"""Programs of `overhead.py` held side by side: each waits until it is asked for a block of steps."""
+"""Programs of `overhead.py` held side by side, each waiting until it is asked for a block."""
 
 import importlib.util
 import json
@@ -45,6 +45,8 @@ PYTHON = Tool(
     "ridgeline run --python, light window",
     (*_RUN, "--python", "--steps", "1000000", "--trace-steps", "0"),
 )
+OFF, OFF_AGAIN = Tool("hooks off"), Tool("hooks off, again")
+ON = Tool("hooks of the light window on")
 PROFILER = Tool("torch.profiler, stacks and shapes", after=("--torch-profiler",))
 CPROFILE = Tool("cProfile", ("-m", "cProfile", "-o", "{folder}/out.prof"))
 SCALENE = Tool(
@@ -76,12 +78,15 @@ class Program:
         )  # fmt: skip
         self.first_line_ns, self.torch_ns = (n - self.started_ns for n in self._heard("began"))
 
-    def block(self, steps: int) -> int:
-        """Nanoseconds that `steps` steps took."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        return self._heard("block")[0]
+    def block(self, steps: int) -> tuple[float, float]:
+        """Nanoseconds a step, by the clock and of processor time."""
+        self._ask(str(steps))
+        wall, used = self._heard("block")
+        return wall / steps, used / steps
+
+    def switch(self, on: bool) -> None:
+        """Our hooks, inside the process."""
+        self._ask("on" if on else "off")
 
     def warm(self, steps: int) -> None:
         """Half a second, or until our windows are over."""
@@ -110,9 +115,7 @@ class Program:
 
     def close(self) -> None:
         if self._process.poll() is None:
-            assert self._process.stdin is not None
-            self._process.stdin.write("end\n")
-            self._process.stdin.close()
+            self._ask("end")
             self._process.wait(timeout=LONGEST_WARM_UP_S)
         self._errors.close()
         self._folder.cleanup()
@@ -126,6 +129,11 @@ class Program:
         if error is not None:
             self._process.kill()
         self.close()
+
+    def _ask(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
 
     def _heard(self, word: str) -> list[int]:
         assert self._process.stdout is not None
@@ -148,11 +156,18 @@ class Rounds(Struct):
     """Blocks of all arms of a group: a row a round, nanoseconds a step."""
 
     tools: tuple[Tool, ...]
-    samples: list[list[float]]
-    process: list[int]
+    samples: list[list[float]] = []
+    used: list[list[float]] = []
+    """Of processor time: what a busy machine blurs least."""
+    process: list[int] = []
     """Which set of processes each round ran in."""
-    watcher_share: list[float]
+    watcher_share: list[float] = []
     """Of one processor, a set."""
+
+    def add(self, number: int, blocks: Sequence[tuple[float, float]]) -> None:
+        self.samples.append([wall for wall, _ in blocks])
+        self.used.append([used for _, used in blocks])
+        self.process.append(number)
 
 
 def take(
@@ -160,7 +175,7 @@ def take(
     say: Callable[[str], None],
 ) -> Rounds:  # fmt: skip
     """`sets` times fresh processes of each tool, `rounds` blocks of each in an order drawn anew."""
-    found = Rounds(tuple(tools), [], [], [])
+    found = Rounds(tuple(tools))
     order = random.Random(0)
     for number in range(sets):
         say(f"{workload}: set {number + 1} of {sets} starts")
@@ -179,10 +194,33 @@ def take(
     return found
 
 
+def take_within(
+    workload: str, *, sets: int, rounds: int, block_s: float, say: Callable[[str], None]
+) -> Rounds:
+    """The light window's hooks taken off and put on again, block by block, in one process: nothing
+    else differs, not even where things lie in memory."""
+    arms = (OFF, OFF_AGAIN, ON)
+    found = Rounds(arms)
+    order = random.Random(2)
+    for number in range(sets):
+        say(f"{workload}, within: set {number + 1} of {sets} starts")
+        with Program(LIGHT, workload) as program:
+            steps = _steps(program, block_s)
+            program.warm(steps)
+            for _ in range(rounds):
+                blocks = [(0.0, 0.0)] * len(arms)
+                for place in order.sample(range(len(arms)), len(arms)):
+                    program.switch(arms[place] is ON)
+                    program.block(1)  # the first step after a switch fills caches again
+                    blocks[place] = program.block(steps)
+                found.add(number, blocks)
+    return found
+
+
 def _steps(program: Program, block_s: float) -> int:
     """In a block of `block_s`, after the first slow steps."""
     program.block(3)
-    return max(1, round(block_s * 1e9 / (program.block(5) / 5)))
+    return max(1, round(block_s * 1e9 / program.block(5)[0]))
 
 
 def _rounds(
@@ -193,11 +231,10 @@ def _rounds(
     began, before = time.monotonic(), watched.watcher_cpu_s() if watched else None
     for at in range(rounds):
         say(f"set {number + 1}, round {at + 1} of {rounds}")
-        times = [0.0] * len(programs)
+        blocks = [(0.0, 0.0)] * len(programs)
         for place in order.sample(range(len(programs)), len(programs)):
-            times[place] = programs[place].block(steps) / steps
-        found.samples.append(times)
-        found.process.append(number)
+            blocks[place] = programs[place].block(steps)
+        found.add(number, blocks)
     after = watched.watcher_cpu_s() if watched else None
     if before is not None and after is not None:
         found.watcher_share.append((after - before) / (time.monotonic() - began))
@@ -212,7 +249,7 @@ class Started(Struct):
 
 
 def starts(tools: Sequence[Tool], rounds: int, say: Callable[[str], None]) -> list[list[Started]]:
-    """A list a round, in the order of `tools`; the first round is not kept (bytecode, file cache)."""
+    """A list a round, in the order of `tools`; the first is not kept (bytecode, file cache)."""
     kept = []
     order = random.Random(1)
     for at in range(rounds + 1):

@@ -22,12 +22,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="reliability", description=__doc__)
     parser.add_argument("--row", type=int, action="append", choices=sorted(ROWS), default=[])
     parser.add_argument("--only", default="", metavar="NAME", help="cases whose name holds this")
+    parser.add_argument("--group", default="", help="programs of files whose name begins so")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="plain against plain")
     parser.add_argument("--keep", action="store_true", help="leave the folders of failed cases")
     given = parser.parse_args()
-    asked = Asked(given.jobs, given.only, given.seed, given.plain, given.keep)
+    asked = Asked(given.jobs, given.only, given.seed, given.group, given.plain, given.keep)
     modules = dict.fromkeys(ROWS[number] for number in given.row or sorted(ROWS))
     rows: list[Row] = []
     for name in modules:

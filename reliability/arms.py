@@ -39,8 +39,9 @@ def run_arm(case: Case, arm: str, folder: Path, extra: dict[str, str] | None = N
     folder.mkdir(parents=True)
     target, before = laid_out(case, folder), set(listed(folder))
     options = ARMS[arm]
-    ours = [] if options is None else ["-m", "ridgeline", "run", *options]
-    command = [python(), *case.flags, *ours, *target, *case.args]
+    command = [python(), *case.flags, *target, *case.args]
+    if options is not None:
+        command = [*ridgeline(case.flags), "run", *options, *target, *case.args]
     env = surroundings({k: v.replace("@", str(folder)) for k, v in case.env.items()})
     outcome = start(
         command, folder, env | (extra or {}),
@@ -48,6 +49,13 @@ def run_arm(case: Case, arm: str, folder: Path, extra: dict[str, str] | None = N
     )  # fmt: skip
     files = {name: size for name, size in listed(folder).items() if name not in before}
     return Done(outcome, files, *seen(folder))
+
+
+def ridgeline(flags: tuple[str, ...] = ()) -> list[str]:
+    """The command as a person types it; with the interpreter's own options only `-m` will do."""
+    if flags:
+        return [python(), *flags, "-m", "ridgeline"]
+    return [str(Path(python()).with_name("ridgeline"))]
 
 
 def laid_out(case: Case, folder: Path) -> list[str]:

@@ -4,7 +4,8 @@ A file holds sections; a section begins with `=== name | key: value | …` and g
 source. Keys: `args`, `stdin` (Python escapes), `how` (script, module, code, folder, zip, symlink,
 absolute, elsewhere), `file` (the script's name), `flags` (the interpreter's), `env` (K=V …),
 `begin` (a file of `programs/` put before the source), `send` (a signal, once "ready" is on stdout),
-`streams` (merged, no-stdin, no-stdout, no-stderr, closed-pipe, full), `proves` (results: row 2).
+`streams` (merged, no-stdin, no-stdout, no-stderr, closed-pipe, full), `proves` (results: row 2),
+`why` (a difference that has to be: said, not counted).
 A line `--- name` begins another file that lies beside the script.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent / "programs"
-KEYS = {"args", "stdin", "how", "file", "flags", "env", "begin", "send", "streams", "proves"}
+KEYS = {"args", "stdin", "how", "file", "flags", "env", "begin", "send", "streams", "proves", "why"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Case:
     send: str = ""
     streams: str = ""
     proves_results: bool = False
+    why: str = ""
     also: dict[str, str] = field(default_factory=dict)
     """Files beside the script: name to source."""
 
@@ -38,8 +40,8 @@ class Case:
         return self.group.startswith("torch")
 
 
-def read_all() -> list[Case]:
-    cases = [case for path in sorted(HERE.glob("*.txt")) for case in read_file(path)]
+def read_all(groups: str = "") -> list[Case]:
+    cases = [case for path in sorted(HERE.glob(f"{groups}*.txt")) for case in read_file(path)]
     names = [case.name for case in cases]
     twice = {name for name in names if names.count(name) > 1}
     assert not twice, f"two programs have the same name: {sorted(twice)}"
@@ -74,5 +76,6 @@ def parse(section: str, group: str) -> Case:
         send=keys.get("send", ""),
         streams=keys.get("streams", ""),
         proves_results=keys.get("proves") == "results",
+        why=keys.get("why", ""),
         also={one.split("\n", 1)[0].strip(): one.split("\n", 1)[1] for one in beside[1:]},
     )

@@ -16,10 +16,17 @@ class Asked:
     jobs: int = 2
     only: str = ""
     seed: int = 0
+    group: str = ""
+    """Programs of files whose name begins so."""
     plain: bool = False
     """Plain against plain: whether the programs themselves always do the same."""
     keep: bool = False
     """Leave the folders of failed cases behind."""
+
+
+    @property
+    def part(self) -> bool:
+        return bool(self.only or self.group)
 
 
 @dataclass
@@ -34,7 +41,7 @@ class Row:
     seconds: float = 0.0
 
     def line(self, asked: Asked) -> str:
-        short = self.done < self.least and not asked.only
+        short = self.done < self.least and not asked.part
         state = "FAILED" if self.failures or short else "ok"
         few = f", promised {self.least}" if short else ""
         return (
@@ -43,7 +50,7 @@ class Row:
         )
 
     def good(self, asked: Asked) -> bool:
-        return not self.failures and (self.done >= self.least or bool(asked.only))
+        return not self.failures and (self.done >= self.least or asked.part)
 
 
 def each(

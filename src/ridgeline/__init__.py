@@ -17,39 +17,41 @@ _HOME = {
     "benchmark": "ridgeline.comparison.api",
     "compare": "ridgeline.comparison.api",
     "formula": "ridgeline.formulas",
+    "load_ipython_extension": "ridgeline.integrations.notebook",
+    "profile": "ridgeline.integrations.block",
     "profile_memory": "ridgeline.profiler",
     "quick_profile": "ridgeline.profiler",
     "read_trace": "ridgeline.trace.api",
+    "region": "ridgeline.capture.marks",
+    "step": "ridgeline.capture.marks",
 }
 
 __all__ = [
-    "MemoryProfiler",
     "Profiler",
     "RidgelineError",
-    "Timer",
     "benchmark",
     "compare",
     "formula",
-    "profile_memory",
+    "profile",
     "quick_profile",
     "read_trace",
+    "region",
+    "step",
 ]
-"""Ten names; `analyze_weight_distribution` is there too, for those who know it from the course."""
+"""Ten names. `Timer`, `MemoryProfiler`, `profile_memory` and `analyze_weight_distribution` are
+there too, for those who know them from the course."""
 
 if TYPE_CHECKING:
+    from ridgeline.capture.marks import region, step
     from ridgeline.comparison.api import benchmark, compare
     from ridgeline.errors import RidgelineError
     from ridgeline.formulas import formula
-    from ridgeline.profiler import (
-        MemoryProfiler,
-        Profiler,
-        Timer,
-        profile_memory,
-        quick_profile,
-    )
-    from ridgeline.profiler import (
-        analyze_weight_distribution as analyze_weight_distribution,
-    )
+    from ridgeline.integrations.block import profile
+    from ridgeline.profiler import MemoryProfiler as MemoryProfiler
+    from ridgeline.profiler import Profiler, quick_profile
+    from ridgeline.profiler import Timer as Timer
+    from ridgeline.profiler import analyze_weight_distribution as analyze_weight_distribution
+    from ridgeline.profiler import profile_memory as profile_memory
     from ridgeline.trace.api import read_trace
 
 

@@ -1,4 +1,4 @@
-"""A WGAN with gradient penalty: a batch is an iteration, the generator learns in every third."""
+"""A WGAN with gradient penalty: the generator learns after every third batch, which ends a step."""
 
 import torch
 from nets import WIDTH, labelled, mlp
@@ -12,8 +12,7 @@ generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, WIDTH))
 critic = mlp(outputs=1)
 of_generator = torch.optim.Adam(generator.parameters(), lr=1e-4)
 of_critic = torch.optim.Adam(critic.parameters(), lr=1e-4)
-critic_steps = generator_steps = 0
-for at, (real, _labels) in enumerate(DataLoader(labelled(84), batch_size=4)):
+for at, (real, _labels) in enumerate(DataLoader(labelled(240), batch_size=4)):
     fake = generator(torch.randn(4, 4)).detach()
     mixed = (0.5 * (real + fake)).requires_grad_()
     (slope,) = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
@@ -24,15 +23,12 @@ for at, (real, _labels) in enumerate(DataLoader(labelled(84), batch_size=4)):
     loss.backward()
     truth.backward(loss)
     of_critic.step()
-    critic_steps += 1
-    learns = at % 3 == 2
-    if learns:
+    if at % 3 == 2:
         of_generator.zero_grad()
         loss = -critic(generator(torch.randn(4, 4))).mean()
         truth.forward(calls=2)
         loss.backward()
         truth.backward(loss)
         of_generator.step()
-        generator_steps += 1
-    truth.step(optimizers=2 if learns else 1)
-truth.tell(critic_steps=critic_steps, generator_steps=generator_steps)
+        truth.step(optimizers=4)
+truth.tell()

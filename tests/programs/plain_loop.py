@@ -1,4 +1,4 @@
-"""The loop of every tutorial: DataLoader, loss module, zero_grad, backward, step; a short last batch."""
+"""The loop of every tutorial: DataLoader, loss module, zero_grad, backward, step; two epochs."""
 
 import torch
 from nets import labelled, mlp

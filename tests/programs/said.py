@@ -1,10 +1,11 @@
 """A program that says its steps and regions itself; two optimizer steps in each."""
 
-import ridgeline
 import torch
 import torch.nn.functional as F
 from nets import CLASSES, WIDTH, mlp
 from truth import Truth
+
+import ridgeline
 
 torch.manual_seed(0)
 truth = Truth()

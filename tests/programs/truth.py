@@ -1,9 +1,13 @@
-"""What a program knows of itself: it counts beside its own loop, and prints the counts at the end."""
+"""What a program knows of itself: counted beside its own loop, and printed at the end."""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Truth:

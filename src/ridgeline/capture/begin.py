@@ -7,7 +7,7 @@ from typing import Any
 from ridgeline.capture import live, marks
 from ridgeline.capture.seams import Seams
 from ridgeline.capture.session import Session
-from ridgeline.records.run import Settings
+from ridgeline.records.run import Settings, Status
 from ridgeline.records.run_directory import RunDirectory
 
 
@@ -18,6 +18,13 @@ def begin(torch: Any, directory: str, settings: Settings | None = None) -> Sessi
     asked = settings or RunDirectory(path).run().settings
     session = Session(torch, path, asked, rank, world)
     Seams(torch, session).put_on()
-    os.register_at_fork(after_in_child=session.forked)
+    live.follow_forks()
     live.session = marks.listener = session
     return session
+
+
+def end(session: Session, ended: Status, why: str) -> None:
+    """Of a block: the seams come off, and the process goes on."""
+    session.farewell(ended, why)
+    session.detach(session.compiled)
+    live.session = marks.listener = None

@@ -5,10 +5,11 @@ had nothing left to do. Events are read when they have passed, never waited for.
 the host 2 to 4 µs.
 """
 
+import itertools
 from collections import deque
 from typing import Any
 
-from ridgeline.capture.timeline import EVALUATION, INPUT, PHASES
+from ridgeline.capture.timeline import EVALUATION, INPUT, PHASES, TRANSFER
 
 MOST_PENDING = 256
 """Steps whose events have not passed yet; a host this far ahead loses the oldest."""
@@ -38,7 +39,7 @@ class DeviceMarks:
             event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
             event.record()
             self._marks.append((phase, event))
-            if phase not in (INPUT, 1):
+            if phase not in (INPUT, TRANSFER):
                 self._since_forward = len(self._marks)
 
     def cut(self, index: int, phase: int) -> None:
@@ -59,13 +60,18 @@ class DeviceMarks:
             index, marks = self._waiting.popleft()
             phases: dict[int, int] = {}
             total = 0
-            for (phase, begin), (_, end) in zip(marks, marks[1:], strict=False):
+            for (phase, begin), (_, end) in itertools.pairwise(marks):
                 ns = int(begin.elapsed_time(end) * 1e6)
                 phases[phase] = phases.get(phase, 0) + ns
                 total += ns
             self._free.extend(event for _, event in marks[:-1])
             done.append((index, total, phases))
         return done
+
+    def wait(self) -> None:
+        """Until the device is past the last step: a pause of ours, or the program's end."""
+        if self._waiting:
+            self._waiting[-1][1][-1][1].synchronize()
 
     def forget(self) -> None:
         self._waiting.clear()

@@ -136,11 +136,10 @@ class Drafts:
                 draft.device_ns, draft.device = total_ns, phases
                 return
 
-    def ready(self, waits: int) -> list[Step]:
-        """All but the newest `waits`, which the device may still be working on."""
-        done = []
-        while len(self._waiting) > waits:
-            done.append(self._waiting.popleft().step(self._losses))
+    def rest(self) -> list[Step]:
+        """All of them; where the device has not said how long they took, nothing is known of it."""
+        done = [draft.step(self._losses) for draft in self._waiting]
+        self._waiting.clear()
         return done
 
     def until(self, index: int) -> list[Step]:

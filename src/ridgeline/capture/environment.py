@@ -39,7 +39,7 @@ GIT_SECONDS = 1.0
 """A tree of 100,000 files on a slow disk takes longer; then it is said that nobody looked."""
 
 # No prompt, no lock, no fetch of a partial clone, no program that the repository's settings name.
-_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never",
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never",
         "-c", "core.hooksPath=/dev/null", "-c", "credential.helper=")  # fmt: skip
 _GIT_VARIABLES = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS": "",
                   "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}  # fmt: skip

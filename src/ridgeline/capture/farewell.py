@@ -35,5 +35,8 @@ def ending() -> tuple[Status, str]:
         return "finished", ""
     if issubclass(kind, KeyboardInterrupt):
         return "interrupted", ""
-    said = str(getattr(sys, "last_value", "")).strip().splitlines()
+    try:
+        said = str(getattr(sys, "last_value", "")).strip().splitlines()
+    except Exception:  # its own words raise
+        said = []
     return "raised", f"{kind.__name__}: {said[0][:200]}" if said else kind.__name__

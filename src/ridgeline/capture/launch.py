@@ -1,7 +1,6 @@
 """Becomes the program: the same process, so that signals, terminal and exit code are its own."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +13,22 @@ _PACKAGE_HOME = Path(__file__).parents[2]
 
 def command(kind: TargetKind, name: str, arguments: Sequence[str]) -> list[str]:
     """What a person would have typed without us, with the flags this Python was given."""
-    # The one list of flags that CPython itself keeps: -O, -u, -X dev, -W and their like.
-    flags = [
-        flag
-        for flag in subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        if flag not in ("-I", "-E", "-S")  # with these Python would not read what gets us in
-    ]
     target = {"module": ["-m", name], "code": ["-c", name]}.get(kind, [name])
-    return [sys.executable, *flags, *target, *arguments]
+    return [sys.executable, *_flags(sys.orig_argv), *target, *arguments]
+
+
+def _flags(typed: Sequence[str]) -> list[str]:
+    """The interpreter's own options, as they were typed before `-m ridgeline` or the script."""
+    flags: list[str] = []
+    rest = iter(typed[1:])
+    for word in rest:
+        if not word.startswith("-") or word[:2] in ("-m", "-c") or word == "-":
+            break
+        if word not in ("-I", "-E", "-S"):  # with these Python would not read what gets us in
+            flags.append(word)
+            if word in ("-W", "-X", "--check-hash-based-pycs"):  # their value is the next word
+                flags.append(next(rest, ""))
+    return flags
 
 
 def environment(directory: Path, rank: int) -> dict[str, str]:

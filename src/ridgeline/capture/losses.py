@@ -28,7 +28,7 @@ class Losses:
         if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return None
         if self._slots is None:
-            self._slots = torch.zeros(_SLOTS, dtype=torch.float32, pin_memory=True)
+            self._slots = torch.zeros(_SLOTS, dtype=torch.float32, device="cpu", pin_memory=True)
         slot = self._next % _SLOTS
         self._next += 1
         self._slots[slot].copy_(loss.reshape(()), non_blocking=True)

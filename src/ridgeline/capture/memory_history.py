@@ -11,15 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgeline.capture.places import here, own
+from ridgeline.capture.places import here, own, there
 from ridgeline.records.run import OutOfMemory
 
 RING = 100_000
 MOST_ALIVE = 20
 MOST_SNAPSHOTS = 2
 
-Where = Callable[[], tuple[int, str]]
-"""The step and the phase the program is in."""
+Where = Callable[[], tuple[int, str, int | None]]
+"""The step and the phase the program is in, and the thread that trains: a backward runs out of
+memory in a thread of autograd's, where no line is the user's."""
 
 
 class MemoryHistory:
@@ -80,7 +81,7 @@ class MemoryHistory:
             return  # out of memory is bad enough
 
     def _describe(self, device: int, asked: int, free: int) -> OutOfMemory:
-        step, phase = self._where()
+        step, phase, thread = self._where()
         memory = self._torch.cuda.memory
         snapshot = memory._snapshot()
         target = self._target.with_name(self._target.name.replace("memory-", "oom-"))
@@ -97,7 +98,7 @@ class MemoryHistory:
             reserved_bytes=int(self._torch.cuda.memory_reserved(device)),
             step=step,
             phase=phase,
-            place=here(),
+            place=here() or there(thread),
             alive=alive(snapshot),
             snapshot=target.name if target.exists() else "",
         )

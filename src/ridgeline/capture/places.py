@@ -36,7 +36,15 @@ def own(file: str) -> bool:
 
 def here() -> str:
     """file:line, or "" where no frame is the user's."""
-    frame: FrameType | None = sys._getframe(1)
+    return _innermost(sys._getframe(1))
+
+
+def there(thread: int | None) -> str:
+    """The same, of another thread."""
+    return _innermost(sys._current_frames().get(thread)) if thread is not None else ""
+
+
+def _innermost(frame: FrameType | None) -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if own(file):

@@ -52,11 +52,10 @@ class Recording:
         with self._guarded("memory history"):
             written = self.memory.stop()
             self._memory_file = written.name if written is not None else ""
-        if self._settings.python:
-            with self._guarded("sampling"):
-                self._sample()
+        self._sample()
 
     def trace_begins(self, cuda: bool) -> bool:
+        self._stop_sampling()
         with self._guarded("trace"):
             return self.tracing.start(cuda)
         return False
@@ -67,16 +66,14 @@ class Recording:
         with self._guarded("trace"):
             written = self.tracing.stop(keep and not self._journal.broken)
             self._trace_file = written.name if written is not None else ""
+        self._sample()
 
     def close(self) -> None:
         """No window is open any more."""
         self.trace_ends(keep=False)
         with self._guarded("memory history"):
             self.memory.stop()
-        if self._sampler is not None:
-            with self._guarded("sampling"):
-                self._sampler.stop()
-            self._sampler = None
+        self._stop_sampling()
 
     def device_memory(self, index: int | None) -> StepMemory | None:
         if index is None or not self._torch.cuda.is_initialized():
@@ -124,11 +121,20 @@ class Recording:
             workers.install(directory)
 
     def _sample(self) -> None:
-        from ridgeline.capture.sampling.sampler import Sampler
+        """While steps are timed, and not while they are traced."""
+        if not self._settings.python or self._sampler is not None:
+            return
+        with self._guarded("sampling"):
+            from ridgeline.capture.sampling.sampler import Sampler
 
-        if self._sampler is None:
             self._sampler = Sampler(self._journal.directory.path)
             self._sampler.start()
+
+    def _stop_sampling(self) -> None:
+        if self._sampler is not None:
+            with self._guarded("sampling"):
+                self._sampler.stop()
+            self._sampler = None
 
     def _backend(self) -> str:
         distributed = self._torch.distributed

@@ -15,6 +15,10 @@ from itertools import pairwise
 from ridgeline.capture.secret_names import is_hash, is_secret, may_be_secret, takes_several
 
 HIDDEN = "‹hidden›"
+LOOKED_AT = 4096
+LONGEST = 2000
+"""Characters of one argument, looked at and kept: the patterns take time with the square of them,
+9 ms for as many as this. What begins among the kept is looked at to its end."""
 
 _MAKES = re.compile(
     r"""(?<![A-Za-z0-9])(?:
@@ -51,11 +55,11 @@ _OF_A_NAME = re.compile(
 _DRAWN = (
     (re.compile(r"(?<![\w/+.=-])[A-Za-z0-9/+]{40}(?![\w/+.=-])"), 0.25),
     (re.compile(r"[A-Za-z0-9+=]{20,}"), 0.35),
-    (re.compile(r"[A-Za-z0-9_-]{32,}"), 0.5),
+    (re.compile(r"[A-Za-z0-9_-]{32,}"), 0.45),
 )
-"""What a key may look like, and the share of characters at which its kind (small, capital, digit)
-changes: drawn at random 0.62 of them, in names people write (ViT-bigG-14-CLIPA-336-datacomp1b) 0.47
-where they are long. The first is of one cloud's secret keys, which may hold slashes."""
+"""What a key may look like, and the least share of characters at which its kind (small, capital,
+digit) changes: 0.62 of them where it was drawn at random, 0.38 in ViT-bigG-14-CLIPA-336-datacomp1b.
+The first is one cloud's secret keys, which may hold slashes."""
 _HEX = re.compile(r"(?<![\w/-])(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{40}|[0-9a-fA-F]{64})(?![\w/-]|\.\w)")
 _NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d*)?(?:e[+-]?\d+)?", re.I)
 _ASSIGNED = re.compile(r"([-+~]*[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -68,7 +72,7 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
     name = ""  # the option whose value comes next
     for argument in arguments:
         option = len(argument) > 1 and argument[0] == "-" and not _NUMBER.fullmatch(argument)
-        kept.append(_value("" if option else name, argument))
+        kept.append(_cut(_value("" if option else name, argument[:LOOKED_AT]), argument))
         if option:
             name = "" if "=" in argument else argument
         elif not takes_several(name):
@@ -79,12 +83,17 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
 def redacted_text(text: str) -> str:
     """Code, or an exception's words: only what is quoted or looks like a key is hidden, because
     `token = tokenizer(x)` is a program and no secret."""
-    return _by_looks(_by_names(text, quoted=True))
+    return _cut(_by_looks(_by_names(text[:LOOKED_AT], quoted=True)), text)
+
+
+def _cut(kept: str, whole: str) -> str:
+    most = LONGEST if len(whole) <= LOOKED_AT else min(LONGEST, len(kept) // 2)
+    return kept if len(kept) <= most else f"{kept[:most]}… ({len(whole):,} characters)"
 
 
 def looks_secret(text: str) -> bool:
     """Whether a value gives itself away, whatever it is called."""
-    return _by_looks(text) != text
+    return _by_looks(text[:LOOKED_AT]) != text[:LOOKED_AT]
 
 
 def _value(name: str, value: str) -> str:
@@ -139,7 +148,7 @@ def _by_looks(text: str, hashes: bool = False) -> str:
 
 def _if_drawn(found: "re.Match[str]", least: float) -> str:
     """Letters of both cases and digits, changing kind all the time: drawn, not written."""
-    kinds = [_kind(character) for character in found[0]]
+    kinds = [_kind(character) for character in found[0] if character not in "-_"]
     changes = sum(a != b for a, b in pairwise(kinds))
     drawn = {"a", "A", "0"} <= set(kinds) and changes >= least * len(kinds)
     return HIDDEN if drawn else found[0]

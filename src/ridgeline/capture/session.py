@@ -4,6 +4,7 @@ Everything here runs inside the user's program, between its own lines. Each entr
 a fault of ours is written down, the seams go quiet, and the program goes on.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
@@ -239,6 +240,7 @@ class Session:
             self._recording.trace_ends(keep=False)
             self._recording.miss("no trace: the program profiles itself")
             self._windows.no_trace()
+            self._timeline.mark = self._marks.mark if self._marks is not None else None
             self._timeline.resume()
         return None
 
@@ -270,9 +272,10 @@ class Session:
     def farewell(self, ended: Status, why: str) -> None:
         """The program is over: nothing of ours is left open, and everything known is written."""
         self._off = self.gate.closed = True
+        self._compiling.leave()
         self._recording.close()
         try:
-            self._deliver(waits=0)
+            self._deliver(last=True)
             self._journal.flush(self._clock())
         except Exception as error:
             self._recording.fault("steps", error)
@@ -284,6 +287,12 @@ class Session:
         """In a child of the program: nothing is ours to note here."""
         self._off = self.gate.closed = True
         marks.listener = None
+        if self._recording.tracing.running and sys.getprofile() is not None:
+            sys.setprofile(None)  # the profiler's, which would go on collecting
+
+    @property
+    def compiled(self) -> bool:
+        return self._compiling.seen
 
     # Inside.
 
@@ -326,6 +335,8 @@ class Session:
                 self._recording.autocast.add(f"{kind} {dtype}")
 
     def _loss(self, tensors: Any) -> Any:
+        if self._recording.tracing.running:
+            return None  # a copy of ours would stand in the trace
         try:
             return self._losses.note(tensors)
         except Exception:
@@ -342,7 +353,7 @@ class Session:
         if self._journal.due(now):
             draft.memory = self._recording.device_memory(self._cuda)
         self._drafts.add(draft)
-        if self._marks is not None:
+        if self._timeline.mark is not None and self._marks is not None:
             self._marks.cut(draft.index, self._timeline.phase)
         order = self._windows.step_done(draft.index, now, dur, compile_ns > 0)
         self._index = draft.index + 1
@@ -351,7 +362,7 @@ class Session:
         elif self._recording.tracing.running:
             self._recording.tracing.step()
         if order or self._journal.due(now):
-            self._deliver(waits=0 if self._marks is None else 256)
+            self._deliver()
             self._journal.flush(now)
         if order:
             self._timeline.resume()
@@ -365,6 +376,7 @@ class Session:
             self._marks.forget()
         if self._recording.tracing.running:
             self._recording.trace_ends(keep=False)
+            self._timeline.mark = self._marks.mark if self._marks is not None else None
         self._windows.again(0, start)
         draft.index, draft.window = 0, "settle"
         return draft
@@ -378,8 +390,11 @@ class Session:
                 self._windows.no_trace()
             elif not self._recording.trace_begins(self._cuda is not None):
                 self._windows.no_trace()
+            if self._recording.tracing.running:
+                self._timeline.mark = None  # nor do our events
         elif order == "untrace":
             self._recording.trace_ends()
+            self._timeline.mark = self._marks.mark if self._marks is not None else None
         elif order == "alone" and not self._settings.stop_after:
             self._alone()
         if not self._off:
@@ -387,7 +402,7 @@ class Session:
 
     def _alone(self) -> None:
         """The windows are over: the program runs on without us."""
-        self._deliver(waits=0)
+        self._deliver(last=True)
         self._journal.flush(self._clock())
         self._recording.close()
         self._off = self.gate.closed = True
@@ -404,13 +419,16 @@ class Session:
             self._timeline.unwind()
             self._timeline.resume()
 
-    def _deliver(self, waits: int) -> None:
-        """Hand over the steps the device is done with."""
+    def _deliver(self, last: bool = False) -> None:
+        """Hand over the steps the device is done with; the `last` time it is waited for."""
         if self._marks is not None:
+            if last:
+                self._marks.wait()
             for index, total, phases in self._marks.passed():
                 self._drafts.timed(index, total, phases)
                 self._journal.add(self._drafts.until(index))
-        self._journal.add(self._drafts.ready(waits))
+        if last or self._marks is None:
+            self._journal.add(self._drafts.rest())
 
     def _write_capture(self, ended: Status, why: str) -> None:
         now = self._clock()
@@ -425,8 +443,9 @@ class Session:
         }
         self._journal.capture(self._recording.capture(seen, self._cuda, ended, why))
 
-    def _where(self) -> tuple[int, str]:
-        return self._index, PHASES[self._timeline.phase]
+    def _where(self) -> tuple[int, str, int | None]:
+        """The step, the phase ("" when nobody looks any more), and the thread that trains."""
+        return self._index, "" if self._off else PHASES[self._timeline.phase], self._thread
 
     def _stop_if_due(self) -> None:
         if self._settings.stop_after and self._index >= self._settings.stop_after:

@@ -56,7 +56,7 @@ class Stepping:
         before, self.mode = self.mode, "optimizer"
         if before == "call":
             return self._end(End.DROP)
-        if before == "backward" or changed:
+        if before == "backward" or (changed and self.anchor.young):
             return self._end(self._merge())
         return self._end(End.PLAIN)
 

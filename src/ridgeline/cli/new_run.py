@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from ridgeline import __version__
-from ridgeline.capture.environment import environment, redacted
+from ridgeline.capture.environment import environment
+from ridgeline.capture.redaction import redacted, redacted_text
 from ridgeline.cli.target import Given
 from ridgeline.errors import RidgelineError
 from ridgeline.machine.cache import folder
@@ -65,7 +66,7 @@ def _write(directory: RunDirectory, given: Given, settings: Settings, world: int
         name=directory.name,
         target=Target(
             kind=given.kind,
-            name=redacted((name,))[0] if given.kind == "code" else name,
+            name=redacted_text(name) if given.kind == "code" else name,
             arguments=redacted(given.arguments),
         ),
         settings=settings,

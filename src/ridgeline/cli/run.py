@@ -14,23 +14,55 @@ _ENDINGS = (".json", ".md")
 
 
 @click.command(cls=TargetCommand, name="run")
-@click.option("--steps", type=click.IntRange(1), default=40, show_default=True,
-              help="Steps to time, besides warm-up.")  # fmt: skip
-@click.option("--trace-steps", type=click.IntRange(0), default=3, show_default=True,
-              help="Steps to trace; 0: no trace.")  # fmt: skip
-@click.option("--stop-after", type=click.IntRange(1), default=None, metavar="N",
-              help="End the program after N steps, with exit code 0.")  # fmt: skip
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="Steps to time, besides warm-up.",
+)
+@click.option(
+    "--trace-steps",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Steps to trace; 0: no trace.",
+)
+@click.option(
+    "--stop-after",
+    type=click.IntRange(1),
+    metavar="N",
+    help="End the program after N steps, with exit code 0.",
+)
 @click.option("--full", is_flag=True, help="Time every step to the program's end.")
-@click.option("--python", is_flag=True,
-              help="Also sample where Python spends its time, DataLoader workers included.")  # fmt: skip
-@click.option("--price", type=click.FloatRange(0), default=None, metavar="PER_HOUR",
-              help="What the machine costs an hour: gives the cost of a million samples.")  # fmt: skip
-@click.option("--carbon", type=click.FloatRange(0), default=None, metavar="G_PER_KWH",
-              help="Grams of CO₂ a kWh: gives the emissions of a million samples.")  # fmt: skip
-@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=None,
-              help="Where runs are kept.  [default: .ridgeline/runs]")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=None,
-              help="Write the summary to a file: .json or .md.")  # fmt: skip
+@click.option(
+    "--python",
+    is_flag=True,
+    help="Also sample where Python spends its time, DataLoader workers included.",
+)
+@click.option(
+    "--price",
+    type=click.FloatRange(0),
+    metavar="PER_HOUR",
+    help="What the machine costs an hour: gives the cost of a million samples.",
+)
+@click.option(
+    "--carbon",
+    type=click.FloatRange(0),
+    metavar="G_PER_KWH",
+    help="Grams of CO₂ a kWh: gives the emissions of a million samples.",
+)
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where runs are kept.  [default: .ridgeline/runs]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the summary to a file: .json or .md.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end; the run is kept.")
 @click.pass_context
 def command(

@@ -66,28 +66,13 @@ def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
 
 def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
     """Everything that is done once a run is over."""
-    from ridgeline.capture.packing import pack
-    from ridgeline.diagnose.conclusion import conclude
+    from ridgeline.integrations.concluding import concluded
 
-    pack(directory)
-    run = directory.run()
-    summary = conclude(directory)
-    if ending.problem:
-        summary = replace(summary, missing=(*summary.missing, ending.problem))
-    ended = replace(
-        run,
-        status=summary.status,
-        why=summary.why,
-        exit_code=ending.exit_code,
-        ended_ns=ending.at_ns,
-        bytes_on_disk=directory.size(),
-    )
-    with contextlib.suppress(OSError):
-        directory.write_whole(directory.summary_file.name, msgspec.json.encode(summary))
-        directory.write_whole(directory.run_file.name, msgspec.json.encode(ended))
-    if run.settings.output:
-        _write_output(Path(run.settings.output), summary)
-    if not run.settings.quiet:
+    settings = directory.run().settings
+    summary = concluded(directory, ending.at_ns, ending.exit_code, ending.problem)
+    if settings.output:
+        _write_output(Path(settings.output), summary)
+    if not settings.quiet:
         _print(summary)
 
 

@@ -8,6 +8,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from ridgeline import units
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.efficiency import efficiency
@@ -27,7 +29,15 @@ from ridgeline.records.machine import Device
 from ridgeline.records.python_view import PythonView
 from ridgeline.records.run import Capture
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_summary import Energy, RunSummary, Telemetered, Throughput
+from ridgeline.records.run_summary import (
+    Energy,
+    MemoryUse,
+    RunSummary,
+    StepTimes,
+    Telemetered,
+    Throughput,
+    Verdict,
+)
 from ridgeline.records.step import Step
 
 
@@ -41,9 +51,7 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
     on_progress("reading the run")
     read = read_run(directory, attempts)
     capture = read.capture
-    steady = steady_steps(read.steps)
-    stepping = capture.stepping if capture is not None else ""
-    times = times_of(steady, len(read.steps), stepping, read.on_gpu)
+    steady, times = _timed(read, attempts)
     device = attempts.part("the ceilings", lambda: _device(read))
     on_progress("studying the trace")
     found = _traced(directory, read, device, attempts)
@@ -51,38 +59,64 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
     rate = throughput(times, steady.steps, read.ranks)
     work = efficiency(found.work, times, device)
     seen, spent = _machine(read, steady, rate, attempts)
-    memory = memory_use(capture, read.steps, read.telemetry)
-    verdict = limit(
-        times, work=found.work, study=found.study, memory=memory, telemetered=seen,
-        capture=capture, efficiency=work, fed=found.fed,
-    )  # fmt: skip
+    memory = (
+        attempts.part("the memory", lambda: memory_use(capture, read.steps, read.telemetry))
+        or MemoryUse()
+    )
+    verdict = attempts.part(
+        "the verdict",
+        lambda: limit(
+            times, work=found.work, study=found.study, memory=memory, telemetered=seen,
+            capture=capture, efficiency=work, fed=found.fed,
+        ),
+    ) or Verdict(bound="unknown", sentence="unknown: no verdict could be drawn")  # fmt: skip
+    verdict = replace(verdict, place=_short(verdict.place, read))
     view = attempts.part("the Python view", lambda: _python(directory))
-    status = attempts.part("the status", directory.status)
-    return RunSummary(
-        name=directory.path.name,
-        run_dir=str(directory.path),
-        command=command_line(read.run.target),
-        status=status or read.run.status,
-        why=read.run.why or (capture.why if capture is not None else ""),
-        verdict=verdict,
+    summary = replace(
+        _identity(directory, read, verdict, attempts),
         step=times,
         throughput=rate,
         efficiency=work,
         memory=memory,
         energy=spent,
         telemetry=seen,
+        sync_points=tuple(replace(p, place=_short(p.place, read)) for p in found.syncs),
+        python=view,
+        missing=left_out(read, times, rate, found, work, spent, device),
+        next=next_commands(directory, read.run.target, verdict, device, view, capture),
+    )
+    problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
+    return replace(summary, problems=tuple(dict.fromkeys(problems)))
+
+
+def _identity(
+    directory: RunDirectory, read: RunRead, verdict: Verdict, attempts: Attempts
+) -> RunSummary:
+    """What ran, how it ended, and the verdict; no figure yet."""
+    capture = read.capture
+    return RunSummary(
+        name=directory.path.name,
+        run_dir=str(directory.path),
+        command=command_line(read.run.target),
+        status=attempts.part("the status", directory.status) or read.run.status,
+        why=read.run.why or (capture.why if capture is not None else ""),
+        verdict=verdict,
         device=_device_name(read),
         ranks=read.ranks,
         losses=_losses(read.steps),
-        sync_points=found.syncs,
         recompiles=_recompiles(capture),
         graph_breaks=_graph_breaks(capture),
-        python=view,
-        missing=left_out(read, times, rate, found, work, spent, device),
         bytes_on_disk=attempts.part("the size", directory.size) or 0,
-        next=next_commands(directory, read.run.target, verdict, device, view, capture),
-        problems=tuple(dict.fromkeys((*(capture.problems if capture else ()), *attempts.failures))),
     )
+
+
+def _timed(read: RunRead, attempts: Attempts) -> tuple[SteadySteps, StepTimes]:
+    steady = attempts.part("the steps", lambda: steady_steps(read.steps)) or SteadySteps()
+    counted, stepping = len(read.steps), read.capture.stepping if read.capture is not None else ""
+    times = attempts.part(
+        "the step times", lambda: times_of(steady, counted, stepping, read.on_gpu)
+    )
+    return steady, times or StepTimes(counted=counted, stepping=stepping)
 
 
 def _device(read: RunRead) -> Device | None:
@@ -144,6 +178,12 @@ def _losses(steps: Sequence[Step]) -> tuple[float, float] | None:
     seen = [step.loss for step in steps if step.loss is not None]
     finite = [loss for loss in seen if math.isfinite(loss)]
     return (seen[0], seen[-1]) if finite else None
+
+
+def _short(place: str, read: RunRead) -> str:
+    """As it was typed: without the folder the program ran in."""
+    folder = read.run.environment.directory.rstrip("/")
+    return place.removeprefix(f"{folder}/") if folder else place
 
 
 def _recompiles(capture: Capture | None) -> tuple[str, ...]:

@@ -57,7 +57,11 @@ def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:
     if not read.telemetry:
         yield "no telemetry was recorded"
     elif spent.joules_per_step is None and rate.steps_s:
-        yield "energy: no counter can be read here, or the timed steps were over too soon"
+        yield (
+            "energy: the timed steps were over too soon for the counter"
+            if _counted(read)
+            else "energy: no counter of it can be read here"
+        )
     if read.ranks > 1:
         yield (
             f"times and work are of one rank; throughput is taken times {read.ranks}, "
@@ -67,3 +71,11 @@ def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:
 
 def _few(times: StepTimes) -> bool:
     return times.counted < 20
+
+
+def _counted(read: RunRead) -> bool:
+    """Whether any counter that would serve this program was seen."""
+    gpus = [d for t in read.telemetry for d in t.devices] if read.on_gpu else []
+    if any(d.energy_j is not None or d.power_w is not None for d in gpus):
+        return True
+    return any(t.package_energy_j is not None for t in read.telemetry)

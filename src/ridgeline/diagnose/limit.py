@@ -2,9 +2,15 @@
 
 The largest share of the step wins, with one weight: a wait can be taken away whole, work only be
 made faster, so a wait wins from 0.7 of the larger kind of work on, unless the device works two
-thirds of the time. A GPU 55 % busy and 45 % waiting for data is input-bound; one 60 % busy with a
-tenth each of four waits is not.
+thirds of the time. A GPU 55 % busy and 45 % waiting for copies is transfer-bound; one 60 % busy
+with a tenth each of four waits is not.
+
+Two waits need less, because what feeds a device beside it limits it long before half the step is
+waiting: a loader that delivers every 100 ms to a GPU that needs 80 makes it wait 20 %, and nothing
+done to those 80 would make it faster. So it is with launches that find an empty queue.
 """
+
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -37,6 +43,11 @@ _WAITS: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
 OF_ONE_KIND = 0.7
 OF_ALL_WORK = 0.5
 """How large a wait must be to be the limit: against the larger kind of work, and against all."""
+SATURATED = 0.2
+"""Share of the step from which a wait for something that works beside the device is the limit."""
+EMPTY_QUEUE = 0.6
+"""Of launches that found nothing queued: the host is behind throughout. Five traces: 1.0 and 1.0
+where it was, 0.17, 0.20 and 0.02 where it ran ahead."""
 RETRIES_A_STEP = 0.5
 FULL = 0.95
 """Share of the device's memory the allocator holds from which a few retries already mean that the
@@ -94,7 +105,7 @@ def limit(
     if not times.phases:
         return no_steps(times, capture)
     shares = _by_hand(seen, _shares(seen))
-    kind = winner(shares)
+    kind = winner(shares, _saturated(seen))
     said = worded(kind, shares, seen.on_gpu, times, capture, work, study, seen.efficiency, seen.fed)
     return Verdict(
         bound=BOUNDS[kind],
@@ -105,12 +116,28 @@ def limit(
     )
 
 
-def winner(shares: Shares) -> Kind:
+def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
+    """`saturated`: waits for what works beside the device and cannot keep up."""
     of = shares.of
-    wait = max(_WAITS, key=lambda kind: of[kind])
     work: Kind = "compute" if of["compute"] >= of["memory"] else "memory"
-    held_up = of[wait] >= OF_ONE_KIND * of[work] and of[wait] >= OF_ALL_WORK * shares.busy
-    return wait if held_up and of[wait] > 0 else work
+    needed = max(OF_ONE_KIND * of[work], OF_ALL_WORK * shares.busy)
+    waits = [
+        kind
+        for kind in _WAITS
+        if of[kind] > 0 and of[kind] >= (SATURATED if kind in saturated else needed)
+    ]
+    return max(waits, key=lambda kind: of[kind], default=work)
+
+
+def _saturated(seen: Seen) -> list[Kind]:
+    found: list[Kind] = []
+    loaders = seen.capture.loaders if seen.capture is not None else ()
+    if seen.on_gpu or any(loader.workers and loader.batches for loader in loaders):
+        found.append("input")
+    queue = seen.study.launch.empty_queue if seen.study is not None else None
+    if seen.on_gpu and queue is not None and queue >= EMPTY_QUEUE:
+        found.append("overhead")
+    return found
 
 
 def _shares(seen: Seen) -> Shares:
@@ -160,16 +187,16 @@ def _capacity(seen: Seen) -> Verdict | None:
 def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
     doubts = []
     if shares.basis == "phases":
-        doubts.append("without a traced step, from the phases alone")
+        why = "without a traced step" if seen.work is None else "the trace holds no device work"
+        doubts.append(f"{why}: from the phases alone")
     elif shares.split != "roofline" and kind in ("compute", "memory"):
         doubts.append(
-            "compute and memory are told apart by the kind of operator, as no ceiling is known"
+            "compute and memory are told apart by the kind of operator: too few operators have "
+            "a known ceiling"
         )
     if kind == "input" and not seen.loader and seen.fed.share:
         doubts.append(f"no DataLoader: {seen.fed.function}() is taken for the input by its name")
-    second = max((share, k) for k, share in shares.of.items() if k != kind)
-    if second[0] >= CLOSE * shares.of[kind]:
-        doubts.append(f"close: {BOUNDS[second[1]]} is as near, {100 * second[0]:.0f} % of the step")
+    doubts += _near(shares, kind)
     if seen.times.trust.confidence != "good":
         doubts.append("few or unsteady steps")
     if seen.study is not None and shares.basis == "trace" and seen.on_gpu:
@@ -177,3 +204,17 @@ def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
         doubts += [idle.why] if idle.confidence != "good" and idle.why else []
     level: Confidence = "doubtful" if doubts else "good"
     return Trust(confidence=level, why="; ".join(doubts))
+
+
+def _near(shares: Shares, kind: Kind) -> list[str]:
+    """The next bound, where it is as large: a wait that won by less than that is near it too."""
+    share, second = max((share, other) for other, share in shares.of.items() if other != kind)
+    if share < CLOSE * shares.of[kind]:
+        return []
+    if kind in _WAITS and second not in _WAITS and share > shares.of[kind]:
+        return [f"without this wait it would be {BOUNDS[second]}, {_percent(share)} of the step"]
+    return [f"close: {BOUNDS[second]} is as near, {_percent(share)} of the step"]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

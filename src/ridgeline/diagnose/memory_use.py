@@ -15,6 +15,9 @@ FEWEST_READINGS = 3
 SHORTEST_SPAN = 20
 """Steps between the first reading and the last: over fewer, an allocator's own growth looks like
 the program's."""
+RESIDENT_READINGS = 30
+"""Three seconds of samples of a resident size; a third of a second of start-up reads as 59 MiB a
+step."""
 _GROWS_Z = 2.1  # of Mann-Kendall: a resident size wanders, and only what keeps rising is growth
 
 
@@ -52,16 +55,30 @@ def _on_device(steps: Sequence[Step]) -> float | None:
 
 
 def _on_host(steps: Sequence[Step], telemetry: Sequence[Telemetry]) -> float | None:
-    """Of the program's resident size, the samples placed between the steps by the clock."""
-    later = _later(steps)
+    """Of the program's resident size after the last traced step, whose events take memory too. The
+    samples are placed between the steps by the clock. Resident sizes jump and settle: only what
+    still rises in the later half, at half the pace or more, is growth."""
+    later = _after_trace(steps)
     if len(later) < 2:
         return None
     ends = np.array([s.start_ns + s.dur_ns for s in later], dtype=np.float64)
     indices = np.array([s.index for s in later], dtype=np.float64)
     inside = [t for t in telemetry if ends[0] <= t.at_ns <= ends[-1] and t.processes]
-    at = np.interp([float(t.at_ns) for t in inside], ends, indices) if inside else np.empty(0)
+    if len(inside) < RESIDENT_READINGS:
+        return None
+    at = np.interp([float(t.at_ns) for t in inside], ends, indices)
     own = [sum(p.rss_bytes for p in t.processes if not p.worker) for t in inside]
-    return _growth(at.tolist(), own)
+    half = len(own) // 2
+    whole, late = _growth(at.tolist(), own), _growth(at[half:].tolist(), own[half:])
+    if whole is None or late is None:
+        return None
+    return whole if abs(late) >= abs(whole) / 2 and late * whole > 0 else 0.0
+
+
+def _after_trace(steps: Sequence[Step]) -> list[Step]:
+    ordered = sorted(steps, key=lambda s: s.index)
+    last = max((s.index for s in ordered if s.window not in ("light", "settle")), default=-1)
+    return [s for s in ordered if s.index > last and s.window == "light"]
 
 
 def _later(steps: Sequence[Step]) -> list[Step]:

@@ -10,6 +10,9 @@ from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import Verdict
 
 _IN_PYTHON = ("input-bound", "launch/overhead-bound")
+_AGAIN = ("script", "module")
+_WORTH_SAMPLING = 20
+"""Steps below which a sampler sees nothing."""
 _LONGEST = 160
 
 
@@ -30,7 +33,8 @@ def next_commands(
 ) -> tuple[str, ...]:
     found = []
     trace = directory.trace_file(capture.rank if capture is not None else 0)
-    if verdict.bound in _IN_PYTHON and view is None and target.kind in ("script", "module"):
+    long = capture is not None and capture.steps >= _WORTH_SAMPLING
+    if verdict.bound in _IN_PYTHON and view is None and long and target.kind in _AGAIN:
         again = f"ridgeline run --python {command_line(target)}"
         found.append(again if len(again) <= _LONGEST else "ridgeline run --python …")
     if trace.is_file():

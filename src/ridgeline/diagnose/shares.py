@@ -28,6 +28,10 @@ SMALL_MS = 0.1
 """Mean operator below which a low bandwidth means that starting operators takes the time."""
 STREAMING = 0.25
 """Of the ceiling: what an operator that does wait for memory reaches at least."""
+WAITING = 0.1
+"""Share of the step in the input below which it cannot be what makes steps uneven."""
+TOLD = 0.5
+"""Of operator time: a roofline of less (3 % in a replayed graph) does not speak for the rest."""
 _PRODUCTS = ("matmul", "convolution", "attention")
 
 
@@ -54,6 +58,10 @@ def gpu_shares(times: StepTimes, work: StepWork, study: TraceStudy, loader: bool
         shares["input"] = min(share_of(times, "input"), idle)
         causes = [c for c in causes if c.cause != "input"]
     _divide(shares, idle - shares["input"], causes)
+    if loader and times.clock == "host":  # tracing slows a loader in the main process
+        most = share_of(times, "input")
+        shares["overhead"] += max(shares["input"] - most, 0.0)
+        shares["input"] = min(shares["input"], most)
     shares["transfer"] += copying
     shares["communication"] += exchanging
     part, how = _compute_part(work, study)
@@ -65,7 +73,7 @@ def gpu_shares(times: StepTimes, work: StepWork, study: TraceStudy, loader: bool
 def cpu_shares(times: StepTimes, work: StepWork, study: TraceStudy | None) -> Shares:
     """On a CPU an operator shorter than 10 µs is mostly its own start: overhead, not work. So is
     most of a small one that moves its bytes at a fraction of the memory's rate (`_idling`)."""
-    scale = work.step_ms / times.mean_ms if times.mean_ms else 1.0
+    scale = work.step_ms / _undisturbed_ms(times) if times.mean_ms else 1.0
     shares: dict[Kind, float] = dict.fromkeys(_kinds(), 0.0)
     shares["input"] = share_of(times, "input") or min(work.input_share * scale, 1.0)
     left = max(1.0 - shares["input"], 0.0)
@@ -102,6 +110,13 @@ def overhead_causes(study: TraceStudy) -> tuple[IdleCause, ...]:
     return tuple(c for c in study.idle.causes if c.cause not in _TO and c.ns > 0)
 
 
+def _undisturbed_ms(times: StepTimes) -> float:
+    """The median where steps are uneven for another reason than their input: on a busy machine
+    they stall for a scheduler's slice of 4 ms, and that is neither work nor overhead of theirs."""
+    mean, median = times.mean_ms or 1.0, times.median_ms or 1.0
+    return median if share_of(times, "input") < WAITING else mean
+
+
 def _idling(work: StepWork) -> float:
     """How much of the time of memory-limited operators is not memory's: `_foreach_add_` over 40
     small tensors takes 60 µs at 6 % of the bandwidth, though all of it lies in the cache."""
@@ -135,7 +150,7 @@ def _compute_part(
     """How much of the working time is above the ridge."""
     if work.compute_share is not None and work.memory_share is not None:
         told = work.compute_share + work.memory_share
-        if told > 0:
+        if told >= TOLD:
             return work.compute_share / told, "roofline"
     if study is None:
         return 0.5, "guess"

@@ -12,14 +12,16 @@ import numpy as np
 from msgspec import Struct
 
 from ridgeline import units
+from ridgeline.diagnose.intervals import FEWEST, Floats
 from ridgeline.records.step import Phase, Step
 from ridgeline.records.trust import Trust
 from ridgeline.statistics.steady import steady_start
+from ridgeline.statistics.trend import fold, trend
 
-FEW = 6
-"""Steady steps below which no interval of the median can be had."""
 FAR = 2.0
 """Times the median step from which a step can be a pause."""
+CREEP = 0.2
+"""From the first to the last third of the steps: more is no steady state, whatever tests say."""
 MOST_PAUSES = 0.1
 """Share of the steps that may be pauses; more of them are how the program runs."""
 
@@ -59,7 +61,7 @@ def steady_steps(steps: Sequence[Step]) -> SteadySteps:
     start, unsteady = _start([duration(s, on_device) for s in candidates])
     doubts += [unsteady] if unsteady else []
     kept, pauses = _without_pauses(candidates[start:], on_device)
-    if len(kept) < FEW and not doubts:
+    if len(kept) < FEWEST and not doubts:
         doubts.append(_only(len(kept), "too few for an interval", "steady step"))
     return SteadySteps(
         steps=tuple(kept),
@@ -95,7 +97,7 @@ def _start(series: list[float]) -> tuple[int, str]:
     if len(series) < 3:
         return 0, ""
     start = steady_start(series)
-    if start is not None:
+    if start is not None and not _creeps(np.array(series[start:])):
         return start, ""
     half = len(series) // 2
     early, late = np.median(series[:half] or series), np.median(series[half:])
@@ -105,9 +107,21 @@ def _start(series: list[float]) -> tuple[int, str]:
     return half, why
 
 
+def _creeps(series: Floats) -> bool:
+    """Whether the last third is far from the first and nearly all pairs say so. A smooth curve
+    (3 % slower each step) looks to `steady_start` like noise that remembers itself."""
+    third = series.size // 3
+    if third < 3:
+        return False
+    moved = abs(float(np.median(series[-third:]) / np.median(series[:third])) - 1)
+    folded = fold(series)
+    pairs = folded.size * (folded.size - 1) / 2
+    return moved > CREEP and abs(trend(folded).rises) > 0.6 * pairs
+
+
 def _without_pauses(steps: list[Step], device: bool) -> tuple[list[Step], list[Step]]:
     """Steps, and those few that stopped for something other than training or its data."""
-    if len(steps) < FEW:
+    if len(steps) < FEWEST:
         return steps, []
     series = np.array([duration(s, device) for s in steps])
     median = float(np.median(series))

@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.hand_fed import HandFed, hand_fed
-from ridgeline.diagnose.sync_points import sync_points
 from ridgeline.errors import UsageError
 from ridgeline.records.machine import Device
 from ridgeline.records.run import Capture
@@ -14,6 +13,7 @@ from ridgeline.records.run_summary import SyncPoint
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.analyses.step_work import step_work
+from ridgeline.trace.analyses.sync_points import sync_points
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.host_ceilings import host_device
 from ridgeline.trace.links import Links

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import stat
-import time
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError
@@ -31,13 +30,6 @@ def make_directory(root: Path, name: str, shared: bool) -> Path:
 def runs_root(directory: Path | None = None) -> Path:
     """Where the runs of programs started in `directory` are kept."""
     return (Path.cwd() if directory is None else directory) / HOME / "runs"
-
-
-def run_name(what: str, at: time.struct_time) -> str:
-    """1115-123042-train, of `what` (a script's path, a module's name) started `at`."""
-    stem = what.replace("\\", "/").rstrip("/").rpartition("/")[2].removesuffix(".py")
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "-" for c in stem)
-    return f"{time.strftime('%m%d-%H%M%S', at)}-{kept.strip('-.')[:40] or 'run'}"
 
 
 def _refuse_name(name: str) -> None:

@@ -14,6 +14,17 @@ MOST = 3
 """Waits, graph breaks, missing things named; the rest is counted, and is in summary.json."""
 _LEAST_GROWTH = 1024
 _LONGEST = 200
+_WRITTEN = {
+    "aten::item": ".item()",
+    "aten::_local_scalar_dense": ".item()",
+    "aten::is_nonzero": "a tensor as a condition",
+    "aten::nonzero": "nonzero()",
+    "aten::masked_select": "a mask as an index",
+    "aten::copy_": "a copy",
+    "aten::_to_copy": "a copy",
+    "aten::to": ".to()",
+}
+"""What the user wrote, for the operator a wait is in."""
 
 
 class Row(Struct, frozen=True):
@@ -130,8 +141,8 @@ def _machine(summary: RunSummary) -> Iterator[Row]:
 def _waits(summary: RunSummary) -> Iterator[Row]:
     points = summary.sync_points
     said = [
-        f"{point.call} {point.place}, {units.significant(point.per_step, 2)} a step, "
-        f"{units.seconds(point.ms_per_step / 1e3)}"
+        f"{_WRITTEN.get(point.call, point.call)} {point.place}, "
+        f"{units.significant(point.per_step, 2)} a step, {units.seconds(point.ms_per_step / 1e3)}"
         for point in points[:MOST]
     ]
     if said:
@@ -152,6 +163,8 @@ def _losses(summary: RunSummary) -> Iterator[Row]:
 
 
 def _doubts(summary: RunSummary) -> Iterator[Row]:
+    if summary.verdict.bound == "unknown":
+        return  # the sentence says it all
     for what, trust in (("verdict", summary.verdict.trust), ("steps", summary.step.trust)):
         if trust.confidence != "good":
             yield Row(what, f"{trust.confidence}: {trust.why}", "warning")

@@ -10,13 +10,13 @@ from torch.utils.data import Dataset, IterableDataset
 
 
 def transform(index: int) -> int:
-    time.sleep(0.002)  # SLEEPS
-    return sum(i * i for i in range(150_000 + index))  # BURNS
+    time.sleep(0.001)  # SLEEPS
+    return sum(i * i for i in range(400_000 + index))  # BURNS
 
 
 class Slow(Dataset[int]):
     def __len__(self) -> int:
-        return 40
+        return 16
 
     def __getitem__(self, index: int) -> int:
         return transform(index)
@@ -24,7 +24,7 @@ class Slow(Dataset[int]):
 
 class SlowStream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
-        for index in range(20):
+        for index in range(8):
             yield transform(index)
 
 

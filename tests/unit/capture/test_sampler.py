@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from ridgeline.capture.sampling import sampler as sampling
+from ridgeline.capture.sampling import thread_time
 from ridgeline.capture.sampling.sampler import Sampler
+from ridgeline.capture.sampling.thread_time import ThreadTime
 from ridgeline.records.python_view import CUT, DEEPEST, OTHERS, Sampled
 
 HERE = __file__
@@ -91,23 +93,61 @@ def test_a_call_that_lets_nobody_look_weighs_its_whole_time() -> None:
     assert held * 0.002 > 0.7 * sum(took)
 
 
-def test_short_work_between_short_sleeps_is_not_taken_for_sleep() -> None:
-    worked: list[float] = []
-    slept: list[float] = []
+class System:
+    """A thread's clocks as the test wants them: nanoseconds since it began."""
 
-    def work() -> None:
-        for _ in range(100):
-            began = time.monotonic()
-            burn(0.003)
-            between = time.monotonic()
-            time.sleep(0.001)  # SLEEP
-            worked.append(between - began)
-            slept.append(time.monotonic() - between)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall = self.processor = self.in_line = 0
+        monkeypatch.setattr(thread_time, "monotonic_ns", lambda: self.wall)
+        monkeypatch.setattr(ThreadTime, "_processor_ns", lambda _: self.processor)
+        monkeypatch.setattr(ThreadTime, "_in_line_ns", lambda _: self.in_line)
+        monkeypatch.setattr(thread_time, "sleep", self.second_look)
+        self.runs = True
 
-    seen = sampled(work)
-    asleep = sum(n for stack, n in seen.items() if f":{line_of('SLEEP')}:" in stack[-1])
-    truly = sum(slept) / (sum(slept) + sum(worked))
-    assert asleep / seen.total() == pytest.approx(truly, abs=0.2)
+    def second_look(self, seconds: float) -> None:
+        self.wall += 100_000
+        self.processor += 100_000 * self.runs
+
+    def passes(self, work_ms: int, wait_ms: int, runs: bool) -> None:
+        self.runs = runs
+        self.wall += (work_ms + wait_ms) * MS
+        self.processor += work_ms * MS
+
+
+def test_work_is_laid_on_lines_seen_working_however_often_it_was_seen_asleep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = System(monkeypatch)
+    thread = ThreadTime(threading.get_ident(), None, 0)
+    for at in range(100):
+        runs = at % 10 == 0
+        system.passes(8, 2, runs)
+        thread.add((1,) if runs else (2,))
+    spent = thread.settle()
+    assert spent[1,] / sum(spent.values()) == pytest.approx(0.8, abs=0.01)
+    assert sum(spent.values()) == pytest.approx(1000 * MS, rel=0.02)
+    assert thread.settle() == {}
+
+
+def test_standing_in_line_for_a_processor_is_part_of_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = System(monkeypatch)
+    thread = ThreadTime(threading.get_ident(), None, 0)
+    for at in range(100):
+        system.passes(3, 7, at % 2 == 0)
+        system.in_line += 5 * MS
+        thread.add((at % 2,))
+    spent = thread.settle()
+    assert spent[0,] / sum(spent.values()) == pytest.approx(0.8, abs=0.01)
+
+
+def test_one_kind_of_sample_takes_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = System(monkeypatch)
+    thread = ThreadTime(threading.get_ident(), None, 0)
+    system.passes(6, 4, False)
+    thread.add((7,))
+    assert thread.settle() == {(7,): 10 * MS}
 
 
 def test_the_switch_interval_is_the_programs_own_again() -> None:
@@ -180,7 +220,7 @@ def test_a_thread_that_trains_is_watched_and_main_waiting_for_it_is_not() -> Non
     sampler.start()
 
     def train() -> None:
-        sampler.watch(threading.get_ident())
+        sampler.watch_this_thread()
         burn()
 
     thread = threading.Thread(target=train)

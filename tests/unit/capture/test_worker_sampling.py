@@ -57,7 +57,6 @@ def test_the_slow_line_of_a_transform_is_named_first(method: str, tmp_path: Path
     assert first.share > 0.5
     assert view.workers == count
     assert view.functions[0].line == line_of("SLEEPS") - 1
-    assert line_of("SLEEPS") in [line.line for line in view.lines]
 
 
 def test_a_stream_and_workers_that_persist_are_sampled_too(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_killed_worker_leaves_what_it_had_written(
     workers.install(tmp_path)
     loader = DataLoader(slow_dataset.Slow(), num_workers=1, multiprocessing_context="fork")
     batches = iter(loader)
-    for _ in range(12):
+    for _ in range(8):
         next(batches)
     (file,) = tmp_path.glob("python-*.jsonl")
     os.kill(int(file.stem.partition("-")[2]), signal.SIGKILL)

@@ -49,7 +49,7 @@ def summary() -> RunSummary:
             ci=(149.3, 155.2),
             mean_ms=MEAN,
             phases=tuple(
-                PhaseTime(phase=p, ms=ms, ci=(ms * 0.97, ms * 1.03), share=ms / MEAN, clock="device")
+                PhaseTime(phase=p, ms=ms, ci=(0.97 * ms, 1.03 * ms), share=ms / MEAN)
                 for p, ms in PHASES
             ),
             steps=37,

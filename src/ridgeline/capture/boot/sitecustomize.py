@@ -34,12 +34,72 @@ def _goodbye() -> None:
     try:
         if not os.path.isdir(_settings[0]):
             return
+        if "ridgeline.capture.live" not in sys.modules:
+            _farewell_alone()
+            return
         sys.path.append(_settings[1])
         from ridgeline.capture.farewell import farewell
 
         farewell(_settings[0], _settings[2])
-    except BaseException as error:  # even Ctrl-C: the program's own end has been decided
+    except KeyboardInterrupt:  # somebody does not want to wait
+        pass
+    except BaseException as error:  # the program's own end has been decided
         _say(error)
+    finally:
+        _still_interrupted()
+
+
+def _farewell_alone() -> None:
+    """The same as `farewell`, of a program that never imported torch: nothing is imported for it
+    that could be found by the program's own finders or under the program's own names."""
+    import time
+
+    kind = getattr(sys, "last_type", None)
+    ended = "finished"
+    if kind is not None:
+        ended = "interrupted" if issubclass(kind, KeyboardInterrupt) else "raised"
+    why = _words(kind) if ended == "raised" else ""
+    text = (
+        f'{{"rank":{int(_settings[2])},"pid":{_pid},"torch_imported":false,"ended":"{ended}",'
+        f'"why":"{why}","ended_ns":{time.perf_counter_ns()}}}'
+    )
+    path = f"{_settings[0]}/capture-rank{int(_settings[2])}.json"
+    temporary = f"{_settings[0]}/.capture.{os.urandom(4).hex()}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.write(file, text.encode())
+    os.close(file)
+    os.replace(temporary, path)
+    import fcntl
+
+    file = os.open(f"{_settings[0]}/.watch-rank{int(_settings[2])}.lock", os.O_RDONLY)
+    end = time.monotonic() + 20  # there is no trace to read
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.005)
+    os.close(file)
+
+
+def _words(kind: "Any") -> str:
+    """ValueError: what it said, as text that needs no escape in JSON."""
+    try:
+        said = (str(getattr(sys, "last_value", "")).strip().splitlines() or [""])[0][:200]
+    except Exception:  # its own words raise
+        said = ""
+    words = f"{kind.__name__}: {said}" if said else kind.__name__
+    return "".join(c if c.isprintable() and c not in '"\\' else "'" for c in words)
+
+
+def _still_interrupted() -> None:
+    """Python dies by SIGINT after an interrupt nobody caught, unless any text was run as code since
+    (named tuples are made so): then it forgets. Running this text makes it remember."""
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        try:  # noqa: SIM105
+            exec("raise KeyboardInterrupt")
+        except KeyboardInterrupt:
+            pass
 
 
 def _say(error: BaseException) -> None:
@@ -49,40 +109,47 @@ def _say(error: BaseException) -> None:
         pass
 
 
-class _Loader:
-    """The loader torch was to be imported by, and a word once it has been."""
-
-    def __init__(self, loader: "Any") -> None:
-        self._loader = loader
-
-    def create_module(self, spec: "Any") -> "Any":
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: "Any") -> None:
-        module.__loader__ = module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        try:
-            _begin(module)
-        except Exception as error:
-            _say(error)
-
-
 class _Finder:
-    """Answers for torch once, with the answer everybody else would have given."""
+    """Answers for torch with the answer everybody else would have given, until it is imported."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name != "torch":
             return None
-        sys.meta_path.remove(_Finder)
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
+            spec = find(name, path, target) if find is not None and finder is not _Finder else None
             if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)
+                if hasattr(spec.loader, "exec_module"):
+                    _listen(spec.loader)
                 return spec
         return None
+
+
+def _listen(loader: "Any") -> None:
+    """A word once this loader has run the module; many only ask whether torch could be found."""
+    theirs = loader.exec_module
+
+    def exec_module(module: "Any") -> None:
+        del loader.exec_module
+        if _Finder in sys.meta_path:
+            sys.meta_path.remove(_Finder)
+        try:
+            theirs(module)
+        except BaseException as error:
+            trace = error.__traceback__
+            error.__traceback__ = trace and trace.tb_next  # without this frame of ours
+            raise
+        try:
+            if hasattr(module, "autograd"):  # else somebody's own file of that name
+                _begin(module)
+        except Exception as error:
+            _say(error)
+
+    try:  # noqa: SIM105
+        loader.exec_module = exec_module
+    except Exception:
+        pass  # a loader of somebody's own that keeps no attributes
 
 
 def _leave_no_trace() -> None:
@@ -103,6 +170,7 @@ _settings = _said.split("\n")  # the run's directory, where ridgeline lies, the 
 _pid = os.getpid()
 if len(_settings) == 3:
     atexit.register(_goodbye)  # the first to register is the last to run
+    sys.modules.pop("atexit", None)  # what is registered stays
     sys.meta_path.insert(0, _Finder)
 
 try:

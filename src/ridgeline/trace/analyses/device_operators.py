@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from ridgeline.records.machine import Device
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
+from ridgeline.trace.analyses.host_operators import input_spans
 from ridgeline.trace.analyses.operator_time import SHORT_NS, OperatorTime, uncounted
 from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.analyses.step_counts import Counted
 from ridgeline.trace.analyses.within import within
 from ridgeline.trace.analyses.work_owners import NOTHING
 from ridgeline.trace.columns import DeviceOps
-from ridgeline.trace.host_names import is_input
-from ridgeline.trace.intervals import Spans, clip, gaps, intersect, merge, subtract, union
+from ridgeline.trace.intervals import gaps, intersect, subtract
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links, Rows, at_rows
 from ridgeline.trace.trace import Trace
@@ -33,7 +33,7 @@ def device_time(
     talks = trace.names_where(own.name, is_communication) & (own.kind == Kind.KERNEL)
     computing = busy_spans(own.take((own.kind == Kind.KERNEL) & ~talks), window)
     copies = (own.kind == Kind.MEMCPY) & trace.names_where(own.name, _over_link)
-    waiting = intersect(_input(trace, links, window), gaps(busy, window.start_ns, window.end_ns))
+    waiting = intersect(input_spans(trace, links), gaps(busy, window.start_ns, window.end_ns))
     rows = within(trace.device, window)
     rows = rows[~_linked(trace)[rows]]
     dur = trace.device.dur[rows]
@@ -73,15 +73,6 @@ def _busiest(trace: Trace, window: Window) -> DeviceOps:
 
 def _over_link(name: str) -> bool:
     return _LINK.search(name) is not None
-
-
-def _input(trace: Trace, links: Links, window: Window) -> Spans:
-    found = [
-        union(table.ts[rows], table.end[rows])
-        for table in (trace.annotations, trace.frames)
-        for rows in [trace.names_where(table.name, is_input) & (table.lane == links.main_lane)]
-    ]
-    return clip(merge(*found), window.start_ns, window.end_ns)
 
 
 def _by_name(trace: Trace, links: Links, rows: Rows) -> list[tuple[str, int, int]]:

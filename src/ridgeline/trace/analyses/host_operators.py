@@ -1,8 +1,8 @@
 """Operator time of steps that ran on the CPU.
 
 An operator that answers for its work counts whole, with its callees. One without a formula counts
-with its own time if that is most of it or it calls nothing beyond views and allocations: else it
-has handed its work on (`aten::conv2d`). What inductor compiled shows as a Python call of
+with its own time if that is usually most of it, or it calls nothing beyond views and allocations:
+else it has handed its work on (`aten::conv2d`). What inductor compiled shows as a Python call of
 `kernel` inside its generated file, and has no formula.
 """
 
@@ -20,6 +20,7 @@ from ridgeline.trace.analyses.operator_time import SHORT_NS, OperatorTime, uncou
 from ridgeline.trace.analyses.roofline_row import Hint, row_of
 from ridgeline.trace.analyses.step_counts import Counted, started
 from ridgeline.trace.analyses.work_owners import NOTHING
+from ridgeline.trace.columns import Codes
 from ridgeline.trace.host_names import is_collective_wait, is_input
 from ridgeline.trace.intervals import Spans, covered, intersect, merge, subtract, union
 from ridgeline.trace.links import Links, Rows
@@ -35,7 +36,8 @@ def host_time(
     trace: Trace, links: Links, spans: Spans, counted: Counted, device: Device | None, steps: int
 ) -> OperatorTime:
     ops = trace.ops
-    here = started(ops, spans)
+    inputs, talks = intersect(input_spans(trace, links), spans), _communication(trace, spans)
+    here = started(ops, subtract(spans, inputs))
     operator = here & trace.names_where(ops.name, _is_operator)
     compiled, compiled_calls = _compiled(trace, spans)
     owned = ops.dur[counted.rows]
@@ -44,7 +46,6 @@ def host_time(
     alone = _alone(trace, links, operator, counted, own)
     spent_free, spent_alone = int(own[free].sum()), int(own[alone].sum())
     total = max(int(owned.sum()) + spent_free + spent_alone + compiled.total, 1)
-    inputs, talks = _input(trace, links, spans), _communication(trace, spans)
     working = merge(union(ops.ts[operator], ops.end[operator]), compiled)
     busy = subtract(subtract(intersect(working, spans), inputs), talks)
     talks = subtract(subtract(talks, inputs), busy)
@@ -90,8 +91,16 @@ def _alone(trace: Trace, links: Links, operator: Mask, counted: Counted, own: Ro
     calls_work = np.zeros(len(parent), bool)
     calls_work[parent[working]] = True
     formulated = trace.names_where(trace.ops.name, lambda name: find(name) is not None)
-    itself = ~calls_work | (~formulated & (2 * own > trace.ops.dur))
-    return np.asarray(operator & ~free & itself & (counted.state == NOTHING), bool)
+    here = operator & ~free & (counted.state == NOTHING)
+    mostly = _usually(trace.ops.name, here, 2 * own > trace.ops.dur)
+    return np.asarray(here & (~calls_work | (~formulated & mostly)), bool)
+
+
+def _usually(names: Codes, rows: Mask, so: Mask) -> Mask:
+    """By name, whether it is so for most of the rows: one call may have lost the processor."""
+    most = int(names.max(initial=0)) + 1
+    every, those = (np.bincount(names[mask], minlength=most) for mask in (rows, rows & so))
+    return np.asarray((2 * those > every)[names], bool)
 
 
 def _outermost(parent: Rows, operator: Mask) -> Mask:
@@ -128,13 +137,14 @@ def _rows(
     )  # fmt: skip
 
 
-def _input(trace: Trace, links: Links, spans: Spans) -> Spans:
+def input_spans(trace: Trace, links: Links) -> Spans:
+    """When the main thread waited for, or made, a batch."""
     found = [
         union(table.ts[rows], table.end[rows])
         for table in (trace.annotations, trace.frames)
         for rows in [trace.names_where(table.name, is_input) & (table.lane == links.main_lane)]
     ]
-    return intersect(merge(*found), spans)
+    return merge(*found)
 
 
 def _communication(trace: Trace, spans: Spans) -> Spans:

@@ -11,9 +11,10 @@ from ridgeline.records.trace import Window
 from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.checkpointing import second_forward
 from ridgeline.trace.analyses.device_operators import device_time
-from ridgeline.trace.analyses.host_operators import COMPILED, host_time
+from ridgeline.trace.analyses.host_operators import COMPILED, host_time, input_spans
 from ridgeline.trace.analyses.operator_time import OperatorTime, bound
 from ridgeline.trace.analyses.step_counts import Counted, count_work, step_spans
+from ridgeline.trace.intervals import subtract
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 
@@ -24,9 +25,11 @@ _ENOUGH = 0.5
 def step_work(trace: Trace, links: Links, window: Window, device: Device | None) -> StepWork:
     """Of one step, the mean of the window's; `device` with its ceilings, None where unknown."""
     spans = step_spans(trace, window)
-    counted = count_work(trace, links, spans)
-    steps = max(window.steps, 1)
     on_gpu = len(trace.device) > 0
+    # what a Dataset computes in the program's own process is input, not the model's work
+    asked = spans if on_gpu else subtract(spans, input_spans(trace, links))
+    counted = count_work(trace, links, asked)
+    steps = max(window.steps, 1)
     if on_gpu:
         time = device_time(trace, links, window, counted, device, steps)
     else:

@@ -1,0 +1,265 @@
+"""`ridgeline runs`: the runs kept here, one of them again, and removing them."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ridgeline.errors import RidgelineError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ridgeline.records.run_directory import RunDirectory
+    from ridgeline.records.run_summary import RunSummary
+
+EXAMPLES = """\b
+Examples:
+  ridgeline runs                            newest first, with size and verdict
+  ridgeline runs show latest                what the newest run said
+  ridgeline runs rm 1115-123042-train       one, by its name or the beginning of it
+  ridgeline runs rm --keep 10               all but the ten newest
+  ridgeline runs rm --older 7d
+"""
+
+_root = click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    metavar="FOLDER",
+    help="Where the runs are.  [default: .ridgeline/runs]",
+)
+_json = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
+_verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+
+
+@click.group("runs", epilog=EXAMPLES, invoke_without_command=True)
+@_root
+@_json
+@_verbose
+@click.pass_context
+def command(context: click.Context, root: Path | None, as_json: bool, verbose: bool) -> None:
+    """The runs kept here, newest first: when, how they ended, what limited them, their size.
+
+    A run whose files are damaged is listed with the reason. A run whose program died without a word
+    is "killed", and what it left can still be shown.
+
+    Exit codes: 0 ok; 2 usage; 4 a run could not be read or removed.
+    """
+    context.obj = root
+    if context.invoked_subcommand is not None:
+        return
+    from ridgeline.cli import run_listing
+    from ridgeline.records.runs import all_runs
+
+    with _printable_errors():
+        folder = _folder(root)
+        lines = [run_listing.listed(run) for run in all_runs(folder)]
+    if as_json:
+        _write_json(run_listing.document(folder, lines))
+    elif lines:
+        run_listing.show(_shown(folder), lines, _console(), time.time())
+    else:
+        click.echo(f"no runs in {_shown(folder)}; ridgeline run train.py makes one")
+
+
+@command.command("show")
+@click.argument("name", default="latest")
+@_root
+@_json
+@_verbose
+@click.pass_context
+def show(
+    context: click.Context, name: str, root: Path | None, as_json: bool, verbose: bool
+) -> None:
+    """What a run said, again: its verdict, phases, throughput. Also of one that was killed.
+
+    NAME is a run's name, the beginning or the end of it, a path, or "latest".
+    """
+    from ridgeline.records.runs import find
+
+    with _printable_errors():
+        summary = _summary(find(_folder(root or context.obj), name))
+    if as_json:
+        from ridgeline.report.run_document import document
+
+        _write_json(document(summary))
+        return
+    from ridgeline.report.run_terminal import render
+
+    render(summary, _console())
+
+
+@command.command("rm")
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
+@click.option("--older", metavar="TIME", help="All that began longer ago: 7d, 12h, 30min.")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--force", is_flag=True, help="Also those still running.")
+@_root
+@_json
+@_verbose
+@click.pass_context
+def remove(
+    context: click.Context,
+    names: tuple[str, ...],
+    keep: int | None,
+    older: str | None,
+    everything: bool,
+    force: bool,
+    root: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Remove runs, and say how much that freed.
+
+    Nothing outside a run's own directory is touched, and nothing that is not a run. --keep and
+    --older together remove what is neither among the newest nor young.
+    """
+    with _printable_errors():
+        folder = _folder(root or context.obj)
+        chosen = _chosen(folder, names, keep, older, everything)
+        busy = [] if force else [run for run in chosen if _busy(run)]
+        if busy and names:
+            raise RidgelineError(
+                f"{busy[0].name} is still running, and nothing was removed",
+                "--force removes it all the same",
+            )
+    removed, freed, left = _removed([run for run in chosen if run not in busy])
+    left = [*((run.name, "still running; --force removes it") for run in busy), *left]
+    if as_json:
+        _write_json({
+            "schema": "ridgeline.runs.rm/1",
+            "removed": removed,
+            "freed_bytes": freed,
+            "left": [{"name": name, "why": why} for name, why in left],
+        })  # fmt: skip
+    else:
+        _say_removed(len(removed), freed, left)
+    return 4 if len(left) > len(busy) else 0
+
+
+def _chosen(
+    folder: Path,
+    names: Sequence[str],
+    keep: int | None,
+    older: str | None,
+    everything: bool,
+) -> "list[RunDirectory]":
+    from ridgeline.records.runs import all_runs, began, find
+
+    many = everything or keep is not None or older is not None
+    if bool(names) == many or (everything and (keep is not None or older is not None)):
+        raise UsageError(
+            "which runs? Name them, or say --keep N, --older 7d, or --all alone",
+            "ridgeline runs lists them",
+        )
+    if names:
+        found = [find(folder, name) for name in names]
+        return list({run.path.absolute(): run for run in found}.values())
+    runs = list(all_runs(folder))[keep or 0 :]
+    if older is None:
+        return runs
+    since = time.time() - _duration(older)
+    return [run for run in runs if began(run) < since]
+
+
+def _removed(runs: "Sequence[RunDirectory]") -> tuple[list[str], int, list[tuple[str, str]]]:
+    """Names removed, bytes freed, and (name, why) of what could not be."""
+    removed, freed, left = [], 0, []
+    for run in runs:
+        try:
+            freed += run.remove()
+            removed.append(run.name)
+        except RidgelineError as error:
+            left.append((run.name, error.message))
+    return removed, freed, left
+
+
+def _say_removed(removed: int, freed: int, left: Sequence[tuple[str, str]]) -> None:
+    from ridgeline.report.plain import printable
+    from ridgeline.units import bytes_, plural
+
+    for name, why in left:
+        click.echo(f"ridgeline: left {printable(name)}: {printable(why)}", err=True)
+    click.echo(f"removed {plural(removed, 'run')}, {bytes_(freed)} freed")
+
+
+def _summary(run: "RunDirectory") -> "RunSummary":
+    """As it was concluded; for one killed, running or damaged, from what it left."""
+    from ridgeline.records.run_reading import NewerSchema
+
+    try:
+        kept = run.summary()
+        if kept is not None:
+            return kept
+    except NewerSchema:
+        raise
+    except RidgelineError:
+        pass  # damaged: it can be made again
+    from ridgeline.diagnose.conclusion import conclude
+
+    return conclude(run)
+
+
+def _busy(run: "RunDirectory") -> bool:
+    try:
+        return run.busy()
+    except RidgelineError:
+        return False  # damaged: nobody knows
+
+
+def _folder(root: Path | None) -> Path:
+    from ridgeline.records.run_making import runs_root
+
+    return runs_root() if root is None else root
+
+
+def _shown(folder: Path) -> Path:
+    """From here, where it is below."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip())
+    if found is None:
+        raise UsageError(f"--older {text!r} is not a time", "write 7d, 12h or 30min")
+    scale = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 604800}[found[2]]
+    return float(found[1]) * scale
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    from ridgeline.cli.output import PIPE_COLUMNS
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+
+
+def _write_json(document: object) -> None:
+    import msgspec
+
+    from ridgeline.report.plain import json_text
+
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    click.echo(json_text(text))
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Names of directories, and what a damaged file holds, end up in sentences too."""
+    try:
+        yield
+    except RidgelineError as error:
+        from ridgeline.report.plain import printable
+
+        error.message, error.hint = printable(error.message), printable(error.hint)
+        raise

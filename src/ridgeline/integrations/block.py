@@ -1,0 +1,134 @@
+"""`with ridgeline.profile() as run: …`: the same records as `ridgeline run`, of a block of code."""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from ridgeline import __version__
+from ridgeline.capture import beside, live
+from ridgeline.capture.environment import environment
+from ridgeline.records.run import RunFile, Settings, Status, Target
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_making import runs_root
+from ridgeline.records.run_process import started
+from ridgeline.records.run_summary import RunSummary
+
+
+class profile:
+    """Profile a block: what limits it, where each step goes.
+
+    `run.summary` has the figures once the block is over, `run.directory` what was recorded. Under
+    `ridgeline run`, and inside another `profile`, it does nothing: `summary` stays None.
+    `run.step()` is `ridgeline.step()`, for loops whose steps cannot be seen.
+    """
+
+    def __init__(
+        self,
+        name: str = "block",
+        *,
+        steps: int = 40,
+        trace_steps: int = 3,
+        python: bool = False,
+        full: bool = False,
+        price_per_hour: float | None = None,
+        carbon_g_per_kwh: float | None = None,
+        runs_dir: str | Path | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.name = name
+        self.summary: RunSummary | None = None
+        self.directory: Path | None = None
+        self._root = Path(runs_dir) if runs_dir is not None else None
+        self._settings = Settings(
+            steps=steps,
+            trace_steps=trace_steps,
+            python=python,
+            full=full,
+            price_per_hour=price_per_hour,
+            carbon_g_per_kwh=carbon_g_per_kwh,
+            quiet=quiet,
+        )
+        self._run: RunDirectory | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "profile":
+        if live.session is not None:
+            return self
+        import torch
+
+        from ridgeline.capture.begin import begin
+
+        self._run = self._make()
+        self.directory = self._run.path
+        self._watcher = beside.start(self._run)
+        begin(torch, str(self._run.path), self._settings)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        session = live.session
+        if self._run is None or session is None:
+            return
+        from ridgeline.capture.begin import end
+
+        end(session, *_ending(kind, error))
+        if self._watcher is not None:
+            try:
+                self._watcher.wait(10)
+            except subprocess.TimeoutExpired:
+                self._watcher.kill()
+                self._watcher.wait()
+        self._conclude(self._run)
+
+    @staticmethod
+    def step() -> None:
+        from ridgeline.capture.marks import step
+
+        step()
+
+    def _make(self) -> RunDirectory:
+        at = datetime.now()
+        root = self._root or runs_root()
+        directory = RunDirectory.make(root, f"{at:%m%d-%H%M%S}-{self.name}")
+        run = RunFile(
+            name=directory.name,
+            target=Target(kind="block", name=self.name),
+            settings=self._settings,
+            environment=environment(Path.cwd()),
+            pid=os.getpid(),
+            pid_started=started(os.getpid()),
+            began_at=at.astimezone().isoformat(timespec="seconds"),
+            began_ns=time.perf_counter_ns(),
+            ridgeline=__version__,
+        )
+        directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
+        return directory
+
+    def _conclude(self, directory: RunDirectory) -> None:
+        from ridgeline.integrations.concluding import concluded
+
+        self.summary = concluded(directory, time.perf_counter_ns())
+        if not self._settings.quiet:
+            from rich.console import Console
+
+            from ridgeline.report.run_terminal import render
+
+            render(self.summary, Console(file=sys.stderr, highlight=False))
+
+
+def _ending(kind: type[BaseException] | None, error: BaseException | None) -> tuple[Status, str]:
+    if kind is None:
+        return "finished", ""
+    if issubclass(kind, KeyboardInterrupt):
+        return "interrupted", ""
+    return "raised", f"{kind.__name__}: {error}"[:200]

@@ -1,0 +1,260 @@
+"""`ridgeline runs` as a person types it, on directories that were left in every state."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ridgeline.records.run import Capture, RunFile, Status, Target
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_making import runs_root
+from ridgeline.records.run_process import started
+from ridgeline.records.run_summary import RunSummary, StepTimes, Verdict
+from ridgeline.records.step import Step
+from tests.integration.cold_and_warm import Warm
+
+USAGE, NOT_DONE = 2, 4
+
+
+def made(
+    folder: Path, name: str, *, hours: float = 1.0, status: Status = "finished", pid: int = 0
+) -> RunDirectory:
+    run = RunDirectory.make(runs_root(folder), name)
+    file = RunFile(
+        name=name,
+        target=Target(kind="script", name="train.py"),
+        status=status,
+        pid=pid,
+        pid_started=started(pid) if pid else 1.0,
+        began_at=(datetime.now(UTC) - timedelta(hours=hours)).isoformat(),
+    )
+    run.write_whole("run.json", msgspec.json.encode(file))
+    return run
+
+
+def concluded(run: RunDirectory) -> RunDirectory:
+    summary = RunSummary(
+        name=run.name,
+        run_dir=str(run.path),
+        command="train.py",
+        status="finished",
+        verdict=Verdict(bound="input-bound", sentence="input-bound: it waits for data"),
+        step=StepTimes(median_ms=12.5, ci=(12.0, 13.0), counted=240, steps=200),
+    )
+    run.write_whole("summary.json", msgspec.json.encode(summary))
+    return run
+
+
+def with_steps(run: RunDirectory, number: int = 30) -> RunDirectory:
+    lines = (
+        Step(index=i, start_ns=i * 10_000_000, dur_ns=10_000_000 + i % 3, host={"forward": 10**7})
+        for i in range(number)
+    )
+    run.append("steps.jsonl", b"".join(msgspec.json.encode(step) + b"\n" for step in lines))
+    capture = Capture(steps=number, stepping="optimizer")
+    run.write_whole("capture-rank0.json", msgspec.json.encode(capture))
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four runs: concluded, killed, running (this very process), damaged."""
+    concluded(made(tmp_path, "1115-100000-train", hours=5))
+    with_steps(made(tmp_path, "1115-110000-train", hours=4, status="running"))
+    made(tmp_path, "1115-120000-eval", hours=3, status="running", pid=os.getpid())
+    damaged = made(tmp_path, "1115-130000-gan", hours=2)
+    damaged.run_file.write_bytes(b'{"name": "\x1b[31m')
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(runs_root(folder)))
+
+
+def test_the_list_is_newest_first_with_status_steps_verdict_and_size(
+    warm: Warm, folder: Path
+) -> None:
+    done = warm(["runs"], folder)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    # the damaged one has no time of its own: its directory changed just now
+    assert [line.split()[0] for line in lines[1:5]] == [
+        "1115-130000-gan",
+        "1115-120000-eval",
+        "1115-110000-train",
+        "1115-100000-train",
+    ]
+    assert "damaged" in lines[1]
+    assert "3 h ago" in lines[2]
+    assert "running" in lines[2]
+    assert lines[3].split()[4:6] == ["killed", "30"]
+    assert "finished" in lines[4]
+    assert "240" in lines[4]
+    assert "input-bound" in lines[4]
+    assert lines[5].startswith("1115-130000-gan damaged: run.json: ")
+    assert lines[6].startswith("4 runs, ")
+    assert ".ridgeline/runs; ridgeline runs rm" in lines[6]
+    assert "\x1b" not in done.out
+
+
+def test_each_way_a_run_cannot_be_read_is_named(warm: Warm, tmp_path: Path) -> None:
+    made(tmp_path, "newer").write_whole("run.json", b'{"schema": 99}')
+    made(tmp_path, "empty").write_whole("run.json", b"")
+    made(tmp_path, "none").run_file.unlink()
+    linked = made(tmp_path, "linked")
+    linked.run_file.unlink()
+    linked.run_file.symlink_to("/etc/passwd")
+    lines = warm(["runs"], tmp_path).out.splitlines()
+    for said in (
+        "newer newer: run.json was written by a newer ridgeline",
+        "empty damaged: run.json: it is empty",
+        "none damaged: it has no run.json",
+        "linked damaged: run.json cannot be read: it is a link",
+    ):
+        assert any(line.startswith(said) for line in lines)
+
+
+def test_as_json_it_is_one_document(warm: Warm, folder: Path) -> None:
+    done = warm(["runs", "--json"], folder)
+    document = done.document
+    assert document["schema"] == "ridgeline.runs/1"
+    by_name = {run["name"]: run for run in document["runs"]}
+    assert by_name["1115-100000-train"]["verdict"] == "input-bound"
+    assert by_name["1115-100000-train"]["step_ms"] == 12.5
+    assert by_name["1115-110000-train"]["status"] == "killed"
+    assert by_name["1115-130000-gan"]["damaged"] != ""
+    assert document["bytes_on_disk"] == sum(run["bytes_on_disk"] for run in document["runs"]) > 0
+
+
+def test_without_runs_it_says_how_to_make_one(warm: Warm, tmp_path: Path) -> None:
+    done = warm(["runs"], tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "no runs in .ridgeline/runs" in done.out
+    assert warm(["runs", "--json"], tmp_path).document["runs"] == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_another_folder_can_be_named(warm: Warm, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "else").mkdir()
+    done = warm(["runs", "--root", str(runs_root(folder)), "--json"], tmp_path / "else")
+    assert len(done.document["runs"]) == 4
+
+
+def test_what_a_run_said_is_shown_again(warm: Warm, folder: Path) -> None:
+    done = warm(["runs", "show", "1115-10"], folder)
+    assert (done.code, done.err) == (0, "")
+    assert "input-bound: it waits for data" in done.out
+    document = warm(["runs", "show", "1115-10", "--json"], folder).document
+    assert document["verdict"] == "input-bound"
+
+
+@pytest.mark.parametrize("name", ["1115-110000-train", "1115-120000-eval", "1115-130000-gan"])
+def test_what_a_killed_a_running_and_a_damaged_run_left_is_shown(
+    warm: Warm, folder: Path, name: str
+) -> None:
+    done = warm(["runs", "show", name], folder)
+    assert done.code == 0
+    assert "Traceback" not in done.err + done.out
+    assert done.out.strip() != ""
+    assert "\x1b" not in done.out
+
+
+def test_a_damaged_summary_is_made_again(warm: Warm, folder: Path) -> None:
+    RunDirectory(runs_root(folder) / "1115-100000-train").summary_file.write_bytes(b"{")
+    done = warm(["runs", "show", "1115-10"], folder)
+    assert done.code == 0
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", ["show", "rm"])
+@pytest.mark.parametrize(
+    ("name", "said", "code"),
+    [
+        ("train", "any of 2 runs", USAGE),
+        ("nothing", "is called nothing", NOT_DONE),
+        ("./nothing", "no run at nothing", NOT_DONE),
+        ("\x1b[31m", "\\x1b[31m", NOT_DONE),
+    ],
+)
+def test_a_name_that_means_no_run_is_a_sentence(
+    warm: Warm, folder: Path, command: str, name: str, said: str, code: int
+) -> None:
+    done = warm(["runs", command, name], folder)
+    assert done.code == code
+    assert said in done.err
+    assert "\x1b" not in done.err
+    assert len(names(folder)) == 4
+
+
+def test_a_run_is_removed_by_name_and_what_was_freed_is_said(warm: Warm, folder: Path) -> None:
+    done = warm(["runs", "rm", "1115-10", "1115-13", "1115-130000-gan"], folder)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("removed 2 runs, ")
+    assert done.out.endswith("freed\n")
+    assert names(folder) == ["1115-110000-train", "1115-120000-eval"]
+
+
+def test_one_name_that_means_nothing_and_none_is_removed(warm: Warm, folder: Path) -> None:
+    assert warm(["runs", "rm", "1115-10", "nothing"], folder).code == NOT_DONE
+    assert len(names(folder)) == 4
+
+
+def test_a_running_one_is_refused_without_force(warm: Warm, folder: Path) -> None:
+    done = warm(["runs", "rm", "1115-10", "1115-12"], folder)
+    assert done.code == NOT_DONE
+    assert "still running, and nothing was removed" in done.err
+    assert len(names(folder)) == 4
+    assert warm(["runs", "rm", "1115-12", "--force"], folder).code == 0
+    assert "1115-120000-eval" not in names(folder)
+
+
+def test_all_leaves_the_running_one_and_says_so(warm: Warm, folder: Path) -> None:
+    done = warm(["runs", "rm", "--all"], folder)
+    assert done.code == 0
+    assert "removed 3 runs" in done.out
+    assert "left 1115-120000-eval: still running" in done.err
+    assert names(folder) == ["1115-120000-eval"]
+
+
+def test_keep_and_older_choose_by_age(warm: Warm, folder: Path) -> None:
+    assert "removed 1 run," in warm(["runs", "rm", "--keep", "3"], folder).out
+    assert "1115-100000-train" not in names(folder)
+    assert "removed 0 runs" in warm(["runs", "rm", "--older", "3.5h", "--keep", "9"], folder).out
+    assert "removed 1 run," in warm(["runs", "rm", "--older", "3.5h"], folder).out
+    assert names(folder) == ["1115-120000-eval", "1115-130000-gan"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--all", "--keep", "1"], ["1115-10", "--all"], ["--older", "x"], ["--older", "7"]],
+)
+def test_a_choice_that_makes_no_sense_removes_nothing(
+    warm: Warm, folder: Path, arguments: list[str]
+) -> None:
+    assert warm(["runs", "rm", *arguments], folder).code == USAGE
+    assert len(names(folder)) == 4
+
+
+def test_what_is_not_a_run_is_left_and_said(warm: Warm, folder: Path) -> None:
+    notes = runs_root(folder) / "notes"
+    notes.mkdir()
+    (notes / "thesis.tex").write_text("years")
+    done = warm(["runs", "rm", "--all", "--json"], folder)
+    assert done.code == NOT_DONE
+    assert len(done.document["removed"]) == 3
+    assert {left["name"] for left in done.document["left"]} == {"notes", "1115-120000-eval"}
+    assert (notes / "thesis.tex").read_text() == "years"
+
+
+def test_listing_imports_no_torch(folder: Path) -> None:
+    code = (
+        "import sys; from ridgeline.cli import group; "
+        "group.main(['runs', '--json'], standalone_mode=False); "
+        "sys.exit(bool({'torch', 'numpy', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True)
+    assert done.returncode == 0

@@ -1,0 +1,314 @@
+"""From a run directory to its summary: whole ones, and those a kill or a full disk left."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ridgeline.diagnose.conclusion import conclude
+from ridgeline.errors import RidgelineError
+from ridgeline.records.run import Compilation, DeviceSeen, Environment, LoaderSeen, OutOfMemory
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.step import StepMemory
+from ridgeline.records.telemetry import ProcessSample, Telemetry
+from ridgeline.report.run_document import document
+from tests.unit.diagnose import made_up_run_directory as made
+from tests.unit.diagnose.made_up_steps import MS, noisy, step
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def _no_measured_ceilings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> RunDirectory:
+    found = made.directory(
+        tmp_path, run=made.run_file(), captured=made.capture(), stepped=made.steps(),
+        watched=made.telemetry(),
+    )  # fmt: skip
+    made.trace(found)
+    return found
+
+
+def said(summary: RunSummary) -> str:
+    """Everything that is missing or went wrong, in one text."""
+    return "\n".join((*summary.missing, *summary.problems))
+
+
+def test_a_whole_run_has_every_figure(whole: RunDirectory) -> None:
+    progress: list[str] = []
+    found = conclude(whole, progress.append)
+    assert found.problems == ()
+    assert found.step.median_ms == pytest.approx(100, rel=0.02)
+    assert (found.step.steps, found.step.counted, found.step.clock) == (40, 46, "device")
+    assert found.throughput.samples_s == pytest.approx(320, rel=0.02)
+    assert found.energy.joules_per_step == pytest.approx(30, rel=0.1)
+    assert found.energy.cost_per_million_samples is not None
+    assert found.telemetry.gpu_utilisation == pytest.approx(0.8)
+    assert found.memory.device_total_bytes == 140 * GIB
+    assert found.device == "NVIDIA H200"
+    assert found.command == "train.py -e 1"
+    assert found.status == "finished"
+    assert found.bytes_on_disk > 1000
+    assert progress
+
+
+def test_flops_are_the_traces_and_time_is_of_untraced_steps(whole: RunDirectory) -> None:
+    found = conclude(whole)
+    flops = 2 * 4096**3
+    assert found.efficiency.flops_per_step == pytest.approx(flops)
+    assert found.efficiency.flops_s == pytest.approx(flops / 0.1, rel=0.02)
+    assert found.efficiency.mfu == pytest.approx(flops / 0.1 / 989.4e12, rel=0.02)
+    assert found.efficiency.ceiling == "bfloat16, datasheet"
+    assert found.verdict.bound == "compute-bound"
+    assert any(c.startswith("ridgeline trace") for c in found.next)
+
+
+def test_the_summary_can_be_written_and_read_again(whole: RunDirectory) -> None:
+    found = conclude(whole)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=RunSummary) == found
+    assert document(found)["step"]["phases"]["forward"]["ms"] == pytest.approx(30, rel=0.02)
+
+
+def test_an_empty_directory_gives_an_unknown_and_says_why(tmp_path: Path) -> None:
+    found = conclude(made.directory(tmp_path))
+    assert found.verdict.bound == "unknown"
+    assert "run.json" in said(found)
+    assert found.name == "1115-0102-train"
+
+
+def test_a_directory_that_is_not_there_gives_an_unknown(tmp_path: Path) -> None:
+    assert conclude(RunDirectory(tmp_path / "gone")).verdict.bound == "unknown"
+
+
+def test_a_program_that_never_imported_torch_is_told_so(tmp_path: Path) -> None:
+    found = conclude(
+        made.directory(
+            tmp_path, run=made.run_file(),
+            captured=made.capture(torch_imported=False, stepping="", steps=0, windows=()),
+        )
+    )  # fmt: skip
+    assert "did not import torch" in found.verdict.sentence
+    assert found.device == ""
+    assert found.step.median_ms is None
+
+
+def test_a_program_without_steps_is_told_how_to_mark_them(tmp_path: Path) -> None:
+    found = conclude(
+        made.directory(
+            tmp_path, run=made.run_file(), captured=made.capture(stepping="", steps=0, windows=())
+        )
+    )
+    assert "ridgeline.step()" in found.verdict.sentence
+    assert document(found)["verdict"] == "unknown"
+
+
+def test_a_program_of_two_steps_gets_what_can_be_had(tmp_path: Path) -> None:
+    two = [step(0, ms=900, window="settle"), step(1, ms=100, window="settle")]
+    found = conclude(
+        made.directory(
+            tmp_path, run=made.run_file(), captured=made.capture(steps=2, windows=()), stepped=two
+        )
+    )
+    assert found.step.median_ms == 100
+    assert found.step.trust.confidence == "doubtful"
+    assert found.throughput.samples_s == pytest.approx(320)
+    assert "no step was traced" in said(found)
+    assert found.verdict.trust.confidence == "doubtful"
+
+
+def test_a_killed_run_has_its_figures_without_a_capture(tmp_path: Path) -> None:
+    found = made.directory(tmp_path, run=made.run_file("running", pid=0), stepped=made.steps())
+    with found.steps_file().open("ab") as file:
+        file.write(b'{"index":46,"start_')  # the kill came in the middle of a line
+    summary = conclude(found)
+    assert summary.status == "killed"
+    assert summary.step.counted == 46
+    assert summary.step.median_ms == pytest.approx(100, rel=0.02)
+    assert summary.verdict.bound != "unknown"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8b garbage", b"{}", b'{"traceEvents":[]}'])
+def test_a_damaged_trace_costs_the_trace_only(whole: RunDirectory, content: bytes) -> None:
+    whole.trace_file().write_bytes(content)
+    found = conclude(whole)
+    assert found.step.median_ms == pytest.approx(100, rel=0.02)
+    assert found.efficiency.mfu is None
+    assert found.verdict.trust.confidence == "doubtful"
+    assert said(found)
+
+
+def test_damaged_lines_cost_themselves_and_are_counted(whole: RunDirectory) -> None:
+    good = whole.steps_file().read_bytes()
+    whole.steps_file().write_bytes(b"not json\n" + good + b'{"index": "seven"}\n')
+    found = conclude(whole)
+    assert found.step.counted == 46
+    assert "2 lines of steps could not be read" in said(found)
+
+
+def test_a_damaged_capture_costs_the_capture_only(whole: RunDirectory) -> None:
+    whole.capture_file().write_bytes(b'{"rank": ')
+    found = conclude(whole)
+    assert found.step.median_ms == pytest.approx(100, rel=0.02)
+    assert "capture-rank0.json" in said(found)
+
+
+def test_a_run_file_that_is_damaged_costs_the_command_only(whole: RunDirectory) -> None:
+    whole.run_file.write_bytes(b"\x00\x01")
+    found = conclude(whole)
+    assert found.command == ""
+    assert found.step.median_ms == pytest.approx(100, rel=0.02)
+    assert "run.json" in said(found)
+
+
+def test_a_newer_schema_is_refused(whole: RunDirectory) -> None:
+    whole.run_file.write_bytes(msgspec.json.encode(made.run_file(schema=99)))
+    with pytest.raises(RidgelineError, match="newer"):
+        conclude(whole)
+
+
+def test_any_part_that_fails_is_named_and_costs_itself(
+    whole: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **named: object) -> None:
+        raise ZeroDivisionError("nobody saw this coming")
+
+    for part in ("telemetered", "energy", "device_with_ceilings"):
+        monkeypatch.setattr(f"ridgeline.diagnose.conclusion.{part}", broken)
+    for part in ("step_work", "sync_points", "hand_fed"):
+        monkeypatch.setattr(f"ridgeline.diagnose.traced.{part}", broken)
+    found = conclude(whole)
+    assert found.step.median_ms == pytest.approx(100, rel=0.02)
+    assert len(found.problems) == 6
+    assert all("nobody saw this coming" in problem for problem in found.problems)
+
+
+def test_several_ranks_add_up_their_samples_and_say_so(tmp_path: Path) -> None:
+    found = made.directory(
+        tmp_path, run=made.run_file(ranks=2), captured=made.capture(world=2), stepped=made.steps()
+    )
+    other = made.capture(rank=1, world=2)
+    found.capture_file(1).write_bytes(msgspec.json.encode(other))
+    summary = conclude(found)
+    assert summary.ranks == 2
+    assert summary.throughput.samples_s == pytest.approx(640, rel=0.02)
+    assert "times 2" in said(summary)
+
+
+def test_out_of_memory_leaves_a_verdict_and_the_peak(tmp_path: Path) -> None:
+    full = OutOfMemory(
+        asked_bytes=2 * GIB, free_bytes=GIB, total_bytes=140 * GIB, allocated_bytes=130 * GIB,
+        reserved_bytes=138 * GIB, step=0, phase="forward", place="model.py:88",
+    )  # fmt: skip
+    seen = made.capture(out_of_memory=full, ended="raised", why="OutOfMemoryError", steps=0)
+    found = conclude(made.directory(tmp_path, run=made.run_file("raised"), captured=seen))
+    assert found.verdict.bound == "memory-capacity-bound"
+    assert found.memory.device_peak_bytes == 130 * GIB
+    assert found.why == "OutOfMemoryError"
+
+
+def test_growth_of_memory_is_found_and_a_steady_program_has_none(tmp_path: Path) -> None:
+    for name, each in (("leak", 3 * 2**20), ("steady", 0)):
+        steps = [
+            msgspec.structs.replace(
+                s, memory=StepMemory(allocated_bytes=GIB + each * s.index, peak_bytes=2 * GIB)
+            )
+            if s.index % 10 == 0
+            else s
+            for s in noisy(60, device=True)
+        ]
+        (tmp_path / name).mkdir()
+        found = conclude(
+            made.directory(tmp_path / name, run=made.run_file(), captured=made.capture(),
+                           stepped=steps)
+        )  # fmt: skip
+        assert found.memory.growth_bytes_per_step == pytest.approx(each)
+        assert found.memory.device_peak_bytes == 2 * GIB
+
+
+def test_recompiles_and_graph_breaks_are_told_with_their_place(tmp_path: Path) -> None:
+    seen = made.capture(
+        compilations=(
+            Compilation(place="model.py:9", recompile_reason="size of x changed"),
+            Compilation(place="model.py:9", graph_breaks=("call to print",)),
+        ),
+        graph_breaks={"call to print": 3},
+    )
+    found = conclude(made.directory(tmp_path, run=made.run_file(), captured=seen))
+    assert found.recompiles == ("model.py:9: size of x changed",)
+    assert found.graph_breaks == ("model.py:9: call to print",)
+
+
+def test_losses_are_the_first_and_the_last(tmp_path: Path) -> None:
+    steps = [msgspec.structs.replace(s, loss=4.0 - s.index / 10) for s in noisy(20)]
+    found = conclude(made.directory(tmp_path, run=made.run_file(), stepped=steps))
+    assert found.losses == (4.0, pytest.approx(2.1))
+
+
+def test_energy_is_over_a_stretch_that_no_trace_interrupts(whole: RunDirectory) -> None:
+    """The 13 steps before the last stretch have no telemetry, so they cannot count."""
+    late = [t for t in made.telemetry() if t.at_ns >= 1600 * MS]
+    made.lines(whole.telemetry_file(), late)
+    assert conclude(whole).energy.joules_per_step == pytest.approx(30, rel=0.1)
+
+
+@pytest.mark.parametrize(("leak", "settles"), [(True, False), (False, True), (False, False)])
+def test_a_resident_size_grows_only_where_it_keeps_rising(
+    tmp_path: Path, leak: bool, settles: bool
+) -> None:
+    cpu = made.capture(device=DeviceSeen(kind="cpu"))
+    steps = noisy(60)
+    watched = [
+        Telemetry(
+            at_ns=i * 100 * MS,
+            processes=(
+                ProcessSample(
+                    pid=7, rss_bytes=GIB + 2**20 * (i if leak else min(i, 15) * 20 * settles)
+                ),
+            ),
+        )
+        for i in range(60)
+    ]
+    found = conclude(
+        made.directory(tmp_path, run=made.run_file(), captured=cpu, stepped=steps, watched=watched)
+    )
+    assert found.memory.growth_bytes_per_step == pytest.approx(2**20 if leak else 0, rel=0.1)
+
+
+def test_places_are_told_from_where_the_program_ran(tmp_path: Path) -> None:
+    cpu = made.capture(
+        device=DeviceSeen(kind="cpu"), loaders=(LoaderSeen(batches=9, place="/home/me/data.py:41"),)
+    )
+    steps = [step(i, {"input": 80.0, "forward": 10.0}) for i in range(20)]
+    run = made.run_file(environment=Environment(directory="/home/me"))
+    found = conclude(made.directory(tmp_path, run=run, captured=cpu, stepped=steps))
+    assert (found.verdict.bound, found.verdict.place) == ("input-bound", "data.py:41")
+
+
+def test_even_the_verdict_and_the_times_may_fail_without_costing_the_run(
+    whole: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **named: object) -> None:
+        raise OverflowError
+
+    for part in ("steady_steps", "times_of", "memory_use", "limit", "python_view"):
+        monkeypatch.setattr(f"ridgeline.diagnose.conclusion.{part}", broken)
+    found = conclude(whole)
+    assert found.verdict.bound == "unknown"
+    assert found.step.counted == 46
+    assert len(found.problems) == 4  # nothing was sampled, so the Python view was not tried
+
+
+def test_absurd_numbers_in_the_steps_do_not_break_it(whole: RunDirectory) -> None:
+    absurd = [
+        step(0, ms=-5.0), step(1, ms=0.0), step(2, {"input": 1e12}, ms=1e12),
+        step(3, {"forward": -7.0}), step(10**15, {"input": 5e3}, ms=1.0),
+    ]  # fmt: skip
+    made.lines(whole.steps_file(), absurd)
+    found = conclude(whole)
+    assert not found.problems
+    assert all(0 <= phase.share <= 1 for phase in found.step.phases)
