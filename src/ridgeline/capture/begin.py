@@ -26,5 +26,5 @@ def begin(torch: Any, directory: str, settings: Settings | None = None) -> Sessi
 def end(session: Session, ended: Status, why: str) -> None:
     """Of a block: the seams come off, and the process goes on."""
     session.farewell(ended, why)
-    session.detach(session.compiled)
+    session.progress.detach(session.progress.compiling.seen)
     live.session = marks.listener = None

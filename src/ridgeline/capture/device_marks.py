@@ -20,9 +20,8 @@ Marks = list[tuple[int, Any]]
 
 
 class DeviceMarks:
-    def __init__(self, torch: Any, index: int) -> None:
+    def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
-        self._index = index
         self._free: list[Any] = []
         self._marks: Marks = []
         self._waiting: deque[tuple[int, Marks]] = deque()

@@ -10,9 +10,13 @@ import importlib
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ridgeline.capture.instrument import instrumented
 from ridgeline.capture.session import Session
+
+_ours: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
+"""What is ours, and what it stands for: a second block may find the first one's still on."""
 
 
 class Seams:
@@ -52,7 +56,7 @@ class Seams:
             optimizer.register_optimizer_step_pre_hook(session.optimizer_begins),
             optimizer.register_optimizer_step_post_hook(session.optimizer_ends),
         ]
-        session.detach = self.take_off
+        session.progress.detach = self.take_off
 
     def take_off(self, compiled: bool) -> None:
         for handle in self._handles:
@@ -72,7 +76,7 @@ class Seams:
         passing: Sequence[str],
         see: Callable[..., Any] | None = None,
     ) -> None:
-        theirs = owner.__dict__[name]
+        theirs = _ours.get(owner.__dict__[name], owner.__dict__[name])
         if not isinstance(theirs, FunctionType):
             raise TypeError(f"{name} is no plain function here")
         ours = instrumented(
@@ -85,11 +89,12 @@ class Seams:
             see=see,
         )
         setattr(owner, name, ours)
+        _ours[ours] = theirs
         self._put.append((owner, name, ours, theirs))
 
     def _wrap_zero_grad(self, owner: Any) -> None:
         """A decorated function, whose source is not all it does: wrapped as it is."""
-        theirs = owner.__dict__["zero_grad"]
+        theirs = _ours.get(owner.__dict__["zero_grad"], owner.__dict__["zero_grad"])
         session = self._session
         gate, begins, ends = session.gate, session.zero_grad_begins, session.zero_grad_ends
 
@@ -104,6 +109,7 @@ class Seams:
                 ends(token)
 
         owner.zero_grad = zero_grad
+        _ours[zero_grad] = theirs
         self._put.append((owner, "zero_grad", zero_grad, theirs))
 
 

@@ -135,9 +135,14 @@ def _run(given: Given, settings: Settings, runs_dir: Path | None) -> None:
     try:
         directory, rank = new_run(given, settings, runs_dir)
         start_watcher(directory, rank)
-    except (OSError, RidgelineError) as error:
-        said = error.message if isinstance(error, RidgelineError) else error.strerror or error
-        print(f"ridgeline: not recorded, the program runs alone: {said}", file=sys.stderr)
+    except Exception as error:  # whatever broke is ours: the program is run all the same
+        print(f"ridgeline: not recorded, the program runs alone: {_said(error)}", file=sys.stderr)
         become(words)
     else:
         become(words, with_us(directory.path, rank))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, RidgelineError):
+        return error.message
+    return (error.strerror if isinstance(error, OSError) else "") or repr(error)

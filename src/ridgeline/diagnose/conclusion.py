@@ -27,7 +27,7 @@ from ridgeline.diagnose.throughput import throughput
 from ridgeline.diagnose.traced import Traced, device_with_ceilings, traced
 from ridgeline.records.machine import Device
 from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Capture
+from ridgeline.records.run import Capture, OutOfMemory
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import (
     Energy,
@@ -104,6 +104,7 @@ def _identity(
         device=_device_name(read),
         ranks=read.ranks,
         losses=_losses(read.steps),
+        out_of_memory=_out_of_memory(read),
         recompiles=_recompiles(capture),
         graph_breaks=_graph_breaks(capture),
         bytes_on_disk=attempts.part("the size", directory.size) or 0,
@@ -128,6 +129,8 @@ def _traced(
 ) -> Traced:
     rank = read.capture.rank if read.capture is not None else 0
     path = directory.trace_file(rank)
+    if not path.is_file():
+        path = path.with_suffix("")  # not packed yet: the run was killed, watcher and all
     if not path.is_file():
         return Traced()
     windows = read.capture.windows if read.capture is not None else ()
@@ -178,6 +181,14 @@ def _losses(steps: Sequence[Step]) -> tuple[float, float] | None:
     seen = [step.loss for step in steps if step.loss is not None]
     finite = [loss for loss in seen if math.isfinite(loss)]
     return (seen[0], seen[-1]) if finite else None
+
+
+def _out_of_memory(read: RunRead) -> OutOfMemory | None:
+    full = read.capture.out_of_memory if read.capture is not None else None
+    if full is None:
+        return None
+    alive = tuple((_short(place, read), size, blocks) for place, size, blocks in full.alive)
+    return replace(full, place=_short(full.place, read), alive=alive)
 
 
 def _short(place: str, read: RunRead) -> str:

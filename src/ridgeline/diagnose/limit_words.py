@@ -73,10 +73,13 @@ def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdi
     """Out of memory, or an allocator that has to free and try again."""
     if full is not None:
         asked, free = units.bytes_(full.asked_bytes), units.bytes_(full.free_bytes)
-        where = f" in its {full.phase}" if full.phase else ""
+        # Once the windows are over nobody counts steps any more.
+        when = (
+            f"at step {full.step} in its {full.phase}" if full.phase else f"after step {full.step}"
+        )
         return Verdict(
             bound="memory-capacity-bound",
-            sentence=f"memory-capacity-bound: out of memory at step {full.step}{where}: "
+            sentence=f"memory-capacity-bound: out of memory {when}: "
             f"{asked} asked, {free} free",
             numbers=(
                 Deciding(what="asked for", value=float(full.asked_bytes), text=asked),

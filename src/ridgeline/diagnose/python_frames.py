@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ridgeline.capture import places
 
 _PACKAGED = re.compile(r"^.*[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
-_COMPREHENSION = re.compile(r"(?:\.<locals>)?\.?<(?:list|dict|set)comp>$|\.<locals>\.<genexpr>$")
+_COMPREHENSION = re.compile(r"(?:(?:\.<locals>)?\.<(?:listcomp|dictcomp|setcomp|genexpr)>)+$")
 _WAITING = re.compile(
     r"[/\\](?:threading|queue|selectors|multiprocessing[/\\](?:queues|connection|synchronize))\.py$"
 )
@@ -37,7 +37,9 @@ def frames_of(stack: Iterable[str]) -> list[Frame]:
         file, _, rest = text.rpartition(":")
         file, _, line = file.rpartition(":")
         if file and line.isdecimal() and len(line) < 10 and not file.startswith(_OURS):
-            found.append(Frame(file, int(line), _COMPREHENSION.sub("", rest) or rest))
+            # the dot: at the top of a module a comprehension's name has none before it
+            function = _COMPREHENSION.sub("", f".{rest}")[1:] or "<module>"
+            found.append(Frame(file, int(line), function))
     return found
 
 

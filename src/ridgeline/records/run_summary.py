@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Status
+from ridgeline.records.run import OutOfMemory, Status
 from ridgeline.records.step import Phase
 from ridgeline.records.trust import Trust
 
@@ -159,6 +159,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     ranks: int = 1
     losses: tuple[float, float] | None = None
     """First and last seen."""
+    out_of_memory: OutOfMemory | None = None
     sync_points: tuple[SyncPoint, ...] = ()
     recompiles: tuple[str, ...] = ()
     graph_breaks: tuple[str, ...] = ()

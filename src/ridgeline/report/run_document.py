@@ -45,6 +45,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "losses": None
         if summary.losses is None
         else {"first": summary.losses[0], "last": summary.losses[1]},
+        "out_of_memory": _plain(summary.out_of_memory) if summary.out_of_memory else None,
         "sync_points": [_plain(point) for point in summary.sync_points],
         "recompiles": list(summary.recompiles),
         "graph_breaks": list(summary.graph_breaks),

@@ -17,13 +17,15 @@ from ridgeline.report.trace_table import table
 _COLUMNS = (
     Column("line", "place"),
     Column("share", spare=-1),
-    Column("time", spare=1),
+    Column("time", spare=2),
     Column("in", "words"),
-    Column("function", "name", spare=1),
+    Column("function", "name", spare=2),
     Column("source", "name"),
     Column("which calls", "name", spare=1),
 )
 _INDENT = 3
+_WIDE = 120
+"""Below it the text of a line needs the room of its function's name."""
 
 
 class _Lines(Struct, frozen=True):
@@ -35,7 +37,10 @@ class _Lines(Struct, frozen=True):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         rows = _rows(self.view, self.limit)
         if rows:
-            laid = table(_COLUMNS, rows, options.max_width)
+            wide = options.max_width >= _WIDE
+            kept = [i for i, column in enumerate(_COLUMNS) if wide or column.spare < 2]
+            cells = [[row[i] for i in kept] for row in rows]
+            laid = table([_COLUMNS[i] for i in kept], cells, options.max_width, full=True)
             yield Text(laid.lines[0], style="dim", no_wrap=True)
             yield Text("\n".join(laid.lines[1:]), no_wrap=True)
         note = Text(said(self.view), style="dim")

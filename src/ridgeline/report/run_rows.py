@@ -38,7 +38,8 @@ class Row(Struct, frozen=True):
 def rows(summary: RunSummary) -> tuple[Row, ...]:
     """In the order they are read; every text can be printed as it is."""
     found = (
-        *_because(summary), *_ended(summary), *_memory(summary), *_energy(summary),
+        *_because(summary), *_ended(summary), *_alive(summary), *_memory(summary),
+        *_energy(summary),
         *_machine(summary), *_waits(summary), *_compiled(summary), *_losses(summary),
         *_doubts(summary), *_missing(summary),
     )  # fmt: skip
@@ -73,6 +74,18 @@ def _ended(summary: RunSummary) -> Iterator[Row]:
         why = f": {_cut(summary.why)}" if summary.why else ""
         tone: Literal["quiet", "warning"] = "quiet" if summary.status == "stopped" else "warning"
         yield Row("program", said + why, tone)
+
+
+def _alive(summary: RunSummary) -> Iterator[Row]:
+    """When memory ran out: which lines held it."""
+    full = summary.out_of_memory
+    if full is None or not full.alive:
+        return
+    said = [
+        f"{units.bytes_(size)} {f'allocated at {place}' if place else 'of unknown origin'}"
+        for place, size, _ in full.alive[:MOST]
+    ]
+    yield Row("alive", " · ".join(said))
 
 
 def _memory(summary: RunSummary) -> Iterator[Row]:

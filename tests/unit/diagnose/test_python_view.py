@@ -169,6 +169,15 @@ def test_a_comprehension_is_its_functions_line() -> None:
     assert [(f.function, f.share, f.total_share) for f in view.lines] == [("D.__getitem__", 1, 1)]
 
 
+def test_comprehensions_in_one_another_and_at_the_top_are_too() -> None:
+    inner = (
+        f"{TRAIN}:8:f.<locals>.<listcomp>.<genexpr>",
+        f"{TRAIN}:9:f.<locals>.g.<locals>.<genexpr>",
+    )
+    view = python_view([main(((inner[0],), 3), ((inner[1],), 2), ((f"{TRAIN}:1:<listcomp>",), 1))])
+    assert [found.function for found in view.lines] == ["f", "f.<locals>.g", "<module>"]
+
+
 def test_what_had_no_room_counts_in_the_whole() -> None:
     view = python_view([main(((OTHERS,), 50), ((f"{TRAIN}:3:<module>", CUT, f"{TRAIN}:9:f"), 50))])
     assert [(found.line, found.share) for found in view.lines] == [(9, 0.5)]

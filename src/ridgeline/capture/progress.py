@@ -1,0 +1,191 @@
+"""A run's progress: what becomes of a step when it ends, and which window comes next."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from ridgeline.capture import marks
+from ridgeline.capture.compiling import Compiling
+from ridgeline.capture.device_marks import DeviceMarks
+from ridgeline.capture.drafts import Counts, Draft, Drafts
+from ridgeline.capture.instrument import Gate
+from ridgeline.capture.journal import Journal
+from ridgeline.capture.losses import Losses
+from ridgeline.capture.recording import Recording
+from ridgeline.capture.seen import Loaders, Optimizers, Roots
+from ridgeline.capture.stepping import End, Stepping
+from ridgeline.capture.timeline import PHASES, Timeline
+from ridgeline.capture.windows import Windows
+from ridgeline.records.run import Settings, Status
+
+PROFILES_ITSELF = "no trace: the program profiles itself"
+
+
+class Progress:
+    def __init__(
+        self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
+    ) -> None:
+        self.detach: Callable[[bool], None] = lambda compiled: None
+        """Takes the seams off; set by whoever put them on. `compiled`: only what is safe."""
+        self.gate = Gate()
+        self.off = False
+        """The windows are over, the program is, or we have failed too often."""
+        self.thread: int | None = None
+        """The one that trains."""
+        self.clock = perf_counter_ns
+        self.timeline = Timeline(self.clock)
+        self.stepping = Stepping()
+        self.compiling = Compiling()
+        self.losses = Losses(torch)
+        self.roots = Roots(torch)
+        self.optimizers = Optimizers()
+        self.loaders = Loaders()
+        self.counts = Counts()
+        self.index = 0
+        self._torch = torch
+        self._settings = settings
+        self._windows = Windows(settings, self.clock())
+        self._journal = Journal(directory, rank)
+        self._drafts = Drafts(self.losses)
+        self.recording = Recording(torch, self._journal, settings, self._where, world)
+        self._cuda: int | None = None
+        self._marks: DeviceMarks | None = None
+
+    def on_device(self, index: int) -> None:
+        """The program trains on that CUDA device: its clock counts."""
+        if self._marks is None:
+            self._cuda = index
+            self._marks = DeviceMarks(self._torch)
+            self._listen_to_device()
+
+    def end_step(self, end: End) -> None:
+        if end is End.NO:
+            return
+        compile_ns = self.compiling.take()
+        start, dur, spent = self.timeline.cut()
+        now = self.timeline.start_ns
+        draft = Draft(self.index, start, dur, spent, self._windows.label, self.counts, compile_ns)
+        self.counts = Counts()
+        if end in (End.MERGE, End.DROP):
+            draft = self._begin_again(draft, end, start)
+        if self._journal.due(now):
+            draft.memory = self.recording.device_memory(self._cuda)
+        self._drafts.add(draft)
+        if self.timeline.mark is not None and self._marks is not None:
+            self._marks.cut(draft.index, self.timeline.phase)
+        order = self._windows.step_done(draft.index, now, dur, compile_ns > 0)
+        self.index = draft.index + 1
+        if order:
+            self._turn(order)
+        elif self.recording.tracing.running:
+            self.recording.tracing.step()
+        if order or self._journal.due(now):
+            self._deliver()
+            self._journal.flush(now)
+        if order:
+            self.timeline.resume()
+
+    def give_up_trace(self) -> None:
+        """The program starts a profiler of its own: ours makes room."""
+        self.recording.trace_ends(keep=False)
+        self.recording.miss(PROFILES_ITSELF)
+        self._windows.no_trace()
+        self._listen_to_device()
+        self.timeline.resume()
+
+    def farewell(self, ended: Status, why: str) -> None:
+        """Nothing of ours is left open, and everything known is written."""
+        self.off = self.gate.closed = True
+        self.compiling.leave()
+        self.recording.close()
+        try:
+            self._deliver(last=True)
+            self._journal.flush(self.clock())
+        except Exception as error:
+            self.recording.fault("steps", error)
+        self._write_capture(ended, why)
+
+    def wake(self) -> None:
+        """What looked like inference was an evaluation before training."""
+        self.off = self.gate.closed = False
+        self.timeline.unwind()
+        self.timeline.resume()
+
+    def _begin_again(self, draft: Draft, end: End, start: int) -> Draft:
+        if end is End.MERGE:
+            draft = self._drafts.merged(draft)
+        self._drafts.again()
+        self._journal.again()
+        if self._marks is not None:
+            self._marks.forget()
+        if self.recording.tracing.running:
+            self.recording.trace_ends(keep=False)
+            self._listen_to_device()
+        self._windows.again(0, start)
+        draft.index, draft.window = 0, "settle"
+        return draft
+
+    def _turn(self, order: str) -> None:
+        recording = self.recording
+        if order == "light":
+            recording.settled()
+        elif order == "trace":
+            if recording.tracing.blocked():
+                recording.miss(PROFILES_ITSELF)
+                self._windows.no_trace()
+            elif recording.trace_begins(self._cuda is not None):
+                self.timeline.mark = None  # events of ours would stand in the trace
+            else:
+                self._windows.no_trace()
+        elif order == "untrace":
+            recording.trace_ends()
+            self._listen_to_device()
+        elif order == "alone" and not self._settings.stop_after:
+            self._alone()
+        if not self.off:
+            self._write_capture("running", "")
+
+    def _alone(self) -> None:
+        """The windows are over: the program runs on without us."""
+        self._deliver(last=True)
+        self._journal.flush(self.clock())
+        self.recording.close()
+        self.off = self.gate.closed = True
+        self.compiling.leave()
+        self._write_capture("running", "")
+        # Inference may have been an evaluation before training: the optimizer's hooks stay on.
+        if self.stepping.mode != "call":
+            marks.listener = None
+            self.detach(self.compiling.seen)
+
+    def _deliver(self, last: bool = False) -> None:
+        """Hand over the steps the device is done with; the `last` time it is waited for."""
+        if self._marks is not None:
+            if last:
+                self._marks.wait()
+            for index, total, phases in self._marks.passed():
+                self._drafts.timed(index, total, phases)
+                self._journal.add(self._drafts.until(index))
+        if last or self._marks is None:
+            self._journal.add(self._drafts.rest())
+
+    def _listen_to_device(self) -> None:
+        self.timeline.mark = self._marks.mark if self._marks is not None else None
+
+    def _write_capture(self, ended: Status, why: str) -> None:
+        now = self.clock()
+        seen = {
+            "stepping": self.stepping.mode,
+            "steps": self.index,
+            "windows": self._windows.all(now),
+            "modules": self.roots.all(),
+            "optimizers": self.optimizers.all(self.stepping.anchor.who),
+            "loaders": self.loaders.all(),
+            "ended_ns": now if ended != "running" else 0,
+        }
+        self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
+
+    def _where(self) -> tuple[int, str, int | None]:
+        """The step, the phase ("" when nobody looks any more), and the thread that trains."""
+        return self.index, "" if self.off else PHASES[self.timeline.phase], self.thread
