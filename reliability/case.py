@@ -5,7 +5,7 @@ source. Keys: `args`, `stdin` (Python escapes), `how` (script, module, code, fol
 absolute, elsewhere), `file` (the script's name), `flags` (the interpreter's), `env` (K=V …),
 `begin` (a file of `programs/` put before the source), `send` (a signal, once "ready" is on stdout),
 `streams` (merged, no-stdin, no-stdout, no-stderr, closed-pipe, full), `proves` (results: row 2),
-`why` (a difference that has to be: said, not counted).
+`why` (a difference that has to be: said, not counted), `torchrun` (a number of ranks).
 A line `--- name` begins another file that lies beside the script.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent / "programs"
-KEYS = {"args", "stdin", "how", "file", "flags", "env", "begin", "send", "streams", "proves", "why"}
+KEYS = {"args", "stdin", "how", "file", "flags", "env", "begin", "send", "streams", "proves", "why", "torchrun"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Case:
     streams: str = ""
     proves_results: bool = False
     why: str = ""
+    ranks: int = 0
     also: dict[str, str] = field(default_factory=dict)
     """Files beside the script: name to source."""
 
@@ -77,5 +78,6 @@ def parse(section: str, group: str) -> Case:
         streams=keys.get("streams", ""),
         proves_results=keys.get("proves") == "results",
         why=keys.get("why", ""),
+        ranks=int(keys.get("torchrun", "0")),
         also={one.split("\n", 1)[0].strip(): one.split("\n", 1)[1] for one in beside[1:]},
     )

@@ -19,6 +19,7 @@ ERRORS = {
     "EACCES": lambda: PermissionError(errno.EACCES, os.strerror(errno.EACCES)),
     "MemoryError": lambda: MemoryError(),
     "RuntimeError": lambda: RuntimeError("injected"),
+    "KILL": lambda: os.kill(os.getpid(), 9),
 }
 SEAMS = {
     "open": ("os.open", "builtins.open", "io.open"),

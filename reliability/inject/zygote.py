@@ -1,6 +1,7 @@
 """Imports torch once, then does one small training in a fork for each line of its input.
 
-A line is `seam:N:error`, `plain` (without us) or `count`. A program's own side of a run is put on
+A line is `seam:N:error`, `plain` (without us) or `count`, and may name the run's directory after a
+space: then it stays. A program's own side of a run is put on
 as at the import of torch, and taken leave of as at its end; the answer is a line of JSON. Starting
 an interpreter for each would cost three seconds a fault, this a fifth of one.
 """
@@ -14,11 +15,13 @@ import time
 from pathlib import Path
 
 import faults
+import msgspec
 import torch
 
 import ridgeline.capture.begin as beginning
 from ridgeline.capture import farewell as leaving
 from ridgeline.records.run import RunFile, Settings, Target
+from ridgeline.records.run_process import started
 
 SLOWEST = 30.0
 
@@ -28,11 +31,14 @@ def main() -> None:
     script = sys.argv[1]
     torch.profiler.profile  # noqa: B018  (loaded before the forks)
     for line in sys.stdin:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(one(line.strip(), script, Path(folder))), flush=True)
+        point, _, kept = line.strip().partition(" ")
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            run = Path(kept) if kept else folder / "run"
+            print(json.dumps(one(point, script, folder, run)), flush=True)
 
 
-def one(line: str, script: str, folder: Path) -> dict[str, object]:
+def one(line: str, script: str, folder: Path, directory: Path) -> dict[str, object]:
     out, err = folder / "out", folder / "err"
     pid = os.fork()
     if pid == 0:
@@ -40,7 +46,7 @@ def one(line: str, script: str, folder: Path) -> dict[str, object]:
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         code = 99
         try:
-            code = run(line, script, folder)
+            code = run(line, script, folder, directory)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -66,15 +72,9 @@ def waited(pid: int) -> int:
     return -1000
 
 
-def run(line: str, script: str, folder: Path) -> int:
+def run(line: str, script: str, folder: Path, directory: Path) -> int:
     if line != "plain":
-        directory = folder / "run"
-        directory.mkdir()
-        import msgspec
-
-        settings = Settings(steps=4, quiet=True)
-        made = RunFile(name="run", target=Target(kind="script", name="x"), settings=settings)
-        (directory / "run.json").write_bytes(msgspec.json.encode(made))
+        make(directory)
         arm(line, folder)
         try:
             beginning.begin(torch, str(directory))
@@ -87,10 +87,23 @@ def run(line: str, script: str, folder: Path) -> int:
         code = int(left.code or 0)
     if line != "plain":
         try:
-            leaving.farewell(str(folder / "run"), "0")
+            leaving.farewell(str(directory), "0")
         except BaseException as error:
             print(f"ridgeline: not recorded: {type(error).__name__}: {error}", file=sys.stderr)
     return code
+
+
+def make(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    pid = os.getpid()
+    made = RunFile(
+        name=directory.name,
+        target=Target(kind="script", name="x"),
+        settings=Settings(steps=4, quiet=True),
+        pid=pid,
+        pid_started=started(pid) or 0.0,
+    )
+    (directory / "run.json").write_bytes(msgspec.json.encode(made))
 
 
 def arm(line: str, folder: Path) -> None:

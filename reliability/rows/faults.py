@@ -5,23 +5,17 @@ own side in forks of a process that has torch (see `inject/zygote.py`), and a fe
 """
 
 import itertools
-import json
-import os
 import random
 import shutil
-import subprocess
 import tempfile
-import threading
 from collections import Counter
 from pathlib import Path
 
 from reliability.arms import ridgeline
-from reliability.case import HERE
 from reliability.outcome import Outcome, python, start, surroundings
 from reliability.row import Asked, Row, each
+from reliability.zygote import INJECT, TARGET, Zygote
 
-INJECT = Path(__file__).parents[1] / "inject"
-TARGET = HERE / "fault_target.py"
 SMALL = "import sys\nprint('hello')\nsys.exit(3)\n"
 ERRORS = ("ENOSPC", "EROFS", "EMFILE", "EACCES", "MemoryError", "RuntimeError")
 MOST_OF_A_SEAM = 14
@@ -46,7 +40,14 @@ def run(asked: Asked) -> list[Row]:
     each(row, points, ends.small, asked, lambda point: f"small {point}")
     with Zygote() as zygote:
         inner = chosen(zygote.counted(), chance, MOST_OF_A_SEAM)
-        each(row, inner, zygote.try_, asked, lambda point: f"torch {point}")
+
+
+        def beside(point: str) -> list[str]:
+            got, plain = zygote.ask(point.removeprefix("program:")), zygote.plain
+            err = str(got["err"]).encode()
+            return judged(plain["code"], str(plain["out"]), got["code"], str(got["out"]), err)
+
+        each(row, inner, beside, asked, lambda point: f"torch {point}")
         whole = chance.sample([p for p in inner if ":inner:" not in p], 12)
         ends.torch = zygote.plain
         each(row, whole, ends.whole, asked, lambda point: f"whole {point}")
@@ -124,51 +125,10 @@ def judged(code: object, out: str, got: object, said: str, err: bytes) -> list[s
         found.append(f"exit: {code} → {got}; stderr {words[-700:]!r}")
     if said != out:
         found.append(f"stdout: {said[:200]!r}; stderr {words[-700:]!r}")
-    lines = words.splitlines()
+    # without our dup(2) Kineto's own line, at its start and at its stop, reaches the terminal
+    lines = [line for line in words.splitlines() if "ActivityProfiler" not in line]
     if "Traceback" in words:
         found.append(f"a traceback: {words[-700:]!r}")
     elif len(lines) > SAID or not all(line.startswith(("ridgeline", " ")) for line in lines):
         found.append(f"stderr: {words[:400]!r}")
     return found
-
-
-class Zygote:
-    """The process that forks one small training a fault; one for all jobs, in turn."""
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-
-    def __enter__(self) -> "Zygote":
-        env = surroundings({"PYTHONPATH": str(INJECT)})
-        self._process = subprocess.Popen(
-            [python(), str(INJECT / "zygote.py"), str(TARGET)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True, cwd=os.sep,
-        )  # fmt: skip
-        self.plain = self.ask("plain")
-        return self
-
-    def __exit__(self, *rest: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-
-    def ask(self, line: str) -> dict[str, object]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with self._turn:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-            answer: dict[str, object] = json.loads(self._process.stdout.readline())
-            return answer
-
-    def counted(self) -> Counter[str]:
-        calls = self.ask("count")["calls"]
-        assert isinstance(calls, list)
-        return Counter(calls)
-
-    def try_(self, point: str) -> list[str]:
-        got = self.ask(point.removeprefix("program:"))
-        return judged(
-            self.plain["code"], str(self.plain["out"]),
-            got["code"], str(got["out"]), str(got["err"]).encode(),
-        )  # fmt: skip

@@ -54,6 +54,8 @@ class Program:
     ranks: int = 1
     own_process: bool = False
     """Its plain run may not be a fork: it starts processes, or brings a framework."""
+    prefetches: bool = False
+    """Its loader is a batch ahead, so that samples are right only in sum."""
     without: frozenset[str] = field(default_factory=frozenset)
     """What is not compared, each for the reason beside it."""
 
@@ -167,9 +169,8 @@ class Runner:
 def _command(program: Program, ours: Sequence[str]) -> list[str]:
     launcher: list[str] = []
     if program.ranks > 1:
-        port = str(29700 + os.getpid() % 250)
-        ranks = str(program.ranks)
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", port]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        launcher += [str(program.ranks)]
     return [sys.executable, *launcher, *ours, program.path, *program.arguments]
 
 

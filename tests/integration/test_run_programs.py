@@ -40,15 +40,21 @@ QUICK = (
     Program("forward_by_name", without=CHILDREN),
     Program("chained"),
     Program("tokens"),
+    Program("prefetched", prefetches=True),
+    Program("in_a_thread"),
+    Program("stages"),
+    Program("traced_model", stepping="call"),
+    Program("frozen_norms"),
+    Program("gradients_only"),
 )
 SLOW = (
     Program("compiled", ("inductor",), own_process=True),
     Program("distributed", ("ddp",), ranks=2, own_process=True),
     Program("distributed", ("fsdp",), ranks=2, own_process=True),
     Program("with_lightning", own_process=True),
-    Program("with_trainer", own_process=True),
-    Program("with_trainer", ("adafactor",), own_process=True),
-    Program("with_accelerate", own_process=True),
+    Program("with_trainer", own_process=True, prefetches=True),
+    Program("with_trainer", ("adafactor",), own_process=True, prefetches=True),
+    Program("with_accelerate", own_process=True, prefetches=True),
     Program("generate", stepping="call", own_process=True, without=FEW_CALLS),
 )
 EVERY = [
@@ -107,7 +113,11 @@ def test_each_step_holds_what_the_program_counted(program: Program, ran: Ran, fi
         pytest.skip(f"{figure} of this program have no one meaning")
     for rank in range(program.ranks):
         seen = [getattr(step, figure) for step in ran.steps(rank)]
-        assert seen == [step[figure] for step in ran.truth(rank)["steps"]]
+        counted = [step[figure] for step in ran.truth(rank)["steps"]]
+        if figure == "samples" and program.prefetches:
+            assert sum(seen) == sum(counted)
+        else:
+            assert seen == counted
 
 
 @of_every_program

@@ -5,7 +5,14 @@ import tempfile
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.utils import logging
 from truth import Truth
 
@@ -45,5 +52,6 @@ with tempfile.TemporaryDirectory() as folder:
         train_dataset=texts,
         callbacks=[Steps()],
     )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)  # it prints seconds
     trainer.train()
 truth.tell(tokens=48)

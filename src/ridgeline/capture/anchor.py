@@ -32,6 +32,10 @@ class Anchor:
         """Whether this ends an iteration, and whether the anchor has just changed."""
         self._taken += 1
         known = self._known.get(who)
+        if known is not None and len(self._known) == 1:  # nearly every program
+            known.steps += 1
+            known.gap, known.last = 1, self._taken
+            return True, False
         if known is None:
             # A newcomer starts level with the least, or it would stay behind for ever.
             least = min((k.steps for k in self._known.values()), default=1)

@@ -60,8 +60,6 @@ class Progress:
             self._listen_to_device()
 
     def end_step(self, end: End) -> None:
-        if end is End.NO:
-            return
         compile_ns = self.compiling.take()
         start, dur, spent = self.timeline.cut()
         now = self.timeline.start_ns

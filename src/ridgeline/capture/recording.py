@@ -74,6 +74,11 @@ class Recording:
         with self._guarded("memory history"):
             self.memory.stop()
         self._stop_sampling()
+        if self._settings.python:
+            with self._guarded("sampling in workers"):
+                from ridgeline.capture.sampling import workers
+
+                workers.uninstall()
 
     def device_memory(self, index: int | None) -> StepMemory | None:
         if index is None or not self._torch.cuda.is_initialized():
@@ -129,11 +134,14 @@ class Recording:
 
             self._sampler = Sampler(self._journal.directory.path)
             self._sampler.start()
+            self._sampler.watch_this_thread()  # the one that trains, whichever it is
 
     def _stop_sampling(self) -> None:
         if self._sampler is not None:
             with self._guarded("sampling"):
                 self._sampler.stop()
+                if self._sampler.problem:
+                    self.miss(self._sampler.problem)
             self._sampler = None
 
     def _backend(self) -> str:

@@ -14,6 +14,7 @@ from ridgeline.capture import marks
 from ridgeline.capture.batches import NOTHING, Amount, amount
 from ridgeline.capture.progress import Progress
 from ridgeline.capture.seen import Root
+from ridgeline.capture.stepping import End
 from ridgeline.capture.timeline import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
 from ridgeline.records.run import Settings, Status
 
@@ -40,6 +41,7 @@ class Session:
         self._stepping = self.progress.stepping
         self._optimizer_depth = 0
         self._in_backward = False
+        self._ends_after_backward = End.NO
         self._batch = NOTHING
         """Handed out and not yet given to a module."""
         self._eval_trains = False
@@ -58,7 +60,9 @@ class Session:
             if self._optimizer_depth:  # a step that raised never said that it ended
                 self._optimizer_depth = 0
                 self._timeline.unwind()
-            self.progress.end_step(self._stepping.input_begins())
+            end = self._stepping.input_begins()
+            if end is not End.NO:
+                self.progress.end_step(end)
             self._timeline.enter(INPUT)
         except Exception as error:
             return self._broke("input", error)
@@ -70,7 +74,9 @@ class Session:
                 self.progress.loaders.handed_out(iterator)
                 given = amount(self._torch, batch)
                 have = self._batch
-                self._batch = Amount(have.samples + given.samples, have.tokens + given.tokens)
+                if have.samples:
+                    given = Amount(have.samples + given.samples, have.tokens + given.tokens)
+                self._batch = given
         except Exception as error:
             self._broke("input", error)
         return batch
@@ -91,7 +97,9 @@ class Session:
                 self._train_mode_seen |= module.training
                 self._eval_with_grad |= not module.training
             if training and not root.loss:
-                self.progress.end_step(self._stepping.training_forward_begins())
+                end = self._stepping.training_forward_begins()
+                if end is not End.NO:
+                    self.progress.end_step(end)
             self._note_call(root, id(module), training, args, kwargs)
             infers = not self._stepping.trains
             self._timeline.enter(FORWARD if training or infers else EVALUATION)
@@ -108,7 +116,9 @@ class Session:
             self._timeline.leave()
             root, who, training = token
             if not root.loss:
-                self.progress.end_step(self._stepping.call_done(who, training))
+                end = self._stepping.call_done(who, training)
+                if end is not End.NO:
+                    self.progress.end_step(end)
         except Exception as error:
             self._broke("forward", error)
             return
@@ -133,8 +143,17 @@ class Session:
         if token is None or self.progress.off:
             return
         self._in_backward = self.gate.closed = False
-        self._timeline.leave()
-        self._stepping.backward_done()
+        try:
+            self._timeline.leave()
+            self._stepping.backward_done()
+            later, self._ends_after_backward = self._ends_after_backward, End.NO
+            if later is not End.NO:
+                self.progress.end_step(later)
+        except Exception as error:
+            self._broke("backward", error)
+            return
+        if later is not End.NO:
+            self._stop_if_due()
 
     def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
         if self.progress.off:
@@ -159,7 +178,13 @@ class Session:
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1
             self.progress.optimizers.stepped(optimizer)
-            self.progress.end_step(self._stepping.optimizer_stepped(id(optimizer)))
+            end = self._stepping.optimizer_stepped(id(optimizer))
+            if self._in_backward:  # a profiler started or stopped inside a backward crashes
+                if self._ends_after_backward in (End.NO, End.PLAIN) and end is not End.NO:
+                    self._ends_after_backward = end
+                return
+            if end is not End.NO:
+                self.progress.end_step(end)
         except Exception as error:
             self._broke("optimizer", error)
             return
@@ -180,7 +205,9 @@ class Session:
             optimizer, counts, before, index = token
             if self.progress.index == index and counts.optimizer_steps == before:
                 counts.skipped = True
-                self.progress.end_step(self._stepping.optimizer_stepped(id(optimizer)))
+                end = self._stepping.optimizer_stepped(id(optimizer))
+                if end is not End.NO:
+                    self.progress.end_step(end)
         except Exception as error:
             self._broke("scaler", error)
             return
@@ -247,10 +274,13 @@ class Session:
     def _note_call(self, root: Root, who: int, training: bool, args: Any, kwargs: Any) -> None:
         if training or not self._stepping.trains:
             counts = self.progress.counts
+            batch = self._batch
+            if batch.samples:
+                counts.batch(batch)
             if not root.loss:
                 counts.forwards += 1
-                counts.call(who, amount(self._torch, (*args, *kwargs.values())))
-            counts.batch(self._batch)
+                if not counts.batches.samples:  # no loader: what the module was given
+                    counts.call(who, amount(self._torch, (*args, *kwargs.values())))
             root.calls += 1
             if root.calls == 1:
                 self._first_call(root, args, kwargs)

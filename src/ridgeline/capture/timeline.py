@@ -38,9 +38,8 @@ class Timeline:
         return self._stack[-1] if self._stack else self._base
 
     def enter(self, phase: int) -> None:
-        now = self._clock()
-        self._charge(now)
-        if phase in (FORWARD, EVALUATION, BACKWARD, OPTIMIZER):
+        self._charge(self._clock())
+        if phase != INPUT:
             if self._pending:
                 self._spent[EVALUATION if phase == EVALUATION else INPUT] += self._pending
                 self._pending = 0
@@ -50,9 +49,9 @@ class Timeline:
             self.mark(phase)
 
     def leave(self) -> None:
-        now = self._clock()
-        self._charge(now)
-        if self._stack and self._stack.pop() == INPUT and not self._stack:
+        self._charge(self._clock())
+        stack = self._stack
+        if stack and stack.pop() == INPUT and not stack:
             self._base = TRANSFER
         if self.mark is not None:
             self.mark(self.phase)
