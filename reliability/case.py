@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent / "programs"
-KEYS = {"args", "stdin", "how", "file", "flags", "env", "begin", "send", "streams", "proves", "why", "torchrun"}
+KEYS = {
+    "args",
+    "stdin",
+    "how",
+    "file",
+    "flags",
+    "env",
+    "begin",
+    "send",
+    "streams",
+    "proves",
+    "why",
+    "torchrun",
+}
 
 
 @dataclass(frozen=True)

@@ -98,4 +98,3 @@ def end_session(leader: int) -> None:
 
 def python() -> str:
     return sys.executable
-

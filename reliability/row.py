@@ -23,7 +23,6 @@ class Asked:
     keep: bool = False
     """Leave the folders of failed cases behind."""
 
-
     @property
     def part(self) -> bool:
         return bool(self.only or self.group)
@@ -54,7 +53,11 @@ class Row:
 
 
 def each(
-    row: Row, items: Iterable[T], do: Callable[[T], list[str]], asked: Asked, name: Callable[[T], str]
+    row: Row,
+    items: Iterable[T],
+    do: Callable[[T], list[str]],
+    asked: Asked,
+    name: Callable[[T], str],
 ) -> None:
     """Does all items, `asked.jobs` at a time; a failure is printed as soon as it is known."""
     chosen = [item for item in items if asked.only in name(item)]

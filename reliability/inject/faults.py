@@ -107,9 +107,8 @@ def put_on(*seams: str) -> None:
             *inner, name = rest.split(".")
             try:
                 for part in inner:
-                    owner = (
-                        getattr(owner, part, None)
-                        or importlib.import_module(f"{module}.{part}")
+                    owner = getattr(owner, part, None) or importlib.import_module(
+                        f"{module}.{part}"
                     )
                 wrap(owner, name, seam)
             except (ImportError, AttributeError):

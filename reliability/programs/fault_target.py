@@ -11,7 +11,7 @@ data = TensorDataset(torch.randn(96, 8), torch.randn(96, 1))
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 criterion = nn.MSELoss()
-for epoch in range(2):
+for _ in range(2):
     for x, y in DataLoader(data, 8, shuffle=True):
         optimizer.zero_grad()
         loss = criterion(model(x), y)

@@ -41,7 +41,6 @@ def run(asked: Asked) -> list[Row]:
     with Zygote() as zygote:
         inner = chosen(zygote.counted(), chance, MOST_OF_A_SEAM)
 
-
         def beside(point: str) -> list[str]:
             got, plain = zygote.ask(point.removeprefix("program:")), zygote.plain
             err = str(got["err"]).encode()

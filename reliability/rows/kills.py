@@ -31,7 +31,8 @@ DOORS = {
 TRAINING = """
 import os, sys, time
 import torch
-model = torch.nn.Linear(8, 1); optimizer = torch.optim.SGD(model.parameters(), 0.01); x = torch.ones(4, 8)
+model = torch.nn.Linear(8, 1); x = torch.ones(4, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
 seen = os.open("seen", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 for step in range(100000):
     optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()

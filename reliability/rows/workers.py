@@ -66,7 +66,9 @@ def arm(case: Case, folder: Path, *, ours: bool) -> tuple[Outcome, dict[str, byt
     else:
         command = [*(ridgeline() + us[2:] if ours else [python()]), *target, *case.args]
     done = start(command, folder, env)
-    files = {n: (folder / n).read_bytes() for n in listed(folder) if n not in before and "rank" in n}
+    files = {
+        n: (folder / n).read_bytes() for n in listed(folder) if n not in before and "rank" in n
+    }
     return done, files, left_behind(mark)
 
 

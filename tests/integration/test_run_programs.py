@@ -105,19 +105,35 @@ def test_steps_are_those_the_program_took(program: Program, ran: Ran) -> None:
 
 
 @of_every_program
-@pytest.mark.parametrize(
-    "figure", ["forwards", "backwards", "optimizer_steps", "samples", "loss", "skipped"]
-)
+@pytest.mark.parametrize("figure", ["forwards", "backwards", "optimizer_steps", "skipped"])
 def test_each_step_holds_what_the_program_counted(program: Program, ran: Ran, figure: str) -> None:
     if figure in program.without:
         pytest.skip(f"{figure} of this program have no one meaning")
     for rank in range(program.ranks):
-        seen = [getattr(step, figure) for step in ran.steps(rank)]
         counted = [step[figure] for step in ran.truth(rank)["steps"]]
-        if figure == "samples" and program.prefetches:
-            assert sum(seen) == sum(counted)
-        else:
-            assert seen == counted
+        assert [getattr(step, figure) for step in ran.steps(rank)] == counted
+
+
+@of_every_program
+def test_samples_are_those_of_the_batches(program: Program, ran: Ran) -> None:
+    if "samples" in program.without:
+        pytest.skip("samples of this program have no one meaning")
+    for rank in range(program.ranks):
+        seen = [step.samples for step in ran.steps(rank)]
+        counted = [step["samples"] for step in ran.truth(rank)["steps"]]
+        if program.prefetches:  # a batch early in the first step, and one too many in the end
+            assert abs(sum(seen) - sum(counted)) <= max(counted)
+            seen, counted = seen[1:-1], counted[1:-1]
+        assert seen == counted
+
+
+@of_every_program
+def test_losses_are_the_programs_own_to_the_bit(program: Program, ran: Ran) -> None:
+    """In a traced step none is read: the copy would stand in the trace."""
+    for rank in range(program.ranks):
+        pairs = zip(ran.steps(rank), ran.truth(rank)["steps"], strict=True)
+        seen = [(step.loss, truth["loss"]) for step, truth in pairs if step.window != "traced"]
+        assert [ours for ours, _ in seen] == [theirs for _, theirs in seen]
 
 
 @of_every_program

@@ -101,7 +101,7 @@ class Drafts:
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
         self._waiting: deque[Draft] = deque()
-        self._whole: Draft | None = None
+        self.whole: Draft | None = None
         """All steps since the beginning as one, while it may still turn out that they are."""
 
     def add(self, draft: Draft) -> None:
@@ -115,20 +115,20 @@ class Drafts:
             whole.counts.forwards = draft.counts.forwards
             whole.counts.backwards = draft.counts.backwards
             whole.counts.optimizer_steps = draft.counts.optimizer_steps
-            if self._whole is not None:
-                whole.absorb(self._whole)
-            self._whole = whole
+            if self.whole is not None:
+                whole.absorb(self.whole)
+            self.whole = whole
         self._waiting.append(draft)
 
     def merged(self, draft: Draft) -> Draft:
         """`draft` with everything before it, as the first step."""
-        if self._whole is not None:
-            draft.absorb(self._whole)
+        if self.whole is not None:
+            draft.absorb(self.whole)
         return draft
 
     def again(self) -> None:
         self._waiting.clear()
-        self._whole = None
+        self.whole = None
 
     def timed(self, index: int, total_ns: int, phases: dict[int, int]) -> None:
         for draft in self._waiting:

@@ -60,6 +60,9 @@ class Progress:
             self._listen_to_device()
 
     def end_step(self, end: End) -> None:
+        if end is End.EARLIER:
+            self._make_one()
+            return
         compile_ns = self.compiling.take()
         start, dur, spent = self.timeline.cut()
         now = self.timeline.start_ns
@@ -109,6 +112,15 @@ class Progress:
         self.off = self.gate.closed = False
         self.timeline.unwind()
         self.timeline.resume()
+
+    def _make_one(self) -> None:
+        """All steps so far were one, and the one in progress is the second."""
+        whole = self._drafts.whole
+        if whole is not None:
+            first = self._begin_again(whole, End.PLAIN, whole.start_ns)
+            self._drafts.add(first)
+            self._windows.step_done(0, self.timeline.start_ns, first.dur_ns, first.compile_ns > 0)
+            self.index = 1
 
     def _begin_again(self, draft: Draft, end: End, start: int) -> Draft:
         if end is End.MERGE:

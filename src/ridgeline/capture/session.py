@@ -83,7 +83,7 @@ class Session:
 
     def input_ends(self, token: Any) -> None:
         if token is not None and not self.progress.off:
-            self._timeline.leave()
+            self._leave("input")
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if self.progress.off or not self._mine():
@@ -216,17 +216,23 @@ class Session:
     def zero_grad_begins(self, optimizer: Any) -> Any:
         if self.progress.off or not self._mine():
             return None
-        self._timeline.enter(OPTIMIZER)
+        try:
+            self._timeline.enter(OPTIMIZER)
+        except Exception as error:
+            return self._broke("zero_grad", error)
         return True
 
     def zero_grad_ends(self, token: Any) -> None:
         if token is not None and not self.progress.off:
-            self._timeline.leave()
+            self._leave("zero_grad")
 
     def profiler_begins(self, profiler: Any) -> Any:
-        tracing = self.progress.recording.tracing
-        if tracing.running and not tracing.starting:
-            self.progress.give_up_trace()
+        try:
+            tracing = self.progress.recording.tracing
+            if tracing.running and not tracing.starting:
+                self.progress.give_up_trace()
+        except Exception as error:
+            self._broke("profiler", error)
         return None
 
     def said_step(self) -> None:
@@ -260,6 +266,12 @@ class Session:
         marks.listener = None
         if self.progress.recording.tracing.running and sys.getprofile() is not None:
             sys.setprofile(None)  # the profiler's, which would go on collecting
+
+    def _leave(self, phase: str) -> None:
+        try:
+            self._timeline.leave()
+        except Exception as error:
+            self._broke(phase, error)
 
     def _mine(self, trains: bool = False) -> bool:
         """Whether this is the thread that trains: the first seen, until another one steps."""

@@ -10,7 +10,7 @@ steps counted so far.
 from enum import Enum
 from typing import Literal
 
-from ridgeline.capture.anchor import Anchor
+from ridgeline.capture.anchor import Anchor, Turn
 
 Mode = Literal["", "said", "optimizer", "backward", "call"]
 
@@ -26,6 +26,7 @@ class End(Enum):
     PLAIN = "the step ends"
     MERGE = "the step ends, and all before were parts of it"
     DROP = "the step ends, and all before were none"
+    EARLIER = "the step goes on, and all before were one"
 
 
 class Stepping:
@@ -50,13 +51,16 @@ class Stepping:
         return self._end(End.DROP if before == "call" else self._merge())
 
     def optimizer_stepped(self, who: int) -> End:
-        ends, changed = self.anchor.stepped(who)
-        if self.mode == "said" or not ends:
+        turn = self.anchor.stepped(who)
+        if self.mode == "said" or turn is Turn.GOES_ON:
             return End.NO
+        if turn is Turn.WERE_ONE:
+            self.counted = 1
+            return End.EARLIER
         before, self.mode = self.mode, "optimizer"
         if before == "call":
             return self._end(End.DROP)
-        if before == "backward" or (changed and self.anchor.young):
+        if before == "backward" or turn is Turn.ENDS_ALL:
             return self._end(self._merge())
         return self._end(End.PLAIN)
 

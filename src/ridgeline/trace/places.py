@@ -30,6 +30,11 @@ _LIBRARIES = frozenset({
     "requests", "urllib3", "aiohttp", "matplotlib", "fire", "click", "hydra", "omegaconf",
 })  # fmt: skip
 _STANDARD = frozenset(sys.stdlib_module_names)
+_ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
+_TORCH_SOURCE = re.compile(
+    r"[/\\]torch[/\\](?:nn|autograd|utils|optim|cuda|profiler|distributed|_|functional\.py)"
+)
+"""Of a torch built from source, outside any site-packages."""
 
 
 def place_of(frame: str) -> Place | None:
@@ -45,6 +50,8 @@ def is_own(frame: str) -> bool:
     match = _FRAME.match(frame)
     if match is None or _LIBRARY.search(match["file"]):
         return False
+    if _ABSOLUTE.match(match["file"]):  # nothing was stripped: /code/train.py is no standard module
+        return _TORCH_SOURCE.search(match["file"]) is None
     first = re.split(r"[/\\]", match["file"].lstrip("./\\"))[0]
     return first not in _LIBRARIES and first.removesuffix(".py") not in _STANDARD
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.capture.anchor import Anchor
+from ridgeline.capture.anchor import Anchor, Turn
 from ridgeline.capture.stepping import CALLS_WITHOUT_BACKWARD, End, Stepping
 
 
@@ -35,16 +35,23 @@ def test_accumulated_backwards_are_parts_of_the_first_step_once_the_optimizer_st
 def test_of_two_optimizers_the_later_ends_the_iteration() -> None:
     stepping = Stepping()
     ends = [stepping.optimizer_stepped(who) for who in (1, 2, 1, 2, 1, 2)]
-    assert ends == [End.PLAIN, End.MERGE, End.NO, End.PLAIN, End.NO, End.PLAIN]
+    assert ends == [End.PLAIN, End.PLAIN, End.EARLIER, End.PLAIN, End.NO, End.PLAIN]
     assert stepping.counted == 3
 
 
 def test_of_five_critic_steps_and_one_generator_step_the_generator_ends_the_iteration() -> None:
     stepping = Stepping()
     ends = [stepping.optimizer_stepped(who) for who in (1, 1, 1, 1, 1, 2) * 3]
-    assert ends[5] is End.MERGE
-    assert [e for e in ends[6:] if e is not End.NO] == [End.PLAIN, End.PLAIN]
+    assert ends[:7] == [End.PLAIN] * 6 + [End.EARLIER]
+    assert [e for e in ends[7:] if e is not End.NO] == [End.PLAIN, End.PLAIN]
     assert stepping.counted == 3
+
+
+def test_one_generator_step_before_five_critic_steps_is_an_iteration_too() -> None:
+    stepping = Stepping()
+    ends = [stepping.optimizer_stepped(who) for who in (1, 2, 2, 2, 2, 2) * 4]
+    assert ends[6] is End.MERGE
+    assert [e for e in ends[7:] if e is not End.NO] == [End.PLAIN] * 2
 
 
 def test_an_optimizer_a_parameter_makes_one_step_an_iteration() -> None:
@@ -55,13 +62,19 @@ def test_an_optimizer_a_parameter_makes_one_step_an_iteration() -> None:
     assert stepping.counted == 4
 
 
-def test_a_second_stage_with_an_optimizer_of_its_own_is_followed() -> None:
+@pytest.mark.parametrize("before", [5, 20])
+def test_a_second_stage_with_an_optimizer_of_its_own_is_followed(before: int) -> None:
     stepping = Stepping()
-    for _ in range(20):
-        stepping.optimizer_stepped(1)
-    ends = [stepping.optimizer_stepped(2) for _ in range(40)]
-    assert ends[0] is End.PLAIN  # the twenty before were steps of their own
-    assert ends[-20:] == [End.PLAIN] * 20
+    ends = [stepping.optimizer_stepped(1) for _ in range(before)]
+    ends += [stepping.optimizer_stepped(2) for _ in range(40)]
+    assert ends == [End.PLAIN] * (before + 40)
+
+
+def test_a_critic_trained_alone_first_keeps_its_steps() -> None:
+    stepping = Stepping()
+    for who in [1] * 30 + [2, 1] * 5:
+        stepping.optimizer_stepped(who)
+    assert stepping.counted == 30 + 5
 
 
 def test_without_an_optimizer_a_forward_after_a_backward_begins_the_next() -> None:
@@ -122,6 +135,6 @@ def test_an_anchor_that_fell_silent_is_replaced() -> None:
     for _ in range(3):
         anchor.stepped(1)
         anchor.stepped(2)
-    ends = [anchor.stepped(1)[0] for _ in range(20)]
-    assert ends[0] is False
-    assert ends[-1] is True
+    turns = [anchor.stepped(1) for _ in range(20)]
+    assert turns[0] is Turn.GOES_ON
+    assert turns[-5:] == [Turn.ENDS] * 5
