@@ -1,6 +1,7 @@
 """A run in two lines: what limits it and where it ran, then its figures."""
 
 import os
+import shlex
 
 from ridgeline import units
 from ridgeline.records.run_summary import RunSummary
@@ -49,12 +50,21 @@ def sizes(part: float, whole: float) -> str:
 
 
 def _program(summary: RunSummary) -> str:
-    words = summary.command.split()
+    words = _words(summary.command)
     if not words:
         return summary.name
-    if words[0] in ("-m", "-c") and len(words) > 1:
-        return f"{words[0]} {words[1]}"
+    if words[0] == "-c":
+        return "-c …"
+    if words[0] == "-m" and len(words) > 1:
+        return f"-m {words[1]}"
     return os.path.basename(words[0]) or words[0]
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # cut, or written by hand
+        return command.split()
 
 
 def _device(name: str) -> str:
