@@ -118,10 +118,10 @@ def switch(on: bool) -> None:
     session = live.session
     if session is None:
         raise SystemExit("this process is in no run")
-    seams = session.detach.__self__
-    if session._off is not on:  # as asked already
+    seams = session.progress.detach.__self__
+    if session.progress.off is not on:  # as asked already
         return
-    session._off = session.gate.closed = not on
+    session.progress.off = session.gate.closed = not on
     if on:
         seams.put_on()
     else:

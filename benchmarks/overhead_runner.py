@@ -39,11 +39,11 @@ class Tool(Struct, frozen=True):
 _RUN = ("-m", "ridgeline", "run", "-q", "-o", "{folder}/result.json")
 PLAIN = Tool("plain")
 CONTROL = Tool("plain, again")
-LIGHT = Tool("ridgeline run, light window", (*_RUN, "--steps", "1000000", "--trace-steps", "0"))
+LIGHT = Tool("ridgeline run, light window", (*_RUN, "--full", "--trace-steps", "0"))
 ALONE = Tool("ridgeline run, after its windows", _RUN, until_alone=True)
 PYTHON = Tool(
     "ridgeline run --python, light window",
-    (*_RUN, "--python", "--steps", "1000000", "--trace-steps", "0"),
+    (*_RUN, "--python", "--full", "--trace-steps", "0"),
 )
 OFF, OFF_AGAIN = Tool("hooks off"), Tool("hooks off, again")
 ON = Tool("hooks of the light window on")
@@ -66,7 +66,7 @@ class Program:
 
     def __init__(self, tool: Tool, workload: str) -> None:
         self.tool = tool
-        self._folder = tempfile.TemporaryDirectory(prefix="overhead-")
+        self._folder = tempfile.TemporaryDirectory(prefix="overhead-", ignore_cleanup_errors=True)
         folder = self._folder.name
         before = [part.format(folder=folder) for part in tool.before]
         command = [sys.executable, *before, PROGRAM, workload, *tool.after]

@@ -8,6 +8,8 @@ from reliability.outcome import Outcome
 SHOWN = 400
 _ADDRESS = re.compile(rb"0x[0-9a-f]{8,16}")
 """Where things lie in memory is another place in each process, plain or not."""
+_KINETO = re.compile(rb"USDT:[0-9: -]+")
+"""The date and the process in the two lines that torch's profiler writes."""
 
 
 def differences(
@@ -18,7 +20,7 @@ def differences(
     said: list[str] = []
     found = endings(plain.outcome, ours.outcome)
     before, after = (
-        [_ADDRESS.sub(b"0x", text) for text in (done.outcome.out, done.outcome.err)]
+        [_KINETO.sub(b"USDT:", _ADDRESS.sub(b"0x", text)) for text in texts(done)]
         for done in (plain, ours)
     )
     if not merged and before[0] != after[0]:
@@ -38,6 +40,10 @@ def differences(
     if ours.problems:
         found.append(f"faults of ours: {ours.problems}")
     return found, said
+
+
+def texts(done: Done) -> tuple[bytes, bytes]:
+    return done.outcome.out, done.outcome.err
 
 
 def endings(plain: Outcome, ours: Outcome) -> list[str]:

@@ -20,7 +20,7 @@ from tests.programs.truth import told
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TIMEOUT_S = 240
-RUN = ("-m", "ridgeline", "run", "-o", "result.json", "--steps", "100000")
+RUN = ("-m", "ridgeline", "run", "-o", "result.json", "--full")
 _PLAIN = """
 import json, os, runpy, sys
 import torch

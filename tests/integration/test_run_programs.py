@@ -57,6 +57,8 @@ SLOW = (
     Program("with_accelerate", own_process=True, prefetches=True),
     Program("generate", stepping="call", own_process=True, without=FEW_CALLS),
 )
+ODDITIES = Program("oddities", own_process=True)
+SPAWNED = Program("spawned", ("fork",), own_process=True)
 EVERY = [
     *(pytest.param(program, id=str(program)) for program in QUICK),
     *(pytest.param(program, id=str(program), marks=pytest.mark.slow) for program in SLOW),
@@ -163,6 +165,19 @@ def test_the_run_is_summed_up(program: Program, ran: Ran) -> None:
     assert ran.summary.problems == ()
     assert ran.result["run_dir"] == str(ran.directory)
     assert set(ran.result) >= {"verdict", "step", "throughput", "mfu", "memory", "energy"}
+
+
+@pytest.mark.parametrize("program", [ODDITIES, SPAWNED], ids=str)
+def test_nothing_comes_out_different(program: Program, runner: Runner, ran: Ran) -> None:
+    assert ran.code == 0, ran.err
+    assert ran.out == runner.plain_output(program)
+
+
+@pytest.mark.parametrize("program", [SPAWNED], ids=str)
+def test_a_parent_without_steps_says_so(program: Program, ran: Ran) -> None:
+    assert (ran.capture().stepping, ran.capture().steps) == ("", 0)
+    assert ran.summary.step.median_ms is None
+    assert ran.summary.missing
 
 
 def only(script: str, *arguments: str) -> pytest.MarkDecorator:

@@ -20,7 +20,14 @@ class Losses:
         """A ticket for `read`; None where there is no single number."""
         first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
         torch = self._torch
-        if type(first) is not torch.Tensor or first.numel() != 1:
+        if type(first) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
+            return None  # the program's own kind of tensor, or a mode of its own that would see us
+        with torch._C.DisableTorchFunction():
+            return self._note(first)
+
+    def _note(self, first: Any) -> Any:
+        torch = self._torch
+        if first.numel() != 1:
             return None
         loss = first.detach()
         if loss.device.type == "cpu":

@@ -74,6 +74,10 @@ class Roots:
             root.calls = root.evaluation_calls = 0
 
     def _meet(self, module: Any) -> Root:
+        with self._torch._C.DisableTorchFunction():  # parameters may be of the program's own kind
+            return self._met(module)
+
+    def _met(self, module: Any) -> Root:
         wrappers = []
         inner = module
         for _ in range(8):
@@ -90,7 +94,7 @@ class Roots:
                 break
             wrappers.append(type(inner).__name__)
             inner = below
-        parameters = list(inner.parameters())
+        parameters = _parameters(inner)
         first = parameters[0] if parameters else None
         device = str(first.device) if first is not None else ""
         return Root(
@@ -107,11 +111,12 @@ class Roots:
 
     def describe(self, root: Root, args: Any, kwargs: Any) -> None:
         tensors = [*args, *kwargs.values()]
-        root.inputs = tuple(
-            f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
-            for t in tensors[:8]
-            if isinstance(t, self._torch.Tensor)
-        )
+        with self._torch._C.DisableTorchFunction():
+            root.inputs = tuple(
+                f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+                for t in tensors[:8]
+                if isinstance(t, self._torch.Tensor)
+            )
 
 
 class Optimizers:
@@ -161,6 +166,21 @@ class Loaders:
             replace(loader, batches=self._batches.get(key, 0))
             for key, loader in self._known.items()
         )
+
+
+def _parameters(module: Any) -> list[Any]:
+    """As `module.parameters()`, which calls what the user may have replaced and hashes modules."""
+    found: dict[int, Any] = {}
+    met, left = set(), [module]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in met:
+            continue
+        met.add(id(one))
+        own = one.__dict__
+        found |= {id(p): p for p in own.get("_parameters", {}).values() if p is not None}
+        left += reversed(own.get("_modules", {}).values())
+    return list(found.values())
 
 
 def _wraps(name: str) -> bool:

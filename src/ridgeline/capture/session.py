@@ -5,6 +5,7 @@ Everything here runs inside the user's program, between its own lines. Each entr
 a fault of ours is written down, the seams go quiet, and the program goes on.
 """
 
+import contextlib
 import sys
 from pathlib import Path
 from threading import get_ident
@@ -16,6 +17,7 @@ from ridgeline.capture.progress import Progress
 from ridgeline.capture.seen import Root
 from ridgeline.capture.stepping import End
 from ridgeline.capture.timeline import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from ridgeline.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status
 
 MOST_FAULTS = 5
@@ -264,8 +266,12 @@ class Session:
         """In a child of the program: nothing is ours to note here."""
         self.progress.off = self.gate.closed = True
         marks.listener = None
-        if self.progress.recording.tracing.running and sys.getprofile() is not None:
+        tracing = self.progress.recording.tracing
+        if tracing.running and sys.getprofile() is not None:
             sys.setprofile(None)  # the profiler's, which would go on collecting
+        if tracing.used:
+            with contextlib.suppress(Exception):  # another C library: torch's own bug stays
+                end_without_kineto()
 
     def _leave(self, phase: str) -> None:
         try:

@@ -28,6 +28,8 @@ class Tracing:
         self._hook: Any = None
         self._log_level = LogLevel(torch)
         self.starting = False
+        self.used = False
+        """Kineto runs a thread from its first trace to the process's end."""
 
     @property
     def running(self) -> bool:
@@ -50,7 +52,7 @@ class Tracing:
         # With memory the allocator warns, on the program's stderr, of each thousandth block that
         # is older than the trace: only where it can be told not to.
         memory = self._log_level.raised()
-        self.starting = True
+        self.starting = self.used = True
         try:
             made = profiler.profile(
                 activities=activities,
@@ -126,6 +128,17 @@ class LogLevel:
         if self._flag is not None:
             self._flag.value = self._WARNING
             self._flag = None
+
+
+def end_without_kineto() -> None:
+    """In a child forked after a trace: Kineto would wait at the very end for a thread that only the
+    parent has, for ever. The C library leaves with the child's own exit code before it comes to
+    that, its streams written out. Children of multiprocessing leave that way anyway."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # the last to register is the first to run
+    libc.__cxa_atexit(libc.fflush, None, None)
 
 
 def _give_back(hook: Any) -> None:

@@ -69,7 +69,8 @@ def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
     from ridgeline.integrations.concluding import concluded
 
     settings = directory.run().settings
-    summary = concluded(directory, ending.at_ns, ending.exit_code, ending.problem)
+    say = (lambda text: None) if settings.quiet else _say
+    summary = concluded(directory, ending.at_ns, ending.exit_code, ending.problem, say)
     if settings.output:
         _write_output(Path(settings.output), summary)
     if not settings.quiet:

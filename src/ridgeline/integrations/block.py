@@ -117,8 +117,13 @@ class profile:
     def _conclude(self, directory: RunDirectory) -> None:
         from ridgeline.integrations.concluding import concluded
 
-        self.summary = concluded(directory, time.perf_counter_ns())
-        if not self._settings.quiet:
+        quiet = self._settings.quiet
+        self.summary = concluded(
+            directory,
+            time.perf_counter_ns(),
+            say=lambda text: None if quiet else print(text, file=sys.stderr),
+        )
+        if not quiet:
             from rich.console import Console
 
             from ridgeline.report.run_terminal import render

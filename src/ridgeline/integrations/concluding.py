@@ -7,14 +7,20 @@ from msgspec.structs import replace
 
 from ridgeline.capture.packing import pack
 from ridgeline.diagnose.conclusion import conclude
+from ridgeline.integrations.ceilings import Say, know_ceilings
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
 
 
 def concluded(
-    directory: RunDirectory, ended_ns: int, exit_code: int | None = None, missing: str = ""
+    directory: RunDirectory,
+    ended_ns: int,
+    exit_code: int | None = None,
+    missing: str = "",
+    say: Say = lambda text: None,
 ) -> RunSummary:
     pack(directory)
+    know_ceilings(directory, say)
     run = directory.run()
     summary = conclude(directory)
     if missing:
