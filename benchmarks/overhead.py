@@ -3,6 +3,7 @@
     python benchmarks/overhead.py --out docs/results/overhead-cpu.md      about 12 minutes
     python benchmarks/overhead.py --quick                                 about 3
     python benchmarks/overhead.py --gpu --out overhead.md                 ResNet-50 and GPT-2
+    python benchmarks/overhead.py --gpu --workload gpt2 --only ridgeline  a part of it
 
 Fresh processes of the plain program (twice: the second is the A/A control) and of two tools at a
 time are held side by side, and asked for blocks of steps in an order drawn anew each round, so
@@ -15,7 +16,7 @@ are not installed are named and left out.
 import argparse
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -57,14 +58,16 @@ class Plan(Struct, frozen=True):
     sets: int
     """Of processes; under 3 the interval knows nothing of how sets differ."""
     peer_sets: int
+    within_sets: int
+    """Of one process whose hooks go on and off."""
     rounds: int
     start_rounds: int
     block_s: float
 
 
-FULL = Plan(sets=6, peer_sets=3, rounds=30, start_rounds=12, block_s=0.2)
-QUICK = Plan(sets=3, peer_sets=1, rounds=10, start_rounds=4, block_s=0.1)
-ON_GPU = Plan(sets=3, peer_sets=1, rounds=12, start_rounds=4, block_s=0.5)
+FULL = Plan(sets=8, peer_sets=3, within_sets=4, rounds=20, start_rounds=12, block_s=0.2)
+QUICK = Plan(sets=3, peer_sets=1, within_sets=1, rounds=10, start_rounds=4, block_s=0.1)
+ON_GPU = Plan(sets=3, peer_sets=1, within_sets=2, rounds=10, start_rounds=3, block_s=0.4)
 
 
 class Row(Struct):
@@ -114,14 +117,26 @@ def step_lines(workload: str, taken: Sequence[Rounds]) -> list[str]:
     return [f"## {title}", "", *table(header, shown), "", *watcher]
 
 
-def within_lines(taken: Rounds) -> list[str]:
+def within_lines(workload: str, taken: Rounds) -> list[str]:
     """The same hooks, taken off and put on again in one process."""
+    what = "the same program, all widths 8, " if workload == "tiny" else ""
     said = (
-        "Within one process, the hooks taken off and put on again block by block, so that nothing "
-        "else differs:"
+        f"Within one process: {what}the hooks taken off and put on again block by block, so that "
+        "nothing else differs."
     )
     header = ["", "step ms", "time × off", "CPU time × off", "rounds", "processes"]
-    return [said, "", *table(header, [cells(row, taken) for row in rows(taken)]), ""]
+    shown = table(header, [cells(row, taken) for row in rows(taken)])
+    more = (
+        f"The hooks take {micro(taken.used)} a step of processor time ({micro(taken.samples)} by "
+    )
+    return [said, "", *shown, "", f"{more}the clock).", ""]
+
+
+def micro(samples: Sequence[Sequence[float]]) -> str:
+    """What the last arm takes more than the mean of both before, the rounds' median and interval."""
+    found = summarize([on - (off + again) / 2 for off, again, on in samples])
+    low, high = found.ci_low_ns / 1e3, found.ci_high_ns / 1e3
+    return f"{found.median_ns / 1e3:.0f} µs [{low:.0f}, {high:.0f}]"
 
 
 def cells(row: Row, counted: Rounds) -> list[str]:
@@ -208,10 +223,34 @@ def _device(gpu: bool) -> str:
     return processor.name()
 
 
+def steps_of(workload: str, plan: Plan, only: str | None, say: Callable[[str], None]) -> list[str]:
+    taken = []
+    for group in GROUPS:
+        there = [tool for tool in group if not tool.missing]
+        ours = LIGHT in there
+        if not there or only not in (None, "ridgeline" if ours else "peers"):
+            continue
+        taken.append(
+            take(
+                (PLAIN, CONTROL, *there), workload, say=say, rounds=plan.rounds,
+                sets=plan.sets if ours else plan.peer_sets, block_s=plan.block_s,
+            )
+        )  # fmt: skip
+    found = step_lines(workload, taken) if taken else []
+    if only in (None, "ridgeline"):
+        for each in (workload, "tiny") if workload == "small" else (workload,):
+            within = take_within(
+                each, sets=plan.within_sets, rounds=plan.rounds, block_s=plan.block_s, say=say
+            )
+            found += within_lines(each, within)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, no figure")
     parser.add_argument("--gpu", action="store_true", help="ResNet-50 and GPT-2 on the GPU")
+    parser.add_argument("--workload", choices=["small", "resnet50", "gpt2"], help="only this one")
     parser.add_argument("--only", choices=["start", "ridgeline", "peers"], help="a part of it")
     parser.add_argument("--out", type=Path, help="write the page here as well")
     asked = parser.parse_args()
@@ -224,26 +263,9 @@ def main() -> None:
     wanted = [tool for group in GROUPS for tool in group]
     absent = [tool.name for tool in wanted if tool.missing]
     body: list[str] = []
-    for workload in ("resnet50", "gpt2") if asked.gpu else ("small",):
-        taken = []
-        for group in GROUPS:
-            there = [tool for tool in group if not tool.missing]
-            ours = LIGHT in there
-            if not there or asked.only not in (None, "ridgeline" if ours else "peers"):
-                continue
-            taken.append(
-                take(
-                    (PLAIN, CONTROL, *there), workload, say=say, rounds=plan.rounds,
-                    sets=plan.sets if ours else plan.peer_sets, block_s=plan.block_s,
-                )
-            )  # fmt: skip
-        if taken:
-            body += step_lines(workload, taken)
-        if asked.only in (None, "ridgeline"):
-            within = take_within(
-                workload, sets=plan.sets, rounds=plan.rounds, block_s=plan.block_s, say=say
-            )
-            body += within_lines(within)
+    every = ("resnet50", "gpt2") if asked.gpu else ("small",)
+    for workload in (asked.workload,) if asked.workload else every:
+        body += steps_of(workload, plan, asked.only, say)
     if asked.only in (None, "start"):
         tools = (PLAIN, ALONE, *(t for t in (CPROFILE, PYINSTRUMENT, SCALENE) if not t.missing))
         body += start_lines(tools, starts(tools, plan.start_rounds, say))

@@ -32,14 +32,14 @@ def endless(loader: DataLoader[Any]) -> Iterator[Any]:
         yield from loader
 
 
-def small() -> Callable[[], None]:
+def small(width: int = 256) -> Callable[[], None]:
     """About 5 ms a step on one core: a loader, 20 modules, AdamW."""
     layers: list[nn.Module] = []
     for _ in range(6):
-        layers += [nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()]
-    model = nn.Sequential(*layers, nn.Linear(256, 10))
+        layers += [nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()]
+    model = nn.Sequential(*layers, nn.Linear(width, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    samples = TensorDataset(torch.randn(4096, 256), torch.randint(0, 10, (4096,)))
+    samples = TensorDataset(torch.randn(4096, width), torch.randint(0, 10, (4096,)))
     batches = endless(DataLoader(samples, batch_size=32, shuffle=True))
 
     def step() -> None:
@@ -50,6 +50,11 @@ def small() -> Callable[[], None]:
         optimizer.step()
 
     return step
+
+
+def tiny() -> Callable[[], None]:
+    """The same calls with next to nothing in them: what hooks cost stands out."""
+    return small(width=8)
 
 
 def resnet50() -> Callable[[], None]:
@@ -85,7 +90,7 @@ def _trained(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("workload", choices=["start", "small", "resnet50", "gpt2"])
+    parser.add_argument("workload", choices=["start", "tiny", "small", "resnet50", "gpt2"])
     parser.add_argument("--torch-profiler", action="store_true", help="all of it, with stacks")
     args = parser.parse_args()
     say("began", FIRST_NS, TORCH_NS)
@@ -94,8 +99,9 @@ def main() -> None:
         return
     sys.path.append(str(EXAMPLES))
     torch.manual_seed(0)
-    step = {"small": small, "resnet50": resnet50, "gpt2": gpt2}[args.workload]()
-    finish = torch.cuda.synchronize if args.workload != "small" else lambda: None
+    step = {"tiny": tiny, "small": small, "resnet50": resnet50, "gpt2": gpt2}[args.workload]()
+    on_gpu = args.workload in ("resnet50", "gpt2")
+    finish = torch.cuda.synchronize if on_gpu else lambda: None
     with profiled() if args.torch_profiler else nullcontext():
         for line in sys.stdin:
             word = line.strip()
@@ -115,13 +121,13 @@ def switch(on: bool) -> None:
     """Takes the seams of the run we are in off, as at the end of its windows, or puts them back."""
     from ridgeline.capture import live
 
-    session = live.session
-    if session is None:
+    if live.session is None:
         raise SystemExit("this process is in no run")
-    seams = session.progress.detach.__self__
-    if session.progress.off is not on:  # as asked already
+    progress = live.session.progress
+    seams = progress.detach.__self__  # type: ignore[attr-defined]
+    if progress.off is not on:  # as asked already
         return
-    session.progress.off = session.gate.closed = not on
+    progress.off = progress.gate.closed = not on
     if on:
         seams.put_on()
     else:

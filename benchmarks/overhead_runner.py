@@ -30,6 +30,8 @@ class Tool(Struct, frozen=True):
     """A module that must be there."""
     until_alone: bool = False
     """Blocks count once our windows are over."""
+    most_steps: int = 1_000_000
+    """In a block: a profiler that keeps every event to the end keeps gigabytes."""
 
     @property
     def missing(self) -> bool:
@@ -47,7 +49,7 @@ PYTHON = Tool(
 )
 OFF, OFF_AGAIN = Tool("hooks off"), Tool("hooks off, again")
 ON = Tool("hooks of the light window on")
-PROFILER = Tool("torch.profiler, stacks and shapes", after=("--torch-profiler",))
+PROFILER = Tool("torch.profiler, stacks and shapes", after=("--torch-profiler",), most_steps=5)
 CPROFILE = Tool("cProfile", ("-m", "cProfile", "-o", "{folder}/out.prof"))
 SCALENE = Tool(
     "scalene, CPU only",
@@ -80,6 +82,7 @@ class Program:
 
     def block(self, steps: int) -> tuple[float, float]:
         """Nanoseconds a step, by the clock and of processor time."""
+        steps = min(steps, self.tool.most_steps)
         self._ask(str(steps))
         wall, used = self._heard("block")
         return wall / steps, used / steps

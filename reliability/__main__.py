@@ -26,9 +26,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="plain against plain")
+    parser.add_argument("--all", action="store_true", help="every program in every arm")
     parser.add_argument("--keep", action="store_true", help="leave the folders of failed cases")
     given = parser.parse_args()
-    asked = Asked(given.jobs, given.only, given.seed, given.group, given.plain, given.keep)
+    asked = Asked(
+        given.jobs, given.only, given.seed, given.group, given.plain,
+        given.all, given.keep,
+    )  # fmt: skip
     modules = dict.fromkeys(ROWS[number] for number in given.row or sorted(ROWS))
     rows: list[Row] = []
     for name in modules:

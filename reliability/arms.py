@@ -60,7 +60,7 @@ def ridgeline(flags: tuple[str, ...] = ()) -> list[str]:
 
 def laid_out(case: Case, folder: Path) -> list[str]:
     """Writes the program; returns how it is named on the command line."""
-    if case.torch or case.proves_results:
+    if "from proof import" in case.source:
         shutil.copy(HERE / "proof.py", folder / "proof.py")
     for name, text in case.also.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

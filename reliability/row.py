@@ -20,6 +20,8 @@ class Asked:
     """Programs of files whose name begins so."""
     plain: bool = False
     """Plain against plain: whether the programs themselves always do the same."""
+    all: bool = False
+    """Every program in every arm: the large run, for the night."""
     keep: bool = False
     """Leave the folders of failed cases behind."""
 

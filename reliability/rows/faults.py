@@ -18,9 +18,9 @@ from reliability.zygote import INJECT, TARGET, Zygote
 
 SMALL = "import sys\nprint('hello')\nsys.exit(3)\n"
 ERRORS = ("ENOSPC", "EROFS", "EMFILE", "EACCES", "MemoryError", "RuntimeError")
-MOST_OF_A_SEAM = 14
+MOST_OF_A_SEAM = 10
 """All N of a seam called up to so often; of others the first few and some at random."""
-MOST_INNER = 150
+MOST_INNER = 100
 NOT_OURS = ("cli:import",)
 """A command whose own modules cannot be imported cannot start anything."""
 LOOKS_FOR_THE_SCRIPT = "cli:look"

@@ -37,7 +37,7 @@ seen = os.open("seen", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 for step in range(100000):
     optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
     os.write(seen, b"%d %d\\n" % (step, time.monotonic_ns()))
-    if step == 25: open("/proc/self/comm", "w").write("ready")
+    if step == READY: open("/proc/self/comm", "w").write("ready")
     time.sleep(0.004)
     if step == LAST: DOOR
 """
@@ -57,7 +57,8 @@ def run(asked: Asked) -> list[Row]:
         each(row, points, lambda p: fork_kill(zygote, runs, p), asked, lambda p: f"fork {p}")
     if points and not asked.only:
         row.failures += unreadable(base / "forks", {p.name: None for p in runs.iterdir()})
-    whole = [(f"{name} after {n}", name, n) for n in (1, 9, 20) for name in SIGNALS]
+    times = (0, chance.randrange(3, 20), chance.randrange(20, 60), chance.randrange(200, 500))
+    whole = [(f"{name} after {n}", name, n) for n in times for name in SIGNALS]
     whole += [(door, "", 30 + 40 * i) for i, door in enumerate(DOORS)]
     each(row, whole, lambda case: whole_kill(base, *case), asked, lambda case: f"whole {case[0]}")
     shutil.rmtree(base, ignore_errors=True)
@@ -106,7 +107,9 @@ def whole_kill(base: Path, name: str, signal: str, last: int) -> list[str]:
     folder = base / f"whole-{abs(hash(name))}"
     folder.mkdir()
     door = "pass" if signal else name
-    source = TRAINING.replace("LAST", str(last if not signal else -1)).replace("DOOR", door)
+    ready, leaves = (last, -1) if signal else (-1, last)
+    source = TRAINING.replace("LAST", str(leaves)).replace("DOOR", door)
+    source = source.replace("READY", str(ready))
     (folder / "train.py").write_text(source)
     env = surroundings()
     done = start([*ridgeline(), "run", "-q", "--full", "train.py"], folder, env, send=signal)

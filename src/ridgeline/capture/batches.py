@@ -23,6 +23,8 @@ def amount(torch: Any, batch: Any) -> Amount:
         if found is None:
             return NOTHING
         shape = found.shape
+        if not all(type(size) is int for size in shape):  # symbols: the program is being traced
+            return NOTHING
         text = len(shape) == 2 and not (found.is_floating_point() or found.is_complex())
         return Amount(int(shape[0]), int(shape[0]) * int(shape[1]) if text else 0)
 

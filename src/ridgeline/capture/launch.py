@@ -22,13 +22,28 @@ def _flags(typed: Sequence[str]) -> list[str]:
     flags: list[str] = []
     rest = iter(typed[1:])
     for word in rest:
-        if not word.startswith("-") or word[:2] in ("-m", "-c") or word == "-":
+        if not word.startswith("-") or word == "-":
             break
-        if word not in ("-I", "-E", "-S"):  # with these Python would not read what gets us in
-            flags.append(word)
-            if word in ("-W", "-X", "--check-hash-based-pycs"):  # their value is the next word
-                flags.append(next(rest, ""))
+        if word.startswith("--"):  # --check-hash-based-pycs always
+            flags += [word, *([next(rest, "")] if "=" not in word else [])]
+            continue
+        before, letter, after = _up_to(word[1:], "mcWX")
+        # With -I, -E or -S Python would not read what gets us in.
+        plain = "".join(one for one in before if one not in "IES")
+        if letter in ("W", "X"):  # their value follows, or is the next word
+            flags += [f"-{plain}{letter}{after}", *([] if after else [next(rest, "")])]
+        elif plain:
+            flags.append(f"-{plain}")
+        if letter in ("m", "c"):
+            break
     return flags
+
+
+def _up_to(text: str, stops: str) -> tuple[str, str, str]:
+    for at, letter in enumerate(text):
+        if letter in stops:
+            return text[:at], letter, text[at + 1 :]
+    return text, "", ""
 
 
 def environment(directory: Path, rank: int) -> dict[str, str]:

@@ -100,8 +100,8 @@ class Roots:
         return Root(
             name=type(inner).__name__,
             wrappers=tuple(wrappers),
-            parameters=sum(p.numel() for p in parameters),
-            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            parameters=sum(map(_elements, parameters)),
+            parameter_bytes=sum(_elements(p) * p.element_size() for p in parameters),
             dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
             device=device,
             cuda_index=first.device.index if first is not None and first.is_cuda else None,
@@ -183,6 +183,27 @@ def _parameters(module: Any) -> list[Any]:
     return list(found.values())
 
 
+def _elements(parameter: Any) -> int:
+    """0 where it is not known yet (a lazy module), or only as a symbol."""
+    try:
+        count = parameter.numel()
+    except (RuntimeError, ValueError):
+        return 0
+    return count if type(count) is int else 0
+
+
+def _length(sampler: Any, dataset: Any) -> int | None:
+    """Not by asking a class of the user's own, whose __len__ may do anything."""
+    if not type(sampler).__module__.startswith("torch.utils.data"):
+        return None
+    inner = getattr(sampler, "sampler", sampler)
+    if not type(inner).__module__.startswith("torch.utils.data"):
+        return None
+    if type(dataset).__module__.startswith("torch.utils.data") or type(dataset) in (list, tuple):
+        return len(sampler)
+    return None
+
+
 def _wraps(name: str) -> bool:
     return name == "OptimizedModule" or "Parallel" in name or name.startswith("FSDP")
 
@@ -200,10 +221,6 @@ def _options(optimizer: Any) -> dict[str, str]:
 def _loader(iterator: Any) -> LoaderSeen:
     sampler = getattr(iterator, "_index_sampler", None)
     batch = getattr(sampler, "batch_size", None)
-    try:
-        length = len(sampler)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
-        length = None
     return LoaderSeen(
         dataset=type(getattr(iterator, "_dataset", None)).__name__,
         workers=int(getattr(iterator, "_num_workers", 0) or 0),
@@ -211,6 +228,6 @@ def _loader(iterator: Any) -> LoaderSeen:
         pin_memory=bool(getattr(iterator, "_pin_memory", False)),
         persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
         prefetch_factor=getattr(iterator, "_prefetch_factor", None),
-        length=length,
+        length=_length(sampler, getattr(iterator, "_dataset", None)),
         place=here(),
     )

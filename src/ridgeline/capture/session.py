@@ -38,6 +38,7 @@ class Session:
         self.progress = Progress(torch, directory, settings, rank, world)
         self.gate = self.progress.gate
         self._torch = torch
+        self._jit_traces = torch._C._get_tracing_state
         self._stop_after = settings.stop_after
         self._timeline = self.progress.timeline
         self._stepping = self.progress.stepping
@@ -88,8 +89,8 @@ class Session:
             self._leave("input")
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
-        if self.progress.off or not self._mine():
-            return None
+        if self.progress.off or self._jit_traces() is not None or not self._mine():
+            return None  # what we ask of a tensor would stand in the graph of torch.jit.trace
         try:
             self.progress.compiling.watch()
             root = self.progress.roots.of(module)

@@ -5,12 +5,15 @@ runs, and one that is open is given up as soon as the program starts its own.
 """
 
 import contextlib
+import importlib
 import os
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from ridgeline.capture import kineto_log
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
 MOST_BYTES = 2 * 1024 * 1024 * 1024
@@ -61,7 +64,7 @@ class Tracing:
                 profile_memory=memory,
                 with_stack=stacks,
             )
-            with _quiet():
+            with self._unnoticed():
                 made.start()
         except BaseException:
             self._log_level.back()
@@ -75,14 +78,27 @@ class Tracing:
         return True
 
     def step(self) -> None:
-        self._profiler.step()
+        with self._unseen():
+            self._profiler.step()
+
+    @contextlib.contextmanager
+    def _unnoticed(self) -> Any:
+        with self._unseen(), kineto_log.held_back(self._torch):
+            yield
+
+    @contextlib.contextmanager
+    def _unseen(self) -> Any:
+        """The profiler's marks are operators: modes of the program's own must not be told them."""
+        modes = importlib.import_module("torch.utils._python_dispatch")
+        with self._torch._C.DisableTorchFunction(), modes._disable_current_modes():
+            yield
 
     def stop(self, keep: bool) -> Path | None:
         """Ends the window; the trace's file, or None where there is none."""
         made, self._profiler = self._profiler, None
         theirs = sys.getprofile()
         try:
-            with _quiet():
+            with self._unnoticed():
                 made.stop()
         finally:
             self._log_level.back()
@@ -92,7 +108,7 @@ class Tracing:
             return None
         partial = self._target.parent / f".{self._target.name}.part"
         try:
-            with _quiet():
+            with self._unnoticed():
                 made.export_chrome_trace(str(partial))
             if partial.stat().st_size > MOST_BYTES:
                 self._fault("the trace was larger than 2 GB and was not kept: --trace-steps 1")
@@ -148,21 +164,3 @@ def _give_back(hook: Any) -> None:
         enable()  # cProfile's object
     else:
         sys.setprofile(hook)
-
-
-@contextlib.contextmanager
-def _quiet() -> Any:
-    """Kineto writes its own words to the program's stderr. They are held back, not its."""
-    try:
-        kept = os.dup(2)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-    except OSError:
-        yield
-        return
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
