@@ -126,14 +126,13 @@ def within_lines(workload: str, taken: Rounds) -> list[str]:
     )
     header = ["", "step ms", "time × off", "CPU time × off", "rounds", "processes"]
     shown = table(header, [cells(row, taken) for row in rows(taken)])
-    more = (
-        f"The hooks take {micro(taken.used)} a step of processor time ({micro(taken.samples)} by "
-    )
-    return [said, "", *shown, "", f"{more}the clock).", ""]
+    used, by_clock = micro(taken.used), micro(taken.samples)
+    took = f"The hooks take {used} a step of processor time, {by_clock} by the clock."
+    return [said, "", *shown, "", took, ""]
 
 
 def micro(samples: Sequence[Sequence[float]]) -> str:
-    """What the last arm takes more than the mean of both before, the rounds' median and interval."""
+    """What the last arm takes more than the mean of the others: the rounds' median, interval."""
     found = summarize([on - (off + again) / 2 for off, again, on in samples])
     low, high = found.ci_low_ns / 1e3, found.ci_high_ns / 1e3
     return f"{found.median_ns / 1e3:.0f} µs [{low:.0f}, {high:.0f}]"

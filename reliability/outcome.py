@@ -97,4 +97,7 @@ def end_session(leader: int) -> None:
 
 
 def python() -> str:
-    return sys.executable
+    """The one that the installed command names in its first line: `sys.executable` says which."""
+    command = Path(sys.executable).with_name("ridgeline")
+    first = command.read_text().partition("\n")[0] if command.exists() else ""
+    return first.removeprefix("#!").strip() or sys.executable

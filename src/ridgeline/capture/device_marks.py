@@ -9,7 +9,7 @@ import itertools
 from collections import deque
 from typing import Any
 
-from ridgeline.capture.timeline import EVALUATION, INPUT, PHASES, TRANSFER
+from ridgeline.capture.timeline import EVALUATION, FORWARD, INPUT, PHASES, QUIET, TRANSFER
 
 MOST_PENDING = 256
 """Steps whose events have not passed yet; a host this far ahead loses the oldest."""
@@ -25,27 +25,17 @@ class DeviceMarks:
         self._free: list[Any] = []
         self._marks: Marks = []
         self._waiting: deque[tuple[int, Marks]] = deque()
-        self._since_forward = 0
-        """Where in the marks the last forward stood, to call the input of an evaluation by name."""
 
     def mark(self, phase: int) -> None:
         if len(self._marks) < MOST_MARKS and not self._cuda.is_current_stream_capturing():
-            if phase == EVALUATION:
-                self._marks[self._since_forward :] = [
-                    (EVALUATION if p == INPUT else p, event)
-                    for p, event in self._marks[self._since_forward :]
-                ]
             event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
             event.record()
             self._marks.append((phase, event))
-            if phase not in (INPUT, TRANSFER):
-                self._since_forward = len(self._marks)
 
-    def cut(self, index: int, phase: int) -> None:
+    def cut(self, index: int, phase: int, trains: bool) -> None:
         """The step `index` ends here, in `phase`; the next begins."""
-        marks = self._marks
+        marks = _told(self._marks, trains)
         self._marks = []
-        self._since_forward = 0
         self.mark(phase)
         if self._marks and marks:
             self._waiting.append((index, [*marks, self._marks[0]]))
@@ -75,6 +65,22 @@ class DeviceMarks:
     def forget(self) -> None:
         self._waiting.clear()
         self._marks = []
+
+
+def _told(marks: Marks, trains: bool) -> Marks:
+    """What was quiet is evaluation, with the wait before it; or, where nothing trains, forward."""
+    told: Marks = []
+    since = 0
+    for phase, event in marks:
+        if phase == QUIET and trains:
+            told[since:] = [(EVALUATION if p == INPUT else p, e) for p, e in told[since:]]
+            phase = EVALUATION
+        elif phase == QUIET:
+            phase = FORWARD
+        told.append((phase, event))
+        if phase not in (INPUT, TRANSFER):
+            since = len(told)
+    return told
 
 
 def named(phases: dict[int, int]) -> dict[Any, int]:

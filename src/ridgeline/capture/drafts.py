@@ -2,45 +2,14 @@
 for the device to say how long they took."""
 
 from collections import deque
-from typing import Any
 
 from msgspec import Struct
 
-from ridgeline.capture.batches import Amount
+from ridgeline.capture.counts import Counts
 from ridgeline.capture.device_marks import named
 from ridgeline.capture.losses import Losses
-from ridgeline.capture.timeline import PHASES
+from ridgeline.capture.timeline import folded
 from ridgeline.records.step import Step, StepMemory, StepWindow
-
-
-class Counts(Struct):
-    """What the step in progress has seen."""
-
-    forwards: int = 0
-    backwards: int = 0
-    optimizer_steps: int = 0
-    skipped: bool = False
-    loss: Any = None
-    batches: Amount = Amount()
-    """Handed out by loaders and not used for evaluation."""
-    calls: dict[int, Amount] = {}
-    """Given to each outermost module: where there is no loader."""
-    regions: dict[str, int] = {}
-
-    def batch(self, more: Amount) -> None:
-        have = self.batches
-        self.batches = Amount(have.samples + more.samples, have.tokens + more.tokens)
-
-    def call(self, root: int, given: Amount) -> None:
-        have = self.calls.get(root, Amount())
-        self.calls[root] = Amount(have.samples + given.samples, have.tokens + given.tokens)
-
-    @property
-    def amount(self) -> Amount:
-        """A critic is called three times for one batch, a generator once: the least counts."""
-        if self.batches.samples:
-            return self.batches
-        return min(self.calls.values(), key=lambda a: a.samples, default=Amount())
 
 
 class Draft(Struct):
@@ -50,6 +19,7 @@ class Draft(Struct):
     spent: list[int]
     window: StepWindow
     counts: Counts
+    trains: bool
     compile_ns: int = 0
     memory: StepMemory | None = None
     device_ns: int | None = None
@@ -61,31 +31,24 @@ class Draft(Struct):
         self.dur_ns += before.dur_ns
         self.spent = [a + b for a, b in zip(self.spent, before.spent, strict=True)]
         self.compile_ns += before.compile_ns
-        mine, its = self.counts, before.counts
-        mine.forwards += its.forwards
-        mine.backwards += its.backwards
-        mine.optimizer_steps += its.optimizer_steps
-        mine.batch(its.batches)
-        for root, given in its.calls.items():
-            mine.call(root, given)
-        for name, ns in its.regions.items():
-            mine.regions[name] = mine.regions.get(name, 0) + ns
+        self.counts.absorb(before.counts)
 
     def step(self, losses: Losses) -> Step:
         counts = self.counts
-        given = counts.amount
+        work = counts.work(self.trains)
+        given = work.amount
         return Step(
             index=self.index,
             start_ns=self.start_ns,
             dur_ns=self.dur_ns,
             window=self.window,
-            host={PHASES[i]: ns for i, ns in enumerate(self.spent) if ns},
+            host=folded(self.spent, self.trains),
             device_ns=self.device_ns,
             device=named(self.device),
             loss=losses.read(counts.loss),
             samples=given.samples,
             tokens=given.tokens,
-            forwards=counts.forwards,
+            forwards=work.forwards,
             backwards=counts.backwards,
             optimizer_steps=counts.optimizer_steps,
             skipped=counts.skipped,
@@ -108,13 +71,9 @@ class Drafts:
         if draft.index < 256:
             whole = Draft(
                 draft.index, draft.start_ns, draft.dur_ns, draft.spent, draft.window,
-                Counts(), draft.compile_ns,
+                Counts.new(), draft.trains, draft.compile_ns,
             )  # fmt: skip
-            whole.counts.batch(draft.counts.batches)
-            whole.counts.calls = dict(draft.counts.calls)
-            whole.counts.forwards = draft.counts.forwards
-            whole.counts.backwards = draft.counts.backwards
-            whole.counts.optimizer_steps = draft.counts.optimizer_steps
+            whole.counts.absorb(draft.counts)
             if self.whole is not None:
                 whole.absorb(self.whole)
             self.whole = whole

@@ -7,15 +7,16 @@ from typing import Any
 
 from ridgeline.capture import marks
 from ridgeline.capture.compiling import Compiling
+from ridgeline.capture.counts import Counts
 from ridgeline.capture.device_marks import DeviceMarks
-from ridgeline.capture.drafts import Counts, Draft, Drafts
+from ridgeline.capture.drafts import Draft, Drafts
 from ridgeline.capture.instrument import Gate
 from ridgeline.capture.journal import Journal
 from ridgeline.capture.losses import Losses
 from ridgeline.capture.recording import Recording
 from ridgeline.capture.seen import Loaders, Optimizers, Roots
 from ridgeline.capture.stepping import End, Stepping
-from ridgeline.capture.timeline import PHASES, Timeline
+from ridgeline.capture.timeline import Timeline, named
 from ridgeline.capture.windows import Windows
 from ridgeline.records.run import Settings, Status
 
@@ -41,7 +42,7 @@ class Progress:
         self.roots = Roots(torch)
         self.optimizers = Optimizers()
         self.loaders = Loaders()
-        self.counts = Counts()
+        self.counts = Counts.new()
         self.index = 0
         self._torch = torch
         self._settings = settings
@@ -63,18 +64,20 @@ class Progress:
         if end is End.EARLIER:
             self._make_one()
             return
-        compile_ns = self.compiling.take()
+        compile_ns, trains = self.compiling.take(), self.stepping.trains
         start, dur, spent = self.timeline.cut()
         now = self.timeline.start_ns
-        draft = Draft(self.index, start, dur, spent, self._windows.label, self.counts, compile_ns)
-        self.counts = Counts()
+        draft = Draft(
+            self.index, start, dur, spent, self._windows.label, self.counts, trains, compile_ns
+        )
+        self.counts = Counts.new()
         if end in (End.MERGE, End.DROP):
             draft = self._begin_again(draft, end, start)
         if self._journal.due(now):
             draft.memory = self.recording.device_memory(self._cuda)
         self._drafts.add(draft)
         if self.timeline.mark is not None and self._marks is not None:
-            self._marks.cut(draft.index, self.timeline.phase)
+            self._marks.cut(draft.index, self.timeline.phase, trains)
         order = self._windows.step_done(draft.index, now, dur, compile_ns > 0)
         self.index = draft.index + 1
         if order:
@@ -97,6 +100,9 @@ class Progress:
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""
+        if not self.off and self.stepping.open:
+            self._windows.disturb()  # what came after its last backward is not the step's
+            self.end_step(self.stepping.last())
         self.off = self.gate.closed = True
         self.compiling.leave()
         self.recording.close()
@@ -189,7 +195,7 @@ class Progress:
             "stepping": self.stepping.mode,
             "steps": self.index,
             "windows": self._windows.all(now),
-            "modules": self.roots.all(),
+            "modules": self.roots.all(self.stepping.trains),
             "optimizers": self.optimizers.all(self.stepping.anchor.who),
             "loaders": self.loaders.all(),
             "ended_ns": now if ended != "running" else 0,
@@ -198,4 +204,5 @@ class Progress:
 
     def _where(self) -> tuple[int, str, int | None]:
         """The step, the phase ("" when nobody looks any more), and the thread that trains."""
-        return self.index, "" if self.off else PHASES[self.timeline.phase], self.thread
+        phase = "" if self.off else named(self.timeline.phase, self.stepping.trains)
+        return self.index, phase, self.thread

@@ -28,7 +28,7 @@ class Root(Struct):
     cuda_index: int | None
     kind: type
     calls: int = 0
-    evaluation_calls: int = 0
+    quiet_calls: int = 0
     place: str = ""
     inputs: tuple[str, ...] = ()
 
@@ -50,13 +50,14 @@ class Roots:
                 self._known[id(module)] = root
         return root
 
-    def all(self) -> tuple[ModuleSeen, ...]:
+    def all(self, trains: bool) -> tuple[ModuleSeen, ...]:
+        """In a program that never trains every call is its work."""
         return tuple(
             ModuleSeen(
                 name=root.name,
                 wrappers=root.wrappers,
-                calls=root.calls,
-                evaluation_calls=root.evaluation_calls,
+                calls=root.calls if trains else root.calls + root.quiet_calls,
+                evaluation_calls=root.quiet_calls if trains else 0,
                 parameters=root.parameters,
                 parameter_bytes=root.parameter_bytes,
                 dtypes=root.dtypes,
@@ -67,11 +68,6 @@ class Roots:
             )
             for root in self._known.values()
         )
-
-    def again(self) -> None:
-        """Counts begin again with the windows."""
-        for root in self._known.values():
-            root.calls = root.evaluation_calls = 0
 
     def _meet(self, module: Any) -> Root:
         with self._torch._C.DisableTorchFunction():  # parameters may be of the program's own kind
@@ -177,6 +173,9 @@ def _parameters(module: Any) -> list[Any]:
         if one is None or id(one) in met:
             continue
         met.add(id(one))
+        if "_c" in one.__dict__:  # TorchScript keeps them out of Python's sight
+            found |= {id(p): p for p in one.parameters()}
+            continue
         own = one.__dict__
         found |= {id(p): p for p in own.get("_parameters", {}).values() if p is not None}
         left += reversed(own.get("_modules", {}).values())

@@ -16,7 +16,7 @@ from ridgeline.capture.batches import NOTHING, Amount, amount
 from ridgeline.capture.progress import Progress
 from ridgeline.capture.seen import Root
 from ridgeline.capture.stepping import End
-from ridgeline.capture.timeline import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from ridgeline.capture.timeline import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
 from ridgeline.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status
 
@@ -89,25 +89,27 @@ class Session:
             self._leave("input")
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
-        if self.progress.off or self._jit_traces() is not None or not self._mine():
+        if self.progress.off or self._jit_traces() is not None:
             return None  # what we ask of a tensor would stand in the graph of torch.jit.trace
         try:
-            self.progress.compiling.watch()
-            root = self.progress.roots.of(module)
             grad = self._torch.is_grad_enabled()
             training = grad and (module.training or self._eval_trains)
-            if grad and not root.loss:
+            if not self._mine(trains=training):
+                return None
+            self.progress.compiling.watch()
+            root = self.progress.roots.of(module)
+            model = bool(root.parameters) or not grad  # else a loss, or an activation on its own
+            if grad and model:
                 self._train_mode_seen |= module.training
                 self._eval_with_grad |= not module.training
-            if training and not root.loss:
+            if training and model:
                 end = self._stepping.training_forward_begins()
                 if end is not End.NO:
                     self.progress.end_step(end)
-            self._note_call(root, id(module), training, args, kwargs)
-            infers = not self._stepping.trains
-            self._timeline.enter(FORWARD if training or infers else EVALUATION)
+            self._note_call(root, id(module), training, model, args, kwargs)
+            self._timeline.enter(FORWARD if training else QUIET)
             self.gate.closed = True
-            return (root, id(module), training)
+            return (id(module), training, model)
         except Exception as error:
             return self._broke("forward", error)
 
@@ -117,8 +119,8 @@ class Session:
         self.gate.closed = False
         try:
             self._timeline.leave()
-            root, who, training = token
-            if not root.loss:
+            who, training, model = token
+            if model:
                 end = self._stepping.call_done(who, training)
                 if end is not End.NO:
                     self.progress.end_step(end)
@@ -128,7 +130,7 @@ class Session:
         self._stop_if_due()
 
     def backward_begins(self, tensors: Any) -> Any:
-        if self.progress.off or not self._mine():
+        if self.progress.off or not self._mine(trains=True):
             return None
         try:
             counts = self.progress.counts
@@ -183,7 +185,7 @@ class Session:
             self.progress.optimizers.stepped(optimizer)
             end = self._stepping.optimizer_stepped(id(optimizer))
             if self._in_backward:  # a profiler started or stopped inside a backward crashes
-                if self._ends_after_backward in (End.NO, End.PLAIN) and end is not End.NO:
+                if end not in (End.NO, End.EARLIER) and self._ends_after_backward is End.NO:
                     self._ends_after_backward = end
                 return
             if end is not End.NO:
@@ -290,22 +292,25 @@ class Session:
             return True
         return False
 
-    def _note_call(self, root: Root, who: int, training: bool, args: Any, kwargs: Any) -> None:
-        if training or not self._stepping.trains:
-            counts = self.progress.counts
-            batch = self._batch
-            if batch.samples:
-                counts.batch(batch)
-            if not root.loss:
-                counts.forwards += 1
-                if not counts.batches.samples:  # no loader: what the module was given
-                    counts.call(who, amount(self._torch, (*args, *kwargs.values())))
+    def _note_call(
+        self, root: Root, who: int, training: bool, model: bool, args: Any, kwargs: Any
+    ) -> None:
+        counts = self.progress.counts
+        calls = counts.trained if training else counts.quiet
+        batch, self._batch = self._batch, NOTHING
+        if batch.samples:
+            calls.batch(batch)
+        if model:
+            calls.forwards += 1
+            if not calls.batches.samples:  # no loader: what the module was given
+                calls.give(who, amount(self._torch, (*args, *kwargs.values())))
+        first = not root.calls and (training or not root.quiet_calls)
+        if training:
             root.calls += 1
-            if root.calls == 1:
-                self._first_call(root, args, kwargs)
         else:
-            root.evaluation_calls += 1
-        self._batch = NOTHING
+            root.quiet_calls += 1
+        if first:
+            self._first_call(root, args, kwargs)
 
     def _first_call(self, root: Root, args: Any, kwargs: Any) -> None:
         self.progress.roots.describe(root, args, kwargs)

@@ -39,16 +39,28 @@ class Stepping:
         self._unanswered = 0
         self._loader = False
         self._first_root: int | None = None
+        self._only_training = True
+        """All calls taken for inference were made as if to train: perhaps they were."""
 
     @property
     def trains(self) -> bool:
         return self.mode in ("optimizer", "backward") or self._backwards > 0
 
+    @property
+    def open(self) -> bool:
+        """Whether a step has a backward behind it and no forward will come to end it."""
+        return self.mode in ("", "backward", "call") and self._backwards > 0
+
+    def last(self) -> End:
+        """The program is over, and its last step with it."""
+        self._backwards, before, self.mode = 1, self.mode, "backward"
+        return self._end(self._after_calls() if before == "call" else End.PLAIN)
+
     def said(self) -> End:
         if self.mode == "said":
             return self._end(End.PLAIN)
         before, self.mode = self.mode, "said"
-        return self._end(End.DROP if before == "call" else self._merge())
+        return self._end(self._after_calls() if before == "call" else self._merge())
 
     def optimizer_stepped(self, who: int) -> End:
         turn = self.anchor.stepped(who)
@@ -59,7 +71,7 @@ class Stepping:
             return End.EARLIER
         before, self.mode = self.mode, "optimizer"
         if before == "call":
-            return self._end(End.DROP)
+            return self._end(self._after_calls())
         if before == "backward" or turn is Turn.ENDS_ALL:
             return self._end(self._merge())
         return self._end(End.PLAIN)
@@ -73,7 +85,7 @@ class Stepping:
             return End.NO
         self._backwards = 0
         before, self.mode = self.mode, "backward"
-        return self._end(End.DROP if before == "call" else End.PLAIN)
+        return self._end(self._after_calls() if before == "call" else End.PLAIN)
 
     def input_begins(self) -> End:
         self._loader = True
@@ -85,16 +97,23 @@ class Stepping:
         if self.mode not in ("", "call") or self._backwards:
             return End.NO
         self._calls += 1
-        if training and self.mode == "":
+        if training:
             self._unanswered += 1
             if self._unanswered < CALLS_WITHOUT_BACKWARD:
                 return End.NO
+        else:
+            self._only_training = False
         self.mode = "call"
         if self._loader:
             return End.NO
         if self._first_root is None:
             self._first_root = root
         return self._end(End.PLAIN) if root == self._first_root else End.NO
+
+    def _after_calls(self) -> End:
+        """It trains after all. What was taken for inference was an evaluation, or the first part
+        of this step: a policy is called for a whole episode before it learns."""
+        return self._merge() if self._only_training else End.DROP
 
     def _merge(self) -> End:
         return End.MERGE if self.counted <= MOST_MERGED else End.PLAIN

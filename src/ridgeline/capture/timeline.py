@@ -5,7 +5,7 @@ innermost phase. Under all phases lies `other`, or `transfer` between a batch ha
 first forward after it. The wait for a batch that an evaluation then consumes is evaluation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ridgeline.records.step import Phase
 
@@ -13,6 +13,10 @@ PHASES: tuple[Phase, ...] = (
     "input", "transfer", "forward", "backward", "optimizer", "evaluation", "other",
 )  # fmt: skip
 INPUT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER = range(len(PHASES))
+QUIET, QUIET_INPUT = len(PHASES), len(PHASES) + 1
+"""Calls that do not train, and the wait for what they were given: evaluation, or, in a program that
+never trains, forward and input."""
+_KEPT = len(PHASES) + 2
 
 Mark = Callable[[int], None]
 """Told the phase that begins now, for a device's own clock."""
@@ -27,7 +31,7 @@ class Timeline:
         self._clock = clock
         self._stack: list[int] = []
         self._base = OTHER
-        self._spent = [0] * len(PHASES)
+        self._spent = [0] * _KEPT
         self._pending = 0
         """Input waited for and not yet consumed by a forward."""
         self.mark: Mark | None = None
@@ -41,7 +45,7 @@ class Timeline:
         self._charge(self._clock())
         if phase != INPUT:
             if self._pending:
-                self._spent[EVALUATION if phase == EVALUATION else INPUT] += self._pending
+                self._spent[QUIET_INPUT if phase == QUIET else INPUT] += self._pending
                 self._pending = 0
             self._base = OTHER
         self._stack.append(phase)
@@ -62,12 +66,12 @@ class Timeline:
         self._stack.clear()
 
     def cut(self) -> tuple[int, int, list[int]]:
-        """Ends the step: its start, its length, its phases."""
+        """Ends the step: its start, its length, its phases as kept here (see `folded`)."""
         now = self._clock()
         self._charge(now)
         spent, start = self._spent, self.start_ns
         spent[INPUT] += self._pending
-        self._spent = [0] * len(PHASES)
+        self._spent = [0] * _KEPT
         self._pending = 0
         self.start_ns = now
         return start, now - start, spent
@@ -84,3 +88,20 @@ class Timeline:
         else:
             self._spent[phase] += now - self._last
         self._last = now
+
+
+def folded(spent: Sequence[int], trains: bool) -> dict[Phase, int]:
+    """The phases by name, what was quiet counted where it belongs."""
+    found = list(spent[: len(PHASES)])
+    if trains:
+        found[EVALUATION] += spent[QUIET] + spent[QUIET_INPUT]
+    else:
+        found[FORWARD] += spent[QUIET]
+        found[INPUT] += spent[QUIET_INPUT]
+    return {PHASES[phase]: ns for phase, ns in enumerate(found) if ns}
+
+
+def named(phase: int, trains: bool) -> Phase:
+    if phase == QUIET:
+        return "evaluation" if trains else "forward"
+    return PHASES[phase]

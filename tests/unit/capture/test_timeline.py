@@ -2,13 +2,14 @@
 
 from ridgeline.capture.timeline import (
     BACKWARD,
-    EVALUATION,
     FORWARD,
     INPUT,
     OPTIMIZER,
     OTHER,
+    QUIET,
     TRANSFER,
     Timeline,
+    folded,
 )
 
 
@@ -70,18 +71,18 @@ def test_what_runs_inside_the_optimizer_is_counted_once_in_the_inner_phase() -> 
     assert (phases[OPTIMIZER], phases[FORWARD], phases[BACKWARD]) == (3, 7, 9)
 
 
-def test_the_wait_for_a_batch_that_is_evaluated_is_evaluation() -> None:
+def test_a_call_that_does_not_train_is_evaluation_with_the_wait_for_its_batch() -> None:
     clock = Clock()
     timeline = Timeline(clock)
     timeline.enter(INPUT)
     clock.passes(5)
     timeline.leave()
-    timeline.enter(EVALUATION)
+    timeline.enter(QUIET)
     clock.passes(4)
     timeline.leave()
-    phases = spent(timeline)
-    assert phases[INPUT] == 0
-    assert phases[EVALUATION] == 9
+    kept = spent(timeline)
+    assert folded(kept, trains=True) == {"evaluation": 9}
+    assert folded(kept, trains=False) == {"input": 5, "forward": 4}
 
 
 def test_a_batch_fetched_before_the_step_ends_stays_input() -> None:
