@@ -12,9 +12,9 @@ from faults import hit
 ENTRANCES = ("_begins", "_ends", "_seen", "said_step", "farewell", "forked", "put_on", "take_off")
 LEFT_ALONE = (
     "__getattr__", "__getattribute__", "__del__", "__exit__", "__enter__", "_broke", "fault",
-    "_mine", "_wake", "_stop_if_due",
+    "_mine", "_wake", "_stop_if_due", "_leave",
 )  # fmt: skip
-"""The last three and the handling of faults itself do nothing that can fail."""
+"""The last four and the handling of faults itself do nothing that can fail."""
 
 
 def put_on() -> None:

@@ -12,6 +12,7 @@ import runpy
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import faults
@@ -47,6 +48,8 @@ def one(line: str, script: str, folder: Path, directory: Path) -> dict[str, obje
         code = 99
         try:
             code = run(line, script, folder, directory)
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -65,6 +65,11 @@ class Counts(Struct):
         both.absorb(self.quiet)
         return both
 
+    def nothing_was_quiet(self) -> None:
+        """What did not look like training was."""
+        self.trained.absorb(self.quiet)
+        self.quiet = Calls()
+
     def absorb(self, before: "Counts") -> None:
         """`before` was a part of this step."""
         self.trained.absorb(before.trained)

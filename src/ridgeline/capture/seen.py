@@ -69,6 +69,11 @@ class Roots:
             for root in self._known.values()
         )
 
+    def nothing_was_quiet(self) -> None:
+        """What did not look like training was."""
+        for root in self._known.values():
+            root.calls, root.quiet_calls = root.calls + root.quiet_calls, 0
+
     def _meet(self, module: Any) -> Root:
         with self._torch._C.DisableTorchFunction():  # parameters may be of the program's own kind
             return self._met(module)

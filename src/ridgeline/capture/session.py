@@ -134,8 +134,11 @@ class Session:
             return None
         try:
             counts = self.progress.counts
-            if self._eval_with_grad and not self._train_mode_seen:
+            if self._eval_with_grad and not (self._train_mode_seen or self._eval_trains):
                 self._eval_trains = True  # a model fine-tuned in eval mode
+                counts.nothing_was_quiet()
+                self.progress.roots.nothing_was_quiet()
+                self._timeline.nothing_was_quiet()
             counts.backwards += 1
             counts.loss = self._loss(tensors)
             self._timeline.enter(BACKWARD)

@@ -38,7 +38,10 @@ class Stepping:
         self._calls = 0
         self._unanswered = 0
         self._loader = False
-        self._first_root: int | None = None
+        self._root: int | None = None
+        self._root_calls = 0
+        self._roots: set[int] = set()
+        self._turns = False
         self._only_training = True
         """All calls taken for inference were made as if to train: perhaps they were."""
 
@@ -106,9 +109,22 @@ class Stepping:
         self.mode = "call"
         if self._loader:
             return End.NO
-        if self._first_root is None:
-            self._first_root = root
-        return self._end(End.PLAIN) if root == self._first_root else End.NO
+        return self._call_of(root)
+
+    def _call_of(self, root: int) -> End:
+        """Calls of one module end steps: of the first, or of another where the first was called
+        but once (before it was traced or converted). Where two take turns it is the later one."""
+        if root == self._root:
+            self._root_calls += 1
+            return self._end(End.PLAIN)
+        if root in self._roots:
+            self._turns = True
+        if self._turns or self._root_calls > 1:
+            return End.NO
+        first = self._root is None
+        self._root, self._root_calls = root, 1
+        self._roots.add(root)
+        return self._end(End.PLAIN if first else End.DROP)
 
     def _after_calls(self) -> End:
         """It trains after all. What was taken for inference was an evaluation, or the first part

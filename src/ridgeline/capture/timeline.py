@@ -65,6 +65,13 @@ class Timeline:
         self._charge(self._clock())
         self._stack.clear()
 
+    def nothing_was_quiet(self) -> None:
+        """What did not look like training was."""
+        spent = self._spent
+        spent[FORWARD] += spent[QUIET]
+        spent[INPUT] += spent[QUIET_INPUT]
+        spent[QUIET] = spent[QUIET_INPUT] = 0
+
     def cut(self) -> tuple[int, int, list[int]]:
         """Ends the step: its start, its length, its phases as kept here (see `folded`)."""
         now = self._clock()

@@ -99,10 +99,24 @@ def test_inference_with_a_loader_counts_its_batches() -> None:
     assert stepping.mode == "call"
 
 
-def test_inference_without_a_loader_counts_calls_of_the_first_module() -> None:
+def test_inference_without_a_loader_counts_calls() -> None:
     stepping = Stepping()
-    ends = [stepping.call_done(who, training=False) for who in (1, 2, 2, 1, 2, 2)]
-    assert ends == [End.PLAIN, End.NO, End.NO, End.PLAIN, End.NO, End.NO]
+    ends = [stepping.call_done(who, training=False) for who in (1, 1, 1, 2, 1)]
+    assert ends == [End.PLAIN] * 3 + [End.NO, End.PLAIN]
+
+
+def test_where_two_modules_take_turns_the_later_ends_the_step() -> None:
+    stepping = Stepping()
+    ends = [stepping.call_done(who, training=False) for who in (1, 2, 1, 2, 1, 2)]
+    assert ends == [End.PLAIN, End.DROP, End.NO, End.PLAIN, End.NO, End.PLAIN]
+    assert stepping.counted == 3
+
+
+def test_a_module_called_once_before_another_takes_over_is_no_step() -> None:
+    stepping = Stepping()
+    for who in (1, 2, 2, 2, 2):
+        stepping.call_done(who, training=False)
+    assert stepping.counted == 4
 
 
 def test_inference_in_training_mode_is_understood_after_some_calls() -> None:
