@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz bench clean
+.PHONY: help demo test check fuzz reliability bench clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,11 +36,16 @@ check: $(READY) ## ruff, mypy --strict, import contracts
 fuzz: $(READY) ## 2,000 damaged traces, each read or refused in a sentence
 	@$(BIN)/python benchmarks/trace_fuzz.py --mutants 2000
 
+reliability: $(READY) ## programs that must not notice us, faults of ours, kills, secrets, limits
+	@$(BIN)/python -m pytest -m reliability
+	@$(BIN)/python -m reliability --jobs 2
+
 bench: $(READY) ## our figures, each a ratio in one run
 	@$(BIN)/python benchmarks/flops_matrix.py
 	@$(BIN)/python benchmarks/memory_prediction.py
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/false_alarms.py
+	@$(BIN)/python benchmarks/overhead.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

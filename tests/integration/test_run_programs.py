@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.run_programs import Program, Ran, Runner
 
+pytestmark = pytest.mark.reliability
+
 FEW_CALLS = frozenset({"samples"})
 """Samples are not compared where the program has no one batch to speak of."""
 CHILDREN = frozenset({"forwards"})

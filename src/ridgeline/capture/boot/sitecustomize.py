@@ -78,7 +78,7 @@ def _farewell_alone() -> None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            time.sleep(0.005)
+            time.sleep(0.02)  # timers of the program's that count its CPU time go on
     os.close(file)
 
 
