@@ -140,7 +140,7 @@ def test_without_runs_it_says_how_to_make_one(warm: Warm, tmp_path: Path) -> Non
 
 def test_another_folder_can_be_named(warm: Warm, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "else").mkdir()
-    done = warm(["runs", "--root", str(runs_root(folder)), "--json"], tmp_path / "else")
+    done = warm(["runs", "--runs-dir", str(runs_root(folder)), "--json"], tmp_path / "else")
     assert len(done.document["runs"]) == 4
 
 

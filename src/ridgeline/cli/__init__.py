@@ -14,12 +14,12 @@ from ridgeline import __version__
 from ridgeline.errors import RidgelineError
 
 COMMANDS = {
+    "run": "Profile a program as it is: what limits it, where each step goes.",
+    "runs": "The runs kept here: list them, show one again, remove them.",
     "hardware": "What this machine can do: peaks, bandwidth, launch latency, measured.",
     "model": "What a model costs: FLOPs, bytes, memory, latency, place on the roofline.",
     "compare": "Is it really faster, and does it still compute the same? With an A/A control.",
     "trace": "Where a trace's time went, why the device idled, who was late.",
-    "run": "Profile a program as it is: what limits it, where each step goes.",
-    "runs": "The runs kept here: list them, show one again, remove them.",
     "selftest": "How often this tool would lie on this machine.",
 }
 

@@ -16,6 +16,7 @@ _ENDINGS = (".json", ".md")
 @click.command(cls=TargetCommand, name="run")
 @click.option(
     "--steps",
+    metavar="N",
     type=click.IntRange(1),
     default=40,
     show_default=True,
@@ -23,6 +24,7 @@ _ENDINGS = (".json", ".md")
 )
 @click.option(
     "--trace-steps",
+    metavar="N",
     type=click.IntRange(0),
     default=3,
     show_default=True,
@@ -64,6 +66,7 @@ _ENDINGS = (".json", ".md")
     help="Write the summary to a file: .json or .md.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end; the run is kept.")
+@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -77,6 +80,7 @@ def command(
     runs_dir: Path | None,
     output: Path | None,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Run a program as it is, and say what holds it back.
 

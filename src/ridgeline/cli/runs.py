@@ -28,7 +28,8 @@ Examples:
 """
 
 _root = click.option(
-    "--root",
+    "--runs-dir",
+    "root",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     metavar="FOLDER",

@@ -43,14 +43,15 @@ def began(run: RunDirectory) -> float:
 
 
 def find(root: Path, wanted: str) -> RunDirectory:
-    """The run `wanted` means: its name, the beginning or end of it, "latest", or a path."""
+    """The run `wanted` means: its name, a part of it, "latest", or a path."""
     if os.sep in wanted or wanted in (".", ".."):
         return _at(Path(wanted))
     runs = all_runs(root)
     exact = [run for run in runs if run.name == wanted]
     if wanted == LATEST and runs and not exact:
         return runs[0]
-    part = [run for run in runs if run.name.startswith(wanted) or run.name.endswith(wanted)]
+    ends = [run for run in runs if run.name.startswith(wanted) or run.name.endswith(wanted)]
+    part = ends or [run for run in runs if wanted in run.name]
     matching = exact or (part if wanted else [])
     if len(matching) == 1:
         return matching[0]
