@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.reliability
 COMMAND = str(Path(sys.executable).with_name("ridgeline"))
 TRAIN = """\
 import os, signal, sys
@@ -51,8 +52,6 @@ print({k[2]: v[0] for k, v in pstats.Stats(p).stats.items()}["step"] >= 40, sys.
 """,
     "patched DataLoader": TRAIN + """
 from torch.utils import data
-
-pytestmark = pytest.mark.reliability
 class Mine(data.DataLoader):
     def __iter__(self): print("mine"); return super().__iter__()
 data.DataLoader = Mine

@@ -25,6 +25,8 @@ def amount(torch: Any, batch: Any) -> Amount:
         shape = found.shape
         if not all(type(size) is int for size in shape):  # symbols: the program is being traced
             return NOTHING
+        if len(shape) == 1 and found.is_floating_point():
+            return NOTHING  # one long vector is no batch of numbers
         text = len(shape) == 2 and not (found.is_floating_point() or found.is_complex())
         return Amount(int(shape[0]), int(shape[0]) * int(shape[1]) if text else 0)
 

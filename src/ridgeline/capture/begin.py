@@ -26,5 +26,6 @@ def begin(torch: Any, directory: str, settings: Settings | None = None) -> Sessi
 def end(session: Session, ended: Status, why: str) -> None:
     """Of a block: the seams come off, and the process goes on."""
     session.farewell(ended, why)
-    session.progress.detach(session.progress.compiling.seen)
+    progress = session.progress
+    progress.detach(progress.compiling.seen, progress.recording.tracing.names_modules)
     live.session = marks.listener = None

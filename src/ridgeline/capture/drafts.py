@@ -37,6 +37,7 @@ class Draft(Struct):
         counts = self.counts
         work = counts.work(self.trains)
         given = work.amount
+        loss, broke = losses.read(counts.loss)
         return Step(
             index=self.index,
             start_ns=self.start_ns,
@@ -45,7 +46,8 @@ class Draft(Struct):
             host=folded(self.spent, self.trains),
             device_ns=self.device_ns,
             device=named(self.device),
-            loss=losses.read(counts.loss),
+            loss=loss,
+            loss_broke=broke,
             samples=given.samples,
             tokens=given.tokens,
             forwards=work.forwards,

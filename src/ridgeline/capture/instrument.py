@@ -26,6 +26,9 @@ def factory(_r_compiling, _r_gate, _r_enter, _r_leave, _r_see):
 """
 
 
+_made: dict[CodeType, CodeType] = {}
+
+
 class Gate:
     """Closed: nothing is to be noted, and every seam runs its body at once."""
 
@@ -48,18 +51,11 @@ def instrumented(
     """`function` with `token = enter(*passing)` before and `leave(token)` after its body; `see`
     gets each value returned, with the first of `passing`, and gives it back. Raises ValueError
     where the source cannot be had."""
-    if function.__closure__:
-        raise ValueError(f"{function.__qualname__} closes over variables")
-    try:
-        lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError) as error:
-        raise ValueError(f"no source of {function.__qualname__}: {error}") from error
-    # A header of one line keeps every column right, however deep the function is indented.
-    tree = ast.parse("if 1:\n" + "".join(lines) if lines[0][:1].isspace() else "".join(lines))
-    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    ast.increment_lineno(tree, first - (2 if lines[0][:1].isspace() else 1))
-    found.decorator_list = []
-    code = _compile(found, function.__code__, passing, see is not None)
+    # One code object for a function, however often it is put on: the profiler knows module calls
+    # by the code object that nn.Module.__call__ had when it was first used.
+    code = _made.get(function.__code__)
+    if code is None:
+        code = _made[function.__code__] = _code_of(function, passing, see is not None)
     values = {
         "_r_compiling": compiling,
         "_r_gate": gate,
@@ -81,6 +77,21 @@ def instrumented(
     made.__annotations__ = function.__annotations__
     made.__dict__.update(function.__dict__)
     return made
+
+
+def _code_of(function: FunctionType, passing: Sequence[str], sees: bool) -> CodeType:
+    if function.__closure__:
+        raise ValueError(f"{function.__qualname__} closes over variables")
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError) as error:
+        raise ValueError(f"no source of {function.__qualname__}: {error}") from error
+    # A header of one line keeps every column right, however deep the function is indented.
+    tree = ast.parse("if 1:\n" + "".join(lines) if lines[0][:1].isspace() else "".join(lines))
+    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    ast.increment_lineno(tree, first - (2 if lines[0][:1].isspace() else 1))
+    found.decorator_list = []
+    return _compile(found, function.__code__, passing, sees)
 
 
 def _compile(

@@ -41,8 +41,15 @@ class Losses:
         self._slots[slot].copy_(loss.reshape(()), non_blocking=True)
         return (slot, self._next)
 
-    def read(self, ticket: Any) -> float | None:
-        """Call when the device is past the step."""
+    def read(self, ticket: Any) -> tuple[float | None, str]:
+        """The loss, or what it is instead: nan, inf, -inf. Call when the device is past the
+        step."""
+        value = self._value(ticket)
+        if value is None or math.isfinite(value):
+            return value, ""
+        return None, str(value)
+
+    def _value(self, ticket: Any) -> float | None:
         if ticket is None:
             return None
         if isinstance(ticket, tuple):
@@ -50,4 +57,4 @@ class Losses:
             if self._next - number >= _SLOTS:
                 return None  # overwritten since
             ticket = float(self._slots[slot])
-        return ticket if math.isfinite(ticket) else None
+        return float(ticket)

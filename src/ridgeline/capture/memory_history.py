@@ -66,6 +66,7 @@ class MemoryHistory:
         try:
             with open(partial, "wb") as file:
                 pickle.dump(self._torch.cuda.memory._snapshot(), file)
+            os.chmod(partial, 0o600)
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
@@ -87,6 +88,7 @@ class MemoryHistory:
         target = self._target.with_name(self._target.name.replace("memory-", "oom-"))
         try:
             with open(target, "wb") as file:
+                os.chmod(target, 0o600)
                 pickle.dump(snapshot, file)
         except OSError:
             target.unlink(missing_ok=True)

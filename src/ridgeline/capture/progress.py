@@ -27,8 +27,8 @@ class Progress:
     def __init__(
         self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
     ) -> None:
-        self.detach: Callable[[bool], None] = lambda compiled: None
-        """Takes the seams off; set by whoever put them on. `compiled`: only what is safe."""
+        self.detach: Callable[[bool, bool], None] = lambda compiled, traced: None
+        """Takes the seams off, as far as is safe; set by whoever put them on."""
         self.gate = Gate()
         self.off = False
         """The windows are over, the program is, or we have failed too often."""
@@ -100,7 +100,7 @@ class Progress:
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""
-        if not self.off and self.stepping.open:
+        if not self.off and self.stepping.open and ended in ("finished", "stopped"):
             self._windows.disturb()  # what came after its last backward is not the step's
             self.end_step(self.stepping.last())
         self.off = self.gate.closed = True
@@ -144,6 +144,7 @@ class Progress:
 
     def _turn(self, order: str) -> None:
         recording = self.recording
+        recording.stop_sampling()  # what we do here is no line of the user's
         if order == "light":
             recording.settled()
         elif order == "trace":
@@ -161,6 +162,7 @@ class Progress:
             self._alone()
         if not self.off:
             self._write_capture("running", "")
+            recording.sample()
 
     def _alone(self) -> None:
         """The windows are over: the program runs on without us."""
@@ -173,7 +175,7 @@ class Progress:
         # Inference may have been an evaluation before training: the optimizer's hooks stay on.
         if self.stepping.mode != "call":
             marks.listener = None
-            self.detach(self.compiling.seen)
+            self.detach(self.compiling.seen, self.recording.tracing.names_modules)
 
     def _deliver(self, last: bool = False) -> None:
         """Hand over the steps the device is done with; the `last` time it is waited for."""

@@ -52,10 +52,8 @@ class Recording:
         with self._guarded("memory history"):
             written = self.memory.stop()
             self._memory_file = written.name if written is not None else ""
-        self._sample()
 
     def trace_begins(self, cuda: bool) -> bool:
-        self._stop_sampling()
         with self._guarded("trace"):
             return self.tracing.start(cuda)
         return False
@@ -66,14 +64,13 @@ class Recording:
         with self._guarded("trace"):
             written = self.tracing.stop(keep and not self._journal.broken)
             self._trace_file = written.name if written is not None else ""
-        self._sample()
 
     def close(self) -> None:
         """No window is open any more."""
         self.trace_ends(keep=False)
         with self._guarded("memory history"):
             self.memory.stop()
-        self._stop_sampling()
+        self.stop_sampling()
         if self._settings.python:
             with self._guarded("sampling in workers"):
                 from ridgeline.capture.sampling import workers
@@ -125,9 +122,9 @@ class Recording:
         with self._guarded("sampling in workers"):
             workers.install(directory)
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
         """While steps are timed, and not while they are traced."""
-        if not self._settings.python or self._sampler is not None:
+        if not self._settings.python or self._sampler is not None or self.tracing.running:
             return
         with self._guarded("sampling"):
             from ridgeline.capture.sampling.sampler import Sampler
@@ -136,7 +133,7 @@ class Recording:
             self._sampler.start()
             self._sampler.watch_this_thread()  # the one that trains, whichever it is
 
-    def _stop_sampling(self) -> None:
+    def stop_sampling(self) -> None:
         if self._sampler is not None:
             with self._guarded("sampling"):
                 self._sampler.stop()

@@ -19,6 +19,11 @@ _ours: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
 """What is ours, and what it stands for: a second block may find the first one's still on."""
 
 
+_profiler_knows = False
+"""The profiler, once used, knows calls of modules by our code object: without it a later profile of
+the program's own would name no modules. Then that seam stays on for good, with its gate closed."""
+
+
 class Seams:
     def __init__(self, torch: Any, session: Session) -> None:
         self._torch = torch
@@ -58,13 +63,17 @@ class Seams:
         ]
         session.progress.detach = self.take_off
 
-    def take_off(self, compiled: bool) -> None:
+    def take_off(self, compiled: bool, traced: bool) -> None:
+        """`compiled`, `traced`: something was, and must not be made again, or be lost."""
+        global _profiler_knows
+        _profiler_knows = _profiler_knows or traced
         for handle in self._handles:
             handle.remove()
         if compiled:
             return
         for owner, name, ours, theirs in reversed(self._put):
-            if owner.__dict__.get(name) is ours:
+            stays = name == "__call__" and _profiler_knows
+            if owner.__dict__.get(name) is ours and not stays:
                 setattr(owner, name, theirs)
 
     def _around(

@@ -6,6 +6,7 @@ runs, and one that is open is given up as soon as the program starts its own.
 
 import contextlib
 import importlib
+import inspect
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 from ridgeline.capture import kineto_log
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
+_LOOKED_AT_BYTES = 8 * 1024 * 1024
 MOST_BYTES = 2 * 1024 * 1024 * 1024
 """Of a trace as text. Three steps of a large model with stacks are 50 to 200 MB."""
 
@@ -33,6 +35,8 @@ class Tracing:
         self.starting = False
         self.used = False
         """Kineto runs a thread from its first trace to the process's end."""
+        self.names_modules = False
+        """Calls of modules were recognised by our code object: the profiler met it first."""
 
     @property
     def running(self) -> bool:
@@ -63,6 +67,7 @@ class Tracing:
                 record_shapes=True,
                 profile_memory=memory,
                 with_stack=stacks,
+                **_accumulating(profiler.profile),
             )
             with self._unnoticed():
                 made.start()
@@ -113,10 +118,19 @@ class Tracing:
             if partial.stat().st_size > MOST_BYTES:
                 self._fault("the trace was larger than 2 GB and was not kept: --trace-steps 1")
                 return None
+            os.chmod(partial, 0o600)
+            with open(partial, "rb") as file:
+                self.names_modules = b"nn.Module: " in file.read(_LOOKED_AT_BYTES)
             os.replace(partial, self._target)
         finally:
             partial.unlink(missing_ok=True)
         return self._target
+
+
+def _accumulating(profile: Any) -> dict[str, bool]:
+    """Without this torch 2.11 warns, on the program's stderr, of a second cycle we never begin."""
+    known = "acc_events" in inspect.signature(profile.__init__).parameters
+    return {"acc_events": True} if known else {}
 
 
 class LogLevel:

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import io
 import os
 import sys
 from importlib import import_module
@@ -65,6 +66,7 @@ def main() -> None:
     """The program: runs a command, turns its error into a sentence and an exit code."""
     verbose = bool({"-v", "--verbose"} & set(sys.argv[1:]))
     _open_closed_streams()
+    _forgive_what_cannot_be_written()
     try:
         code = group.main(prog_name="ridgeline", standalone_mode=False)
     except click.ClickException as error:
@@ -100,6 +102,14 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for the whole run)
+
+
+def _forgive_what_cannot_be_written() -> None:
+    """In an ASCII locale a dash or an arrow is a question mark, and no crash."""
+    for stream in (sys.stdout, sys.stderr):
+        encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
+        if encoding not in ("utf-8", "utf8") and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _finish_output() -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SCHEMA = "ridgeline.runs/1"
 _HEADER = ("run", "began", "status", "steps", "limit", "size")
 _RIGHT = ("steps", "size")
+_SPARE = ("size", "began")
+"""What a narrow terminal can do without, in this order."""
+_SHORTEST_NAME = 16
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -30,6 +33,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     began_at: str = ""
     status: str
     """As in run.json, "killed" for one that died without a word; else "damaged", or "newer"."""
+    exit_code: int | None = None
     steps: int | None = None
     verdict: str = ""
     """"" where nothing was concluded."""
@@ -64,8 +68,8 @@ def listed(run: RunDirectory) -> RunLine:
     if steps is None:
         steps = _counted(run)
     return RunLine(
-        name=name, path=path, began_at=file.began_at, status=status, steps=steps, verdict=verdict,
-        step_ms=median, bytes_on_disk=size,
+        name=name, path=path, began_at=file.began_at, status=status,
+        exit_code=file.exit_code, steps=steps, verdict=verdict, step_ms=median, bytes_on_disk=size,
     )  # fmt: skip
 
 
@@ -83,10 +87,11 @@ def show(root: Path, lines: Sequence[RunLine], console: "Console", now: float) -
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in _HEADER:
+    header, *rows = _fitting([_HEADER, *(_cells(line, now) for line in lines)], console.width)
+    for name in header:
         table.add_column(name, justify="right" if name in _RIGHT else "left", no_wrap=True)
-    for line in lines:
-        table.add_row(*(Text(cell) for cell in _cells(line, now)))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
     console.print(table)
     for line in lines:
         if line.damaged:
@@ -117,7 +122,27 @@ def _cells(line: RunLine, now: float) -> tuple[str, ...]:
     when = ago(now - began_s) if 0 < began_s <= now + 60 else "—"
     name, size = shorten(printable(line.name), 60), bytes_(line.bytes_on_disk)
     steps = "—" if line.steps is None else count(line.steps)
-    return (name, when, line.status, steps, line.verdict or "—", size)
+    left = line.exit_code if line.status == "finished" else None
+    status = f"exit {left}" if left else line.status
+    return (name, when, status, steps, line.verdict or "—", size)
+
+
+def _fitting(rows: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """In a narrow terminal without the columns that matter least, then with shorter names: a
+    table squeezed evenly is stubs of words."""
+    from rich.cells import cell_len
+
+    kept = list(range(len(_HEADER)))
+    widths = [max(cell_len(row[at]) for row in rows) for at in kept]
+    for name in _SPARE:
+        if _wide(widths, kept) > width:
+            kept.remove(_HEADER.index(name))
+    room = max(widths[0] - max(_wide(widths, kept) - width, 0), _SHORTEST_NAME)
+    return [(shorten(row[0], room), *(row[at] for at in kept[1:])) for row in rows]
+
+
+def _wide(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[at] + 2 for at in kept)
 
 
 def _counted(run: RunDirectory) -> int | None:

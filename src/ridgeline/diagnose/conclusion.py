@@ -19,6 +19,7 @@ from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.diagnose.next_commands import command_line, next_commands
 from ridgeline.diagnose.python_view import python_view
+from ridgeline.diagnose.region_times import region_times
 from ridgeline.diagnose.run_read import RunRead, read_run
 from ridgeline.diagnose.steady_steps import SteadySteps, steady_steps
 from ridgeline.diagnose.step_times import times_of
@@ -75,6 +76,7 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
     summary = replace(
         _identity(directory, read, verdict, attempts),
         step=times,
+        regions=attempts.part("the regions", lambda: region_times(steady.steps)) or (),
         throughput=rate,
         efficiency=work,
         memory=memory,
@@ -104,6 +106,7 @@ def _identity(
         device=_device_name(read),
         ranks=read.ranks,
         losses=_losses(read.steps),
+        loss_broke=_loss_broke(read.steps),
         out_of_memory=_out_of_memory(read),
         recompiles=_recompiles(capture),
         graph_breaks=_graph_breaks(capture),
@@ -181,6 +184,12 @@ def _losses(steps: Sequence[Step]) -> tuple[float, float] | None:
     seen = [step.loss for step in steps if step.loss is not None]
     finite = [loss for loss in seen if math.isfinite(loss)]
     return (seen[0], seen[-1]) if finite else None
+
+
+def _loss_broke(steps: Sequence[Step]) -> str:
+    broken = [step for step in steps if step.loss_broke]
+    first = min(broken, key=lambda step: step.index, default=None)
+    return f"{first.loss_broke} at step {first.index}" if first is not None else ""
 
 
 def _out_of_memory(read: RunRead) -> OutOfMemory | None:

@@ -38,7 +38,7 @@ def memory_use(
         device_peak_bytes=max(peaks, default=0) or None if on_gpu else None,
         device_reserved_bytes=max(reserved, default=0) or None if on_gpu else None,
         device_total_bytes=total or None,
-        host_peak_bytes=max((_resident(t) for t in telemetry), default=0) or None,
+        host_peak_bytes=max(map(_resident, _untraced(capture, telemetry)), default=0) or None,
         retries=max((m.retries for _, m in read), default=0),
         growth_bytes_per_step=_on_device(steps) if on_gpu else _on_host(steps, telemetry),
     )
@@ -46,6 +46,16 @@ def memory_use(
 
 def _resident(sample: Telemetry) -> int:
     return sum(process.rss_bytes for process in sample.processes)
+
+
+def _untraced(capture: Capture | None, telemetry: Sequence[Telemetry]) -> Sequence[Telemetry]:
+    """Until the first trace, whose events and libraries stay in memory: 593 MiB were seen of a
+    program that takes 310. All of them where none is from before."""
+    windows = capture.windows if capture is not None else ()
+    starts = [window.start_ns for window in windows if window.kind == "traced" and window.start_ns]
+    first = min(starts, default=None)
+    before = [t for t in telemetry if first is None or t.at_ns < first]
+    return before if any(map(_resident, before)) else telemetry
 
 
 def _on_device(steps: Sequence[Step]) -> float | None:

@@ -21,6 +21,10 @@ _PLUMBING = re.compile(
 )
 """Functions that only hand on: what they call is what the user called."""
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HOOKS = os.path.join(_OURS, "capture", "")
+_HANDS_ON = re.compile(r"[.](?:zero_grad|__call__)$")
+"""Of our own frames: beneath these runs what the program asked for."""
+LOADER_WAIT = "DataLoader, waiting for a batch"
 _TYPED = ("<string>", "<stdin>")
 
 
@@ -30,8 +34,12 @@ class Frame(NamedTuple):
     function: str
 
 
+HOOK = Frame("<ridgeline>", 0, "")
+"""Stands for our own hooks where they are at work."""
+
+
 def frames_of(stack: Iterable[str]) -> list[Frame]:
-    """Those that can be read, without our own hooks; a comprehension is its function's line."""
+    """Those that can be read; a comprehension is its function's line."""
     found = []
     for text in stack:
         file, _, rest = text.rpartition(":")
@@ -40,7 +48,15 @@ def frames_of(stack: Iterable[str]) -> list[Frame]:
             # the dot: at the top of a module a comprehension's name has none before it
             function = _COMPREHENSION.sub("", f".{rest}")[1:] or "<module>"
             found.append(Frame(file, int(line), function))
+        elif file.startswith(_HOOKS) and not _HANDS_ON.search(rest):
+            found.append(HOOK)
     return found
+
+
+def is_not_the_programs(beneath: Sequence[Frame]) -> bool:
+    """Whether what the user's line called is our own hook, or the import system: start-up."""
+    importing = any(frame.file.startswith("<frozen importlib.") for frame in beneath[:2])
+    return importing or HOOK in beneath
 
 
 @cache
@@ -76,7 +92,7 @@ def called(frames: Sequence[Frame]) -> str:
     if not frames:
         return ""
     if is_loader_wait(frames):
-        return "DataLoader, waiting for a batch"
+        return LOADER_WAIT
     telling = next((f for f in frames if not _PLUMBING.search(f.function)), frames[-1])
     return named(telling)
 

@@ -3,9 +3,10 @@
 A sample belongs to the innermost frame that is the user's: library code is the time of the line
 that called it. In a worker without any such frame (a library's dataset, the default collation) it
 belongs to the function the worker called. Waiting for an index is a worker's idle time, and no part
-of the shares.
+of the shares. Our own hooks and the program's imports are in no figure at all.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,22 +16,28 @@ import msgspec
 
 from ridgeline.diagnose import python_source
 from ridgeline.diagnose.python_frames import (
+    LOADER_WAIT,
     Frame,
     called,
     frames_of,
     is_fetching,
     is_idle_worker,
+    is_not_the_programs,
     is_worker_loop,
     owner,
 )
 from ridgeline.records.python_view import PythonLine, PythonView, Sampled
 
 MOST_LINES = 50
+_FEW, _MANY = 3, 10
+"""Samples: a row of fewer than `_FEW` is chance, and left out beside one of `_MANY`."""
 _LARGEST = 64 * 2**20
 """Of a file of samples; the sampler stops at 16 MiB."""
 
 Process = Literal["main", "worker"]
 PROCESSES: tuple[Process, ...] = ("main", "worker")
+_Row = tuple[int, PythonLine]
+"""The samples it is from."""
 
 
 class _Tally:
@@ -39,7 +46,7 @@ class _Tally:
     def __init__(self) -> None:
         self.samples = 0
         self.idle = 0
-        self.ns = 0
+        self.ns = 0.0
         self.own: Counter[Frame] = Counter()
         self.total: Counter[Frame] = Counter()
         self.total_functions: Counter[tuple[str, str]] = Counter()
@@ -48,6 +55,10 @@ class _Tally:
     @property
     def interval_ns(self) -> float:
         return self.ns / self.samples if self.samples else 0.0
+
+    def leave_out(self, times: int) -> None:
+        self.ns -= times * self.interval_ns
+        self.samples = max(self.samples - times, 0)
 
     def add(self, path: Sequence[Frame], beneath: Sequence[Frame], times: int) -> None:
         """`path`: the user's frames; `beneath`: the library's that the last of them called."""
@@ -104,9 +115,9 @@ def python_view(
         worker_idle_samples=worker.idle,
         workers=len({s.worker if s.worker >= 0 else -s.pid for s in sampled if _works(s)}),
         interval_ns=round((main.ns + worker.ns) / samples) if samples else 0,
-        lines=_costliest(line for kind in PROCESSES for line in _lines(tallies[kind], kind, text)),
+        lines=_costliest([row for kind in PROCESSES for row in _lines(tallies[kind], kind, text)]),
         functions=_costliest(
-            line for kind in PROCESSES for line in _functions(tallies[kind], kind, text)
+            [row for kind in PROCESSES for row in _functions(tallies[kind], kind, text)]
         ),
     )
 
@@ -135,7 +146,9 @@ def _fill(
 ) -> None:
     for frames, times in stacks:
         at = [place for place, frame in enumerate(frames) if users(frame.file)]
-        if at:
+        if is_not_the_programs(frames[at[-1] + 1 :] if at else frames):
+            tally.leave_out(times)
+        elif at:
             tally.add([frames[i] for i in at], frames[at[-1] + 1 :], times)
         elif kind == "worker" and is_idle_worker(frames):
             tally.idle += times
@@ -145,10 +158,10 @@ def _fill(
                 tally.add(beyond[:1], beyond[1:], times)
 
 
-def _lines(tally: _Tally, kind: Process, text: Callable[[str, int], str]) -> Iterable[PythonLine]:
+def _lines(tally: _Tally, kind: Process, text: Callable[[str, int], str]) -> Iterable[_Row]:
     whole = tally.samples - tally.idle
     for frame, times in tally.own.most_common(MOST_LINES):
-        yield PythonLine(
+        line = PythonLine(
             file=frame.file,
             line=frame.line,
             function=frame.function,
@@ -159,11 +172,10 @@ def _lines(tally: _Tally, kind: Process, text: Callable[[str, int], str]) -> Ite
             seconds=times * tally.interval_ns / 1e9,
             calls=tally.calls[frame].most_common(1)[0][0],
         )
+        yield times, line
 
 
-def _functions(
-    tally: _Tally, kind: Process, text: Callable[[str, int], str]
-) -> Iterable[PythonLine]:
+def _functions(tally: _Tally, kind: Process, text: Callable[[str, int], str]) -> Iterable[_Row]:
     whole = tally.samples - tally.idle
     grouped: defaultdict[tuple[str, str], list[Frame]] = defaultdict(list)
     for frame in tally.own:
@@ -173,7 +185,7 @@ def _functions(
         first = min(frame.line for frame in frames)
         begins = python_source.beginning_of(file, first, function) or first
         calls: Counter[str] = sum((tally.calls[frame] for frame in frames), Counter())
-        yield PythonLine(
+        line = PythonLine(
             file=file,
             line=begins,
             function=function,
@@ -184,12 +196,23 @@ def _functions(
             seconds=times * tally.interval_ns / 1e9,
             calls=calls.most_common(1)[0][0],
         )
+        yield times, line
 
 
 def _share(times: int, whole: int) -> float:
     return min(times / whole, 1.0) if whole > 0 else 0.0
 
 
-def _costliest(lines: Iterable[PythonLine]) -> tuple[PythonLine, ...]:
-    found = sorted(lines, key=lambda line: (-line.share, line.file, line.line))
-    return tuple(found[:MOST_LINES])
+def _costliest(rows: Sequence[_Row]) -> tuple[PythonLine, ...]:
+    """By time. A line of the main process that waits for the loader comes after the worker's line
+    it waits for."""
+    fewest = _FEW if any(times >= _MANY for times, _ in rows) else 0
+    lines = [line for times, line in rows if times >= fewest]
+    slowest = max((line.seconds for line in lines if line.process == "worker"), default=math.inf)
+
+    def place(line: PythonLine) -> tuple[float, bool, str, int]:
+        waits = line.process == "main" and line.calls == LOADER_WAIT
+        seconds = min(line.seconds, slowest) if waits else line.seconds
+        return (-seconds, waits, line.file, line.line)
+
+    return tuple(sorted(lines, key=place)[:MOST_LINES])

@@ -17,14 +17,15 @@ from ridgeline.records.run import RunFile, Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_making import runs_root
 from ridgeline.records.run_process import started
-from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.run_summary import RunSummary, Verdict
+from ridgeline.records.trust import Trust
 
 
 class profile:
     """Profile a block: what limits it, where each step goes.
 
     `run.summary` has the figures once the block is over, `run.directory` what was recorded. Under
-    `ridgeline run`, and inside another `profile`, it does nothing: `summary` stays None.
+    `ridgeline run`, and inside another `profile`, it does nothing: the summary then says so.
     `run.step()` is `ridgeline.step()`, for loops whose steps cannot be seen.
     """
 
@@ -59,6 +60,7 @@ class profile:
 
     def __enter__(self) -> "profile":
         if live.session is not None:
+            self.summary = _recorded_elsewhere(self.name)
             return self
         import torch
 
@@ -129,6 +131,18 @@ class profile:
             from ridgeline.report.run_terminal import render
 
             render(self.summary, Console(file=sys.stderr, highlight=False))
+
+
+def _recorded_elsewhere(name: str) -> RunSummary:
+    said = "unknown: the run around this block records it"
+    trust = Trust(confidence="unreliable", why="the run around this block records it")
+    return RunSummary(
+        name=name,
+        run_dir="",
+        command="",
+        status="running",
+        verdict=Verdict(bound="unknown", sentence=said, trust=trust),
+    )
 
 
 def _ending(kind: type[BaseException] | None, error: BaseException | None) -> tuple[Status, str]:

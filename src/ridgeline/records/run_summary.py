@@ -71,6 +71,16 @@ class StepTimes(Struct, frozen=True, kw_only=True):
     trust: Trust = Trust()
 
 
+class RegionTime(Struct, frozen=True, kw_only=True):
+    """A part of the step the program named itself: `ridgeline.region("name")`."""
+
+    name: str
+    ms: float
+    """Mean over the steady steps, on the host."""
+    share: float
+    """Of the step; regions in one another count in each."""
+
+
 class Throughput(Struct, frozen=True, kw_only=True):
     samples_s: float | None = None
     tokens_s: float | None = None
@@ -150,6 +160,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     why: str = ""
     verdict: Verdict
     step: StepTimes = StepTimes()
+    regions: tuple[RegionTime, ...] = ()
+    """Largest first."""
     throughput: Throughput = Throughput()
     efficiency: Efficiency = Efficiency()
     memory: MemoryUse = MemoryUse()
@@ -159,6 +171,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     ranks: int = 1
     losses: tuple[float, float] | None = None
     """First and last seen."""
+    loss_broke: str = ""
+    """nan at step 12: the first loss that was no finite number."""
     out_of_memory: OutOfMemory | None = None
     sync_points: tuple[SyncPoint, ...] = ()
     recompiles: tuple[str, ...] = ()

@@ -48,7 +48,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The device's timeline by phase: under `input` is the time it had nothing left to do while the
     program waited for data, so these are exposed times."""
     loss: float | None = None
-    """The scalar handed to backward; of several backwards the last."""
+    """The scalar handed to backward; of several backwards the last. None where it is no finite number."""
+    loss_broke: str = ""
+    """What it is then: nan, inf, -inf."""
     samples: int = 0
     """Along the first dimension of the batch; 0 where unknown."""
     tokens: int = 0

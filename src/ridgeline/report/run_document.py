@@ -21,6 +21,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "verdict": summary.verdict.bound,
         "because": _because(summary.verdict),
         "step": _step(summary.step),
+        "regions": [_plain(region) for region in summary.regions],
         "throughput": _plain(summary.throughput),
         "mfu": efficiency.mfu,
         "flops": {
@@ -45,6 +46,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "losses": None
         if summary.losses is None
         else {"first": summary.losses[0], "last": summary.losses[1]},
+        "loss_broke": summary.loss_broke,
         "out_of_memory": _plain(summary.out_of_memory) if summary.out_of_memory else None,
         "sync_points": [_plain(point) for point in summary.sync_points],
         "recompiles": list(summary.recompiles),

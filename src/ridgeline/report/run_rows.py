@@ -38,7 +38,8 @@ class Row(Struct, frozen=True):
 def rows(summary: RunSummary) -> tuple[Row, ...]:
     """In the order they are read; every text can be printed as it is."""
     found = (
-        *_because(summary), *_ended(summary), *_alive(summary), *_memory(summary),
+        *_because(summary), *_ended(summary), *_regions(summary), *_alive(summary),
+        *_memory(summary),
         *_energy(summary),
         *_machine(summary), *_waits(summary), *_compiled(summary), *_losses(summary),
         *_doubts(summary), *_missing(summary),
@@ -74,6 +75,15 @@ def _ended(summary: RunSummary) -> Iterator[Row]:
         why = f": {_cut(summary.why)}" if summary.why else ""
         tone: Literal["quiet", "warning"] = "quiet" if summary.status == "stopped" else "warning"
         yield Row("program", said + why, tone)
+
+
+def _regions(summary: RunSummary) -> Iterator[Row]:
+    said = [
+        f"{_cut(region.name)} {units.seconds(region.ms / 1e3)} ({_fraction(region.share)})"
+        for region in summary.regions
+    ]
+    if said:
+        yield Row("regions", " · ".join(said))
 
 
 def _alive(summary: RunSummary) -> Iterator[Row]:
@@ -170,9 +180,12 @@ def _compiled(summary: RunSummary) -> Iterator[Row]:
 
 
 def _losses(summary: RunSummary) -> Iterator[Row]:
+    said = [summary.loss_broke] if summary.loss_broke else []
     if summary.losses is not None:
         first, last = summary.losses
-        yield Row("loss", f"{first:.4g} → {last:.4g}", "quiet")
+        said.append(f"{first:.4g} → {last:.4g}")
+    if said:
+        yield Row("loss", " · ".join(said), "warning" if summary.loss_broke else "quiet")
 
 
 def _doubts(summary: RunSummary) -> Iterator[Row]:

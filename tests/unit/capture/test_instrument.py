@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ridgeline.capture.instrument import Gate, instrumented
 
+ORIGINAL = nn.Module._wrapped_call_impl
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -52,10 +54,10 @@ class Notes:
 def notes() -> Iterator[Notes]:
     """With nn.Module.__call__ instrumented."""
     notes = Notes()
-    original = nn.Module.__call__
-    nn.Module.__call__ = notes.around(original, "self", "args", "kwargs")
+    before = nn.Module.__call__  # another test's seam may be on, with its gate closed
+    nn.Module.__call__ = notes.around(ORIGINAL, "self", "args", "kwargs")
     yield notes
-    nn.Module.__call__ = original
+    nn.Module.__call__ = before
 
 
 def fall(net: Net) -> str:
@@ -79,25 +81,27 @@ def depth(net: nn.Module) -> int:
 
 
 def test_a_traceback_is_the_same_to_the_letter() -> None:
-    net, notes, original = Net(), Notes(), nn.Module.__call__
+    net, notes, before = Net(), Notes(), nn.Module.__call__
+    nn.Module.__call__ = ORIGINAL
     plain = fall(net)
-    nn.Module.__call__ = notes.around(original, "self", "args", "kwargs")
+    nn.Module.__call__ = notes.around(ORIGINAL, "self", "args", "kwargs")
     try:
         ours = fall(net)
     finally:
-        nn.Module.__call__ = original
+        nn.Module.__call__ = before
     assert ours == plain
     assert notes.log == [("enter", 3), ("leave", "token")]
 
 
 def test_the_stack_is_no_deeper() -> None:
-    notes, original = Notes(), nn.Module.__call__
+    notes, before = Notes(), nn.Module.__call__
+    nn.Module.__call__ = ORIGINAL
     plain = depth(Net())
-    nn.Module.__call__ = notes.around(original, "self", "args", "kwargs")
+    nn.Module.__call__ = notes.around(ORIGINAL, "self", "args", "kwargs")
     try:
         assert depth(Net()) == plain
     finally:
-        nn.Module.__call__ = original
+        nn.Module.__call__ = before
 
 
 def test_each_call_is_noted_and_a_closed_gate_notes_nothing(notes: Notes) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ridgeline
-from ridgeline.capture import live
+from ridgeline.capture import live, seams
 from ridgeline.capture.begin import begin, end
 from ridgeline.capture.session import Session, StopAfter
 from ridgeline.records.run import Capture, Settings
@@ -207,7 +207,11 @@ def test_the_program_stops_after_the_step_asked_for(session: Any) -> None:
     assert seen.capture.ended == "stopped"
 
 
-def test_the_seams_come_off_and_leave_everything_as_it_was(session: Any) -> None:
+def test_the_seams_come_off_and_leave_everything_as_it_was(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seams, "_profiler_knows", False)
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module._wrapped_call_impl)
     call, backward = nn.Module.__call__, torch.autograd.backward
     zero = torch.optim.Optimizer.zero_grad
     with session():
@@ -216,6 +220,19 @@ def test_the_seams_come_off_and_leave_everything_as_it_was(session: Any) -> None
     assert nn.Module.__call__ is call
     assert torch.autograd.backward is backward
     assert torch.optim.Optimizer.zero_grad is zero
+
+
+def test_modules_are_named_in_a_profile_made_after_ours(session: Any, tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with session(trace_steps=2, steps=3):
+        for _ in range(12):
+            model(torch.randn(4, 4)).sum().backward()
+            optimizer.step()
+    with torch.profiler.profile(with_stack=True) as theirs:
+        model(torch.randn(4, 4))
+    theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
+    assert "nn.Module: Linear" in (tmp_path / "theirs.json").read_text()
 
 
 def test_a_patch_made_meanwhile_stays(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
