@@ -27,6 +27,7 @@ def _pack(plain: Path, target: Path) -> None:
             while block := text.read(_BLOCK):
                 packed.write(packer.compress(block))
             packed.write(packer.flush())
+        os.chmod(partial, 0o600)
         os.replace(partial, target)
         plain.unlink()
     finally:

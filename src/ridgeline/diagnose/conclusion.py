@@ -6,6 +6,7 @@ several ranks the figures are of rank 0, and throughput is taken times the numbe
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -57,7 +58,7 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
     on_progress("studying the trace")
     found = _traced(directory, read, device, attempts)
     on_progress("deciding")
-    rate = throughput(times, steady.steps, read.ranks)
+    rate = throughput(times, steady.steps, read.ranks, len(steady.pauses))
     work = efficiency(found.work, times, device)
     seen, spent = _machine(read, steady, rate, attempts)
     memory = (
@@ -151,16 +152,24 @@ def _machine(
     start, end = run[0].start_ns, run[-1].start_ns + run[-1].dur_ns
     settings, samples = read.run.settings, (rate.samples_per_step or 0.0) * len(run)
     seen = attempts.part(
-        "the telemetry", lambda: telemetered(read.telemetry, start, end, on_gpu=read.on_gpu)
+        "the telemetry",
+        lambda: telemetered(read.telemetry, start, end, on_gpu=read.on_gpu, cores=_all_cores(read)),
     )
     spent = attempts.part(
         "the energy",
         lambda: energy(
             read.all_telemetry, start, end, len(run), samples, settings.price_per_hour,
-            settings.carbon_g_per_kwh, on_gpu=read.on_gpu,
+            settings.carbon_g_per_kwh, on_gpu=read.on_gpu, samples_s=rate.samples_s,
         ),
     )  # fmt: skip
     return seen or Telemetered(), spent or Energy()
+
+
+def _all_cores(read: RunRead) -> int:
+    """0 where the host's use cannot be split into the program's and others': a program held to
+    some of the processors, or several ranks, each seen by a watcher of its own."""
+    cores = read.run.environment.cores
+    return cores if read.ranks == 1 and cores >= (os.cpu_count() or 1) else 0
 
 
 def _longest_stretch(steps: Sequence[Step]) -> list[Step]:

@@ -28,23 +28,26 @@ def energy(
     carbon_g_per_kwh: float | None = None,
     *,
     on_gpu: bool | None = None,
+    samples_s: float | None = None,
 ) -> Energy:
     """Over a span that holds `steps` steps and `samples` samples, of all GPUs together.
 
     `telemetry` of several ranks may be put together: a GPU that two of them saw counts once.
     `on_gpu`: whether the program is known to use a GPU; if so the processor's share alone would
-    mislead and is not given."""
+    mislead and is not given. `samples_s`: the program's rate, which the price is by, so that the
+    two agree; it needs no counter."""
+    cost = None
+    if price_per_hour is not None and samples_s:
+        cost = price_per_hour / 3600 / samples_s * _MILLION
     seconds = (end_ns - start_ns) / 1e9
     if seconds <= 0:
-        return Energy()
+        return Energy(cost_per_million_samples=cost)
     working = at_work(telemetry, start_ns, end_ns, on_gpu)
     joules, source = _of_gpus(telemetry, working, start_ns, end_ns)
     if joules is None and not working and not on_gpu:
         joules, source = _of_package(telemetry, start_ns, end_ns)
     each = joules / samples if joules is not None and samples > 0 else None
-    cost = carbon = None
-    if price_per_hour is not None and samples > 0:
-        cost = price_per_hour / 3600 * seconds / samples * _MILLION
+    carbon = None
     if carbon_g_per_kwh is not None and each is not None:
         carbon = each * _MILLION / _JOULES_PER_KWH * carbon_g_per_kwh
     return Energy(

@@ -35,7 +35,9 @@ def _of_work(
     if found.work is None:
         # The program says itself why it traced nothing, where it knows.
         if not any("trace" in text for text in (read.capture.missing if read.capture else ())):
-            short = f": {units.plural(times.counted, 'step')} are too few" if _few(times) else ""
+            are = "is" if times.counted == 1 else "are"
+            steps = units.plural(times.counted, "step")
+            short = f": {steps} {are} too few" if _few(times) else ""
             yield f"no step was traced{short}; FLOPs, MFU and the reasons for waiting are not known"
         return
     if work.flops_per_step is None:

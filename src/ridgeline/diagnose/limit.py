@@ -14,9 +14,18 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.diagnose.hand_fed import HandFed
 from ridgeline.diagnose.limit_words import capacity, no_steps, worded
-from ridgeline.diagnose.shares import Kind, Shares, cpu_shares, gpu_shares, phase_shares
+from ridgeline.diagnose.shares import (
+    STREAMING,
+    Kind,
+    Shares,
+    cpu_shares,
+    gpu_shares,
+    phase_shares,
+    unexplained,
+)
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import (
     Bound,
@@ -52,6 +61,8 @@ RETRIES_A_STEP = 0.5
 FULL = 0.95
 """Share of the device's memory the allocator holds from which a few retries already mean that the
 program runs at the limit of what fits."""
+STRETCHED = 2.0
+"""Traced step against an untraced one, either way, from which it may not speak for it."""
 CLOSE = 0.8
 """A runner-up from this part of the winner on is too close to be sure."""
 
@@ -106,7 +117,10 @@ def limit(
         return no_steps(times, capture)
     shares = _by_hand(seen, _shares(seen))
     kind = winner(shares, _saturated(seen))
-    said = worded(kind, shares, seen.on_gpu, times, capture, work, study, seen.efficiency, seen.fed)
+    said = worded(
+        kind, shares, seen.on_gpu, times, capture, work, study, seen.efficiency, seen.fed,
+        seen.telemetered.program_cores,
+    )  # fmt: skip
     return Verdict(
         bound=BOUNDS[kind],
         sentence=f"{BOUNDS[kind]}: {said.sentence}",
@@ -197,6 +211,10 @@ def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
     if kind == "input" and not seen.loader and seen.fed.share:
         doubts.append(f"no DataLoader: {seen.fed.function}() is taken for the input by its name")
     doubts += _near(shares, kind)
+    if shares.basis == "trace" and seen.work is not None:
+        doubts += _slow(seen.work, kind, seen.on_gpu)
+    if not seen.on_gpu:
+        doubts += _of_the_processor(seen, shares)
     if seen.times.trust.confidence != "good":
         doubts.append("few or unsteady steps")
     if seen.study is not None and shares.basis == "trace" and seen.on_gpu:
@@ -204,6 +222,34 @@ def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
         doubts += [idle.why] if idle.confidence != "good" and idle.why else []
     level: Confidence = "doubtful" if doubts else "good"
     return Trust(confidence=level, why="; ".join(doubts))
+
+
+def _slow(work: StepWork, kind: Kind, on_gpu: bool) -> list[str]:
+    """Operators below the ridge that are far from the memory's rate: it is not what they wait for,
+    or not all of it."""
+    attained = work.memory_attained
+    if attained is None or attained >= STREAMING or not work.memory_share:
+        return []
+    if kind == "memory":
+        return [f"these operators reach only {_percent(attained)} of the memory's bandwidth"]
+    if kind == "overhead" and not on_gpu and unexplained(work):
+        return [
+            f"operators are large and reach only {_percent(attained)} of the memory's bandwidth: "
+            "what slows them is not known"
+        ]
+    return []
+
+
+def _of_the_processor(seen: Seen, shares: Shares) -> list[str]:
+    said = []
+    others, median = seen.telemetered, seen.times.median_ms
+    if others.crowded:
+        said.append(f"other programs took {others.other_cores:.1f} of {others.cores} cores")
+    if shares.basis == "trace" and seen.work is not None and median:
+        times = seen.work.step_ms / median
+        if not 1 / STRETCHED <= times <= STRETCHED:
+            said.append(f"the traced steps took {units.significant(times, 2)} × the untraced ones")
+    return said
 
 
 def _near(shares: Shares, kind: Kind) -> list[str]:

@@ -1,12 +1,15 @@
 """A verdict in words: the sentence, the two numbers that decided, the line of the user's code."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.hand_fed import HandFed
-from ridgeline.diagnose.shares import Kind, Shares, overhead_causes
+from ridgeline.diagnose.shares import Kind, Shares, overhead_causes, unexplained
+from ridgeline.diagnose.step_times import share_of
 from ridgeline.records.run import Capture, OutOfMemory
 from ridgeline.records.run_summary import Deciding, Efficiency, MemoryUse, StepTimes, Verdict
+from ridgeline.records.step import Phase
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Cause, IdleCause, TraceStudy
 from ridgeline.records.trust import Trust
@@ -30,6 +33,13 @@ _NAMES: dict[Kind, str] = {
     "memory": "memory-limited operators",
 }
 
+_TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
+_BESIDE: dict[Phase, str] = {"optimizer": "the optimizer", "evaluation": "evaluation"}
+"""Phases that are named where they are most of a step: nobody looks for the time there."""
+_WAITING_CORES = 0.5
+"""Processors' worth of work below which a program that does not wait for data waits all the same:
+Python alone keeps one busy."""
+
 
 class Worded(Struct, frozen=True, kw_only=True):
     sentence: str
@@ -47,6 +57,7 @@ def worded(
     study: TraceStudy | None,
     efficiency: Efficiency,
     fed: HandFed,
+    program_cores: float | None = None,
 ) -> Worded:
     part = _percent(shares.of[kind])
     first = _share(kind, shares)
@@ -65,8 +76,11 @@ def worded(
         place = _place(study, "collective wait")
         return Worded(sentence=said, numbers=(first, second), place=place)
     if kind == "overhead":
+        if not on_gpu and (own := _own_code(shares, times, program_cores, first, second)):
+            return own
         return _overhead(shares, on_gpu, study, work, first, second)
-    return _working(kind, shares, on_gpu, work, efficiency, first, second)
+    said_of = _working(kind, shares, on_gpu, work, efficiency, first, second)
+    return replace(said_of, sentence=said_of.sentence + _mostly_in(times))
 
 
 def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdict:
@@ -145,12 +159,41 @@ def _overhead(
         said = f"the GPU waits {part} of each step for the host"
         return Worded(sentence=said, numbers=(first, second))
     said = f"{part} of each step goes to Python and to starting operators, not to their work"
+    if work is not None and unexplained(work):
+        said = f"{part} of each step goes to Python and to operators far below the memory's rate"
     if work is not None and work.operators:
         number = Deciding(
             what="operators", value=work.operators, text=f"{work.operators:,.0f} a step"
         )
         return Worded(sentence=said, numbers=(first, number))
     return Worded(sentence=said, numbers=(first, second))
+
+
+def _own_code(
+    shares: Shares, times: StepTimes, cores: float | None, first: Deciding, second: Deciding
+) -> Worded | None:
+    """Where most of the overhead is in no phase of training; None where it is not, or where no
+    phase is known and all of the step is the rest."""
+    overhead = shares.of["overhead"]
+    outside = min(share_of(times, "other"), overhead)
+    if outside <= overhead / 2 or not any(share_of(times, phase) for phase in _TRAINING):
+        return None
+    said = (
+        "the program's own code outside model, loss and optimizer takes "
+        f"{_percent(outside)} of each step"
+    )
+    if cores is None or cores >= _WAITING_CORES:
+        return Worded(sentence=said, numbers=(first, second))
+    busy = f"{cores:.1f} cores"
+    number = Deciding(what="the program's processor use", value=cores, text=busy)
+    return Worded(sentence=f"{said}, most of it waiting ({busy} busy)", numbers=(first, number))
+
+
+def _mostly_in(times: StepTimes) -> str:
+    for phase, where in _BESIDE.items():
+        if share_of(times, phase) > 0.5:
+            return f", {_percent(share_of(times, phase))} of it in {where}"
+    return ""
 
 
 def _working(

@@ -74,18 +74,20 @@ def gpu_shares(times: StepTimes, work: StepWork, study: TraceStudy, loader: bool
 
 def cpu_shares(times: StepTimes, work: StepWork, study: TraceStudy | None) -> Shares:
     """On a CPU an operator shorter than 10 µs is mostly its own start: overhead, not work. So is
-    most of a small one that moves its bytes at a fraction of the memory's rate (`_idling`)."""
+    most of one that moves its bytes at a fraction of the memory's rate (`_idling`)."""
     scale = work.step_ms / _undisturbed_ms(times) if times.mean_ms else 1.0
     shares: dict[Kind, float] = dict.fromkeys(_kinds(), 0.0)
     shares["input"] = share_of(times, "input") or min(work.input_share * scale, 1.0)
     left = max(1.0 - shares["input"], 0.0)
     shares["communication"] = min(work.communication_share * scale, left)
     left -= shares["communication"]
-    working = min(work.op_share * scale, left) * (1 - work.short_share)
+    working = min(work.op_share * scale, left, _room(times, work)) * (1 - work.short_share)
     part, how = _compute_part(work, study)
     shares["compute"], shares["memory"] = working * part, working * (1 - part)
-    shares["memory"] *= 1 - _idling(work, work.memory_attained, STREAMING)
-    shares["compute"] *= 1 - _idling(work, work.compute_attained, MULTIPLYING)
+    # Arithmetic may be slow for its shapes, however large; what waits for memory keeps it busy.
+    shares["memory"] *= 1 - _idling(work.memory_attained, STREAMING)
+    if small(work):
+        shares["compute"] *= 1 - _idling(work.compute_attained, MULTIPLYING)
     shares["overhead"] = left - shares["compute"] - shares["memory"]
     return Shares(of=shares, split=how)
 
@@ -120,14 +122,30 @@ def _undisturbed_ms(times: StepTimes) -> float:
     return median if share_of(times, "input") < WAITING else mean
 
 
-def _idling(work: StepWork, attained: float | None, least: float) -> float:
+def small(work: StepWork) -> bool:
+    return bool(work.operators) and work.operator_ms / work.operators < SMALL_MS
+
+
+def unexplained(work: StepWork) -> bool:
+    """Large operators below the ridge, yet far from the memory's rate: no start explains them."""
+    slow = work.memory_attained is not None and work.memory_attained < STREAMING
+    return slow and not small(work) and (work.memory_share or 0.0) >= TOLD
+
+
+def _room(times: StepTimes, work: StepWork) -> float:
+    """What untraced steps leave for operators: the model's phases, and the rest as far as
+    operators filled the traced step. A step that sleeps nine tenths does so untraced too."""
+    phases: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
+    model = sum(share_of(times, phase) for phase in phases)
+    # Without a model's phases the operators are all in the rest.
+    return model + share_of(times, "other") * min(work.op_share, 1.0) if model else 1.0
+
+
+def _idling(attained: float | None, least: float) -> float:
     """How much of operators' time is neither memory's nor arithmetic's: `_foreach_add_` over 40
     small tensors takes 60 µs at 6 % of the bandwidth, though all of it lies in the cache; a
     product of 16 × 64 by 64 × 64 takes 15 µs at 3 % of the peak."""
-    if attained is None or not work.operators:
-        return 0.0
-    small = work.operator_ms / work.operators < SMALL_MS
-    return max(1 - attained / least, 0.0) if small else 0.0
+    return max(1 - attained / least, 0.0) if attained is not None else 0.0
 
 
 def _kinds() -> tuple[Kind, ...]:

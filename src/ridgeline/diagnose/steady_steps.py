@@ -39,6 +39,12 @@ class SteadySteps(Struct, frozen=True, kw_only=True):
     def ns(self) -> list[float]:
         return [duration(step, self.device_clock) for step in self.steps]
 
+    def pause_share(self) -> float:
+        """Of all time in the steps and the pauses between them."""
+        paused = sum(duration(step, self.device_clock) for step in self.pauses)
+        whole = sum(self.ns()) + paused
+        return paused / whole if whole else 0.0
+
 
 def duration(step: Step, device_clock: bool) -> float:
     return float(step.device_ns if device_clock and step.device_ns is not None else step.dur_ns)

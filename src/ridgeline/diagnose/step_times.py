@@ -45,7 +45,7 @@ def times_of(
     median, mean = float(np.median(series)), float(series.mean())
     return StepTimes(
         median_ms=median,
-        ci=median_interval(series),
+        ci=median_interval(series) if series.size > 1 else None,
         mean_ms=mean,
         phases=_phases(steady, series, copies),
         steps=len(steady.steps),
@@ -54,6 +54,7 @@ def times_of(
         compile_steps=steady.compile_steps,
         clock="device" if steady.device_clock else "host",
         stepping=stepping,
+        pause_share=steady.pause_share(),
         trust=_uneven(steady.trust, median, mean),
     )
 

@@ -14,13 +14,21 @@ _OFTEN = 0.1
 # A process that used less of a processor did no work: a resource tracker, an idle compile pool.
 _WORKS = 0.01
 _LOOK_NS = 100_000_000
+# The host is looked at once a second, and what was read stands in the samples until the next look.
+_HOST_LOOK_NS = 1_000_000_000
 
 
 def telemetered(
-    telemetry: Sequence[Telemetry], start_ns: int, end_ns: int, *, on_gpu: bool | None = None
+    telemetry: Sequence[Telemetry],
+    start_ns: int,
+    end_ns: int,
+    *,
+    on_gpu: bool | None = None,
+    cores: int = 0,
 ) -> Telemetered:
     """GPUs: utilisation and clocks are means over all at work, power their sum, temperature the
-    highest. `on_gpu`: whether the program is known to use one."""
+    highest. `on_gpu`: whether the program is known to use one. `cores`: all of the machine's, 0
+    where they are not known."""
     held = inside(telemetry, start_ns, end_ns)
     working = at_work(telemetry, start_ns, end_ns, on_gpu)
     seen = readings(held)
@@ -41,6 +49,8 @@ def telemetered(
         program_cores=_program_cores(telemetry, start_ns, end_ns),
         worker_cores=sum(workers) / seconds if held else None,
         workers=sum(used_s / seconds >= _WORKS for used_s in workers),
+        other_cores=_other_cores(telemetry, start_ns, end_ns, cores) if cores else None,
+        cores=cores,
         samples=len(held),
     )
 
@@ -52,6 +62,37 @@ def _program_cores(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -
         if (grown := growth(points, start_ns, end_ns)) is not None
     ]
     return sum(spent) / ((end_ns - start_ns) / 1e9) if spent else None
+
+
+def _other_cores(
+    telemetry: Sequence[Telemetry], start_ns: int, end_ns: int, cores: int
+) -> float | None:
+    """What the host used, less the program and its workers over the same second: a program that
+    compiled on all cores just before the span is not another one."""
+    others, seconds = 0.0, 0.0
+    for first, last, percent in _host_looks(telemetry):
+        if last <= start_ns or first >= end_ns:
+            continue
+        program = _program_cores(telemetry, first, last)
+        if program is None:
+            continue
+        span = (last - first) / 1e9
+        workers = sum(_worker_seconds(telemetry, first, last)) / span
+        others += span * (cores * percent / 100 - program - workers)
+        seconds += span
+    return max(others / seconds, 0.0) if seconds else None
+
+
+def _host_looks(telemetry: Sequence[Telemetry]) -> list[tuple[int, int, float]]:
+    """(from, to, percent) of each look at the host, found again as the sampler times them."""
+    ordered = sorted(telemetry, key=lambda sample: sample.at_ns)
+    looks, before = [], ordered[0].at_ns if ordered else 0
+    for sample in ordered:
+        if sample.at_ns - before >= _HOST_LOOK_NS:
+            if sample.host_cpu_percent is not None:
+                looks.append((before, sample.at_ns, sample.host_cpu_percent))
+            before = sample.at_ns
+    return looks
 
 
 def _worker_seconds(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -> list[float]:

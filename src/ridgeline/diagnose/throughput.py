@@ -7,17 +7,24 @@ from ridgeline.records.run_summary import StepTimes, Throughput
 from ridgeline.records.step import Step
 
 
-def throughput(times: StepTimes, steps: Sequence[Step], ranks: int = 1) -> Throughput:
-    """`steps`: those the times are over. Ranks are taken to work on samples of their own, as in
-    data parallelism."""
+def throughput(
+    times: StepTimes, steps: Sequence[Step], ranks: int = 1, pauses: int = 0
+) -> Throughput:
+    """`steps`: those the times are over; `pauses`: how many were left out of them. Ranks
+    are taken to work on samples of their own, as in data parallelism."""
     ms = rate_ms(times)
     if not ms:
         return Throughput()
     samples, tokens = _known([s.samples for s in steps]), _known([s.tokens for s in steps])
+    paused = None
+    if samples and pauses and times.mean_ms and times.pause_share < 1:
+        seconds = times.mean_ms * times.steps / 1e3 / (1 - times.pause_share)
+        paused = samples * ranks * (times.steps + pauses) / seconds
     return Throughput(
         steps_s=1e3 / ms,
         samples_s=samples * ranks * 1e3 / ms if samples else None,
         tokens_s=tokens * ranks * 1e3 / ms if tokens else None,
+        samples_s_with_pauses=paused,
         samples_per_step=samples * ranks if samples else None,
         tokens_per_step=tokens * ranks if tokens else None,
     )

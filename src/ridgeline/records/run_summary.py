@@ -23,6 +23,8 @@ Bound = Literal[
     "unknown",
 ]
 
+CROWDED = 0.25
+
 
 class Deciding(Struct, frozen=True, kw_only=True):
     """A number that decided."""
@@ -68,6 +70,8 @@ class StepTimes(Struct, frozen=True, kw_only=True):
     compile_steps: tuple[int, ...] = ()
     clock: Literal["host", "device"] = "host"
     stepping: str = ""
+    pause_share: float = 0.0
+    """Of the steady steps' time and that of the pauses left out of them: the pauses'."""
     trust: Trust = Trust()
 
 
@@ -85,6 +89,8 @@ class Throughput(Struct, frozen=True, kw_only=True):
     samples_s: float | None = None
     tokens_s: float | None = None
     steps_s: float | None = None
+    samples_s_with_pauses: float | None = None
+    """With the pauses that the step time leaves out; None where there were none."""
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
 
@@ -139,7 +145,16 @@ class Telemetered(Struct, frozen=True, kw_only=True):
     """Processors' worth of work: the program's own process."""
     worker_cores: float | None = None
     workers: int = 0
+    other_cores: float | None = None
+    """Used by programs that are not this one."""
+    cores: int = 0
+    """Of the machine, which `other_cores` are of; 0: not known."""
     samples: int = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others took so much that times are theirs too: a quarter of the cores."""
+        return (self.other_cores or 0.0) > CROWDED * self.cores > 0
 
 
 class SyncPoint(Struct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The device's timeline by phase: under `input` is the time it had nothing left to do while the
     program waited for data, so these are exposed times."""
     loss: float | None = None
-    """The scalar handed to backward; of several backwards the last. None where it is no finite number."""
+    """The scalar handed to backward; of several backwards the last. None where it is not finite."""
     loss_broke: str = ""
     """What it is then: nan, inf, -inf."""
     samples: int = 0

@@ -14,6 +14,7 @@ MOST = 3
 """Waits, graph breaks, missing things named; the rest is counted, and is in summary.json."""
 _LEAST_GROWTH = 1024
 _LONGEST = 200
+_LONG_PAUSES = 0.1
 _WRITTEN = {
     "aten::item": ".item()",
     "aten::_local_scalar_dense": ".item()",
@@ -157,6 +158,8 @@ def _machine(summary: RunSummary) -> Iterator[Row]:
         held.append(f"clocks held down: {', '.join(seen.throttle)}")
     if seen.other_processes:
         held.append(f"{units.plural(seen.other_processes, 'other program')} on the GPU")
+    if seen.crowded:
+        held.append(f"other programs took {seen.other_cores:.1f} of {seen.cores} cores")
     if said or held:
         yield Row("machine", " · ".join([*held, *said]), "warning" if held else "plain")
 
@@ -191,11 +194,29 @@ def _losses(summary: RunSummary) -> Iterator[Row]:
 def _doubts(summary: RunSummary) -> Iterator[Row]:
     if summary.verdict.bound == "unknown":
         return  # the sentence says it all
-    for what, trust in (("verdict", summary.verdict.trust), ("steps", summary.step.trust)):
+    paused = _paused(summary)
+    for what, trust, more in (
+        ("verdict", summary.verdict.trust, ""),
+        ("steps", summary.step.trust, paused),
+    ):
+        why = "; ".join(text for text in (trust.why, more) if text)
         if trust.confidence != "good":
-            yield Row(what, f"{trust.confidence}: {trust.why}", "warning")
-        elif trust.why:
-            yield Row(what, trust.why, "quiet")
+            yield Row(what, f"{trust.confidence}: {why}", "warning")
+        elif why:
+            yield Row(what, why, "plain" if more else "quiet")
+
+
+def _paused(summary: RunSummary) -> str:
+    """What the pauses left out of the step time cost, where that is much."""
+    step, with_them = summary.step, summary.throughput.samples_s_with_pauses
+    if step.pause_share <= _LONG_PAUSES:
+        return ""
+    last = step.trust.why.rpartition("; ")[2]  # where unevenness is told after the pauses
+    one = last.startswith("1 of ")
+    which = "pauses take" if not last.endswith("left out") else "it takes" if one else "they take"
+    said = f"{which} {_fraction(step.pause_share)} of the time"
+    rate = f"with {'it' if one else 'them'} {units.count(with_them)} samples/s" if with_them else ""
+    return f"{said}, {rate}" if rate else said
 
 
 def _missing(summary: RunSummary) -> Iterator[Row]:

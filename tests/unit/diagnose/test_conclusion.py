@@ -6,13 +6,23 @@ import msgspec
 import pytest
 
 from ridgeline.diagnose.conclusion import conclude
+from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.errors import RidgelineError
-from ridgeline.records.run import Compilation, DeviceSeen, Environment, LoaderSeen, OutOfMemory
+from ridgeline.records.run import (
+    Compilation,
+    DeviceSeen,
+    Environment,
+    LoaderSeen,
+    OutOfMemory,
+    Window,
+)
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.step import StepMemory
 from ridgeline.records.telemetry import ProcessSample, Telemetry
 from ridgeline.report.run_document import document
+from ridgeline.report.run_markdown import markdown
+from ridgeline.report.run_rows import rows
 from tests.unit.diagnose import made_up_run_directory as made
 from tests.unit.diagnose.made_up_steps import MS, noisy, step
 
@@ -241,6 +251,48 @@ def test_recompiles_and_graph_breaks_are_told_with_their_place(tmp_path: Path) -
     found = conclude(made.directory(tmp_path, run=made.run_file(), captured=seen))
     assert found.recompiles == ("model.py:9: size of x changed",)
     assert found.graph_breaks == ("model.py:9: call to print",)
+
+
+def test_the_first_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
+    stepped = [msgspec.structs.replace(s, loss=1.0) for s in noisy(20)]
+    for at, broke in ((7, "inf"), (9, "nan")):
+        stepped[at] = msgspec.structs.replace(stepped[at], loss=None, loss_broke=broke)
+    found = conclude(made.directory(tmp_path, run=made.run_file(), stepped=stepped))
+    assert found.loss_broke == "inf at step 7"
+    assert document(found)["loss_broke"] == "inf at step 7"
+    row = next(row for row in rows(found) if row.label == "loss")
+    assert (row.text, row.tone) == ("inf at step 7 · 1 → 1", "warning")
+
+
+def test_regions_are_means_over_the_steady_steps_largest_first(tmp_path: Path) -> None:
+    stepped = [
+        msgspec.structs.replace(s, regions={"load": 5 * MS, **({"save": 40 * MS} if i % 2 else {})})
+        for i, s in enumerate(noisy(20, spread=0.0))
+    ]
+    first = step(99, window="settle")
+    stepped.append(msgspec.structs.replace(first, regions={"load": 9000 * MS}))
+    found = conclude(made.directory(tmp_path, run=made.run_file(), stepped=stepped))
+    assert [(r.name, r.ms, round(r.share, 6)) for r in found.regions] == [
+        ("save", 20.0, 0.2),
+        ("load", 5.0, 0.05),
+    ]
+    assert document(found)["regions"][1] == {"name": "load", "ms": 5.0, "share": 0.05}
+    assert "regions**: save 20 ms (20 %) · load 5 ms (5 %)" in markdown(found)
+
+
+def test_the_hosts_peak_is_without_our_tracer() -> None:
+    watched = [
+        Telemetry(at_ns=at, processes=(ProcessSample(pid=7, rss_bytes=size),))
+        for at, size in ((10, 3 * GIB), (20, 4 * GIB), (30, 9 * GIB))
+    ]
+    windows = (
+        Window(kind="light", first_step=0, start_ns=5),
+        Window(kind="traced", first_step=9, start_ns=25),
+    )
+    captured = made.capture(windows=windows)
+    assert memory_use(captured, (), watched).host_peak_bytes == 4 * GIB
+    assert memory_use(captured, (), watched[2:]).host_peak_bytes == 9 * GIB
+    assert memory_use(None, (), watched).host_peak_bytes == 9 * GIB
 
 
 def test_losses_are_the_first_and_the_last(tmp_path: Path) -> None:

@@ -123,15 +123,17 @@ def test_an_idle_gpu_the_program_was_seen_on_is_counted() -> None:
 
 def test_price_and_carbon_of_a_million_samples() -> None:
     found = energy(
-        _telemetry(0), 0, 10 * SECOND, 100, 2000, price_per_hour=3.6, carbon_g_per_kwh=400
-    )
-    # 200 samples a second at 0.001 a second; 2.5 J a sample, 3.6 MJ a kWh.
-    assert found.cost_per_million_samples == pytest.approx(5000 * 0.001)
+        _telemetry(0), 0, 10 * SECOND, 100, 2000, price_per_hour=3.6, carbon_g_per_kwh=400,
+        samples_s=250.0,
+    )  # fmt: skip
+    # The program's 250 samples a second, not the span's 200, at 0.001 a second; 2.5 J a sample,
+    # 3.6 MJ a kWh.
+    assert found.cost_per_million_samples == pytest.approx(4000 * 0.001)
     assert found.carbon_g_per_million_samples == pytest.approx(2.5e6 / 3.6e6 * 400)
 
 
 def test_a_price_needs_no_counter() -> None:
-    found = energy([], 0, 10 * SECOND, 100, 2000, price_per_hour=3.6, carbon_g_per_kwh=400)
+    found = energy([], 0, 0, 0, 0, price_per_hour=3.6, carbon_g_per_kwh=400, samples_s=200.0)
     assert found.cost_per_million_samples == pytest.approx(5.0)
     assert found.joules_per_step is found.carbon_g_per_million_samples is None
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline import capture
 from ridgeline.diagnose.python_view import python_view, sampled_in
 from ridgeline.records.python_view import CUT, OTHERS, PythonLine, PythonView, Sampled
 
 MS = 1_000_000
 SITE = sysconfig.get_path("purelib")
 STD = sysconfig.get_path("stdlib")
+CAPTURE = Path(capture.__file__).parent
 DATA = f"{SITE}/torch/utils/data"
 TRAIN = "/home/me/train.py"
 LOOP = f"{DATA}/_utils/worker.py:290:_worker_loop"
@@ -126,7 +128,7 @@ def test_a_worker_in_library_code_alone_names_the_function_it_called() -> None:
 
 def test_shares_of_main_and_workers_stand_apart() -> None:
     view = python_view([
-        main(((f"{TRAIN}:20:<module>", *WAITS), 9), ((f"{TRAIN}:21:<module>",), 1)),
+        main(((f"{TRAIN}:20:<module>", *WAITS), 90), ((f"{TRAIN}:21:<module>",), 10)),
         worker(0, ((LOOP, FETCH, "/d.py:7:f"), 400)),
     ])  # fmt: skip
     assert [(found.process, found.share) for found in view.lines] == [
@@ -134,6 +136,56 @@ def test_shares_of_main_and_workers_stand_apart() -> None:
         ("main", 0.9),
         ("main", 0.1),
     ]
+
+
+def test_rows_stand_by_time_and_chance_ones_are_left_out() -> None:
+    view = python_view([
+        main(((f"{TRAIN}:20:f",), 43), ((f"{TRAIN}:21:f",), 57), ((f"{TRAIN}:22:g",), 2)),
+        worker(0, ((LOOP, FETCH, "/d.py:7:f"), 1), ((LOOP, GET, POLL), 99)),
+    ])  # fmt: skip
+    assert [found.line for found in view.lines] == [21, 20]
+    assert [found.function for found in view.functions] == ["f"]
+
+
+def test_few_samples_are_shown_where_there_are_no_others() -> None:
+    view = python_view([main(((f"{TRAIN}:20:f",), 9), ((f"{TRAIN}:21:f",), 1))])
+    assert [found.line for found in view.lines] == [20, 21]
+
+
+def test_the_line_waited_for_stands_before_the_one_that_waits() -> None:
+    view = python_view([
+        main(((f"{TRAIN}:20:<module>", *WAITS), 90), ((f"{TRAIN}:21:<module>",), 30)),
+        worker(0, ((LOOP, FETCH, "/d.py:7:f"), 60), ((LOOP, FETCH, "/d.py:8:f"), 10)),
+    ])  # fmt: skip
+    assert [found.line for found in view.lines] == [7, 20, 21, 8]
+
+
+def test_our_own_hooks_are_nobodys_time() -> None:
+    step = (f"{TRAIN}:9:<module>", f"{SITE}/torch/optim/optimizer.py:480:Optimizer.step")
+    ends = f"{CAPTURE}/session.py:100:Session.optimizer_ends"
+    zero = (f"{TRAIN}:8:<module>", f"{CAPTURE}/seams.py:107:Seams._wrap_zero_grad.zero_grad")
+    view = python_view([
+        main(
+            ((*step,), 30), ((*zero, f"{SITE}/torch/optim/optimizer.py:990:wrapper"), 10),
+            ((*step, ends, f"{SITE}/torch/profiler/profiler.py:7:stop"), 60),
+        ),
+    ])  # fmt: skip
+    assert view.main_samples == 40
+    assert view.interval_ns == 10 * MS
+    assert [(found.line, found.share) for found in view.lines] == [(9, 0.75), (8, 0.25)]
+    assert view.lines[0].seconds == pytest.approx(0.3)
+
+
+def test_imports_are_start_up_and_what_an_imported_file_does_is_not() -> None:
+    loads = "<frozen importlib._bootstrap>:1176:_find_and_load"
+    view = python_view([
+        main(
+            ((f"{TRAIN}:1:<module>", loads, f"{SITE}/torch/__init__.py:9:<module>"), 200),
+            ((f"{TRAIN}:2:<module>", loads, "/home/me/data.py:5:<module>"), 20),
+            ((f"{TRAIN}:9:<module>", f"{SITE}/torch/a.py:1:f", f"{SITE}/torch/b.py:1:g", loads), 5),
+        ),
+    ])  # fmt: skip
+    assert [(found.line, found.share) for found in view.lines] == [(5, 0.8), (9, 0.2)]
 
 
 @pytest.mark.parametrize("folder", ["/code", "/datasets/x", "/home/me/proj/torch_things"])

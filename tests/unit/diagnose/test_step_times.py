@@ -5,6 +5,7 @@ import pytest
 
 from ridgeline.diagnose.intervals import mean_interval, median_interval
 from ridgeline.diagnose.step_times import rate_ms, share_of, step_times
+from ridgeline.diagnose.throughput import throughput
 from ridgeline.records.step import Step
 from tests.unit.diagnose.made_up_steps import BASE, MS, noise, noisy, step
 
@@ -130,7 +131,7 @@ def test_steps_that_never_become_steady_are_said_to_be_so() -> None:
 def test_few_steps_give_what_can_be_had_and_say_so(count: int) -> None:
     found = step_times(noisy(count), "optimizer")
     assert found.median_ms == pytest.approx(100, rel=0.1)
-    assert found.ci is not None
+    assert (found.ci is None) == (count == 1)
     assert found.trust.confidence == "doubtful"
 
 
@@ -168,3 +169,15 @@ def test_intervals_hold_the_truth_where_neighbours_resemble_each_other(correlati
         for i, (low, high) in enumerate((median_interval(series), mean_interval(series))):
             held[i] += low <= 100 <= high
     assert (held / 300 >= 0.87).all(), held
+
+
+def test_pauses_left_out_say_their_share_and_the_rate_with_them() -> None:
+    """38 steps of 0.1 s and two of 2.9 s: 9.6 s for 40 batches of 32."""
+    steps = [step(i, ms=2_900 if i in (9, 29) else 100) for i in range(40)]
+    found = step_times(steps, "optimizer")
+    assert found.pause_share == pytest.approx(5.8 / 9.6)
+    kept = [s for s in steps if s.dur_ns < 1000 * MS]
+    rate = throughput(found, kept, pauses=2)
+    assert rate.samples_s == pytest.approx(320)
+    assert rate.samples_s_with_pauses == pytest.approx(40 * 32 / 9.6)
+    assert throughput(found, kept).samples_s_with_pauses is None

@@ -1,6 +1,7 @@
 """The telemetry of a span in a few numbers."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.telemetered import telemetered
 from ridgeline.records.run_summary import Telemetered
@@ -127,3 +128,26 @@ def test_workers_read_once_a_second_still_count() -> None:
 def test_a_program_without_workers_has_none() -> None:
     found = telemetered([_program(t / 10, t / 10) for t in range(30)], 0, 2 * SECOND)
     assert (found.workers, found.worker_cores) == (0, 0.0)
+
+
+def _host(second: float, cpu_s: float, percent: float, *workers: tuple[int, float]) -> Telemetry:
+    return replace(_program(second, cpu_s, *workers), host_cpu_percent=percent)
+
+
+def test_what_the_host_used_beside_the_program_are_others() -> None:
+    samples = [_host(t / 10, 0.2 * t / 10, 95.0, (8, 0.1 * t / 10)) for t in range(50)]
+    found = telemetered(samples, SECOND, 3 * SECOND, cores=2)
+    assert found.other_cores == pytest.approx(1.9 - 0.3)
+    assert found.crowded
+    assert telemetered(samples, SECOND, 3 * SECOND).other_cores is None
+
+
+def test_a_program_alone_is_not_its_own_neighbour() -> None:
+    """It kept both cores busy until 2.0 s and one since; the host's figure is a second old."""
+    samples = [
+        _host(t / 10, min(t, 20) / 5 + max(t - 20, 0) / 10, 100.0 if t < 30 else 50.0)
+        for t in range(60)
+    ]
+    found = telemetered(samples, 2 * SECOND, 4 * SECOND, cores=2)
+    assert found.other_cores == pytest.approx(0.0, abs=0.01)
+    assert not found.crowded
