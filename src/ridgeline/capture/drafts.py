@@ -69,8 +69,9 @@ class Drafts:
         self.whole: Draft | None = None
         """All steps since the beginning as one, while it may still turn out that they are."""
 
-    def add(self, draft: Draft) -> None:
-        if draft.index < 256:
+    def add(self, draft: Draft, uncertain: bool) -> None:
+        """`uncertain`: what ends a step may still turn out to be something else."""
+        if uncertain:
             whole = Draft(
                 draft.index, draft.start_ns, draft.dur_ns, draft.spent, draft.window,
                 Counts.new(), draft.trains, draft.compile_ns,
@@ -79,6 +80,8 @@ class Drafts:
             if self.whole is not None:
                 whole.absorb(self.whole)
             self.whole = whole
+        else:
+            self.whole = None
         self._waiting.append(draft)
 
     def merged(self, draft: Draft) -> Draft:

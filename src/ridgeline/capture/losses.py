@@ -22,6 +22,8 @@ class Losses:
         torch = self._torch
         if type(first) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
             return None  # the program's own kind of tensor, or a mode of its own that would see us
+        if first.is_cpu and not torch._C._len_torch_function_stack():
+            return first.item() if first.numel() == 1 and not first.is_complex() else None
         with torch._C.DisableTorchFunction():
             return self._note(first)
 

@@ -75,7 +75,7 @@ class Progress:
             draft = self._begin_again(draft, end, start)
         if self._journal.due(now):
             draft.memory = self.recording.device_memory(self._cuda)
-        self._drafts.add(draft)
+        self._drafts.add(draft, self.stepping.uncertain)
         if self.timeline.mark is not None and self._marks is not None:
             self._marks.cut(draft.index, self.timeline.phase, trains)
         order = self._windows.step_done(draft.index, now, dur, compile_ns > 0)
@@ -124,7 +124,7 @@ class Progress:
         whole = self._drafts.whole
         if whole is not None:
             first = self._begin_again(whole, End.PLAIN, whole.start_ns)
-            self._drafts.add(first)
+            self._drafts.add(first, True)
             self._windows.step_done(0, self.timeline.start_ns, first.dur_ns, first.compile_ns > 0)
             self.index = 1
 

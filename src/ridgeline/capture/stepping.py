@@ -17,6 +17,8 @@ Mode = Literal["", "said", "optimizer", "backward", "call"]
 CALLS_WITHOUT_BACKWARD = 3
 """Calls in training mode with gradients on and no backward: inference by somebody who forgot."""
 MOST_MERGED = 256
+CERTAIN = 32
+"""Steps of optimizers after which a cycle would have shown."""
 
 
 class End(Enum):
@@ -50,6 +52,11 @@ class Stepping:
         return self.mode in ("optimizer", "backward") or self._backwards > 0
 
     @property
+    def uncertain(self) -> bool:
+        """Whether the steps so far may still turn out to be one."""
+        return self.counted <= (CERTAIN if self.mode == "optimizer" else MOST_MERGED)
+
+    @property
     def open(self) -> bool:
         """Whether a step has a backward behind it and no forward will come to end it."""
         return self.mode in ("", "backward", "call") and self._backwards > 0
@@ -62,22 +69,26 @@ class Stepping:
     def said(self) -> End:
         if self.mode == "said":
             return self._end(End.PLAIN)
-        before, self.mode = self.mode, "said"
-        return self._end(self._after_calls() if before == "call" else self._merge())
+        end = self._after_calls() if self.mode == "call" else self._merge()
+        self.mode = "said"
+        return self._end(end)
 
     def optimizer_stepped(self, who: int) -> End:
         turn = self.anchor.stepped(who)
         if self.mode == "said" or turn is Turn.GOES_ON:
             return End.NO
         if turn is Turn.WERE_ONE:
+            if not self.uncertain:
+                return End.NO
             self.counted = 1
             return End.EARLIER
-        before, self.mode = self.mode, "optimizer"
-        if before == "call":
-            return self._end(self._after_calls())
-        if before == "backward" or turn is Turn.ENDS_ALL:
-            return self._end(self._merge())
-        return self._end(End.PLAIN)
+        end = End.PLAIN
+        if self.mode == "call":
+            end = self._after_calls()
+        elif self.mode == "backward" or turn is Turn.ENDS_ALL:
+            end = self._merge()
+        self.mode = "optimizer"
+        return self._end(end)
 
     def backward_done(self) -> None:
         self._backwards += 1
@@ -132,7 +143,7 @@ class Stepping:
         return self._merge() if self._only_training else End.DROP
 
     def _merge(self) -> End:
-        return End.MERGE if self.counted <= MOST_MERGED else End.PLAIN
+        return End.MERGE if self.uncertain else End.PLAIN
 
     def _end(self, how: End) -> End:
         self._calls = 0
