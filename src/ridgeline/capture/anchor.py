@@ -34,14 +34,14 @@ class Anchor:
         self._known: dict[int, _Known] = {}
         self._taken = 0
         self._last: int | None = None
-        self._cyclic = False
+        self.cyclic = False
         self.who: int | None = None
 
     def stepped(self, who: int) -> Turn:
         self._taken += 1
         back = who in self._known and self._last != who
         self._last = who
-        if self._cyclic:
+        if self.cyclic:
             return self._in_cycle(who)
         if back:
             return self._cycle_found(who)
@@ -50,7 +50,7 @@ class Anchor:
         return Turn.ENDS
 
     def _cycle_found(self, who: int) -> Turn:
-        self._cyclic = True
+        self.cyclic = True
         self.who = self._rarest()
         few = self._taken <= FEW + 1 or max(k.steps for k in self._known.values()) <= 1
         self._count(who)
@@ -65,7 +65,7 @@ class Anchor:
             self._known[who] = _Known(last=0, steps=max(level, 0))
         self._count(who)
         self._forget()
-        self._cyclic = len(self._known) > 1
+        self.cyclic = len(self._known) > 1
         self.who = self._rarest()
         return Turn.ENDS if who == self.who else Turn.GOES_ON
 

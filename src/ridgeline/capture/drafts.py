@@ -24,6 +24,7 @@ class Draft(Struct):
     memory: StepMemory | None = None
     device_ns: int | None = None
     device: dict[int, int] = {}
+    detailed: bool = True
 
     def absorb(self, before: "Draft") -> None:
         """`before` was a part of this step."""
@@ -43,7 +44,7 @@ class Draft(Struct):
             start_ns=self.start_ns,
             dur_ns=self.dur_ns,
             window=self.window,
-            host=folded(self.spent, self.trains),
+            host=folded(self.spent, self.trains) if self.detailed else {},
             device_ns=self.device_ns,
             device=named(self.device),
             loss=loss,
@@ -56,6 +57,7 @@ class Draft(Struct):
             skipped=counts.skipped,
             compile_ns=self.compile_ns,
             memory=self.memory,
+            detailed=self.detailed,
             regions=counts.regions,
         )
 

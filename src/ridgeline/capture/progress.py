@@ -16,8 +16,9 @@ from ridgeline.capture.losses import Losses
 from ridgeline.capture.recording import Recording
 from ridgeline.capture.seen import Loaders, Optimizers, Roots
 from ridgeline.capture.stepping import End, Stepping
+from ridgeline.capture.thinning import Thinning
 from ridgeline.capture.timeline import Timeline, named
-from ridgeline.capture.windows import Windows
+from ridgeline.capture.windows import Order, Windows
 from ridgeline.records.run import Settings, Status
 
 PROFILES_ITSELF = "no trace: the program profiles itself"
@@ -44,6 +45,13 @@ class Progress:
         self.loaders = Loaders()
         self.counts = Counts.new()
         self.index = 0
+        self.detailed = True
+        """Whether the step in progress is looked at closely."""
+        self.needs_all = False
+        """The program does what can only be followed step by step."""
+        self._thinning = Thinning()
+        self._timed: list[tuple[int, int, int]] = []
+        """Index, start and length of steps that were only timed."""
         self._torch = torch
         self._settings = settings
         self._windows = Windows(settings, self.clock())
@@ -80,6 +88,38 @@ class Progress:
             self._marks.cut(draft.index, self.timeline.phase, trains)
         order = self._windows.step_done(draft.index, now, dur, compile_ns > 0)
         self.index = draft.index + 1
+        if draft.window == "light" and not order:
+            self._thinning.step(dur)
+        self._after_step(order, now)
+        self._look_closely_or_not()
+
+    def time_step(self) -> None:
+        """A step that is only timed has ended."""
+        now, start = self.clock(), self.timeline.start_ns
+        self._timed.append((self.index, start, self.timeline.restart(now)))
+        self.index += 1
+        if self.index % self._thinning.every == 0 or self._journal.due(now):
+            self._settle_timed()
+
+    def look_at_all(self) -> None:
+        """From here on every step is looked at closely, the one in progress included."""
+        self.needs_all = True
+        if not self.detailed:
+            self._settle_timed()
+            self.detailed = True
+            self.gate.closed = self.off
+
+    def _settle_timed(self) -> None:
+        order: Order = ""
+        for index, start, dur in self._timed:
+            draft = Draft(index, start, dur, [], "light", Counts.new(), True, detailed=False)
+            self._drafts.add(draft, uncertain=False)
+            order = order or self._windows.step_done(index, start + dur, dur, False)
+        self._timed.clear()
+        self._after_step(order, self.timeline.start_ns)
+        self._look_closely_or_not()
+
+    def _after_step(self, order: Order, now: int) -> None:
         if order:
             self._turn(order)
         elif self.recording.tracing.running:
@@ -89,6 +129,18 @@ class Progress:
             self._journal.flush(now)
         if order:
             self.timeline.resume()
+
+    def _look_closely_or_not(self) -> None:
+        every = self._thinning.every
+        thin = every > 1 and self.index % every != 0 and self._may_thin()
+        self.detailed = not thin
+        if not self.off:
+            self.gate.closed = thin
+
+    def _may_thin(self) -> bool:
+        # On a device the marks of each phase are part of the step, and cost less of it.
+        plain = self._marks is None and not (self.needs_all or self.recording.scaler)
+        return plain and self.stepping.simple and not self.recording.tracing.running
 
     def give_up_trace(self) -> None:
         """The program starts a profiler of its own: ours makes room."""
@@ -100,6 +152,8 @@ class Progress:
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""
+        if self._timed:
+            self._settle_timed()
         if not self.off and self.stepping.open and ended in ("finished", "stopped"):
             self._windows.disturb()  # what came after its last backward is not the step's
             self.end_step(self.stepping.last())

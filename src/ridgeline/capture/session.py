@@ -170,7 +170,7 @@ class Session:
             return
         try:
             self._optimizer_depth += 1
-            if self._optimizer_depth == 1:
+            if self._optimizer_depth == 1 and self.progress.detailed:
                 self._timeline.enter(OPTIMIZER)
         except Exception as error:
             self._broke("optimizer", error)
@@ -183,11 +183,18 @@ class Session:
             self._optimizer_depth -= 1
             if self._optimizer_depth:  # a subclass that calls its parent's step
                 return
+            if not self.progress.detailed:
+                if id(optimizer) == self._stepping.anchor.who:
+                    self.progress.time_step()
+                    self._stop_if_due()
+                    return
+                self.progress.look_at_all()  # another optimizer: whose step is it now?
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1
             self.progress.optimizers.stepped(optimizer)
             end = self._stepping.optimizer_stepped(id(optimizer))
             if self._in_backward:  # a profiler started or stopped inside a backward crashes
+                self.progress.needs_all = True
                 if end not in (End.NO, End.EARLIER) and self._ends_after_backward is End.NO:
                     self._ends_after_backward = end
                 return
@@ -247,6 +254,7 @@ class Session:
         if self.progress.off:
             return
         try:
+            self.progress.look_at_all()
             self.progress.end_step(self._stepping.said())
         except Exception as error:
             self._broke("ridgeline.step", error)
@@ -254,6 +262,7 @@ class Session:
         self._stop_if_due()
 
     def region_begins(self, name: str) -> Any:
+        self.progress.look_at_all()
         record = self._torch.profiler.record_function(name)
         record.__enter__()
         return (name, self.progress.clock(), record)

@@ -57,6 +57,11 @@ class Stepping:
         return self.counted <= (CERTAIN if self.mode == "optimizer" else MOST_MERGED)
 
     @property
+    def simple(self) -> bool:
+        """One optimizer, one step: nothing else has to be followed to know where a step ends."""
+        return self.mode == "optimizer" and not self.uncertain and not self.anchor.cyclic
+
+    @property
     def open(self) -> bool:
         """Whether a step has a backward behind it and no forward will come to end it."""
         return self.mode in ("", "backward", "call") and self._backwards > 0

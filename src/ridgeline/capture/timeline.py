@@ -83,6 +83,15 @@ class Timeline:
         self.start_ns = now
         return start, now - start, spent
 
+    def restart(self, now: int) -> int:
+        """The step ends and the next begins, with nothing known but that: how long it was."""
+        dur = now - self.start_ns
+        self._stack.clear()
+        self._base = OTHER
+        self._pending = 0
+        self.start_ns = self._last = now
+        return dur
+
     def resume(self) -> None:
         """What passed since the cut was ours, not the program's."""
         self.start_ns = self._last = self._clock()

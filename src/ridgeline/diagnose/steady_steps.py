@@ -133,12 +133,11 @@ def _without_pauses(steps: list[Step], device: bool) -> tuple[list[Step], list[S
     median = float(np.median(series))
     q1, q3 = np.quantile(series, [0.25, 0.75])
     fence = max(float(q3 + 3 * (q3 - q1)), FAR * median)
-    waits = float(np.median([_phase(s, "input", device) for s in steps]))
-    pauses = [
-        s
-        for s, ns in zip(steps, series, strict=True)
-        if ns > fence and _phase(s, "input", device) - waits < (ns - median) / 2
-    ]
+    waits = float(np.median([_phase(s, "input", device) for s in steps if s.detailed] or [0.0]))
+    far = [(s, float(ns)) for s, ns in zip(steps, series, strict=True) if ns > fence]
+    starved = [s for s, ns in far if _phase(s, "input", device) - waits >= (ns - median) / 2]
+    # A step that was only timed is taken for what those looked at closely were.
+    pauses = [s for s, _ in far if s not in starved and (s.detailed or not starved)]
     if len(pauses) > max(MOST_PAUSES * len(steps), 1):
         return steps, []
     gone = {s.index for s in pauses}

@@ -73,8 +73,14 @@ def share_of(times: StepTimes, phase: Phase) -> float:
 
 
 def _phases(steady: SteadySteps, series: Floats, copies: bool) -> tuple[PhaseTime, ...]:
+    close = np.array([step.detailed for step in steady.steps])
+    if not close.any():
+        return ()
     columns = _columns(steady, series, copies)
     whole = float(series.mean())
+    # Of short steps only some were looked at closely: their phases stand for all.
+    scale = whole / float(series[close].mean()) if series[close].any() else 1.0
+    columns = {phase: column[close] * scale for phase, column in columns.items()}
     return tuple(
         PhaseTime(
             phase=phase,

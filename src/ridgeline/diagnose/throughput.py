@@ -15,7 +15,8 @@ def throughput(
     ms = rate_ms(times)
     if not ms:
         return Throughput()
-    samples, tokens = _known([s.samples for s in steps]), _known([s.tokens for s in steps])
+    close = [s for s in steps if s.detailed]
+    samples, tokens = _known([s.samples for s in close]), _known([s.tokens for s in close])
     paused = None
     if samples and pauses and times.mean_ms and times.pause_share < 1:
         seconds = times.mean_ms * times.steps / 1e3 / (1 - times.pause_share)

@@ -64,5 +64,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time torch.compile spent compiling inside this step."""
     memory: StepMemory | None = None
     """Where it was read: once a second at most, because reading it costs 0.1 ms."""
+    detailed: bool = True
+    """False: only its length was taken, because taking more would cost too much of a step so short:
+    phases, calls, samples and loss are those of its neighbours."""
     regions: dict[str, int] = {}
     """Time inside `ridgeline.region("name")`, by name."""
