@@ -6,7 +6,6 @@ runs, and one that is open is given up as soon as the program starts its own.
 
 import contextlib
 import importlib
-import inspect
 import os
 import shutil
 import sys
@@ -67,9 +66,8 @@ class Tracing:
                 record_shapes=True,
                 profile_memory=memory,
                 with_stack=stacks,
-                **_accumulating(profiler.profile),
             )
-            with self._unnoticed():
+            with self._unnoticed(), _without_advice():
                 made.start()
         except BaseException:
             self._log_level.back()
@@ -127,10 +125,20 @@ class Tracing:
         return self._target
 
 
-def _accumulating(profile: Any) -> dict[str, bool]:
-    """Without this torch 2.11 warns, on the program's stderr, of a second cycle we never begin."""
-    known = "acc_events" in inspect.signature(profile.__init__).parameters
-    return {"acc_events": True} if known else {}
+@contextlib.contextmanager
+def _without_advice() -> Any:
+    """torch 2.11 warns, on the program's stderr, of a second cycle that we never begin. Said once a
+    process, the program's own profiler may still say it."""
+    module = importlib.import_module("torch.profiler.profiler")
+    theirs = getattr(module, "_warn_once", None)
+    if theirs is None:
+        yield
+        return
+    module._warn_once = lambda *words, **more: None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module._warn_once = theirs  # type: ignore[attr-defined]
 
 
 class LogLevel:
