@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz reliability bench clean
+.PHONY: help demo test check fuzz programs reliability bench clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,10 @@ check: $(READY) ## ruff, mypy --strict, import contracts
 fuzz: $(READY) ## 2,000 damaged traces, each read or refused in a sentence
 	@$(BIN)/python benchmarks/trace_fuzz.py --mutants 2000
 
-reliability: $(READY) ## programs that must not notice us, faults of ours, kills, secrets, limits
+programs: $(READY) ## whole programs under `ridgeline run`: every kind of loop, every bad end
 	@$(BIN)/python -m pytest -m reliability
+
+reliability: $(READY) ## programs that must not notice us, faults of ours, kills, secrets, limits
 	@$(BIN)/python -m reliability --jobs 2
 
 bench: $(READY) ## our figures, each a ratio in one run
