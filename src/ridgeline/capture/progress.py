@@ -132,7 +132,7 @@ class Progress:
 
     def _look_closely_or_not(self) -> None:
         every = self._thinning.every
-        thin = every > 1 and self.index % every != 0 and self._may_thin()
+        thin = every > 1 and self.index % every != 0 and not self.off and self._may_thin()
         self.detailed = not thin
         if not self.off:
             self.gate.closed = thin
@@ -157,7 +157,7 @@ class Progress:
         if not self.off and self.stepping.open and ended in ("finished", "stopped"):
             self._windows.disturb()  # what came after its last backward is not the step's
             self.end_step(self.stepping.last())
-        self.off = self.gate.closed = True
+        self.stop()
         self.compiling.leave()
         self.recording.close()
         try:
@@ -166,6 +166,10 @@ class Progress:
         except Exception as error:
             self.recording.fault("steps", error)
         self._write_capture(ended, why)
+
+    def stop(self) -> None:
+        """Nothing is noted any more."""
+        self.off = self.gate.closed = self.detailed = True
 
     def wake(self) -> None:
         """What looked like inference was an evaluation before training."""
@@ -223,7 +227,7 @@ class Progress:
         self._deliver(last=True)
         self._journal.flush(self.clock())
         self.recording.close()
-        self.off = self.gate.closed = True
+        self.stop()
         self.compiling.leave()
         self._write_capture("running", "")
         # Inference may have been an evaluation before training: the optimizer's hooks stay on.

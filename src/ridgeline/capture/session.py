@@ -164,18 +164,23 @@ class Session:
             self._stop_if_due()
 
     def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
+        if not self.progress.detailed:  # all that a step which is only timed costs
+            self._optimizer_depth += 1
+            return
         if self.progress.off:
             self._wake()
         if self.progress.off or not (self._in_backward or self._mine(trains=True)):
             return
         try:
             self._optimizer_depth += 1
-            if self._optimizer_depth == 1 and self.progress.detailed:
+            if self._optimizer_depth == 1:
                 self._timeline.enter(OPTIMIZER)
         except Exception as error:
             self._broke("optimizer", error)
 
     def optimizer_ends(self, optimizer: Any, *rest: Any) -> None:
+        if not self.progress.detailed and self._timed_only(optimizer):
+            return
         mine = not self.progress.off and (self._in_backward or self._mine())
         if not mine or not self._optimizer_depth:
             return
@@ -183,12 +188,6 @@ class Session:
             self._optimizer_depth -= 1
             if self._optimizer_depth:  # a subclass that calls its parent's step
                 return
-            if not self.progress.detailed:
-                if id(optimizer) == self._stepping.anchor.who:
-                    self.progress.time_step()
-                    self._stop_if_due()
-                    return
-                self.progress.look_at_all()  # another optimizer: whose step is it now?
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1
             self.progress.optimizers.stepped(optimizer)
@@ -204,6 +203,24 @@ class Session:
             self._broke("optimizer", error)
             return
         self._stop_if_due()
+
+    def _timed_only(self, optimizer: Any) -> bool:
+        """Whether that was all there is to do; else another optimizer has stepped."""
+        try:
+            if self._optimizer_depth > 1:  # a subclass that calls its parent's step
+                self._optimizer_depth -= 1
+                return True
+            if id(optimizer) != self._stepping.anchor.who:
+                self.progress.look_at_all()
+                return False
+            self._optimizer_depth = 0
+            self.progress.time_step()
+        except Exception as error:
+            self._broke("optimizer", error)
+            return True
+        if self._stop_after:
+            self._stop_if_due()
+        return True
 
     def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
         if self.progress.off or not self._mine(trains=True):
@@ -279,7 +296,7 @@ class Session:
 
     def forked(self) -> None:
         """In a child of the program: nothing is ours to note here."""
-        self.progress.off = self.gate.closed = True
+        self.progress.stop()
         marks.listener = None
         tracing = self.progress.recording.tracing
         if tracing.running and sys.getprofile() is not None:
@@ -356,4 +373,4 @@ class Session:
         self._faults += 1
         self.gate.closed = False
         if self._faults >= MOST_FAULTS:
-            self.progress.off = self.gate.closed = True
+            self.progress.stop()

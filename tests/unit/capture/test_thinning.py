@@ -1,6 +1,7 @@
 """Short steps: every one timed, some looked at closely."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +100,20 @@ def test_a_second_optimizer_that_comes_later_ends_the_thinning(directory: RunDir
     steps = directory.steps()
     assert 148 <= len(steps) <= 152
     assert all(step.detailed for step in steps[105:])
+
+
+def test_a_fork_of_a_thinned_program_writes_nothing(directory: RunDirectory) -> None:
+    train(100)
+    assert live.session is not None
+    live.session.progress.detailed = False
+    before = list(live.session.progress._timed)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            train(60)
+            code = 0 if live.session.progress._timed == before else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
