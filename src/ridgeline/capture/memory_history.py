@@ -25,12 +25,18 @@ memory in a thread of autograd's, where no line is the user's."""
 
 class MemoryHistory:
     def __init__(
-        self, torch: Any, target: Path, where: Where, told: Callable[[OutOfMemory], None]
+        self,
+        torch: Any,
+        target: Path,
+        where: Where,
+        told: Callable[[OutOfMemory], None],
+        fault: Callable[[str, BaseException], None],
     ) -> None:
         self._torch = torch
         self._target = target
         self._where = where
         self._told = told
+        self._fault = fault
         self._recording = False
         self._snapshots = 0
 
@@ -48,8 +54,9 @@ class MemoryHistory:
                     "all", context="alloc", stacks="python", max_entries=RING
                 )
                 self._recording = True
-        except Exception:
-            self._recording = False  # an allocator without history: nothing to record
+        except Exception as error:  # an allocator without history
+            self._recording = False
+            self._fault("memory history", error)
 
     def stop(self) -> Path | None:
         """Ends the recording; the snapshot's file."""
@@ -78,8 +85,8 @@ class MemoryHistory:
         self._snapshots += 1
         try:
             self._told(self._describe(device, asked, free))
-        except Exception:
-            return  # out of memory is bad enough
+        except Exception as error:  # out of memory is bad enough
+            self._fault("out of memory", error)
 
     def _describe(self, device: int, asked: int, free: int) -> OutOfMemory:
         step, phase, thread = self._where()

@@ -28,7 +28,9 @@ class Recording:
         directory, rank = journal.directory, journal.rank
         self._trace_target = directory.path / f"trace-rank{rank}.json"
         self.tracing = Tracing(torch, self._trace_target, self.miss)
-        self.memory = MemoryHistory(torch, directory.memory_file(rank), where, self._ran_out)
+        self.memory = MemoryHistory(
+            torch, directory.memory_file(rank), where, self._ran_out, self.fault
+        )
         self._trace_file = ""
         self._memory_file = ""
         self._out_of_memory: OutOfMemory | None = None

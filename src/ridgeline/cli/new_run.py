@@ -6,18 +6,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
-from ridgeline import __version__
-from ridgeline.capture.environment import environment
 from ridgeline.capture.redaction import redacted, redacted_text
 from ridgeline.cli.target import Given
 from ridgeline.errors import RidgelineError
+from ridgeline.integrations.beginning import begun
 from ridgeline.machine.cache import folder
-from ridgeline.records.run import RunFile, Settings, Target
+from ridgeline.records.run import Settings, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_making import runs_root
-from ridgeline.records.run_process import started
 
 _LONGEST_NAME = 40
 _LONGEST_CODE = 200
@@ -38,7 +34,7 @@ def new_run(given: Given, settings: Settings, runs_dir: Path | None) -> tuple[Ru
         directory = RunDirectory.make(folder() / "runs", name, shared=world > 1)
     # A job of several machines keeps one directory a machine: its first local rank speaks.
     if _number("LOCAL_RANK") == 0:
-        _write(directory, given, settings, world)
+        begun(directory, _target(given), settings, world)
     else:
         _wait_for(directory.run_file)
     return directory, rank
@@ -60,25 +56,13 @@ def run_name(given: Given, world: int) -> str:
     return f"{at:%m%d-%H%M%S}-{word or 'program'}{node}{again}"
 
 
-def _write(directory: RunDirectory, given: Given, settings: Settings, world: int) -> None:
-    name = given.name if given.kind != "code" else given.name[:_LONGEST_CODE]
-    run = RunFile(
-        name=directory.name,
-        target=Target(
-            kind=given.kind,
-            name=redacted_text(name) if given.kind == "code" else name,
-            arguments=redacted(given.arguments),
-        ),
-        settings=settings,
-        environment=environment(Path.cwd()),
-        pid=os.getpid(),
-        pid_started=started(os.getpid()) or 0.0,
-        began_at=datetime.now().astimezone().isoformat(timespec="seconds"),
-        began_ns=time.perf_counter_ns(),
-        ranks=world,
-        ridgeline=__version__,
+def _target(given: Given) -> Target:
+    code = given.kind == "code"
+    return Target(
+        kind=given.kind,
+        name=redacted_text(given.name[:_LONGEST_CODE]) if code else given.name,
+        arguments=redacted(given.arguments),
     )
-    directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
 
 
 def _wait_for(file: Path) -> None:

@@ -1,6 +1,5 @@
 """`with ridgeline.profile() as run: …`: the same records as `ridgeline run`, of a block of code."""
 
-import os
 import subprocess
 import sys
 import time
@@ -8,15 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
-
-from ridgeline import __version__
 from ridgeline.capture import beside, live
-from ridgeline.capture.environment import environment
-from ridgeline.records.run import RunFile, Settings, Status, Target
+from ridgeline.integrations.beginning import begun
+from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_making import runs_root
-from ridgeline.records.run_process import started
 from ridgeline.records.run_summary import RunSummary, Verdict
 from ridgeline.records.trust import Trust
 
@@ -99,21 +94,9 @@ class profile:
         step()
 
     def _make(self) -> RunDirectory:
-        at = datetime.now()
         root = self._root or runs_root()
-        directory = RunDirectory.make(root, f"{at:%m%d-%H%M%S}-{self.name}")
-        run = RunFile(
-            name=directory.name,
-            target=Target(kind="block", name=self.name),
-            settings=self._settings,
-            environment=environment(Path.cwd()),
-            pid=os.getpid(),
-            pid_started=started(os.getpid()),
-            began_at=at.astimezone().isoformat(timespec="seconds"),
-            began_ns=time.perf_counter_ns(),
-            ridgeline=__version__,
-        )
-        directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
+        directory = RunDirectory.make(root, f"{datetime.now():%m%d-%H%M%S}-{self.name}")
+        begun(directory, Target(kind="block", name=self.name), self._settings)
         return directory
 
     def _conclude(self, directory: RunDirectory) -> None:
