@@ -33,32 +33,8 @@ def summary() -> RunSummary:
         run_dir=".ridgeline/runs/1115-010203-train",
         command="examples/train.py --epochs 1",
         status="finished",
-        verdict=Verdict(
-            bound="input-bound",
-            sentence="input-bound: the GPU waits 61 % of each step for data",
-            numbers=(
-                Deciding(what="input wait", value=0.61, text="61 % of the step"),
-                Deciding(
-                    what="GPU at work", value=0.3, text="30 % of the step", source="derived"
-                ),
-            ),
-            place="data.py:41",
-        ),
-        step=StepTimes(
-            median_ms=152.1,
-            ci=(149.3, 155.2),
-            mean_ms=MEAN,
-            phases=tuple(
-                PhaseTime(phase=p, ms=ms, ci=(0.97 * ms, 1.03 * ms), share=ms / MEAN)
-                for p, ms in PHASES
-            ),
-            steps=37,
-            counted=240,
-            warmup_steps=3,
-            compile_steps=(0,),
-            clock="device",
-            stepping="optimizer",
-        ),
+        verdict=_verdict(),
+        step=_step(),
         throughput=Throughput(
             samples_s=210.3, steps_s=6.57, samples_per_step=32.0,
         ),
@@ -92,6 +68,36 @@ def summary() -> RunSummary:
             "ridgeline trace .ridgeline/runs/1115-010203-train/trace-rank0.json.gz",
         ),
     )  # fmt: skip
+
+
+def _verdict() -> Verdict:
+    return Verdict(
+        bound="input-bound",
+        sentence="input-bound: the GPU waits 61 % of each step for data",
+        numbers=(
+            Deciding(what="input wait", value=0.61, text="61 % of the step"),
+            Deciding(what="GPU at work", value=0.3, text="30 % of the step", source="derived"),
+        ),
+        place="data.py:41",
+    )
+
+
+def _step() -> StepTimes:
+    return StepTimes(
+        median_ms=152.1,
+        ci=(149.3, 155.2),
+        mean_ms=MEAN,
+        phases=tuple(
+            PhaseTime(phase=p, ms=ms, ci=(0.97 * ms, 1.03 * ms), share=ms / MEAN)
+            for p, ms in PHASES
+        ),
+        steps=37,
+        counted=240,
+        warmup_steps=3,
+        compile_steps=(0,),
+        clock="device",
+        stepping="optimizer",
+    )
 
 
 def nothing() -> RunSummary:
