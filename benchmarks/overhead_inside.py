@@ -23,11 +23,8 @@ from ridgeline.capture.session import Session
 from ridgeline.records.run import Settings
 from ridgeline.records.run_directory import RunDirectory
 
-CALLS = tuple(
-    f"{phase}_{end}"
-    for phase in ("input", "call", "backward", "optimizer", "zero_grad")
-    for end in ("begins", "ends")
-) + ("input_seen",)
+PHASES = ("input", "call", "backward", "optimizer", "zero_grad")
+CALLS = ("input_seen", *(f"{phase}_{end}" for phase in PHASES for end in ("begins", "ends")))
 STEPS = 1200
 FIRST = 33
 """Steps that are all looked at closely, to know the program."""

@@ -13,8 +13,11 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.case_of import case_of_run
 from ridgeline.diagnose.efficiency import efficiency
 from ridgeline.diagnose.energy import energy
+from ridgeline.diagnose.findings import findings
 from ridgeline.diagnose.left_out import left_out
 from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
@@ -27,6 +30,7 @@ from ridgeline.diagnose.step_times import times_of
 from ridgeline.diagnose.telemetered import telemetered
 from ridgeline.diagnose.throughput import throughput
 from ridgeline.diagnose.traced import Traced, device_with_ceilings, traced
+from ridgeline.records.finding import Findings
 from ridgeline.records.machine import Device
 from ridgeline.records.python_view import PythonView
 from ridgeline.records.run import Capture, OutOfMemory
@@ -74,6 +78,14 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
     ) or Verdict(bound="unknown", sentence="unknown: no verdict could be drawn")  # fmt: skip
     verdict = replace(verdict, place=_short(verdict.place, read))
     view = attempts.part("the Python view", lambda: _python(directory))
+    on_progress("looking for causes")
+    case = attempts.part(
+        "the case",
+        lambda: case_of_run(
+            read, found, times=times, throughput=rate, efficiency=work, memory=memory,
+            telemetered=seen, python=view, device=device,
+        ),
+    )  # fmt: skip
     summary = replace(
         _identity(directory, read, verdict, attempts),
         step=times,
@@ -85,11 +97,18 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
         telemetry=seen,
         sync_points=tuple(replace(p, place=_short(p.place, read)) for p in found.syncs),
         python=view,
+        findings=_findings(case, read, attempts) if case is not None else Findings(),
         missing=left_out(read, times, rate, found, work, spent, device),
         next=next_commands(directory, read.run.target, verdict, device, view, capture),
     )
     problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
     return replace(summary, problems=tuple(dict.fromkeys(problems)))
+
+
+def _findings(case: Case, read: RunRead, attempts: Attempts) -> Findings:
+    drawn = findings(case, attempts)
+    placed = tuple(replace(one, file=_short(one.file, read)) for one in drawn.findings)
+    return replace(drawn, findings=placed)
 
 
 def _identity(

@@ -115,7 +115,7 @@ def limit(
         return full
     if not times.phases:
         return no_steps(times, capture)
-    shares = _by_hand(seen, _shares(seen))
+    shares = shares_in(seen)
     kind = winner(shares, _saturated(seen))
     said = worded(
         kind, shares, seen.on_gpu, times, capture, work, study, seen.efficiency, seen.fed,
@@ -128,6 +128,11 @@ def limit(
         place=said.place,
         trust=_trust(seen, shares, kind),
     )
+
+
+def shares_in(seen: Seen) -> Shares:
+    """The step by what holds it up."""
+    return _by_hand(seen, _shares(seen))
 
 
 def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:

@@ -8,15 +8,19 @@ from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.hand_fed import HandFed, hand_fed
 from ridgeline.errors import UsageError
 from ridgeline.records.machine import Device
+from ridgeline.records.op_site import Sites
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import SyncPoint
 from ridgeline.records.step_work import StepWork
-from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trace import TraceStudy, Window
+from ridgeline.trace.analyses.copy_sites import copy_sites
+from ridgeline.trace.analyses.op_sites import op_sites
 from ridgeline.trace.analyses.step_work import step_work
 from ridgeline.trace.analyses.sync_points import sync_points
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.host_ceilings import host_device
 from ridgeline.trace.links import Links
+from ridgeline.trace.places import Places
 from ridgeline.trace.study import open_trace, study_one
 from ridgeline.trace.trace import DeviceProperties, Trace
 
@@ -28,6 +32,7 @@ class Traced(Struct, frozen=True, kw_only=True):
     work: StepWork | None = None
     fed: HandFed = HandFed()
     syncs: tuple[SyncPoint, ...] = ()
+    sites: Sites = Sites()
 
 
 def traced(path: Path, steps: int, device: Device | None, attempts: Attempts) -> Traced:
@@ -43,7 +48,24 @@ def traced(path: Path, steps: int, device: Device | None, attempts: Attempts) ->
     work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
     fed = attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
     syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
-    return Traced(study=study, work=work, fed=fed or HandFed(), syncs=syncs or ())
+    sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
+    return Traced(
+        study=study, work=work, fed=fed or HandFed(), syncs=syncs or (), sites=sites or Sites()
+    )
+
+
+def sites_of(trace: Trace, links: Links, window: Window) -> Sites:
+    """Operators and copies of the traced steps by where they are called from."""
+    ops, left_out, left_ns = op_sites(trace, links, window)
+    return Sites(
+        ops=ops,
+        copies=copy_sites(trace, links, window),
+        left_out=left_out,
+        left_out_ns=left_ns,
+        stacks=Places(trace, links).known,
+        shapes=any(site.dims for site in ops),
+        steps=max(window.steps, 1),
+    )
 
 
 def device_with_ceilings(capture: Capture) -> Device | None:

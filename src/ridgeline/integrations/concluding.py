@@ -35,5 +35,6 @@ def concluded(
     )
     with contextlib.suppress(OSError):
         directory.write_whole(directory.summary_file.name, msgspec.json.encode(summary))
+        directory.write_whole(directory.findings_file.name, msgspec.json.encode(summary.findings))
         directory.write_whole(directory.run_file.name, msgspec.json.encode(ended))
     return summary

@@ -58,6 +58,10 @@ class RunDirectory:
     def summary_file(self) -> Path:
         return self.path / "summary.json"
 
+    @property
+    def findings_file(self) -> Path:
+        return self.path / "findings.json"
+
     def steps_file(self, rank: int = 0) -> Path:
         return self.path / (f"steps-rank{rank}.jsonl" if rank else "steps.jsonl")
 

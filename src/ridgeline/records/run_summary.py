@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.finding import Findings
 from ridgeline.records.python_view import PythonView
 from ridgeline.records.run import OutOfMemory, Status
 from ridgeline.records.step import Phase
@@ -193,6 +194,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     recompiles: tuple[str, ...] = ()
     graph_breaks: tuple[str, ...] = ()
     python: PythonView | None = None
+    findings: Findings = Findings()
     missing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     bytes_on_disk: int = 0

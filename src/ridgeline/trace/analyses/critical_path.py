@@ -71,10 +71,7 @@ def critical_path(trace: Trace, links: Links, window: Window) -> CriticalPath:
     if window.ns <= 0:
         return CriticalPath(trust=Trust(confidence="unreliable", why="the window is empty"))
     lanes = driving_lanes(trace, links)
-    begun, waits = starts(trace, links), host_waits(trace, links)
-    back = _back(trace, lanes, begun, waits)
-    walk = _walk(trace, links, lanes, window, begun, back, waits)
-    path = _path(trace, links, window, begun, back, waits, walk)
+    walk, path, begun = _walked(trace, links, lanes, window)
     shares = [
         *_device_shares(trace, path.device),
         *_host_shares(trace, links, lanes, path.host),
@@ -95,6 +92,24 @@ def critical_path(trace: Trace, links: Links, window: Window) -> CriticalPath:
         ),
         trust=_trust(trace, walk, begun),
     )
+
+
+def device_on_path(trace: Trace, links: Links, window: Window) -> NDArray[np.int64]:
+    """Of each device operation the time that is on the path."""
+    spent = np.zeros(len(trace.device), np.int64)
+    if window.ns > 0 and len(spent):
+        pieces = _walked(trace, links, driving_lanes(trace, links), window)[1].device
+        np.add.at(spent, pieces.what, pieces.end - pieces.start)
+    return spent
+
+
+def _walked(
+    trace: Trace, links: Links, lanes: NDArray[np.int64], window: Window
+) -> tuple[_Walk, _Path, Starts]:
+    begun, waits = starts(trace, links), host_waits(trace, links)
+    back = _back(trace, lanes, begun, waits)
+    walk = _walk(trace, links, lanes, window, begun, back, waits)
+    return walk, _path(trace, links, window, begun, back, waits, walk), begun
 
 
 def _back(trace: Trace, lanes: NDArray[np.int64], begun: Starts, waits: HostWaits) -> _Back:

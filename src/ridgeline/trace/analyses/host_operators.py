@@ -19,6 +19,7 @@ from ridgeline.trace.analyses.op_work import OpWork
 from ridgeline.trace.analyses.operator_time import SHORT_NS, OperatorTime, uncounted
 from ridgeline.trace.analyses.roofline_row import Hint, row_of
 from ridgeline.trace.analyses.step_counts import Counted, started
+from ridgeline.trace.analyses.tree import own_time
 from ridgeline.trace.analyses.work_owners import NOTHING
 from ridgeline.trace.columns import Codes
 from ridgeline.trace.host_names import is_collective_wait, is_input
@@ -41,7 +42,7 @@ def host_time(
     operator = here & trace.names_where(ops.name, _is_operator)
     compiled, compiled_calls = _compiled(trace, spans)
     owned = ops.dur[counted.rows]
-    own = _own_time(links.op_parent, ops.dur)
+    own = own_time(links.op_parent, ops.dur)
     free = trace.names_where(ops.name, is_free) & operator & (counted.state == NOTHING)
     alone = _alone(trace, links, operator, counted, own)
     spent_free, spent_alone = int(own[free].sum()), int(own[alone].sum())
@@ -74,13 +75,6 @@ def _is_operator(name: str) -> bool:
     if "::" not in name or name.startswith(("autograd::", "torch::autograd")):
         return False
     return not _COLLECTIVE.search(name)
-
-
-def _own_time(parent: Rows, dur: Rows) -> Rows:
-    own = dur.astype(np.int64, copy=True)
-    child = np.flatnonzero(parent >= 0)
-    np.subtract.at(own, parent[child], dur[child])
-    return np.maximum(own, 0)
 
 
 def _alone(trace: Trace, links: Links, operator: Mask, counted: Counted, own: Rows) -> Mask:

@@ -5,8 +5,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import ModuleRow, Window
+from ridgeline.trace.analyses.forward_of import forward_of
 from ridgeline.trace.analyses.module_paths import Modules, module_paths
-from ridgeline.trace.analyses.tree import beneath
+from ridgeline.trace.analyses.tree import beneath, inherited
 from ridgeline.trace.analyses.within import within
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
@@ -30,7 +31,7 @@ def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tup
     for i in np.lexsort((np.arange(len(own)), -tree.host, -total)).tolist():
         if not tree.count[i] and not total[i]:
             continue  # ran outside the window only
-        path = _path(tree, i)
+        path = path_of(tree, i)
         table.append(
             ModuleRow(
                 path=" / ".join(path),
@@ -55,45 +56,19 @@ def _of_device(trace: Trace, links: Links, tree: Modules) -> Rows:
     if len(tree.of_call):
         found = np.where(call >= 0, tree.of_call[np.maximum(call, 0)], -1)
     if len(trace.ops):
-        by_op = _inherited(_with_backward(trace, links, tree), links.op_parent)
+        by_op = inherited(_with_backward(trace, tree), links.op_parent)
         found = np.where((found < 0) & (op >= 0), by_op[np.maximum(op, 0)], found)
     return found
 
 
-def _with_backward(trace: Trace, links: Links, tree: Modules) -> Rows:
-    """Operators' modules, those of autograd nodes taken from their forward operators.
-
-    The counter goes up when a node is made, so of all operators that carry a number the last one
-    on the forward thread made the node.
-    """
-    ops = trace.ops
-    named = trace.names_where(ops.name, lambda name: "Backward" in name)
-    numbered = (ops.sequence >= 0) & (tree.of_op < 0)
-    backward = np.flatnonzero(numbered & ((ops.forward_thread > 0) | named))
-    forward = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread <= 0) & (tree.of_op >= 0))
-    found = tree.of_op.copy()
-    if not len(backward) or not len(forward):
-        return found
-    forward = forward[np.argsort(ops.sequence[forward], kind="stable")]
-    numbers = ops.sequence[forward]
-    at = np.searchsorted(numbers, ops.sequence[backward], side="right") - 1
-    held = (at >= 0) & (numbers[np.maximum(at, 0)] == ops.sequence[backward])
-    found[backward[held]] = tree.of_op[forward[at[held]]]
-    return found
+def _with_backward(trace: Trace, tree: Modules) -> Rows:
+    """Operators' modules, those of autograd nodes taken from their forward operators."""
+    forward = forward_of(trace, tree.of_op >= 0)
+    taken = (tree.of_op < 0) & (forward >= 0)
+    return np.where(taken, tree.of_op[np.maximum(forward, 0)], tree.of_op)
 
 
-def _inherited(module: Rows, parent: Rows) -> Rows:
-    """A row without a module has that of the nearest row above it that has one."""
-    found, rows = module.copy(), np.flatnonzero((module < 0) & (parent >= 0))
-    above = parent[rows]
-    while len(rows):
-        found[rows] = module[above]
-        above = np.where(found[rows] < 0, parent[above], -1)
-        rows, above = rows[above >= 0], above[above >= 0]
-    return found
-
-
-def _path(tree: Modules, number: int) -> list[str]:
+def path_of(tree: Modules, number: int) -> list[str]:
     names: list[str] = []
     while number >= 0:
         names.append(tree.names[number][0])

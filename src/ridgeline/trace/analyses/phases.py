@@ -26,8 +26,8 @@ from ridgeline.trace.intervals import Spans, clip, covered, merge, subtract, uni
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 
-_Name = Literal["input", "forward", "backward", "optimizer", "other"]
-_SHOWN: tuple[_Name, ...] = ("input", "forward", "backward", "optimizer", "other")
+PhaseName = Literal["input", "forward", "backward", "optimizer", "other"]
+_SHOWN: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
 
 _OPTIMIZER = re.compile(r"torch/optim/.*: (step|zero_grad|profile_hook_step|wrapper)$")
 _BACKWARD = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward|grad)$")
@@ -36,13 +36,13 @@ _BACKWARD = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward
 def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
     if window.ns <= 0:
         return ()
-    spans = _spans(trace, links)
+    spans = phase_spans(trace, links)
     inside = started_in(trace.device, window.start_ns, window.end_ns)
     dur = trace.device.dur[inside]
     moment, lane = launched(trace, links)
     moment, known = moment[inside], lane[inside] >= 0
-    host: dict[_Name, int] = {}
-    device: dict[_Name, int] = {}
+    host: dict[PhaseName, int] = {}
+    device: dict[PhaseName, int] = {}
     for name, span in spans.items():
         host[name] = clip(span, window.start_ns, window.end_ns).total
         launched_in = known & (covered(span, moment, moment + 1) > 0)
@@ -60,7 +60,7 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
     )
 
 
-def _spans(trace: Trace, links: Links) -> dict[_Name, Spans]:
+def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     """Disjoint spans of the four phases, over the whole trace."""
     lanes = driving_lanes(trace, links)
     feed = _named(trace, lanes, is_input)

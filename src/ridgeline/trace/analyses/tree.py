@@ -30,6 +30,25 @@ def repeated(parent: Rows, key: Rows) -> NDArray[np.bool_]:
     return found
 
 
+def own_time(parent: Rows, dur: Rows) -> Rows:
+    """What each row took without its direct callees; not below 0, where clocks disagree."""
+    own = dur.astype(np.int64, copy=True)
+    child = np.flatnonzero(parent >= 0)
+    np.subtract.at(own, parent[child], dur[child])
+    return np.maximum(own, 0)
+
+
+def inherited(number: Rows, parent: Rows) -> Rows:
+    """A row without a number (-1) has that of the nearest row above it that has one."""
+    found, rows = number.copy(), np.flatnonzero((number < 0) & (parent >= 0))
+    above = parent[rows]
+    while len(rows):
+        found[rows] = number[above]
+        above = np.where(found[rows] < 0, parent[above], -1)
+        rows, above = rows[above >= 0], above[above >= 0]
+    return found
+
+
 def _levels(parent: Rows) -> list[Rows]:
     """Rows by how many rows lie above them."""
     depth = np.zeros(len(parent), np.int64)

@@ -1,0 +1,109 @@
+"""The case of a run, from the parts its conclusion drew, and that of a trace alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.limit import Seen, shares_in
+from ridgeline.diagnose.run_read import RunRead
+from ridgeline.diagnose.shares import Shares, cpu_shares, gpu_shares
+from ridgeline.diagnose.source.sources import Sources
+from ridgeline.diagnose.traced import Traced, sites_of
+from ridgeline.records.machine import Device
+from ridgeline.records.op_site import Sites
+from ridgeline.records.python_view import PythonView
+from ridgeline.records.run import RunFile
+from ridgeline.records.run_summary import (
+    Efficiency,
+    MemoryUse,
+    StepTimes,
+    Telemetered,
+    Throughput,
+)
+from ridgeline.records.step_work import StepWork
+from ridgeline.records.trace import TraceStudy
+from ridgeline.trace.analyses.busy import properties_of
+from ridgeline.trace.analyses.step_work import step_work
+from ridgeline.trace.analyses.sync_points import sync_points
+from ridgeline.trace.ceilings import device_of
+from ridgeline.trace.links import Links
+from ridgeline.trace.trace import Trace
+
+
+def case_of_run(
+    read: RunRead,
+    found: Traced,
+    *,
+    times: StepTimes,
+    throughput: Throughput,
+    efficiency: Efficiency,
+    memory: MemoryUse,
+    telemetered: Telemetered,
+    python: PythonView | None,
+    device: Device | None,
+) -> Case:
+    seen = Seen(
+        times=times, memory=memory, telemetered=telemetered, capture=read.capture,
+        work=found.work, study=found.study, efficiency=efficiency, fed=found.fed,
+    )  # fmt: skip
+    return Case(
+        kind="run",
+        on_gpu=read.on_gpu,
+        run=read.run,
+        capture=read.capture,
+        steps=read.steps,
+        telemetry=read.telemetry,
+        times=times,
+        throughput=throughput,
+        efficiency=efficiency,
+        memory=memory,
+        telemetered=telemetered,
+        python=python,
+        study=found.study,
+        work=found.work,
+        shares=shares_in(seen) if times.phases else None,
+        sites=found.sites,
+        syncs=found.syncs,
+        device=device,
+        sources=Sources(_roots(read.run)),
+    )
+
+
+def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts) -> Case:
+    """Of several ranks the sites are the first one's; what they did to each other the study has."""
+    trace = traces[0]
+    links = Links(trace)
+    window = study.window
+    known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
+    device = device_of(known) if known is not None else None
+    work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
+    sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
+    syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
+    return Case(
+        kind="trace",
+        on_gpu=bool(len(trace.device)),
+        study=study,
+        work=work,
+        shares=_shares(study, work),
+        sites=sites or Sites(),
+        syncs=syncs or (),
+        device=device,
+        sources=Sources((Path.cwd(), Path(trace.origin.path).resolve().parent)),
+    )
+
+
+def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
+    if work is None or not work.operator_ms:
+        return None
+    if work.device == "cpu":
+        return cpu_shares(StepTimes(), work, study)
+    return gpu_shares(StepTimes(), work, study, False) if study.idle.total_ns is not None else None
+
+
+def _roots(run: RunFile) -> tuple[Path, ...]:
+    """Where the program's files are looked for: its folder, and its script's."""
+    folder = Path(run.environment.directory)
+    if run.target.kind != "script":
+        return (folder,)
+    return (folder, (folder / run.target.name).parent)

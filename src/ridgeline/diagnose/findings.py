@@ -1,0 +1,107 @@
+"""Every rule asked, the answers ranked: what holds the program back, the most valuable first.
+
+Value is exposed time, weighted by how sure it is. Two findings charged with the same time are not
+added twice: the later one says whose time it shares. And one is marked to come `after` another
+where until then it would gain nothing: behind a loader that workers cannot fill, the device's own
+work is hidden.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.rule import Budget, Registered, registered
+from ridgeline.records.finding import Confidence, Finding, Findings
+
+LEAST_PCT = 0.5
+"""Of the step: what is below it is not worth a line in a file."""
+WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.4, "unmeasured": 0.1}
+WAITING = 0.2
+"""Of the step: an input wait from which on the work behind it is hidden."""
+LEFT = 0.3
+"""Of a finding's own share: less than this left of its budget, and it shares another's time."""
+CRAMPED = 0.85
+"""Of the device's memory in use: from here on saving memory is worth as much as saving time."""
+
+
+def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None = None) -> Findings:
+    """A rule that fails is said among the problems; the others still answer."""
+    every = registered() if rules is None else rules
+    drawn: list[tuple[Finding, Budget]] = []
+    unlooked = []
+    for one in every:
+        lacking = [need for need in one.rule.needs if not case.has(need)]
+        if lacking:
+            unlooked.append(f"{one.rule.id}: no {', '.join(lacking)}")
+            continue
+        answers = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
+        drawn += [(finding, one.rule.budget) for finding in answers or ()]
+    kept = [(f, b) for f, b in drawn if f.share_pct >= LEAST_PCT or f.memory_pct >= LEAST_PCT
+            or f.confidence == "unmeasured"]  # fmt: skip
+    kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
+    return Findings(findings=tuple(_ordered(kept, case)), unlooked=tuple(unlooked))
+
+
+def total_bound(findings: Sequence[Finding]) -> float:
+    """What fixing all would gain at most, no time counted twice."""
+    share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
+    return 1 / (1 - min(share, 0.995))
+
+
+def _value(finding: Finding, case: Case) -> float:
+    memory = finding.memory_pct * (1.0 if _cramped(case) else 0.1)
+    return max(finding.share_pct, memory) * WEIGHT[finding.confidence]
+
+
+def _cramped(case: Case) -> bool:
+    used, whole = case.memory.device_reserved_bytes, case.memory.device_total_bytes
+    full = case.capture.out_of_memory if case.capture is not None else None
+    growing = (case.memory.growth_bytes_per_step or 0.0) > 0
+    return full is not None or growing or bool(used and whole and used >= CRAMPED * whole)
+
+
+def _ordered(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> list[Finding]:
+    left = _budgets(case)
+    first: dict[Budget, Finding] = {}
+    hiding = _hiding(drawn, case)
+    found = []
+    for finding, budget in drawn:
+        share = finding.share_pct / 100
+        room = left.get(budget, 1.0)
+        if share and budget in first and room < LEFT * share:
+            finding = replace(finding, shares_with=first[budget].rule)
+        else:
+            left[budget] = room - share
+        if hiding is not None and budget in ("work", "overhead") and hiding.rule != finding.rule:
+            finding = replace(finding, after=hiding.rule)
+        first.setdefault(budget, finding)
+        found.append(finding)
+    return found
+
+
+def _budgets(case: Case) -> dict[Budget, float]:
+    """How much of the step there is to be charged; without shares nothing is known."""
+    if case.shares is None:
+        return {}
+    of = case.shares.of
+    busy = case.busy if case.busy is not None else case.shares.busy
+    return {
+        "input": of["input"],
+        "transfer": of["transfer"],
+        # a wait of the host ends in launching late, and may hold copies: one pot
+        "overhead": of["overhead"] + of["transfer"],
+        "communication": of["communication"],
+        "work": busy,
+    }
+
+
+def _hiding(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> Finding | None:
+    """The finding behind which the device's work is hidden: a loader with workers that the device
+    waits for works beside it, and alone decides how often a step can be."""
+    loaders = case.capture.loaders if case.capture is not None else ()
+    beside = any(loader.workers and loader.batches for loader in loaders)
+    if not beside or case.share_of("input") < WAITING or (case.busy or 0.0) >= SATURATED:
+        return None
+    return next((finding for finding, budget in drawn if budget == "input"), None)

@@ -1,0 +1,116 @@
+"""A rule: a question asked of every program, and what its answer is worth.
+
+One file a rule in `rules/`, with `RULE` and `look(case)`: it is registered by existing. `look` is a
+pure function of the case. What it says here is what `ridgeline explain` and docs/rules/ show.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline.diagnose.case import Case, Need
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.trace import Place
+
+Family = Literal[
+    "input",
+    "transfer",
+    "synchronisation",
+    "launch",
+    "precision",
+    "kernels",
+    "memory",
+    "compile",
+    "machine",
+    "communication",
+]
+Budget = Literal["input", "transfer", "overhead", "communication", "work", "pauses", "memory"]
+"""Which time of the step a finding is charged to: the device's waits by what it waits for, its
+work, pauses between steps, or (memory) none."""
+MOST_SHARE = 0.995
+"""A bound of 200 ×: beyond it the step's own remainder is noise."""
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    id: str
+    """Lower case with hyphens, named after the fault: loader-starves."""
+    family: Family
+    title: str
+    """A line: The loader cannot feed the device"""
+    budget: Budget
+    needs: tuple[Need, ...] = ()
+    looks_at: str
+    """The evidence, in a sentence or two."""
+    threshold: str
+    """From which value on, and why that one."""
+    why: str
+    """Why it costs time or memory: a paragraph a student understands."""
+    fix: str
+    """What to do, with code: Markdown."""
+    wrong_when: str
+    """When a finding of it may be wrong, or the fix not worth it."""
+
+    @property
+    def docs(self) -> str:
+        return f"docs/rules/{self.id}.md"
+
+
+class Registered(Struct, frozen=True):
+    rule: Rule
+    look: Callable[[Case], Iterable[Finding]]
+
+
+def registered() -> tuple[Registered, ...]:
+    """Every rule there is, by id."""
+    from ridgeline.diagnose import rules
+
+    found = []
+    for module in iter_modules(rules.__path__):
+        if not module.name.startswith("_"):
+            loaded = import_module(f"{rules.__name__}.{module.name}")
+            found.append(Registered(loaded.RULE, loaded.look))
+    return tuple(sorted(found, key=lambda one: one.rule.id))
+
+
+def found(
+    rule: Rule,
+    *,
+    claim: str,
+    share: float,
+    evidence: Sequence[Evidence] = (),
+    place: Place | None = None,
+    line: int | None = None,
+    module: str = "",
+    change: str = "",
+    confidence: Confidence = "medium",
+    doubt: str = "",
+    memory: float = 0.0,
+    bound: float | None = None,
+) -> Finding:
+    """A finding of a rule. `share`: exposed time, a fraction of the step, that would be gone with
+    it; `line`: where the source shows it inside the measured function; `memory`: fraction of the
+    peak saved; `bound`: the gain's bound, where another than 1 / (1 - share)."""
+    share = min(max(share, 0.0), MOST_SHARE)
+    file = place.file if place is not None else ""
+    at = line if line is not None else place.line if place is not None else None
+    function = place.function if place is not None else ""
+    return Finding(
+        rule=rule.id,
+        id=":".join(part for part in (rule.id, file, function or module) if part),
+        claim=claim,
+        share_pct=round(100 * share, 2),
+        gain_bound=round(bound if bound is not None else 1 / (1 - share), 3),
+        confidence=confidence,
+        file=file,
+        line=at,
+        function=function,
+        module=module,
+        evidence=tuple(evidence),
+        change=change,
+        docs=rule.docs,
+        doubt=doubt,
+        memory_pct=round(100 * min(max(memory, 0.0), 1.0), 2),
+    )

@@ -1,0 +1,74 @@
+"""Calls in the user's source: at which line of a measured function a certain call stands."""
+
+import ast
+from collections.abc import Callable, Collection, Iterator
+
+from msgspec import Struct
+
+from ridgeline.diagnose.source.sources import Source, Sources
+from ridgeline.records.trace import Place
+
+
+class SourceCall(Struct, frozen=True, kw_only=True):
+    file: str
+    line: int
+    name: str
+    """The last part: item, to, DataLoader."""
+    on: str = ""
+    """What it is called on or from, as written: loss, torch.cuda."""
+    text: str = ""
+    """The call as written."""
+    loops: int = 0
+    """Loops around it in its own function."""
+    keywords: tuple[str, ...] = ()
+
+
+def calls_at(
+    sources: Sources, place: Place | None, names: Collection[str]
+) -> tuple[SourceCall, ...]:
+    """Calls of these names in the function a place names; those in the innermost loop first."""
+    source = sources.get(place.file) if place is not None else None
+    if source is None or place is None:
+        return ()
+    found = [
+        _call(source, node)
+        for node in source.walk(source.scope(place.line))
+        if isinstance(node, ast.Call) and _name(node) in names
+    ]
+    return tuple(sorted(found, key=lambda call: (-call.loops, call.line)))
+
+
+def line_of(sources: Sources, place: Place | None, wanted: Callable[[ast.AST], bool]) -> int | None:
+    """The line of the one node (most looped, then first) of a function that passes; None: none."""
+    source = sources.get(place.file) if place is not None else None
+    if source is None or place is None:
+        return None
+    nodes = [n for n in source.walk(source.scope(place.line)) if wanted(n)]
+    lines = [(-source.loops(n), n.lineno) for n in nodes if hasattr(n, "lineno")]
+    return min(lines)[1] if lines else None
+
+
+def all_calls(source: Source, names: Collection[str]) -> Iterator[SourceCall]:
+    """In the whole file."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and _name(node) in names:
+            yield _call(source, node)
+
+
+def _name(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _call(source: Source, node: ast.Call) -> SourceCall:
+    on = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    return SourceCall(
+        file=source.file,
+        line=node.func.end_lineno or node.lineno,  # of `.item` in a chain over several lines
+        name=_name(node),
+        on=on,
+        text=ast.get_source_segment(source.text, node) or ast.unparse(node),
+        loops=source.loops(node),
+        keywords=tuple(k.arg for k in node.keywords if k.arg),
+    )

@@ -1,0 +1,83 @@
+"""What holds a program back, one cause a record: findings.json, and `findings` of `trace --json`.
+
+A share is of the step's own length, and only of time that would be gone with the cause: device work
+hidden behind a wait is not in it. `gain_bound` is Amdahl's: the step could become at most that many
+times shorter.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Confidence = Literal["high", "medium", "low", "unmeasured"]
+"""unmeasured: read in the source, not seen in a measurement."""
+Source = Literal["measured", "derived", "estimated", "read"]
+"""read: in the program's source or its settings."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """One number, or one fact, behind a claim."""
+
+    what: str
+    """input wait"""
+    text: str
+    """93.1 ms, 61 % of the step"""
+    value: float | None = None
+    source: Source = "measured"
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    rule: str
+    id: str = ""
+    """The same in every run of the same program: the rule and the function or module it is in."""
+    claim: str
+    """One sentence: the GPU waits 61 % of each step for decode(): 11 ms a sample, no workers"""
+    share_pct: float = 0.0
+    """Of the step: exposed time this is the cause of. 0 where only memory would be saved."""
+    gain_bound: float = 1.0
+    confidence: Confidence = "medium"
+    file: str = ""
+    line: int | None = None
+    function: str = ""
+    module: str = ""
+    """The nn.Module it is in, by its path, where one is known."""
+    evidence: tuple[Evidence, ...] = ()
+    change: str = ""
+    """The fix as code, with the program's own names where its source could be read."""
+    docs: str = ""
+    doubt: str = ""
+    """Why it might be wrong."""
+    memory_pct: float = 0.0
+    """Of the peak: memory that would be saved."""
+    after: str = ""
+    """Rule of the finding that has to be fixed first: until then this one gains nothing."""
+    shares_with: str = ""
+    """Rule of a finding before it that is charged with the same time: the two do not add up."""
+
+    @property
+    def place(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A question every performance engineer asks, in the order they ask it."""
+
+    question: str
+    """Is the device busy?"""
+    text: str
+
+
+class Findings(Struct, frozen=True, kw_only=True):
+    """findings.json: all of them, the most valuable first."""
+
+    schema: int = 1
+    findings: tuple[Finding, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    """Busy? which kernels? which intensity? which gaps? where is the peak?"""
+    ceiling_pct: float | None = None
+    """How near the step is to the ceiling that binds; None where no ceiling is known."""
+    remains: str = ""
+    """What the step's time is, beside the findings."""
+    unlooked: tuple[str, ...] = ()
+    """Rules that could not look, and what they lacked."""
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,136 @@
+"""Copies between host and device by the line that asks for them."""
+
+import re
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.records.op_site import CopySite
+from ridgeline.records.trace import Window
+from ridgeline.trace.analyses.busy import busy_spans, is_communication
+from ridgeline.trace.analyses.phases import phase_spans
+from ridgeline.trace.analyses.recorded_call import sizes_of
+from ridgeline.trace.analyses.step_counts import step_spans
+from ridgeline.trace.intervals import Spans, covered
+from ridgeline.trace.kinds import Kind
+from ridgeline.trace.links import Links
+from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.trace import Trace
+
+MOST = 200
+_TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
+_TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> Host", re.IGNORECASE)
+_PAGEABLE, _PINNED = re.compile("Pageable", re.IGNORECASE), re.compile("Pinned", re.IGNORECASE)
+
+_Key = tuple[bool, bool | None, str, int, str, int]
+
+
+def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ...]:
+    """The costliest first, by exposed time; () where the trace has no device."""
+    device = trace.device
+    copies = (device.kind == Kind.MEMCPY) & trace.names_where(device.name, _over_link)
+    spans = step_spans(trace, window)
+    call = links.device_call
+    asked = np.where(call >= 0, trace.calls.ts[np.maximum(call, 0)], device.ts) if len(
+        trace.calls
+    ) else device.ts  # fmt: skip
+    rows = np.flatnonzero(copies & (covered(spans, asked, asked + 1) > 0))
+    if not len(rows):
+        return ()
+    steps = max(window.steps, 1)
+    exposed = _exposed(trace, window, rows)
+    places, phase = _placed(trace, links, rows, asked[rows]), _phases(trace, links, asked[rows])
+    groups: dict[_Key, list[int]] = defaultdict(list)
+    ops = [_op(trace, links, int(row)) for row in rows]
+    for i, row in enumerate(rows.tolist()):
+        name = trace.text(int(device.name[row]))
+        op, shape = ops[i]
+        key = (bool(_TO_DEVICE.search(name)), _pageable(name), op, int(places[1][i]), phase[i],
+               shape)  # fmt: skip
+        groups[key].append(i)
+    found = []
+    for (to_device, pageable, op, place, where, shape), members in groups.items():
+        at = rows[members]
+        held = call[at][call[at] >= 0]
+        told = trace.shape(shape)
+        source = _source(told.dims)
+        found.append(
+            CopySite(
+                direction="to device" if to_device else "to host",
+                pageable=pageable,
+                op=op,
+                place=place_of(places[0].text(place)) if place != -1 else None,
+                phase=where,  # type: ignore[arg-type]
+                dims=source[0],
+                dtype=str(told.types[source[1]]) if 0 <= source[1] < len(told.types) else "",
+                copies=len(members) / steps,
+                bytes=float(np.maximum(device.bytes[at], 0).sum()) / steps,
+                device_ns=float(device.dur[at].sum()) / steps,
+                exposed_ns=float(exposed[members].sum()) / steps,
+                host_ns=float(trace.calls.dur[held].sum()) / steps if len(held) else 0.0,
+            )
+        )
+    return tuple(sorted(found, key=lambda site: -(site.exposed_ns + site.host_ns))[:MOST])
+
+
+def _over_link(name: str) -> bool:
+    return bool(_TO_DEVICE.search(name) or _TO_HOST.search(name))
+
+
+def _pageable(name: str) -> bool | None:
+    if _PAGEABLE.search(name):
+        return True
+    return False if _PINNED.search(name) else None
+
+
+def _exposed(trace: Trace, window: Window, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each copy: while no kernel that computes ran on its device."""
+    device = trace.device
+    kernels = (device.kind == Kind.KERNEL) & ~trace.names_where(device.name, is_communication)
+    found = np.zeros(len(rows), np.int64)
+    for number in np.unique(device.device[rows]):
+        mine = np.flatnonzero(device.device[rows] == number)
+        busy: Spans = busy_spans(device.take(kernels & (device.device == number)), window)
+        at = rows[mine]
+        found[mine] = device.dur[at] - covered(busy, device.ts[at], device.end[at])
+    return found
+
+
+def _placed(
+    trace: Trace, links: Links, rows: NDArray[np.int64], asked: NDArray[np.int64]
+) -> tuple[Places, NDArray[np.int64]]:
+    places = Places(trace, links)
+    lane = links.launch_lane[rows].astype(np.int64)
+    found = places.at(lane, asked)
+    lost = np.flatnonzero((found == -1) & (lane != links.main_lane))
+    found[lost] = places.at(np.full(len(lost), links.main_lane), asked[lost])
+    return places, found
+
+
+def _phases(trace: Trace, links: Links, asked: NDArray[np.int64]) -> list[str]:
+    found = ["other"] * len(asked)
+    for name, span in phase_spans(trace, links).items():
+        for i in np.flatnonzero(covered(span, asked, asked + 1) > 0).tolist():
+            found[i] = name
+    return found
+
+
+def _op(trace: Trace, links: Links, row: int) -> tuple[str, int]:
+    """The outermost operator that asked, and the shape recorded innermost."""
+    op, shape = int(links.device_op[row]), -1
+    name = ""
+    while op >= 0:
+        shape = int(trace.ops.shape[op]) if shape < 0 else shape
+        name = trace.text(int(trace.ops.name[op]))
+        op = int(links.op_parent[op])
+    return name, shape
+
+
+def _source(dims: tuple[object, ...]) -> tuple[tuple[int, ...], int]:
+    """Of aten::copy_(to, from): what is copied."""
+    for index in (1, 0):
+        sizes = sizes_of(dims[index]) if index < len(dims) else None
+        if sizes:
+            return sizes, index
+    return (), -1
