@@ -36,16 +36,21 @@ def main() -> int:
     modules = dict.fromkeys(ROWS[number] for number in given.row or sorted(ROWS))
     rows: list[Row] = []
     for name in modules:
-        rows += importlib.import_module(f"reliability.rows.{name}").run(asked)
-    print()
-    for row in rows:
-        print(row.line(asked))
-        for note in row.notes:
-            print(f"          {note}")
-    for row in rows:
-        for failure in row.failures:
-            print(f"row {row.number}: {failure}")
+        found = importlib.import_module(f"reliability.rows.{name}").run(asked)
+        for row in found:
+            said(row, asked)
+        rows += found
     return 0 if rows and all(row.good(asked) for row in rows) else 1
+
+
+def said(row: Row, asked: Asked) -> None:
+    """As soon as it is over: the whole takes a while, and a later row may not come."""
+    print(row.line(asked))
+    for note in row.notes:
+        print(f"          {note}")
+    for failure in row.failures:
+        print(f"row {row.number}: {failure}")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

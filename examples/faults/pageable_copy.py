@@ -1,5 +1,8 @@
 """One fault: large batches copied from pageable memory, each copy waited for.
 
+fault: pageable-copy
+runs on: gpu
+
 The driver first copies pageable memory into a buffer of its own, so the copy runs at a fraction of
 the bus and nothing else runs meanwhile. Expected on a GPU: transfer-bound. (On a CPU `.to()` copies
 nothing, and there is no such fault.)
@@ -38,7 +41,7 @@ def main() -> None:
     step = 0
     while step < args.steps:
         for images, labels in DataLoader(ready, batch_size=None):
-            images, labels = images.to(device), labels.to(device)  # the fault
+            images, labels = images.to(device), labels.to(device)  # fault
             loss = F.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()

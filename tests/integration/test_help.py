@@ -37,7 +37,15 @@ def imported_by(*arguments: str) -> tuple[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["-h"], ["--version"], ["model", "--help"], ["hardware", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["-h"],
+        ["--version"],
+        ["model", "--help"],
+        ["hardware", "--help"],
+        ["explain", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     _, modules = imported_by(*arguments)

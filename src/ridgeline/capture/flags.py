@@ -1,5 +1,6 @@
 """Settings of torch that decide speed, and the device in use: read, never changed."""
 
+import os
 from typing import Any
 
 from ridgeline.records.run import DeviceSeen, Flags
@@ -21,6 +22,7 @@ def flags(torch: Any, autocast: tuple[str, ...], scaler: bool) -> Flags:
         deterministic=bool(torch.are_deterministic_algorithms_enabled()),
         threads=torch.get_num_threads(),
         interop_threads=torch.get_num_interop_threads(),
+        allowed_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         autocast=autocast,
         gradient_scaler=scaler,

@@ -17,7 +17,7 @@ from ridgeline.capture.recording import Recording
 from ridgeline.capture.seen import Loaders, Optimizers, Roots
 from ridgeline.capture.stepping import End, Stepping
 from ridgeline.capture.thinning import Thinning
-from ridgeline.capture.timeline import Timeline, named
+from ridgeline.capture.timeline import INPUT, QUIET_INPUT, Timeline, named
 from ridgeline.capture.windows import Order, Windows
 from ridgeline.records.run import Settings, Status
 
@@ -79,6 +79,8 @@ class Progress:
             self.index, start, dur, spent, self._windows.label, self.counts, trains, compile_ns
         )
         self.counts = Counts.new()
+        waited = spent[INPUT] if trains else spent[INPUT] + spent[QUIET_INPUT]
+        self.recording.step(self.index, waited, dur)
         if end in (End.MERGE, End.DROP):
             draft = self._begin_again(draft, end, start)
         if self._journal.due(now):
@@ -220,7 +222,7 @@ class Progress:
             self._alone()
         if not self.off:
             self._write_capture("running", "")
-            recording.sample()
+            recording.sample(self.loaders.by_the_program)
 
     def _alone(self) -> None:
         """The windows are over: the program runs on without us."""

@@ -16,6 +16,9 @@ from ridgeline.capture.tracing import Tracing
 from ridgeline.records.run import Capture, OutOfMemory, Settings, Status
 from ridgeline.records.step import StepMemory
 
+WAITING = 0.2
+"""Of the steps so far, in the loader: from here on a run looks for the line by itself."""
+
 
 class Recording:
     def __init__(
@@ -37,6 +40,7 @@ class Recording:
         self._missing: list[str] = []
         self._problems: list[str] = []
         self._sampler: Any = None
+        self._input_ns = self._steps_ns = 0
         self.autocast: set[str] = set()
         self.scaler = False
 
@@ -73,11 +77,10 @@ class Recording:
         with self._guarded("memory history"):
             self.memory.stop()
         self.stop_sampling()
-        if self._settings.python:
-            with self._guarded("sampling in workers"):
-                from ridgeline.capture.sampling import workers
+        with self._guarded("sampling in workers"):
+            from ridgeline.capture.sampling import workers
 
-                workers.uninstall()
+            workers.uninstall()
 
     def device_memory(self, index: int | None) -> StepMemory | None:
         if index is None or not self._torch.cuda.is_initialized():
@@ -119,19 +122,31 @@ class Recording:
         )
 
     def workers_sample(self, directory: Path) -> None:
-        from ridgeline.capture.sampling import workers
-
+        """In every run: it costs the process that trains nothing."""
         with self._guarded("sampling in workers"):
-            workers.install(directory)
+            from ridgeline.capture.sampling import workers
 
-    def sample(self) -> None:
-        """While steps are timed, and not while they are traced."""
-        if not self._settings.python or self._sampler is not None or self.tracing.running:
+            workers.install(directory, asked=self._settings.python)
+
+    def step(self, index: int, input_ns: int, dur_ns: int) -> None:
+        """A step has ended. The first pays for caches and lazy start-up, and does not count."""
+        if index:
+            self._input_ns += input_ns
+            self._steps_ns += dur_ns
+
+    def sample(self, makes_batches: bool = False) -> None:
+        """While steps are timed, and not while they are traced. In a run that did not ask for it
+        only where the program makes its own batches and that takes long: then it is the loader's
+        time that a sample is paid with."""
+        if self._sampler is not None or self.tracing.running:
+            return
+        waits = makes_batches and self._input_ns >= WAITING * self._steps_ns > 0
+        if not (self._settings.python or waits):
             return
         with self._guarded("sampling"):
             from ridgeline.capture.sampling.sampler import Sampler
 
-            self._sampler = Sampler(self._journal.directory.path)
+            self._sampler = Sampler(self._journal.directory.path, asked=self._settings.python)
             self._sampler.start()
             self._sampler.watch_this_thread()  # the one that trains, whichever it is
 

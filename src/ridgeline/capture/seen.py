@@ -12,6 +12,7 @@ from ridgeline.capture.places import here
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
 
 MOST = 64
+_MOST_BEGUN = 256
 _WRAPPERS = ("_orig_mod", "module")
 _OPTIONS = ("foreach", "fused", "capturable", "differentiable", "lr")
 
@@ -149,8 +150,9 @@ class Loaders:
     def __init__(self) -> None:
         self._known: dict[int, LoaderSeen] = {}
         self._batches: dict[int, int] = {}
+        self._begun: dict[int, list[int]] = {}
 
-    def handed_out(self, iterator: Any) -> None:
+    def handed_out(self, iterator: Any, step: int = 0) -> None:
         # One DataLoader makes an iterator an epoch; its dataset and sampler stay the same.
         key = id(getattr(iterator, "_dataset", None)) ^ id(
             getattr(iterator, "_index_sampler", None)
@@ -159,12 +161,27 @@ class Loaders:
             self._known[key] = _loader(iterator)
         if key in self._known:
             self._batches[key] = self._batches.get(key, 0) + 1
+            # An iterator that is kept, with its workers, counts from nothing in each epoch too.
+            if getattr(iterator, "_num_yielded", 0) == 1:
+                self._begun.setdefault(key, []).append(step)
+
+    @property
+    def by_the_program(self) -> bool:
+        """Whether batches are made by the process that trains: some loader has no workers."""
+        return any(
+            not loader.workers and self._batches.get(key) for key, loader in self._known.items()
+        )
 
     def all(self) -> tuple[LoaderSeen, ...]:
         from msgspec.structs import replace
 
         return tuple(
-            replace(loader, batches=self._batches.get(key, 0))
+            replace(
+                loader,
+                batches=self._batches.get(key, 0),
+                epochs=len(self._begun.get(key, ())),
+                begun=tuple(self._begun.get(key, ())[:_MOST_BEGUN]),
+            )
             for key, loader in self._known.items()
         )
 

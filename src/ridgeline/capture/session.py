@@ -52,8 +52,7 @@ class Session:
         self._train_mode_seen = False
         self._stopped = False
         self._faults = 0
-        if settings.python:
-            self.progress.recording.workers_sample(directory)
+        self.progress.recording.workers_sample(directory)
         self.progress.recording.memory.watch()
 
     def input_begins(self, iterator: Any) -> Any:
@@ -74,7 +73,7 @@ class Session:
     def input_seen(self, iterator: Any, batch: Any) -> Any:
         try:
             if not self.progress.off and self._mine():
-                self.progress.loaders.handed_out(iterator)
+                self.progress.loaders.handed_out(iterator, self.progress.index)
                 given = amount(self._torch, batch)
                 have = self._batch
                 if have.samples:

@@ -20,7 +20,8 @@ COMMANDS = {
     "hardware": "What this machine can do: peaks, bandwidth, launch latency, measured.",
     "model": "What a model costs: FLOPs, bytes, memory, latency, place on the roofline.",
     "compare": "Is it really faster, and does it still compute the same? With an A/A control.",
-    "trace": "Where a trace's time went, why the device idled, who was late.",
+    "trace": "What holds a traced program back, where its time went, who was late.",
+    "explain": "The rules behind a finding: what they look at, why it costs, the fix.",
     "selftest": "How often this tool would lie on this machine.",
 }
 

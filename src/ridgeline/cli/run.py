@@ -66,7 +66,13 @@ _ENDINGS = (".json", ".md")
     help="Write the summary to a file: .json or .md.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end; the run is kept.")
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also answer: device busy? which kernels? which intensity? which gaps? where is the peak? "
+    "And show tracebacks.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -113,6 +119,7 @@ def command(
         carbon_g_per_kwh=carbon,
         output=str(output.absolute()) if output else "",
         quiet=quiet,
+        verbose=verbose,
     )
     _run(given, settings, runs_dir)
 

@@ -10,9 +10,11 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
+from ridgeline.records.finding import Finding
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_reading import NewerSchema
 from ridgeline.records.runs import began
+from ridgeline.report.finding_lines import shown
 from ridgeline.report.plain import printable, shorten
 from ridgeline.units import bytes_, count, plural
 
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = "ridgeline.runs/1"
-_HEADER = ("run", "began", "status", "steps", "limit", "size")
+_HEADER = ("run", "began", "status", "steps", "limit", "first finding", "size")
 _RIGHT = ("steps", "size")
-_SPARE = ("size", "began")
+_SPARE = ("size", "first finding", "began")
 """What a narrow terminal can do without, in this order."""
 _SHORTEST_NAME = 16
 
@@ -37,6 +39,10 @@ class RunLine(Struct, frozen=True, kw_only=True):
     steps: int | None = None
     verdict: str = ""
     """"" where nothing was concluded."""
+    finding: str = ""
+    """Rule of the most valuable finding; "" where none is worth a line."""
+    findings: int = 0
+    """Worth a line."""
     step_ms: float | None = None
     bytes_on_disk: int = 0
     damaged: str = ""
@@ -60,16 +66,18 @@ def listed(run: RunDirectory) -> RunLine:
             damaged=why.replace(" is damaged:", ":"),
         )
     verdict, steps, median = "", None, None
+    told: tuple[Finding, ...] = ()
     with contextlib.suppress(RidgelineError):
         summary = run.summary()
         if summary is not None:
             verdict, steps = summary.verdict.bound, summary.step.counted
-            median = summary.step.median_ms
+            median, told = summary.step.median_ms, shown(summary.findings)
     if steps is None:
         steps = _counted(run)
     return RunLine(
         name=name, path=path, began_at=file.began_at, status=status,
         exit_code=file.exit_code, steps=steps, verdict=verdict, step_ms=median, bytes_on_disk=size,
+        finding=told[0].rule if told else "", findings=len(told),
     )  # fmt: skip
 
 
@@ -124,7 +132,9 @@ def _cells(line: RunLine, now: float) -> tuple[str, ...]:
     steps = "—" if line.steps is None else count(line.steps)
     left = line.exit_code if line.status == "finished" else None
     status = f"exit {left}" if left else line.status
-    return (name, when, status, steps, line.verdict or "—", size)
+    more = f" +{line.findings - 1}" if line.findings > 1 else ""
+    finding = f"{shorten(printable(line.finding), 30)}{more}" if line.finding else "—"
+    return (name, when, status, steps, line.verdict or "—", finding, size)
 
 
 def _fitting(rows: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:

@@ -80,9 +80,10 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
 def show(
     context: click.Context, name: str, root: Path | None, as_json: bool, verbose: bool
 ) -> None:
-    """What a run said, again: its verdict, phases, throughput. Also of one that was killed.
+    """What a run said, again: its verdict, findings, phases. Also of one that was killed.
 
-    NAME is a run's name, the beginning or the end of it, a path, or "latest".
+    NAME is a run's name, the beginning or the end of it, a path, or "latest". -v also shows how the
+    five questions are answered.
     """
     from ridgeline.records.runs import find
 
@@ -95,7 +96,7 @@ def show(
         return
     from ridgeline.report.run_terminal import render
 
-    render(summary, _console())
+    render(summary, _console(), answers=verbose)
 
 
 @command.command("rm")

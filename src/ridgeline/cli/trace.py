@@ -14,6 +14,7 @@ from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:
     from ridgeline.cli.trace_output import Wanted
+    from ridgeline.records.finding import Findings
     from ridgeline.records.trace import TraceStudy
     from ridgeline.report.trace_document import LeftOut
     from ridgeline.trace.trace import Trace
@@ -33,7 +34,7 @@ change with every call, where the smallest say nothing."""
 
 EXAMPLES = """\b
 Examples:
-  ridgeline trace run.json.gz                          why the device was idle, what ran
+  ridgeline trace run.json.gz                          what holds it back, why it was idle
   ridgeline trace run/                                 a folder of ranks: who was late
   ridgeline trace run.json --steps 3-5 --full          only these steps, every table
   ridgeline trace after.json --compare before.json     what got slower, what faster
@@ -108,8 +109,9 @@ def command(
         else:
             with _progress(quiet) as say:
                 found, traces = _studied(paths, steps, ROWS, cache, say, left_out)
-                _export(found, traces, wanted, say)
-            _report(found, wanted, full, top, left_out)
+                causes = _diagnosed(found, traces, paths, steps, cache, say)
+                _export(found, traces, causes, wanted, say)
+            _report(found, causes, wanted, full, top, left_out)
 
 
 @contextmanager
@@ -279,16 +281,42 @@ def _compare(
     )
 
 
-def _export(found: "TraceStudy", traces: "tuple[Trace, ...]", wanted: "Wanted", say: Say) -> None:
+def _diagnosed(
+    found: "TraceStudy",
+    traces: "tuple[Trace, ...]",
+    paths: Sequence[Path],
+    steps: str | None,
+    cache: bool,
+    say: Say,
+) -> "Findings":
+    from ridgeline.cli.trace_findings import drawn
+
+    causes = drawn(found, traces, paths, steps, cache, say)
+    for problem in causes.problems:
+        from ridgeline.report.plain import printable
+
+        click.echo(f"ridgeline: {printable(problem)}", err=True)
+    return causes
+
+
+def _export(
+    found: "TraceStudy",
+    traces: "tuple[Trace, ...]",
+    causes: "Findings",
+    wanted: "Wanted",
+    say: Say,
+) -> None:
     from ridgeline.cli.trace_output import export
+    from ridgeline.report.finding_lines import shown
 
     if wanted.output is not None:
         say(f"writing {wanted.output.name}")
-        export(found, traces, wanted)
+        export(found, traces, wanted, shown(causes))
 
 
 def _report(
     found: "TraceStudy",
+    causes: "Findings",
     wanted: "Wanted",
     full: bool,
     top: int | None,
@@ -305,14 +333,14 @@ def _report(
     if longest_table(found) >= ROWS and (full or wanted.as_json or wanted.output):
         click.echo(f"ridgeline: tables end after {ROWS:,} rows, the largest first", err=True)
     deliver(
-        lambda: to_json_document(data, left_out),
+        lambda: to_json_document(data, left_out, causes),
         wanted,
         texts={
-            ".md": lambda: form("markdown").to_markdown(found, full=full, most=top),
-            ".csv": lambda: form("csv").to_csv(data),
-            ".html": lambda: form("html").to_html(found, full=full, most=top),
+            ".md": lambda: form("markdown").to_markdown(found, causes, full=full, most=top),
+            ".csv": lambda: form("csv").to_csv(data, causes),
+            ".html": lambda: form("html").to_html(found, causes, full=full, most=top),
         },
         terminal=lambda console: form("terminal").show(
-            found, console, full=full, most=top, typed=sys.argv[1:]
+            found, console, causes, full=full, most=top, typed=sys.argv[1:]
         ),
     )

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,6 +13,7 @@ from ridgeline.cli.output import PIPE_COLUMNS, write_whole
 from ridgeline.report.plain import json_text, printable
 
 if TYPE_CHECKING:
+    from ridgeline.records.finding import Finding
     from ridgeline.records.trace import TraceStudy
     from ridgeline.trace.trace import Trace
 
@@ -75,7 +76,9 @@ def _console() -> Any:
     return console
 
 
-def export(study: "TraceStudy", traces: "tuple[Trace, ...]", wanted: Wanted) -> None:
+def export(
+    study: "TraceStudy", traces: "tuple[Trace, ...]", wanted: Wanted, findings: "Sequence[Finding]"
+) -> None:
     """The formats that are made from the events themselves."""
     output, ending = wanted.output, wanted.ending
     if output is None:
@@ -91,7 +94,7 @@ def export(study: "TraceStudy", traces: "tuple[Trace, ...]", wanted: Wanted) -> 
     elif ending in (".perfetto.json", ".perfetto.json.gz"):
         from ridgeline.trace.exports.perfetto import mark
 
-        mark(traces[0], study, output)
+        mark(traces[0], study, output, findings)
 
 
 def _json(document: dict[str, Any]) -> str:

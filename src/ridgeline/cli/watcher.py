@@ -74,7 +74,7 @@ def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
     if settings.output:
         _write_output(Path(settings.output), summary)
     if not settings.quiet:
-        _print(summary)
+        _print(summary, settings.verbose)
 
 
 def _write_output(path: Path, summary: "RunSummary") -> None:
@@ -92,7 +92,7 @@ def _write_output(path: Path, summary: "RunSummary") -> None:
         _say(f"ridgeline: {error.message}")
 
 
-def _print(summary: "RunSummary") -> None:
+def _print(summary: "RunSummary", answers: bool) -> None:
     from rich.console import Console
 
     from ridgeline.cli.output import PIPE_COLUMNS
@@ -100,7 +100,8 @@ def _print(summary: "RunSummary") -> None:
 
     with contextlib.suppress(OSError, ValueError):
         width = None if sys.stderr.isatty() else PIPE_COLUMNS
-        render(summary, Console(stderr=True, width=width, highlight=False))
+        console = Console(stderr=True, width=width, highlight=False)
+        render(summary, console, answers=answers)
         sys.stderr.flush()
 
 

@@ -8,8 +8,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.diagnose.hand_fed import HandFed
 from ridgeline.diagnose.shares import Shares
 from ridgeline.diagnose.source.sources import Sources
+from ridgeline.records.collective_site import Exchange, RankPlace
+from ridgeline.records.input_site import InputSites
 from ridgeline.records.machine import Device
 from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.python_view import PythonView
@@ -26,6 +29,8 @@ from ridgeline.records.step import Step
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.telemetry import Telemetry
 from ridgeline.records.trace import Cause, IdleCause, TraceStudy
+from ridgeline.records.trace_memory import TraceMemory
+from ridgeline.records.trace_ranks import Ranks
 
 Need = Literal[
     "trace",  # a trace was studied
@@ -58,13 +63,31 @@ class Case(Struct, frozen=True, kw_only=True):
     python: PythonView | None = None
     study: TraceStudy | None = None
     work: StepWork | None = None
+    traced_memory: TraceMemory | None = None
+    """What the traced steps did with memory."""
     shares: Shares | None = None
     """The step by what holds it up: input, transfer, overhead, communication, compute, memory."""
     sites: Sites = Sites()
     syncs: tuple[SyncPoint, ...] = ()
     """Places as measured, not shortened."""
+    input: InputSites = InputSites()
+    """The loader in the traced steps."""
+    fed: HandFed = HandFed()
+    """Batches made by a function of the user's own."""
     device: Device | None = None
     """With its ceilings: `device.ceilings`; None where nobody knows them."""
+    emulated: tuple[str, ...] = ()
+    """Types the CPU that ran it has no instructions for: bfloat16, float16."""
+    exchange: Exchange = Exchange()
+    """Collectives of this rank's traced steps."""
+    across: Ranks | None = None
+    """The ranks side by side, where several left a trace."""
+    rank_places: tuple[RankPlace, ...] = ()
+    """The user's functions in which a rank spends more time than the others, the largest first."""
+    across_ns: int = 0
+    """The window `across` is over."""
+    processors: int = 0
+    """Of the machine, whether the program may use them or not; 0: not known."""
     sources: Sources = Sources()
 
     def has(self, need: Need) -> bool:

@@ -1,15 +1,20 @@
 """The case of a run, from the parts its conclusion drew, and that of a trace alone."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from platform import node
 
+from ridgeline.diagnose.across_ranks import AcrossRanks, of_files, of_traces
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.hand_fed import HandFed, hand_fed, makes_input
 from ridgeline.diagnose.limit import Seen, shares_in
 from ridgeline.diagnose.run_read import RunRead
 from ridgeline.diagnose.shares import Shares, cpu_shares, gpu_shares
 from ridgeline.diagnose.source.sources import Sources
 from ridgeline.diagnose.traced import Traced, sites_of
+from ridgeline.records.input_site import InputSites
 from ridgeline.records.machine import Device
 from ridgeline.records.op_site import Sites
 from ridgeline.records.python_view import PythonView
@@ -23,12 +28,16 @@ from ridgeline.records.run_summary import (
 )
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy
+from ridgeline.trace.analyses.activations import activations
 from ridgeline.trace.analyses.busy import properties_of
+from ridgeline.trace.analyses.input_sites import input_sites
 from ridgeline.trace.analyses.step_work import step_work
 from ridgeline.trace.analyses.sync_points import sync_points
 from ridgeline.trace.ceilings import device_of
-from ridgeline.trace.links import Links
+from ridgeline.trace.host_support import emulated_here
+from ridgeline.trace.links import links_of
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import window_of
 
 
 def case_of_run(
@@ -47,6 +56,7 @@ def case_of_run(
         times=times, memory=memory, telemetered=telemetered, capture=read.capture,
         work=found.work, study=found.study, efficiency=efficiency, fed=found.fed,
     )  # fmt: skip
+    across = _across(read)
     return Case(
         kind="run",
         on_gpu=read.on_gpu,
@@ -62,10 +72,19 @@ def case_of_run(
         python=python,
         study=found.study,
         work=found.work,
+        traced_memory=found.memory,
         shares=shares_in(seen) if times.phases else None,
         sites=found.sites,
         syncs=found.syncs,
+        input=found.input,
+        fed=found.fed,
         device=device,
+        emulated=_emulated(read),
+        exchange=across.exchange,
+        across=across.ranks,
+        rank_places=across.places,
+        across_ns=across.window_ns,
+        processors=_processors(read.run),
         sources=Sources(_roots(read.run)),
     )
 
@@ -73,22 +92,34 @@ def case_of_run(
 def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts) -> Case:
     """Of several ranks the sites are the first one's; what they did to each other the study has."""
     trace = traces[0]
-    links = Links(trace)
+    links = links_of(trace)
     window = study.window
     known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
     device = device_of(known) if known is not None else None
     work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
     sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
     syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
+    memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
+    windows = [window] if len(traces) == 1 else [window_of(one) for one in traces]
+    across = of_traces(traces, windows, attempts, study.ranks)
     return Case(
         kind="trace",
         on_gpu=bool(len(trace.device)),
         study=study,
         work=work,
+        traced_memory=memory,
         shares=_shares(study, work),
         sites=sites or Sites(),
         syncs=syncs or (),
+        input=attempts.part("the input", lambda: input_sites(trace, links, window, makes_input))
+        or InputSites(),
+        fed=attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
+        or HandFed(),
         device=device,
+        exchange=across.exchange,
+        across=across.ranks,
+        rank_places=across.places,
+        across_ns=across.window_ns,
         sources=Sources((Path.cwd(), Path(trace.origin.path).resolve().parent)),
     )
 
@@ -99,6 +130,26 @@ def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
     if work.device == "cpu":
         return cpu_shares(StepTimes(), work, study)
     return gpu_shares(StepTimes(), work, study, False) if study.idle.total_ns is not None else None
+
+
+def _across(read: RunRead) -> AcrossRanks:
+    """Of a run of several ranks: their traces side by side. What fails is left out."""
+    if read.ranks < 2:
+        return AcrossRanks()
+    windows = read.capture.windows if read.capture is not None else ()
+    steps = sum(window.steps for window in windows if window.kind == "traced")
+    return of_files(read.trace_files, steps, Attempts())
+
+
+def _processors(run: RunFile) -> int:
+    """Known only where the run was made."""
+    return os.cpu_count() or 0 if run.environment.host == os.uname().nodename else 0
+
+
+def _emulated(read: RunRead) -> tuple[str, ...]:
+    """Of a CPU that trained here: a run read on another machine says nothing of its own."""
+    here = read.run.environment.host in ("", node())
+    return emulated_here() if here and read.capture is not None and not read.on_gpu else ()
 
 
 def _roots(run: RunFile) -> tuple[Path, ...]:

@@ -22,7 +22,7 @@ from ridgeline.diagnose.left_out import left_out
 from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.diagnose.next_commands import command_line, next_commands
-from ridgeline.diagnose.python_view import python_view
+from ridgeline.diagnose.python_view import python_view, settled
 from ridgeline.diagnose.region_times import region_times
 from ridgeline.diagnose.run_read import RunRead, read_run
 from ridgeline.diagnose.steady_steps import SteadySteps, steady_steps
@@ -32,7 +32,7 @@ from ridgeline.diagnose.throughput import throughput
 from ridgeline.diagnose.traced import Traced, device_with_ceilings, traced
 from ridgeline.records.finding import Findings
 from ridgeline.records.machine import Device
-from ridgeline.records.python_view import PythonView
+from ridgeline.records.python_view import PythonView, Sampled
 from ridgeline.records.run import Capture, OutOfMemory
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import (
@@ -77,7 +77,10 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
         ),
     ) or Verdict(bound="unknown", sentence="unknown: no verdict could be drawn")  # fmt: skip
     verdict = replace(verdict, place=_short(verdict.place, read))
-    view = attempts.part("the Python view", lambda: _python(directory))
+    sampled = attempts.part("the Python samples", directory.sampled) or ()
+    view = attempts.part("the Python view", lambda: _python(sampled, read))
+    asked = sampled if read.run.settings.python else ()  # else only the rules look at it
+    shown = attempts.part("the Python view", lambda: python_view(asked) if asked else None)
     on_progress("looking for causes")
     case = attempts.part(
         "the case",
@@ -96,10 +99,10 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
         energy=spent,
         telemetry=seen,
         sync_points=tuple(replace(p, place=_short(p.place, read)) for p in found.syncs),
-        python=view,
+        python=shown,
         findings=_findings(case, read, attempts) if case is not None else Findings(),
         missing=left_out(read, times, rate, found, work, spent, device),
-        next=next_commands(directory, read.run.target, verdict, device, view, capture),
+        next=next_commands(directory, read.run.target, verdict, device, shown, capture),
     )
     problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
     return replace(summary, problems=tuple(dict.fromkeys(problems)))
@@ -197,9 +200,9 @@ def _longest_stretch(steps: Sequence[Step]) -> list[Step]:
     return max(([step for _, step in held] for _, held in stretches), key=len, default=[])
 
 
-def _python(directory: RunDirectory) -> PythonView | None:
-    sampled = directory.sampled()
-    return python_view(sampled) if sampled else None
+def _python(sampled: Sequence[Sampled], read: RunRead) -> PythonView | None:
+    since = min((step.start_ns for step in read.steps if step.window == "light"), default=0)
+    return python_view(settled(sampled, since)) if sampled else None
 
 
 def _device_name(read: RunRead) -> str:

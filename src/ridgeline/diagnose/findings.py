@@ -10,9 +10,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from ridgeline.diagnose.answers import answers
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import SATURATED, Case
-from ridgeline.diagnose.rule import Budget, Registered, registered
+from ridgeline.diagnose.remains import Remains, remains
+from ridgeline.diagnose.rule import Budget, Registered, Rule, registered
+from ridgeline.diagnose.rules._memory import growth
 from ridgeline.records.finding import Confidence, Finding, Findings
 
 LEAST_PCT = 0.5
@@ -22,13 +25,17 @@ WAITING = 0.2
 """Of the step: an input wait from which on the work behind it is hidden."""
 LEFT = 0.3
 """Of a finding's own share: less than this left of its budget, and it shares another's time."""
+MOST = 50
+"""Findings kept; a program has never had more than a dozen above 1 %."""
+LONGEST_CLAIM, LONGEST_CHANGE = 400, 4000
+"""Characters: a line of the user's source can be of any length."""
 CRAMPED = 0.85
 """Of the device's memory in use: from here on saving memory is worth as much as saving time."""
 
 
 def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None = None) -> Findings:
     """A rule that fails is said among the problems; the others still answer."""
-    every = registered() if rules is None else rules
+    every = (attempts.part("the rules", registered) or ()) if rules is None else rules
     drawn: list[tuple[Finding, Budget]] = []
     unlooked = []
     for one in every:
@@ -36,18 +43,36 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
         if lacking:
             unlooked.append(f"{one.rule.id}: no {', '.join(lacking)}")
             continue
-        answers = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
-        drawn += [(finding, one.rule.budget) for finding in answers or ()]
+        looked = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
+        drawn += [(_bounded(finding, one.rule), one.rule.budget) for finding in looked or ()]
     kept = [(f, b) for f, b in drawn if f.share_pct >= LEAST_PCT or f.memory_pct >= LEAST_PCT
             or f.confidence == "unmeasured"]  # fmt: skip
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
-    return Findings(findings=tuple(_ordered(kept, case)), unlooked=tuple(unlooked))
+    rest = attempts.part("what remains", lambda: remains(case)) or Remains()
+    return Findings(
+        findings=tuple(_ordered(kept[:MOST], case)),
+        left_out=len(kept[MOST:]),
+        answers=attempts.part("the answers", lambda: answers(case)) or (),
+        ceiling_pct=rest.ceiling_pct,
+        ceiling=rest.ceiling,
+        remains=rest.parts,
+        unlooked=tuple(unlooked),
+    )
 
 
 def total_bound(findings: Sequence[Finding]) -> float:
     """What fixing all would gain at most, no time counted twice."""
     share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
     return 1 / (1 - min(share, 0.995))
+
+
+def _bounded(finding: Finding, rule: Rule) -> Finding:
+    claim, change = finding.claim, finding.change
+    if len(claim) > LONGEST_CLAIM:
+        claim = f"{claim[: LONGEST_CLAIM - 1]}…"
+    if len(change) > LONGEST_CHANGE:
+        change = ""  # half a fix is none
+    return replace(finding, family=rule.family, claim=claim, change=change)
 
 
 def _value(finding: Finding, case: Case) -> float:
@@ -58,8 +83,11 @@ def _value(finding: Finding, case: Case) -> float:
 def _cramped(case: Case) -> bool:
     used, whole = case.memory.device_reserved_bytes, case.memory.device_total_bytes
     full = case.capture.out_of_memory if case.capture is not None else None
-    growing = (case.memory.growth_bytes_per_step or 0.0) > 0
-    return full is not None or growing or bool(used and whole and used >= CRAMPED * whole)
+    return (
+        full is not None
+        or growth(case) is not None
+        or bool(used and whole and used >= CRAMPED * whole)
+    )
 
 
 def _ordered(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> list[Finding]:

@@ -44,7 +44,7 @@ def hand_fed(trace: Trace, links: Links, window: Window) -> HandFed:
     frames = trace.frames
     if not len(frames) or window.ns <= 0:
         return HandFed()
-    rows = trace.names_where(frames.name, _makes_input) & (frames.lane == links.main_lane)
+    rows = trace.names_where(frames.name, makes_input) & (frames.lane == links.main_lane)
     mine = frames.take(rows)
     inside = clip(union(mine.ts, mine.end), window.start_ns, window.end_ns)
     if not inside.total:
@@ -59,7 +59,7 @@ def hand_fed(trace: Trace, links: Links, window: Window) -> HandFed:
     )
 
 
-def _makes_input(frame: str) -> bool:
+def makes_input(frame: str) -> bool:
     if not is_own(frame):
         return False
     place = place_of(frame)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.run import Capture
+from ridgeline.records.run import Capture, Window
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.step import Step
 from ridgeline.records.telemetry import Telemetry
@@ -34,13 +34,15 @@ def memory_use(
         reserved.append(full.reserved_bytes)
     total = capture.device.memory_bytes if capture is not None and on_gpu else 0
     total = total or (full.total_bytes if full is not None else 0)
+    on_host = _on_host(capture, steps, telemetry)
     return MemoryUse(
         device_peak_bytes=max(peaks, default=0) or None if on_gpu else None,
         device_reserved_bytes=max(reserved, default=0) or None if on_gpu else None,
         device_total_bytes=total or None,
         host_peak_bytes=max(map(_resident, _untraced(capture, telemetry)), default=0) or None,
         retries=max((m.retries for _, m in read), default=0),
-        growth_bytes_per_step=_on_device(steps) if on_gpu else _on_host(steps, telemetry),
+        growth_bytes_per_step=_on_device(steps) if on_gpu else on_host,
+        host_growth_bytes_per_step=on_host,
     )
 
 
@@ -64,25 +66,37 @@ def _on_device(steps: Sequence[Step]) -> float | None:
     return _growth([i for i, _ in read], [b for _, b in read])
 
 
-def _on_host(steps: Sequence[Step], telemetry: Sequence[Telemetry]) -> float | None:
+def _on_host(
+    capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry]
+) -> float | None:
     """Of the program's resident size after the last traced step, whose events take memory too. The
-    samples are placed between the steps by the clock. Resident sizes jump and settle: only what
-    still rises in the later half, at half the pace or more, is growth."""
+    samples are placed between the steps by the clock, and beyond the last one that was counted by
+    the length of a step. Resident sizes jump and settle: only what still rises in the later half,
+    at half the pace or more, is growth."""
     later = _after_trace(steps)
     if len(later) < 2:
         return None
     ends = np.array([s.start_ns + s.dur_ns for s in later], dtype=np.float64)
     indices = np.array([s.index for s in later], dtype=np.float64)
-    inside = [t for t in telemetry if ends[0] <= t.at_ns <= ends[-1] and t.processes]
+    until = max([ends[-1], *(w.end_ns for w in _alone(capture))])
+    inside = [t for t in telemetry if ends[0] <= t.at_ns <= until and t.processes]
     if len(inside) < RESIDENT_READINGS:
         return None
-    at = np.interp([float(t.at_ns) for t in inside], ends, indices)
+    clock = np.array([t.at_ns for t in inside], dtype=np.float64)
+    beyond = np.maximum(clock - ends[-1], 0.0) / np.median([s.dur_ns for s in later])
+    at = np.interp(clock, ends, indices) + beyond
     own = [sum(p.rss_bytes for p in t.processes if not p.worker) for t in inside]
     half = len(own) // 2
     whole, late = _growth(at.tolist(), own), _growth(at[half:].tolist(), own[half:])
     if whole is None or late is None:
         return None
     return whole if abs(late) >= abs(whole) / 2 and late * whole > 0 else 0.0
+
+
+def _alone(capture: Capture | None) -> list[Window]:
+    """After the timed steps the program goes on, and its memory is still looked at."""
+    windows = capture.windows if capture is not None else ()
+    return [window for window in windows if window.kind == "alone"]
 
 
 def _after_trace(steps: Sequence[Step]) -> list[Step]:

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from ridgeline.diagnose import python_source
+from ridgeline.diagnose.input_lines import input_lines
 from ridgeline.diagnose.python_frames import (
     LOADER_WAIT,
     Frame,
@@ -29,6 +30,8 @@ from ridgeline.diagnose.python_frames import (
 from ridgeline.records.python_view import PythonLine, PythonView, Sampled
 
 MOST_LINES = 50
+HALF_A_LINE_NS = 500_000_000
+"""A line is written each second: one that is half of the time before is left out."""
 _FEW, _MANY = 3, 10
 """Samples: a row of fewer than `_FEW` is chance, and left out beside one of `_MANY`."""
 _LARGEST = 64 * 2**20
@@ -89,6 +92,13 @@ def sampled_in(directory: Path) -> tuple[Sampled, ...]:
     return tuple(found)
 
 
+def settled(sampled: Sequence[Sampled], since_ns: int) -> tuple[Sampled, ...]:
+    """Lines written once the program had settled: before, workers wait for its first step. All of
+    them where the program was too short for that."""
+    found = tuple(line for line in sampled if line.at_ns - HALF_A_LINE_NS >= since_ns)
+    return found or tuple(sampled)
+
+
 def python_view(
     sampled: Sequence[Sampled],
     own: Callable[[str], bool] | None = None,
@@ -119,7 +129,11 @@ def python_view(
         functions=_costliest(
             [row for kind in PROCESSES for row in _functions(tallies[kind], kind, text)]
         ),
-    )
+        input=input_lines(
+            ((kind, frames, times) for kind in PROCESSES for frames, times in read[kind]),
+            (main.ns + worker.ns) / samples if samples else 0.0, users, text,
+        ),
+    )  # fmt: skip
 
 
 def _works(record: Sampled) -> bool:

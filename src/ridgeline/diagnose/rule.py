@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.diagnose.case import Case, Need
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -101,16 +102,22 @@ def found(
         rule=rule.id,
         id=":".join(part for part in (rule.id, file, function or module) if part),
         claim=claim,
-        share_pct=round(100 * share, 2),
-        gain_bound=round(bound if bound is not None else 1 / (1 - share), 3),
+        share_pct=round(100 * float(share), 2),
+        gain_bound=round(float(bound) if bound is not None else 1 / (1 - float(share)), 3),
         confidence=confidence,
         file=file,
-        line=at,
+        line=int(at) if at is not None else None,
         function=function,
         module=module,
-        evidence=tuple(evidence),
+        evidence=tuple(_plain(one) for one in evidence),
         change=change,
         docs=rule.docs,
         doubt=doubt,
-        memory_pct=round(100 * min(max(memory, 0.0), 1.0), 2),
+        memory_pct=round(100 * float(min(max(memory, 0.0), 1.0)), 2),
     )
+
+
+def _plain(evidence: Evidence) -> Evidence:
+    """With a number of Python's own: those of numpy cannot be written to a file."""
+    value = evidence.value
+    return replace(evidence, value=None if value is None else float(value))

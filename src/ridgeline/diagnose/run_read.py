@@ -1,6 +1,7 @@
 """What a run directory holds, read once; what cannot be read is left out and said."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
@@ -26,6 +27,8 @@ class RunRead(Struct, frozen=True, kw_only=True):
     all_telemetry: tuple[Telemetry, ...] = ()
     """Of every rank: each watches its own GPU."""
     ranks: int = 1
+    trace_files: tuple[Path, ...] = ()
+    """Of every rank that left one, by rank."""
 
     @property
     def on_gpu(self) -> bool:
@@ -49,6 +52,9 @@ def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
         telemetry=tuple(telemetry),
         all_telemetry=(*telemetry, *others),
         ranks=max([1, run.ranks, *(c.world for c in captures)]),
+        trace_files=tuple(
+            path for c in captures if (path := directory.trace_file(c.rank)).is_file()
+        ),
     )
 
 

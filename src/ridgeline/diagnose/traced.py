@@ -5,17 +5,23 @@ from pathlib import Path
 from msgspec import Struct
 
 from ridgeline.diagnose.attempts import Attempts
-from ridgeline.diagnose.hand_fed import HandFed, hand_fed
+from ridgeline.diagnose.hand_fed import HandFed, hand_fed, makes_input
 from ridgeline.errors import UsageError
+from ridgeline.records.input_site import InputSites
 from ridgeline.records.machine import Device
 from ridgeline.records.op_site import Sites
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import SyncPoint
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy, Window
+from ridgeline.records.trace_memory import TraceMemory
+from ridgeline.trace.analyses.activations import activations
 from ridgeline.trace.analyses.copy_sites import copy_sites
+from ridgeline.trace.analyses.input_sites import input_sites
+from ridgeline.trace.analyses.normed_convs import normed_convs
 from ridgeline.trace.analyses.op_sites import op_sites
 from ridgeline.trace.analyses.step_work import step_work
+from ridgeline.trace.analyses.sync_costs import sync_costs
 from ridgeline.trace.analyses.sync_points import sync_points
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.host_ceilings import host_device
@@ -33,6 +39,8 @@ class Traced(Struct, frozen=True, kw_only=True):
     fed: HandFed = HandFed()
     syncs: tuple[SyncPoint, ...] = ()
     sites: Sites = Sites()
+    input: InputSites = InputSites()
+    memory: TraceMemory | None = None
 
 
 def traced(path: Path, steps: int, device: Device | None, attempts: Attempts) -> Traced:
@@ -49,17 +57,24 @@ def traced(path: Path, steps: int, device: Device | None, attempts: Attempts) ->
     fed = attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
     syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
     sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
+    memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
+    inputs = attempts.part("the input", lambda: input_sites(trace, links, window, makes_input))
     return Traced(
-        study=study, work=work, fed=fed or HandFed(), syncs=syncs or (), sites=sites or Sites()
-    )
+        study=study, work=work, fed=fed or HandFed(), syncs=syncs or (), sites=sites or Sites(),
+        memory=memory, input=inputs or InputSites(),
+    )  # fmt: skip
 
 
 def sites_of(trace: Trace, links: Links, window: Window) -> Sites:
     """Operators and copies of the traced steps by where they are called from."""
     ops, left_out, left_ns = op_sites(trace, links, window)
+    waits = sync_costs(trace, links, window)
     return Sites(
         ops=ops,
         copies=copy_sites(trace, links, window),
+        waits=waits.sites,
+        replay=waits.replay,
+        normed=normed_convs(trace, links, window),
         left_out=left_out,
         left_out_ns=left_ns,
         stacks=Places(trace, links).known,

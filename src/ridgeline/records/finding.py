@@ -28,6 +28,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 class Finding(Struct, frozen=True, kw_only=True):
     rule: str
+    family: str = ""
+    """input, transfer, synchronisation, launch, precision, kernels, memory, compile, machine …"""
     id: str = ""
     """The same in every run of the same program: the rule and the function or module it is in."""
     claim: str
@@ -72,12 +74,18 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     schema: int = 1
     findings: tuple[Finding, ...] = ()
+    left_out: int = 0
+    """Less valuable ones beyond those."""
     answers: tuple[Answer, ...] = ()
     """Busy? which kernels? which intensity? which gaps? where is the peak?"""
     ceiling_pct: float | None = None
     """How near the step is to the ceiling that binds; None where no ceiling is known."""
+    ceiling: str = ""
+    """Which one: bfloat16 peak (datasheet)"""
     remains: str = ""
     """What the step's time is, beside the findings."""
+    basis: str = ""
+    """steps 130-141 of 275: where they are drawn from a part of a long trace; "": from all of it"""
     unlooked: tuple[str, ...] = ()
     """Rules that could not look, and what they lacked."""
     problems: tuple[str, ...] = ()

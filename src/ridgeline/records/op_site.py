@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from ridgeline.records.normed_conv import NormedConv
+from ridgeline.records.replay import Replay
+from ridgeline.records.sync_site import SyncSite
 from ridgeline.records.trace import Place
 
 SitePhase = Literal["input", "forward", "backward", "optimizer", "other"]
@@ -72,15 +75,23 @@ class CopySite(Struct, frozen=True, kw_only=True):
     op: str = ""
     """The operator that asked: aten::to, aten::item …"""
     place: Place | None = None
+    via: tuple[str, ...] = ()
+    """Functions between the user's and the copy, as `SyncSite.via` has them."""
     phase: SitePhase = "other"
     dims: tuple[int, ...] = ()
     """Of the tensor, where recorded."""
     dtype: str = ""
+    offset_ns: int = 0
+    """From the start of its step: the order of several in one function."""
     copies: float = 0.0
     bytes: float = 0.0
     device_ns: float = 0.0
     exposed_ns: float = 0.0
     """While no kernel ran."""
+    path_ns: float = 0.0
+    """Of the device's time: on the critical path."""
+    beside: bool = False
+    """On another stream than most of the kernels' time."""
     host_ns: float = 0.0
     """The calling thread held."""
 
@@ -89,6 +100,12 @@ class Sites(Struct, frozen=True, kw_only=True):
     ops: tuple[OpSite, ...] = ()
     """The costliest first, by host and device time together."""
     copies: tuple[CopySite, ...] = ()
+    waits: tuple[SyncSite, ...] = ()
+    """The costliest first, by the device's idle time that follows."""
+    replay: Replay | None = None
+    """To ask what would be without some of them; None where there are none, or too many events."""
+    normed: tuple[NormedConv, ...] = ()
+    """Convolutions with a bias right before a batch norm."""
     left_out: int = 0
     """Operator sites beyond the most that are kept."""
     left_out_ns: float = 0.0

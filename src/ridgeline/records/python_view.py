@@ -44,6 +44,19 @@ class PythonLine(Struct, frozen=True, kw_only=True):
     """The library function most of that time was in: PIL.Image.resize."""
 
 
+class InputLines(Struct, frozen=True, kw_only=True):
+    """What makes batches: the user's code beneath a loader, or in a function that by its name
+    makes them, in whichever process it ran."""
+
+    main_samples: int = 0
+    worker_samples: int = 0
+    lines: tuple[PythonLine, ...] = ()
+    """Costliest first; shares are of these samples. Without a file: a library's own dataset or
+    collation, named in `calls`."""
+    functions: tuple[str, ...] = ()
+    """file:function of all of the user's that were on the way, in the order of their names."""
+
+
 class PythonView(Struct, frozen=True, kw_only=True):
     main_samples: int = 0
     worker_samples: int = 0
@@ -55,3 +68,4 @@ class PythonView(Struct, frozen=True, kw_only=True):
     """Costliest first by their own share, main and workers together."""
     functions: tuple[PythonLine, ...] = ()
     """The same by function: the line is where it begins."""
+    input: InputLines = InputLines()

@@ -39,6 +39,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     run_dir: str = ""
     output: str = ""
     quiet: bool = False
+    verbose: bool = False
+    """Also say at the terminal how the five questions are answered."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -147,6 +149,10 @@ class LoaderSeen(Struct, frozen=True, kw_only=True):
     length: int | None = None
     batches: int = 0
     place: str = ""
+    epochs: int = 0
+    """Times it was begun while the hooks looked."""
+    begun: tuple[int, ...] = ()
+    """The steps in which that was; the first 256."""
 
 
 class Compilation(Struct, frozen=True, kw_only=True):
@@ -175,6 +181,8 @@ class Flags(Struct, frozen=True, kw_only=True):
     deterministic: bool | None = None
     threads: int = 0
     interop_threads: int = 0
+    allowed_cores: int = 0
+    """That the program's own thread may run on, as it ended up; 0: the system does not say."""
     default_dtype: str = ""
     autocast: tuple[str, ...] = ()
     """Autocast seen around the forward: "cuda bfloat16"."""

@@ -118,6 +118,8 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     """Of the program and its workers, pages they share counted in each."""
     retries: int = 0
     growth_bytes_per_step: float | None = None
+    """Of the device; of the host where the program runs there."""
+    host_growth_bytes_per_step: float | None = None
 
 
 class Energy(Struct, frozen=True, kw_only=True):

@@ -284,6 +284,11 @@ class MemoryCurve(Struct, frozen=True, kw_only=True):
     peak_bytes: int
     peak_ns: int
     peak_step: str = ""
+    peak_phase: str = ""
+    """forward, backward, optimizer, input; "" where nothing tells it."""
+    peak_op: str = ""
+    peak_module: str = ""
+    """GPT_0 / Block_3: with stacks."""
     start_bytes: int = 0
     end_bytes: int = 0
     reserved_peak_bytes: int = -1

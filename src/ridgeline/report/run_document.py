@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 from ridgeline.records.run_summary import RunSummary, StepTimes, Verdict
+from ridgeline.report.finding_document import finding_keys
+from ridgeline.report.run_told import next_of
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
@@ -20,6 +22,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "schema": summary.schema,
         "verdict": summary.verdict.bound,
         "because": _because(summary.verdict),
+        **finding_keys(summary.findings),
         "step": _step(summary.step),
         "regions": [_plain(region) for region in summary.regions],
         "throughput": _plain(summary.throughput),
@@ -54,7 +57,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "python": None if summary.python is None else _plain(summary.python),
         "missing": list(summary.missing),
         "problems": list(summary.problems),
-        "next": list(summary.next),
+        "next": list(next_of(summary)),
     }
 
 

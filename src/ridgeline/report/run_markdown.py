@@ -3,9 +3,11 @@
 from ridgeline import units
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.report.cells import markdown_cell
+from ridgeline.report.finding_markdown import answers_markdown, findings_markdown
 from ridgeline.report.plain import printable
 from ridgeline.report.run_figures import about, figures, milliseconds, sentence
 from ridgeline.report.run_rows import rows
+from ridgeline.report.run_told import findings_told, next_of
 
 
 def markdown(summary: RunSummary) -> str:
@@ -17,10 +19,12 @@ def markdown(summary: RunSummary) -> str:
         markdown_cell(" · ".join(figures(summary))),
         "",
         *_phases(summary),
+        *_findings(summary),
         *_rows(summary),
         *_python(summary),
+        *_answers(summary),
         f"- **run**: `{_code(summary.run_dir)}` ({units.bytes_(summary.bytes_on_disk)})",
-        *(f"- **next**: `{_code(command)}`" for command in summary.next),
+        *(f"- **next**: `{_code(command)}`" for command in next_of(summary)),
     ]
     kept = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
     return "\n".join(kept).rstrip("\n") + "\n"
@@ -35,6 +39,17 @@ def _phases(summary: RunSummary) -> list[str]:
         for phase in summary.step.phases
     ]
     return ["| phase | ms | 95 % | share |", "| --- | ---: | ---: | ---: |", *body, ""]
+
+
+def _findings(summary: RunSummary) -> list[str]:
+    if not findings_told(summary):
+        return []
+    return ["#### What holds it back", "", *findings_markdown(summary.findings)]
+
+
+def _answers(summary: RunSummary) -> list[str]:
+    found = answers_markdown(summary.findings)
+    return ["", "#### The five questions", "", *found] if found else []
 
 
 def _rows(summary: RunSummary) -> list[str]:

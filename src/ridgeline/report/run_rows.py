@@ -9,6 +9,7 @@ from ridgeline import units
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.report.plain import printable
 from ridgeline.report.run_figures import sizes
+from ridgeline.report.run_told import because_told, compile_told, untold, untold_waits
 
 MOST = 3
 """Waits, graph breaks, missing things named; the rest is counted, and is in summary.json."""
@@ -37,7 +38,8 @@ class Row(Struct, frozen=True):
 
 
 def rows(summary: RunSummary) -> tuple[Row, ...]:
-    """In the order they are read; every text can be printed as it is."""
+    """In the order they are read, less what a finding tells already; every text can be printed as
+    it is."""
     found = (
         *_because(summary), *_ended(summary), *_regions(summary), *_alive(summary),
         *_memory(summary),
@@ -53,6 +55,8 @@ def rows(summary: RunSummary) -> tuple[Row, ...]:
 
 def _because(summary: RunSummary) -> Iterator[Row]:
     verdict = summary.verdict
+    if because_told(summary):
+        return
     said = " · ".join(_measured(n.what, n.text, n.source) for n in verdict.numbers)
     if verdict.place:
         said = f"{said} · {verdict.place}" if said else verdict.place
@@ -160,12 +164,13 @@ def _machine(summary: RunSummary) -> Iterator[Row]:
         held.append(f"{units.plural(seen.other_processes, 'other program')} on the GPU")
     if seen.crowded:
         held.append(f"other programs took {seen.other_cores:.1f} of {seen.cores} cores")
+    held = untold(summary, held)
     if said or held:
         yield Row("machine", " · ".join([*held, *said]), "warning" if held else "plain")
 
 
 def _waits(summary: RunSummary) -> Iterator[Row]:
-    points = summary.sync_points
+    points = untold_waits(summary)
     said = [
         f"{_WRITTEN.get(point.call, point.call)} {point.place}, "
         f"{units.significant(point.per_step, 2)} a step, {units.seconds(point.ms_per_step / 1e3)}"
@@ -176,6 +181,8 @@ def _waits(summary: RunSummary) -> Iterator[Row]:
 
 
 def _compiled(summary: RunSummary) -> Iterator[Row]:
+    if compile_told(summary):
+        return
     for what, found in (("recompile", summary.recompiles), ("graph break", summary.graph_breaks)):
         if found:
             named = " · ".join(_cut(text) for text in found[:MOST])
@@ -199,8 +206,9 @@ def _doubts(summary: RunSummary) -> Iterator[Row]:
         ("verdict", summary.verdict.trust, ""),
         ("steps", summary.step.trust, paused),
     ):
-        why = "; ".join(text for text in (trust.why, more) if text)
-        if trust.confidence != "good":
+        said = untold(summary, trust.why.split("; ") if trust.why else ())
+        why = "; ".join(text for text in (*said, more) if text)
+        if trust.confidence != "good" and (why or not trust.why):
             yield Row(what, f"{trust.confidence}: {why}", "warning")
         elif why:
             yield Row(what, why, "plain" if more else "quiet")

@@ -1,6 +1,7 @@
 """A run for people at a terminal: one calm block, printed beside the program's own output.
 
-First what limits it, then its figures, its phases to scale, and a line for each thing worth one.
+First what limits it, then its figures, its phases to scale, what holds it back, and a line for each
+thing worth one.
 Every line keeps the same left edge, so that labels can be skipped and text be read down.
 """
 
@@ -11,10 +12,12 @@ from rich.text import Text
 
 from ridgeline import units
 from ridgeline.records.run_summary import RunSummary
+from ridgeline.report.finding_terminal import answer_rows, finding_rows
 from ridgeline.report.plain import printable
 from ridgeline.report.run_bar import bar
 from ridgeline.report.run_figures import about, figures, sentence
 from ridgeline.report.run_rows import Row, rows
+from ridgeline.report.run_told import findings_told, next_of
 
 EDGE = 12
 """Where text begins; labels stand before it."""
@@ -26,21 +29,25 @@ _ASCII = str.maketrans({
 """One character for one, so that columns stay where they are."""
 
 
-def render(summary: RunSummary, console: Console) -> None:
+def render(summary: RunSummary, console: Console, *, answers: bool = False) -> None:
+    """`answers`: with the five questions, for who wants to know more."""
     _headline(summary, console)
     drawn = bar(summary.step, console.width - 4)
     if drawn:
         _print(Text(), console)
         for line in drawn:
             _print(Text("   ") + line, console)
+    _findings(summary, console)
     found = rows(summary)
     if found:
         _print(Text(), console)
     for row in found:
         _row(row, console)
     _python(summary, console)
+    if answers:
+        _block(answer_rows(summary.findings, console), console)
     _print(Text(), console)
-    for number, command in enumerate(summary.next):
+    for number, command in enumerate(next_of(summary)):
         _labelled("" if number else "next", [Text(printable(command), "bold")], console)
     size = f"  ({units.bytes_(summary.bytes_on_disk)})" if summary.bytes_on_disk else ""
     _labelled("run", [Text(printable(summary.run_dir) + size, "dim")], console)
@@ -64,6 +71,18 @@ def _headline(summary: RunSummary, console: Console) -> None:
     if figured:
         figured[-1].right_crop(3)
         _labelled("", _flowed(figured, console), console)
+
+
+def _findings(summary: RunSummary, console: Console) -> None:
+    if findings_told(summary):
+        _block(finding_rows(summary.findings, console), console)
+
+
+def _block(lines: Iterable[Text], console: Console) -> None:
+    for number, line in enumerate(lines):
+        if not number:
+            _print(Text(), console)
+        _print(line, console)
 
 
 def _row(row: Row, console: Console) -> None:

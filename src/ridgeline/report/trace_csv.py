@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.records.trace_comparison import TraceComparison
 from ridgeline.report.cells import spreadsheet_cell
@@ -23,6 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 _LISTS: dict[str, dict[str, str]] = {
+    "findings": {"name": "rule", "detail": "claim", "kind": "confidence"},
     "validation": {"name": "id", "detail": "claim", "kind": "severity"},
     "devices": {"ms": "busy_ms", "share_pct": "busy_pct", "count": "operations"},
     "idle_causes": {"name": "cause", "detail": "says", "count": "gaps"},
@@ -42,8 +44,8 @@ _LISTS: dict[str, dict[str, str]] = {
 """Each list of the document: which of its keys fills a column of another name."""
 
 
-def to_csv(study: TraceStudy) -> str:
-    return _written(COLUMNS, _rows(to_json_document(study)))
+def to_csv(study: TraceStudy, findings: Findings | None = None) -> str:
+    return _written(COLUMNS, _rows(to_json_document(study, (), findings)))
 
 
 def comparison_csv(c: TraceComparison) -> str:

@@ -8,6 +8,7 @@ Times of events (`at_ms`) count from the start of the window.
 from collections.abc import Sequence
 from typing import Any
 
+from ridgeline.records.finding import Findings
 from ridgeline.records.trace import (
     DeviceTime,
     Gap,
@@ -24,6 +25,7 @@ from ridgeline.records.trace import (
 from ridgeline.records.trace_comparison import Difference, TraceComparison
 from ridgeline.records.trace_ranks import RankTime
 from ridgeline.records.trust import Check, Trust
+from ridgeline.report.finding_document import finding_keys
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_headline import together
 
@@ -34,7 +36,9 @@ LeftOut = tuple[str, str]
 """A file, and why it could not be read."""
 
 
-def to_json_document(study: TraceStudy, left_out: Sequence[LeftOut] = ()) -> dict[str, Any]:
+def to_json_document(
+    study: TraceStudy, left_out: Sequence[LeftOut] = (), findings: Findings | None = None
+) -> dict[str, Any]:
     found = {
         "schema": SCHEMA,
         "files": list(study.files),
@@ -43,6 +47,7 @@ def to_json_document(study: TraceStudy, left_out: Sequence[LeftOut] = ()) -> dic
         "events": study.events,
         "torch": study.torch or None,
         "verdict": study.verdict,
+        **finding_keys(findings or Findings()),
         "window": _window(study.window),
         "validation": [_check(c) for c in study.validation],
         "device": _device_together(study),
@@ -68,6 +73,7 @@ def to_json_document(study: TraceStudy, left_out: Sequence[LeftOut] = ()) -> dic
         "critical_path": _critical_path(study),
         **_ranks(study),
         "missing": list(study.missing),
+        "problems": list(findings.problems) if findings is not None else [],
     }  # fmt: skip
     return _clean(found)  # type: ignore[no-any-return]
 
@@ -283,6 +289,9 @@ def _memory(m: MemoryCurve, window: Window) -> dict[str, Any]:
         "peak_bytes": m.peak_bytes,
         "peak_at_ms": ms(m.peak_ns - window.start_ns),
         "peak_step": m.peak_step or None,
+        "peak_phase": m.peak_phase or None,
+        "peak_op": m.peak_op or None,
+        "peak_module": m.peak_module or None,
         "start_bytes": m.start_bytes,
         "end_bytes": m.end_bytes,
         "reserved_peak_bytes": m.reserved_peak_bytes if m.reserved_peak_bytes >= 0 else None,

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from html import escape
 
+from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
+from ridgeline.report import finding_html
 from ridgeline.report import trace_plot as plot
+from ridgeline.report.finding_html import answers_html, findings_html
 from ridgeline.report.page import page
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_document import SCHEMA
@@ -32,20 +35,27 @@ _STYLE = (
 _MARKS = {"error": "bad", "warning": "warning", "note": "note"}
 
 
-def to_html(study: TraceStudy, *, full: bool = False, most: int | None = None) -> str:
+def to_html(
+    study: TraceStudy,
+    findings: Findings | None = None,
+    *,
+    full: bool = False,
+    most: int | None = None,
+) -> str:
     """`full`: all rows of each table, `most`: that many; fewer where the page would grow too large
     to be opened or attached."""
     wanted = min(most or (MOST_ROWS if full else USUAL_ROWS), MOST_ROWS)
     where = "; --json has them" if full else ", with --full"
-    made = _page(study, wanted, where)
+    made = _page(study, findings, wanted, where)
     while len(made.encode()) > MOST_BYTES and wanted > OPEN_ROWS:
         wanted = max(wanted // 2, OPEN_ROWS)
-        made = _page(study, wanted, where)
+        made = _page(study, findings, wanted, where)
     return made
 
 
-def _page(study: TraceStudy, most: int, where: str) -> str:
+def _page(study: TraceStudy, findings: Findings | None, most: int, where: str) -> str:
     found = sections(study, most)
+    causes = findings_html(findings) + answers_html(findings) if findings is not None else ""
     drawn = {
         "idle": _figure(plot.gaps(study), "The longest gaps along the window; green is busy or "
                         "a shorter gap."),
@@ -56,12 +66,13 @@ def _page(study: TraceStudy, most: int, where: str) -> str:
     }  # fmt: skip
     body = "".join(
         [
-            f"<style>{plot.STYLE}{_STYLE}</style><main>",
+            f"<style>{plot.STYLE}{_STYLE}{finding_html.STYLE}</style><main>",
             f"<h1>{escape(verdict(study))}</h1>",
             f'<p class="soft">{escape(" · ".join(about(study)))}</p>',
             f'<p class="soft">{escape(printable(study.window.note))}</p>',
             _checks([(c.severity, said(c)) for c in loud(study)]),
             _figure(plot.split(study), ""),
+            causes,
             *(_section(s, drawn.get(s.id, ""), most, where) for s in found if s.told or s.doubt),
             _missing(study),
             _empty([s for s in found if not s.told and not s.doubt]),

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.cells import markdown_cell
+from ridgeline.report.finding_markdown import answers_markdown, findings_markdown
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, share, time
 from ridgeline.report.trace_headline import about, loud, parts, quiet, said, verdict
@@ -13,7 +15,13 @@ WIDEST = 100
 """Characters of a cell; kernels' names are longer than a comment is wide."""
 
 
-def to_markdown(study: TraceStudy, *, full: bool = False, most: int | None = None) -> str:
+def to_markdown(
+    study: TraceStudy,
+    findings: Findings | None = None,
+    *,
+    full: bool = False,
+    most: int | None = None,
+) -> str:
     """A few rows of each table; `full`: all of them, `most`: that many."""
     lines = [
         f"### {markdown_cell(verdict(study))}",
@@ -23,6 +31,7 @@ def to_markdown(study: TraceStudy, *, full: bool = False, most: int | None = Non
     ]
     lines += _list(f"**{c.severity}**: {markdown_cell(said(c))}" for c in loud(study))
     lines += _split(study)
+    lines += _findings(findings)
     for section in sections(study, None if full else max(most or 0, FEW)):
         lines += _section(section, full, most)
     lines += _list(
@@ -37,6 +46,15 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[str]
     rules = ["---:" if c.sort == "number" else "---" for c in columns]
     body = [_line(markdown_cell(shorten(cell, WIDEST)) for cell in row) for row in rows]
     return [_line(markdown_cell(c.name) for c in columns), _line(rules), *body]
+
+
+def _findings(findings: Findings | None) -> list[str]:
+    """None: nobody looked."""
+    if findings is None:
+        return []
+    answers = answers_markdown(findings)
+    told = ["#### the five questions", "", *answers] if answers else []
+    return ["#### what holds it back", "", *findings_markdown(findings), *told]
 
 
 def _split(study: TraceStudy) -> list[str]:

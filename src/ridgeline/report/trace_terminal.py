@@ -3,14 +3,16 @@
 The short view fits about two screens; `full` shows every section and every row.
 """
 
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
+from ridgeline.report.finding_lines import shown
+from ridgeline.report.finding_terminal import answer_rows, finding_rows
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_bar import bar
 from ridgeline.report.trace_grid import Section
@@ -18,6 +20,7 @@ from ridgeline.report.trace_headline import about, loud, parts, quiet, said, ver
 from ridgeline.report.trace_next import next_commands
 from ridgeline.report.trace_sections import FEW, sections
 from ridgeline.report.trace_table import print_table, table
+from ridgeline.report.wrapping import wrapped
 
 MOST_WARNINGS = 6
 NARROW = 80
@@ -28,6 +31,7 @@ _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 def show(
     study: TraceStudy,
     console: Console,
+    findings: Findings | None = None,
     *,
     full: bool = False,
     most: int | None = None,
@@ -37,6 +41,8 @@ def show(
     _headline(study, console)
     _warnings(study, console, full)
     _bar(study, console)
+    if findings is not None:
+        _findings(findings, console)
     lines: list[Section] = []
     for section in sections(study, None if full else max(most or 0, FEW)):
         if not full and _said_elsewhere(section, study):
@@ -49,7 +55,7 @@ def show(
             _section(section, console, full, most)
     _lines(lines, console, full)
     _missing(study, console)
-    _next(study, console, full, typed)
+    _next(study, findings, console, full, typed)
 
 
 def say(markup: str, console: Console, indent: int = 1, style: str = "") -> None:
@@ -58,19 +64,8 @@ def say(markup: str, console: Console, indent: int = 1, style: str = "") -> None
         console.print(Text(" " * indent) + line, soft_wrap=True)
 
 
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[kMGT]?FLOP/s|[kMGT]?B/s|[KMGT]?i?B|[mµn]?s)(?![\w:]))")
-_GLUE = "\ue000"
-"""Stands for a space while lines are broken; `printable` lets none of it through."""
-
-
 def _wrapped(markup: str, console: Console, indent: int, style: str = "") -> list[Text]:
-    """A figure is not parted from its unit."""
-    text = Text.from_markup(_UNIT.sub(_GLUE, markup), style=style)
-    lines = list(text.wrap(console, max(console.width - indent, 10)))
-    for line in lines:
-        line.plain = line.plain.replace(_GLUE, " ")
-        line.rstrip()
-    return lines
+    return wrapped(Text.from_markup(markup, style=style), console.width - indent, console)
 
 
 def _headline(study: TraceStudy, console: Console) -> None:
@@ -172,7 +167,26 @@ def _missing(study: TraceStudy, console: Console) -> None:
         say(escape(printable(sentence)), console, 3, style="dim")
 
 
-def _next(study: TraceStudy, console: Console, full: bool, typed: Sequence[str]) -> None:
+def _findings(findings: Findings, console: Console) -> None:
+    for block in (finding_rows(findings, console), answer_rows(findings, console)):
+        if block:
+            console.print()
+        for line in block:
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+
+
+def _next(
+    study: TraceStudy,
+    findings: Findings | None,
+    console: Console,
+    full: bool,
+    typed: Sequence[str],
+) -> None:
     console.print()
-    for why, command in next_commands(study, typed, full):
+    first = next(iter(shown(findings)), None) if findings is not None else None
+    found = next_commands(study, typed, full)
+    if first is not None:
+        found = (("why, and the fix", f"ridgeline explain {printable(first.rule)}"), *found)
+    for why, command in found:
         console.print(f" {why}:  [bold]{escape(command)}[/bold]", highlight=False, soft_wrap=True)

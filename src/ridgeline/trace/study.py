@@ -27,7 +27,7 @@ from ridgeline.trace.analyses.phases import phases
 from ridgeline.trace.analyses.regions import regions
 from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.ceilings import device_of
-from ridgeline.trace.links import Links
+from ridgeline.trace.links import Links, links_of
 from ridgeline.trace.missing import missing
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.reading.reader import parse
@@ -102,17 +102,17 @@ def open_trace(path: Path, cache: bool = True) -> Opened:
 
 def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceStudy:
     if len(traces) == 1:
-        links = Links(traces[0])
+        links = links_of(traces[0])
         return study_one(traces[0], links, steps, limit)
     from ridgeline.trace.merging import merged  # what one trace does not need
     from ridgeline.trace.ranks.study import compared
 
-    links_of = [Links(trace) for trace in traces]
+    joined = [links_of(trace) for trace in traces]
     studies = [
         study_one(trace, links, steps, ALL_ROWS)
-        for trace, links in zip(traces, links_of, strict=True)
+        for trace, links in zip(traces, joined, strict=True)
     ]
-    across, against = compared(traces, links_of, [one.window for one in studies])
+    across, against = compared(traces, joined, [one.window for one in studies])
     return merged(studies, across, limit, against)
 
 

@@ -1,6 +1,7 @@
 """The table of runs: how each ended, and what a narrow terminal leaves out."""
 
 import io
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from rich.console import Console
 from ridgeline.cli.run_listing import listed, show
 from ridgeline.records.run import RunFile, Status, Target
 from ridgeline.records.run_directory import RunDirectory
+from tests.unit.report import made_up_findings, made_up_run
 
 NAME = "1115-010203-train"
 
@@ -48,4 +50,19 @@ def test_a_narrow_terminal_loses_columns_not_words(tmp_path: Path, width: int) -
 
 
 def test_a_wide_one_has_all_columns(tmp_path: Path) -> None:
-    assert shown(tmp_path, 0).split()[:6] == ["run", "began", "status", "steps", "limit", "size"]
+    header = shown(tmp_path, 0).splitlines()[0]
+    columns = ["run", "began", "status", "steps", "limit", "first finding", "size"]
+    assert re.split(r"  +", header.strip()) == columns
+
+
+def test_the_first_finding_stands_beside_the_limit(tmp_path: Path) -> None:
+    run = RunDirectory.make(tmp_path, NAME)
+    file = RunFile(name=NAME, target=Target(kind="script", name="train.py"), status="finished")
+    run.write_whole("run.json", msgspec.json.encode(file))
+    summary = msgspec.structs.replace(made_up_run.summary(), findings=made_up_findings.findings())
+    run.write_whole("summary.json", msgspec.json.encode(summary))
+    line = listed(run)
+    assert (line.finding, line.findings) == ("loader-starves", 4)
+    out = io.StringIO()
+    show(tmp_path, [line], Console(file=out, width=120), now=1.8e9)
+    assert "input-bound  loader-starves +3" in out.getvalue()

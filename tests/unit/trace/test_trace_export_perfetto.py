@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import RidgelineError
+from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Gap, Idle, Place, TraceStudy, Window
 from ridgeline.records.trust import Check
 from ridgeline.trace.exports.perfetto import annotate, mark
@@ -71,6 +72,15 @@ def test_the_copy_is_the_trace_and_our_track(tmp_path: Path, name: str, out: str
     assert names == ["findings", "steps", "idle causes (device 0)"]
     findings = [e["name"] for e in ours(document, "i")]
     assert findings == ["idle", 'warning: odd "name"\n']
+
+
+def test_what_holds_it_back_stands_on_the_findings_row(tmp_path: Path) -> None:
+    path, out = source().write(tmp_path), tmp_path / "o.json"
+    found = Finding(rule="item-sync", claim="it waits", share_pct=9.0, file="t.py", line=7)
+    annotate(path, made_study(gap()), out, findings=(found,))
+    mark = next(e for e in ours(json.loads(out.read_text()), "i") if e["name"] == "1: it waits")
+    assert mark["tid"] == "findings"
+    assert (mark["args"]["rule"], mark["args"]["place"]) == ("item-sync", "t.py:7")
 
 
 def test_times_are_exact_in_the_files_own_microseconds(tmp_path: Path) -> None:

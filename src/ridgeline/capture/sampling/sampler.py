@@ -2,8 +2,9 @@
 
 It reads `sys._current_frames()`: no signal, no profile function, nothing on the program's own
 threads. Time inside C (a sleep, a decode, a wait on a queue) falls on the Python line that called
-it; where a line neither calls nor loops, time may show one line further on. While it runs the
-interpreter's switch interval is shorter: the one thing a program could notice.
+it; where a line neither calls nor loops, time may show one line further on. In workers, and where
+the user asked for it, the interpreter's switch interval is shorter while it runs: the one thing a
+program could notice.
 """
 
 import _thread
@@ -32,6 +33,9 @@ samples do not march in step with a loop of the same length."""
 FLUSH_NS = 1_000_000_000
 LONGEST_NS = 600 * 1_000_000_000
 MOST_BYTES = 16 * 2**20
+UNASKED_NS = 120 * 1_000_000_000
+UNASKED_BYTES = 2 * 2**20
+"""In a run that did not ask to be sampled: enough for rules to find the costly line."""
 MOST_STACKS = 10_000
 _RESERVE = 2**18
 """Kept for lines that only say how many samples there were, once the file is full: 600 of 200 B."""
@@ -56,9 +60,11 @@ class Sampler:
         *,
         beneath: CodeType | None = None,
         over: Callable[[], bool] = lambda: False,
+        asked: bool = True,
     ) -> None:
         """`beneath`: frames from this function outwards are not the process's own (a forked worker
-        stands on its parent's stack). `over` is asked once a second whether to end."""
+        stands on its parent's stack). `over` is asked once a second whether to end. `asked`: the
+        user wants it; else it is shorter, and the program keeps its switch interval."""
         self.problem = ""
         self._to = to
         self._process: Literal["main", "worker"] = process
@@ -66,6 +72,9 @@ class Sampler:
         self._interval_ns = max(interval_ns, 1_000_000)
         self._beneath = beneath
         self._over = over
+        self._hurries = asked or process == "worker"
+        self._longest_ns = LONGEST_NS if asked else UNASKED_NS
+        self._most_bytes = MOST_BYTES if asked else UNASKED_BYTES
         self._random = random.Random()  # its own: the program's streams stay where they are
         self._pid = 0
         self._watched: tuple[ThreadTime, ...] = ()
@@ -90,7 +99,8 @@ class Sampler:
                 self._watched = (ThreadTime(main.ident, main.native_id, self._began_ns),)
             self._gate.acquire()
             self._done.acquire()
-            hurry()
+            if self._hurries:
+                hurry()
             # Not a threading.Thread: the program's list and count of threads stay as they are.
             _thread.start_new_thread(self._run, ())
             self._pid = os.getpid()
@@ -141,7 +151,7 @@ class Sampler:
             if now - flushed >= every:
                 flushed, every = now, min(2 * every, FLUSH_NS)
                 self._flush(now)
-                if now - self._began_ns >= LONGEST_NS or self._over():
+                if now - self._began_ns >= self._longest_ns or self._over():
                     return
         self._flush(monotonic_ns())
 
@@ -172,7 +182,7 @@ class Sampler:
         if not stacks:
             return
         line = self._line(now, stacks)
-        if self._bytes + len(line) > MOST_BYTES - _RESERVE:
+        if self._bytes + len(line) > self._most_bytes - _RESERVE:
             line = self._line(now, {(OTHERS,): sum(stacks.values())})
         self._bytes += len(line)
         if isinstance(self._to, Path):

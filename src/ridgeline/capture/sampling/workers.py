@@ -22,6 +22,7 @@ _OVER = ".python-over"
 """In the run's folder: the window is past, workers stop sampling within a second."""
 MOST_FILES = 256
 """Processes that leave a file; a loader without persistent workers starts new ones each epoch."""
+UNASKED_FILES = 64
 
 Loop = Callable[..., object]
 
@@ -29,8 +30,9 @@ Loop = Callable[..., object]
 class WorkerLoop:
     """Torch's worker loop with a Sampler beside it."""
 
-    def __init__(self, original: Loop, directory: str) -> None:
+    def __init__(self, original: Loop, directory: str, asked: bool = True) -> None:
         self.original = original
+        self.asked = asked
         self.directory = directory
         """Empty: it does nothing of its own any more."""
         self.__module__ = _MODULE  # where pickle looks for it by name
@@ -47,29 +49,31 @@ class WorkerLoop:
         """A spawned worker gets the folder and finds torch's loop by its name. Where it could not
         import us it must run all the same: it gets that name alone, or the loop itself."""
         if self.directory and _worker_can_import_us():
-            return restored, (self.directory, None if _is_torchs(self.original) else self.original)
+            loop = None if _is_torchs(self.original) else self.original
+            return restored, (self.directory, loop, self.asked)
         if getattr(sys.modules.get(_MODULE), _NAME, None) is self:
             return _NAME
         return partial, (self.original,)
 
 
-def restored(directory: str, original: Loop | None) -> Loop:
+def restored(directory: str, original: Loop | None, asked: bool = True) -> Loop:
     """The loop in a spawned worker's process, where torch's own is in its place."""
     loop: Loop = getattr(import_module(_MODULE), _NAME) if original is None else original
-    return WorkerLoop(loop.original if isinstance(loop, WorkerLoop) else loop, directory)
+    return WorkerLoop(loop.original if isinstance(loop, WorkerLoop) else loop, directory, asked)
 
 
 _installed: list[tuple[ModuleType, WorkerLoop]] = []
 """The one that stands there, or nothing."""
 
 
-def install(directory: Path) -> None:
-    """Workers started from now on write python-<pid>.jsonl in `directory`, an existing folder."""
+def install(directory: Path, asked: bool = True) -> None:
+    """Workers started from now on write python-<pid>.jsonl in `directory`, an existing folder;
+    fewer and shorter ones where nobody asked for them."""
     if _installed:
         return
     (directory / _OVER).unlink(missing_ok=True)
     module = import_module(_MODULE)
-    ours = WorkerLoop(getattr(module, _NAME), str(directory.absolute()))
+    ours = WorkerLoop(getattr(module, _NAME), str(directory.absolute()), asked)
     setattr(module, _NAME, ours)
     _installed.append((module, ours))
 
@@ -93,7 +97,8 @@ def _begun(
     """None where it cannot be: the worker goes on without."""
     try:
         over = os.path.join(loop.directory, _OVER)
-        if not loop.directory or os.path.exists(over) or _files(loop.directory) >= MOST_FILES:
+        most = MOST_FILES if loop.asked else UNASKED_FILES
+        if not loop.directory or os.path.exists(over) or _files(loop.directory) >= most:
             return None
         sampler = Sampler(
             Path(loop.directory),
@@ -101,6 +106,7 @@ def _begun(
             _number(loop.original, args, options),
             beneath=WorkerLoop.__call__.__code__,
             over=partial(os.path.exists, over),
+            asked=loop.asked,
         )
         sampler.start()
     except Exception:

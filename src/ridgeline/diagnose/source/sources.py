@@ -73,8 +73,8 @@ class Source:
         return {c: node for node in ast.walk(self.tree) for c in ast.iter_child_nodes(node)}
 
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.GeneratorExp,
-          ast.SetComp, ast.DictComp)  # fmt: skip
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp,
+          ast.DictComp)  # fmt: skip
 
 
 class Sources:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from ridgeline.records.op_site import CopySite
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
+from ridgeline.trace.analyses.call_paths import CallPaths
+from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.phases import phase_spans
 from ridgeline.trace.analyses.recorded_call import sizes_of
 from ridgeline.trace.analyses.step_counts import step_spans
@@ -16,6 +18,7 @@ from ridgeline.trace.intervals import Spans, covered
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace
 
 MOST = 200
@@ -23,7 +26,7 @@ _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
 _TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> Host", re.IGNORECASE)
 _PAGEABLE, _PINNED = re.compile("Pageable", re.IGNORECASE), re.compile("Pinned", re.IGNORECASE)
 
-_Key = tuple[bool, bool | None, str, int, str, int]
+_Key = tuple[bool, bool | None, str, int, str, int, tuple[str, ...]]
 
 
 def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ...]:
@@ -39,18 +42,20 @@ def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ..
     if not len(rows):
         return ()
     steps = max(window.steps, 1)
-    exposed = _exposed(trace, window, rows)
+    exposed, on_path = _exposed(trace, window, rows), device_on_path(trace, links, window)
+    main = _main_stream(trace)
     places, phase = _placed(trace, links, rows, asked[rows]), _phases(trace, links, asked[rows])
     groups: dict[_Key, list[int]] = defaultdict(list)
     ops = [_op(trace, links, int(row)) for row in rows]
+    paths, offset = _paths(trace, links, call[rows]), _offsets(trace, asked[rows])
     for i, row in enumerate(rows.tolist()):
         name = trace.text(int(device.name[row]))
         op, shape = ops[i]
         key = (bool(_TO_DEVICE.search(name)), _pageable(name), op, int(places[1][i]), phase[i],
-               shape)  # fmt: skip
+               shape, paths[i])  # fmt: skip
         groups[key].append(i)
     found = []
-    for (to_device, pageable, op, place, where, shape), members in groups.items():
+    for (to_device, pageable, op, place, where, shape, via), members in groups.items():
         at = rows[members]
         held = call[at][call[at] >= 0]
         told = trace.shape(shape)
@@ -61,13 +66,17 @@ def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ..
                 pageable=pageable,
                 op=op,
                 place=place_of(places[0].text(place)) if place != -1 else None,
+                via=via,
                 phase=where,  # type: ignore[arg-type]
                 dims=source[0],
                 dtype=str(told.types[source[1]]) if 0 <= source[1] < len(told.types) else "",
+                offset_ns=int(offset[members].min()),
                 copies=len(members) / steps,
                 bytes=float(np.maximum(device.bytes[at], 0).sum()) / steps,
                 device_ns=float(device.dur[at].sum()) / steps,
                 exposed_ns=float(exposed[members].sum()) / steps,
+                path_ns=float(on_path[at].sum()) / steps,
+                beside=bool((device.stream[at] != main).all()),
                 host_ns=float(trace.calls.dur[held].sum()) / steps if len(held) else 0.0,
             )
         )
@@ -97,6 +106,18 @@ def _exposed(trace: Trace, window: Window, rows: NDArray[np.int64]) -> NDArray[n
     return found
 
 
+def _main_stream(trace: Trace) -> int:
+    """That of most kernel time; -1 where there are no kernels."""
+    device = trace.device
+    kernels = device.kind == Kind.KERNEL
+    streams, at = np.unique(device.stream[kernels], return_inverse=True)
+    if not len(streams):
+        return -1
+    total = np.zeros(len(streams), np.int64)
+    np.add.at(total, at, device.dur[kernels])
+    return int(streams[total.argmax()])
+
+
 def _placed(
     trace: Trace, links: Links, rows: NDArray[np.int64], asked: NDArray[np.int64]
 ) -> tuple[Places, NDArray[np.int64]]:
@@ -106,6 +127,23 @@ def _placed(
     lost = np.flatnonzero((found == -1) & (lane != links.main_lane))
     found[lost] = places.at(np.full(len(lost), links.main_lane), asked[lost])
     return places, found
+
+
+def _paths(trace: Trace, links: Links, call: NDArray[np.int64]) -> list[tuple[str, ...]]:
+    known = np.flatnonzero(call >= 0)
+    found: list[tuple[str, ...]] = [()] * len(call)
+    told = CallPaths(trace, links).of(trace.calls.take(call[known]))
+    for i, (via, _) in zip(known.tolist(), told, strict=True):
+        found[i] = via
+    return found
+
+
+def _offsets(trace: Trace, asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """From the start of the step each was asked for in; else of the first of all."""
+    begins = np.sort(steps_of(trace).start)
+    begins = begins if len(begins) else asked.min(keepdims=True)
+    at = np.searchsorted(begins, asked, side="right") - 1
+    return asked - begins[np.maximum(at, 0)]
 
 
 def _phases(trace: Trace, links: Links, asked: NDArray[np.int64]) -> list[str]:

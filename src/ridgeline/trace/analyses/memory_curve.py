@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import MemoryCurve, Window
+from ridgeline.trace.analyses.peak_moment import Moment, moment
 from ridgeline.trace.columns import Allocations
 from ridgeline.trace.trace import Trace
 
@@ -45,6 +46,9 @@ def _curve(trace: Trace, events: Allocations, window: Window, points: int) -> Me
     level = np.concatenate([[start], level, level[-1:]])
     reserved = np.concatenate([reserved[:1], reserved, reserved[-1:]])
     peak = int(level.argmax())
+    lanes = events.lane[first:last]
+    inside = 0 < peak <= len(lanes)  # else before the first event: nobody knows what was done then
+    doing = moment(trace, int(at[peak]), int(lanes[peak - 1])) if inside else Moment()
     kept = _thin(at, level, reserved, window, points)
     note = _UNKNOWN_BEFORE if not told else _CPU_BEFORE if device == "cpu" else ""
     return MemoryCurve(
@@ -55,6 +59,9 @@ def _curve(trace: Trace, events: Allocations, window: Window, points: int) -> Me
         peak_bytes=int(level[peak]),
         peak_ns=int(at[peak]),
         peak_step=_step(trace, int(at[peak])),
+        peak_phase=doing.phase,
+        peak_op=doing.op,
+        peak_module=doing.module,
         start_bytes=start,
         end_bytes=int(level[-1]),
         reserved_peak_bytes=int(reserved.max()),

@@ -64,7 +64,7 @@ def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     """Disjoint spans of the four phases, over the whole trace."""
     lanes = driving_lanes(trace, links)
     feed = _named(trace, lanes, is_input)
-    update = _named(trace, lanes, _is_optimizer)
+    update = _named(trace, lanes, is_optimizer)
     update = subtract(update, feed)
     back = _backward(trace, links, merge(feed, update))
     back = subtract(subtract(back, feed), update)
@@ -84,7 +84,7 @@ def _named(trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool]) 
     )
 
 
-def _is_optimizer(name: str) -> bool:
+def is_optimizer(name: str) -> bool:
     return name.startswith("Optimizer.") or _OPTIMIZER.search(name) is not None
 
 

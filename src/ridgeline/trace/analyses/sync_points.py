@@ -35,15 +35,17 @@ _NOT_THE_PROGRAMS = re.compile(
 )
 
 
-class _Waits(Struct, frozen=True):
+class Waits(Struct, frozen=True):
     calls: Calls
+    row: Rows
+    """Of each in `trace.calls`."""
     op: Rows
     """The operator each is named after; -1: none around it."""
 
 
 def sync_points(trace: Trace, links: Links, window: Window) -> tuple[SyncPoint, ...]:
     """The costliest first; () where the trace has no device."""
-    waits = _waits(trace, links, window)
+    waits = program_waits(trace, links, window)
     if not len(waits.calls):
         return ()
     places = _places(trace, links, waits.calls)
@@ -67,7 +69,9 @@ def sync_points(trace: Trace, links: Links, window: Window) -> tuple[SyncPoint, 
     return tuple(sorted(points, key=lambda point: -point.ms_per_step)[:MOST])
 
 
-def _waits(trace: Trace, links: Links, window: Window) -> _Waits:
+def program_waits(trace: Trace, links: Links, window: Window, *, staged: bool = False) -> Waits:
+    """Calls in which the program waits for the device; `staged`: and all that copy memory which is
+    not pinned to it, which hold the host until the driver has read it."""
     calls = trace.calls
     copies = _pageable(trace, links, _UNPINNED)
     sync = trace.names_where(calls.name, is_sync_call) | _pageable(trace, links, _BACK)
@@ -77,8 +81,8 @@ def _waits(trace: Trace, links: Links, window: Window) -> _Waits:
     found, sync = calls.take(here), sync[here]
     op = _named_after(trace, links, enclosing(found, trace.ops, links.op_parent))
     # a copy to the device holds the host while it is read; alone it is no wait for the device
-    held = (sync | np.isin(op, op[sync & (op >= 0)])) & ~_by_profiler(trace, links, found)
-    return _Waits(found.take(held), op[held])
+    held = (sync | np.isin(op, op[sync & (op >= 0)]) | staged) & ~by_profiler(trace, links, found)
+    return Waits(found.take(held), np.flatnonzero(here)[held], op[held])
 
 
 def _pageable(trace: Trace, links: Links, which: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -93,7 +97,7 @@ def _pageable(trace: Trace, links: Links, which: re.Pattern[str]) -> NDArray[np.
     return np.asarray(waits & trace.names_where(trace.calls.name, is_copy_call), bool)
 
 
-def _by_profiler(trace: Trace, links: Links, calls: Calls) -> NDArray[np.bool_]:
+def by_profiler(trace: Trace, links: Links, calls: Calls) -> NDArray[np.bool_]:
     """Whether the function that asked, past the ways to ask, is a profiler's."""
     frames = trace.frames
     if not len(frames):

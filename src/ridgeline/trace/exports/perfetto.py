@@ -8,16 +8,17 @@ own microseconds.
 import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 from ridgeline.errors import RidgelineError
+from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Gap, TraceStudy
 from ridgeline.trace.analyses.idle import idle_gaps
 from ridgeline.trace.analyses.idle_report import all_gaps
 from ridgeline.trace.exports.copying import Copier, rewritten
-from ridgeline.trace.links import Links
+from ridgeline.trace.links import links_of
 from ridgeline.trace.reading import compiled
 from ridgeline.trace.reading.decoder import Decoder
 from ridgeline.trace.reading.document import Document
@@ -42,27 +43,33 @@ _COLOURS = {
 """chrome://tracing's names; Perfetto colours by the event's name, which is the cause."""
 
 
-def mark(trace: Trace, study: TraceStudy, path_out: Path) -> None:
-    """The trace's own file with every gap of it, where idle time can be told at all."""
+def mark(trace: Trace, study: TraceStudy, path_out: Path, findings: Sequence[Finding] = ()) -> None:
+    """The trace's own file with every gap of it, where idle time can be told at all, and with what
+    holds the program back."""
     gaps: Iterable[Gap] = ()
     if study.idle.total_ns is not None:
-        links = Links(trace)
+        links = links_of(trace)
         found = idle_gaps(trace, links, study.window)
         gaps = all_gaps(trace, links, found, steps_of(trace))
-    annotate(Path(trace.origin.path), study, path_out, gaps)
+    annotate(Path(trace.origin.path), study, path_out, gaps, findings)
 
 
 def annotate(
-    path_in: Path, study: TraceStudy, path_out: Path, gaps: Iterable[Gap] | None = None
+    path_in: Path,
+    study: TraceStudy,
+    path_out: Path,
+    gaps: Iterable[Gap] | None = None,
+    findings: Sequence[Finding] = (),
 ) -> None:
-    """Write `path_in` with the study's findings to `path_out`, gzipped where that ends in .gz.
+    """Write `path_in` with what was found to `path_out`, gzipped where that ends in .gz.
 
     `gaps`: all of them; without it the longest, which the study holds.
     """
     scratch = path_out.with_name(f".{path_out.name}.{os.getpid()}")
     try:
         with _opened(scratch, path_out.suffix == ".gz") as file:
-            _write(file, path_in, study, study.idle.top if gaps is None else gaps)
+            held = study.idle.top if gaps is None else gaps
+            _write(file, path_in, _marks(study, held, findings))
         scratch.replace(path_out)
     except OSError as error:
         raise RidgelineError(f"{path_out} could not be written: {error.strerror}") from error
@@ -77,9 +84,9 @@ def _opened(path: Path, packed: bool) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, "wb", compresslevel=3))
 
 
-def _write(file: IO[bytes], path: Path, study: TraceStudy, gaps: Iterable[Gap]) -> None:
+def _write(file: IO[bytes], path: Path, marks: Iterator[str]) -> None:
     file.write(b'{"traceEvents": [\n')
-    for number, event in enumerate(_marks(study, gaps)):
+    for number, event in enumerate(marks):
         file.write(b",\n" if number else b"")
         file.write(event.encode())
     file.write(b",\n")
@@ -102,13 +109,13 @@ def _decoder() -> Decoder:
     return Portable() if library is None else compiled.Compiled(library)
 
 
-def _marks(study: TraceStudy, gaps: Iterable[Gap]) -> Iterator[str]:
+def _marks(study: TraceStudy, gaps: Iterable[Gap], findings: Sequence[Finding]) -> Iterator[str]:
     yield _meta("process_name", {"name": "ridgeline: idle causes and findings"})
     yield _meta("process_sort_index", {"sort_index": FIRST})
     named: dict[str, int] = {}
     for track in (FINDINGS, STEPS):
         yield from _named(track, named)
-    yield from _findings(study)
+    yield from _findings(study, findings)
     for step in study.devices[0].steps if study.devices else ():  # the host's: each device's alike
         told = {"busy_ms": step.busy_ns / 1e6, "idle_ms": step.idle_ns / 1e6, "whole": step.whole}
         yield _span(STEPS, step.name, step.start_ns, step.dur_ns, told)
@@ -126,10 +133,14 @@ def _idle(track: str, gap: Gap) -> str:
     return _span(track, f"idle: {gap.cause}", gap.start_ns, gap.dur_ns, args, colour)
 
 
-def _findings(study: TraceStudy) -> Iterator[str]:
+def _findings(study: TraceStudy, findings: Sequence[Finding]) -> Iterator[str]:
     start = study.window.start_ns
     if study.verdict:
         yield _instant(study.verdict, start, {"window": study.window.basis})
+    for number, one in enumerate(findings, 1):
+        args = {"rule": one.rule, "share_pct": one.share_pct, "gain_bound": one.gain_bound,
+                "confidence": one.confidence, "place": one.place, "change": one.change}  # fmt: skip
+        yield _instant(f"{number}: {one.claim}", start, args)
     for check in study.validation:
         args = {"severity": check.severity, "count": check.count, "affects": list(check.affects)}
         yield _instant(f"{check.severity}: {check.claim}", start, args)

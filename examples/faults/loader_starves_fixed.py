@@ -1,0 +1,70 @@
+"""The twin of loader_starves.py: the transform is done by one operator.
+
+fault: loader-starves
+runs on: cpu, gpu
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+BATCH, STEPS = 32, 90
+
+
+WEIGHTS = torch.hann_window(97)
+
+
+def smooth(signal: Tensor) -> Tensor:
+    """The weighted mean of 97 neighbours."""
+    return signal.unfold(0, 97, 1) @ WEIGHTS
+
+
+class Signals(Dataset[tuple[Tensor, int]]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.raw = torch.randn(512, 352)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return smooth(self.raw[index % 512]), index % 10
+
+
+class Network(nn.Module):
+    """Every sample is looked at from many places: much work a sample, whatever it is made of."""
+
+    def __init__(self, places: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.randn(places, 256))
+        self.body = nn.Sequential(
+            nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(width, width), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x[:, None] + self.places).mean(1))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    loader = DataLoader(Signals(STEPS * BATCH), BATCH, pin_memory=device == "cuda")
+    model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, fused=True)
+    loss = torch.zeros(())
+    for x, y in loader:
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A running average of the weights, updated for all parameters in one call.
+
+fault: metrics-by-tensor
+runs on: cpu, gpu
+"""
+
+from copy import deepcopy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+STEPS = 100
+DECAY = 0.999
+
+
+def network(width: int, depth: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(width, 16))
+
+
+@torch.no_grad()
+def follow(average: nn.Module, model: nn.Module) -> None:
+    slow, fast = list(average.parameters()), list(model.parameters())
+    torch._foreach_lerp_(slow, fast, 1 - DECAY)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    gpu = torch.cuda.is_available()
+    device, dtype = ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float32)
+    width, depth, batch = (8192, 12, 256) if gpu else (64, 64, 128)
+    with torch.device(device):
+        model = network(width, depth).to(dtype)
+    average = deepcopy(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    inputs = torch.randn(batch, width, device=device, dtype=dtype)
+    labels = torch.randint(0, 16, (batch,), device=device)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        follow(average, model)
+    print(f"loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

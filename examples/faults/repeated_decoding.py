@@ -1,0 +1,70 @@
+"""Records parsed again each time they are read, epoch after epoch.
+
+fault: repeated-decoding
+runs on: cpu, gpu
+"""
+
+import json
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+BATCH, STEPS = 32, 8
+EPOCHS = 12
+
+
+def parse(text: str) -> Tensor:
+    values = json.loads(text)  # fault
+    return torch.tensor(values).view(256, 8).mean(1)
+
+
+class Records(Dataset[tuple[Tensor, int]]):
+    def __init__(self, length: int) -> None:
+        self.texts = [json.dumps(torch.randn(2048).tolist()) for _ in range(length)]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return parse(self.texts[index]), index % 10
+
+
+class Network(nn.Module):
+    """Every sample is looked at from many places: much work a sample, whatever it is made of."""
+
+    def __init__(self, places: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.randn(places, 256))
+        self.body = nn.Sequential(
+            nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(width, width), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x[:, None] + self.places).mean(1))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    loader = DataLoader(Records(STEPS * BATCH), BATCH, shuffle=True, pin_memory=device == "cuda")
+    model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, fused=True)
+    loss = torch.zeros(())
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print(f"loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The twin of small_files.py: the parts of all samples lie in one file.
+
+fault: small-files
+runs on: cpu, gpu
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+BATCH, STEPS = 32, 90
+
+
+class Parts(Dataset[tuple[Tensor, int]]):
+    """48 stretches of a signal, one behind the other."""
+
+    def __init__(self, folder: Path, length: int) -> None:
+        self.folder, self.length = folder, length
+        self.signals = np.memmap(folder / "all.bin", np.float32, "r").reshape(32, 768)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.from_numpy(self.signals[index % 32, :256].copy()), index % 10
+
+
+def store(folder: Path) -> None:
+    """32 samples of 48 parts."""
+    values = torch.randn(32, 48, 16).numpy()
+    values.tofile(folder / "all.bin")
+
+
+class Network(nn.Module):
+    """Every sample is looked at from many places: much work a sample, whatever it is made of."""
+
+    def __init__(self, places: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.randn(places, 256))
+        self.body = nn.Sequential(
+            nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(width, width), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x[:, None] + self.places).mean(1))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    folder = Path(tempfile.mkdtemp())
+    store(folder)
+    loader = DataLoader(Parts(folder, STEPS * BATCH), BATCH, pin_memory=device == "cuda")
+    model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, fused=True)
+    loss = torch.zeros(())
+    for x, y in loader:
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

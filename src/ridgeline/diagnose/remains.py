@@ -1,0 +1,100 @@
+"""How near a step is to the ceiling that binds, and what its time is: for where nothing is wrong.
+
+A step that is mostly arithmetic is held against the peak of its arithmetic (MFU). One that is not
+is held against its roofline: the time its operators would need at their own ceilings, over the time
+the step takes.
+"""
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.shares import TOLD, Kind
+
+LEAST = 0.05
+"""Of the step: a smaller part is not what remains."""
+MOST = 3
+_PRODUCTS = ("matmul", "convolution", "attention")
+_PARTS: dict[Kind, str] = {
+    "input": "waiting for data",
+    "transfer": "copies between host and device",
+    "overhead": "Python, launches and small operators",
+    "communication": "communication",
+    "compute": "arithmetic",
+    "memory": "memory traffic",
+}
+
+
+class Remains(Struct, frozen=True, kw_only=True):
+    ceiling_pct: float | None = None
+    ceiling: str = ""
+    """bfloat16 peak (datasheet)"""
+    parts: str = ""
+    """arithmetic 61 % (most of it matmul), memory traffic 25 %"""
+
+
+def remains(case: Case) -> Remains:
+    near, ceiling = _nearness(case)
+    return Remains(
+        ceiling_pct=None if near is None else round(100 * min(near, 1.0), 1),
+        ceiling=ceiling,
+        parts=_parts(case),
+    )
+
+
+def _nearness(case: Case) -> tuple[float | None, str]:
+    known = case.work is not None and case.work.coverage >= TOLD
+    if known and case.share_of("compute") >= case.share_of("memory"):
+        attained, name = _of_the_peak(case)
+        if attained is not None:
+            return attained, name
+    work, busy = case.work, case.busy
+    if work is None or busy is None or work.attained is None:
+        return None, ""
+    told = (work.compute_share or 0.0) + (work.memory_share or 0.0)
+    if told < TOLD:
+        return None, ""
+    binds = "memory" if (work.memory_share or 0.0) > (work.compute_share or 0.0) else "arithmetic"
+    return work.attained * told * busy, f"roofline ({binds} for most of it)"
+
+
+def _of_the_peak(case: Case) -> tuple[float | None, str]:
+    """A trace alone has no untraced step: its own length is taken."""
+    of = case.efficiency
+    if of.mfu is not None:
+        dtype, _, source = of.ceiling.partition(", ")
+        return of.mfu, f"{dtype} peak ({source})" if source else f"{dtype} peak"
+    work = case.work
+    if work is None or not work.flops or not case.step_ms or work.trust.confidence == "unreliable":
+        return None, ""
+    peak = case.device.ceiling("matmul", work.dtype) if case.device is not None else None
+    if peak is None or not peak.value:
+        return None, ""
+    return work.flops * 1e3 / case.step_ms / peak.value, f"{work.dtype} peak ({peak.source})"
+
+
+def _parts(case: Case) -> str:
+    if case.shares is None:
+        return ""
+    named = [(share, _PARTS[kind], _mostly(kind, case)) for kind, share in case.shares.of.items()]
+    if case.shares.split == "guess":  # nothing tells arithmetic from memory
+        named = [part for part in named if part[1] not in (_PARTS["compute"], _PARTS["memory"])]
+        named.append((case.shares.busy, "the model's work", ""))
+    largest = sorted(named, key=lambda part: -part[0])[:MOST]
+    said = [f"{name} {units.significant(100 * share, 2)} %{mostly}"
+            for share, name, mostly in largest if share >= LEAST]  # fmt: skip
+    return ", ".join(said)
+
+
+def _mostly(kind: Kind, case: Case) -> str:
+    """The kind of operator that is most of the device's work, where the work is asked for."""
+    shares = case.shares
+    if kind not in ("compute", "memory") or shares is None or case.study is None:
+        return ""
+    compute = kind == "compute"
+    rows = [r for r in case.study.categories if (r.category in _PRODUCTS) == compute]
+    whole = sum(row.device_ns for row in rows)
+    top = max(rows, key=lambda row: row.device_ns, default=None)
+    if top is None or top.category == "other" or top.device_ns < 0.5 * whole:
+        return ""
+    return f" (most of it {top.category})"

@@ -1,0 +1,162 @@
+"""Memory that keeps growing, and memory that is short: what the rules of the family share."""
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.records.finding import Evidence
+
+HORIZON = 100_000
+"""Steps of a usual training: 450,000 for ResNet-50 on ImageNet, 10,000 for a short fine-tuning."""
+LEAST_FILLED = 0.05
+"""Of the memory there is, after that many steps: less is no reason to change a program."""
+LEAST_SEEN = 0.1
+"""Of the program's resident size, over the steps seen, where nothing but the resident size grows:
+an allocator's own habits were seen to move it by 3 %."""
+AGREES = 0.5
+"""Of what the traced steps of a host leave behind, that its resident size must show too."""
+RESOLVED = 8 * 2**20
+"""Bytes, over the steps timed: less of a resident size is its own wandering."""
+ROOM = 16 * 2**30
+"""Bytes taken for what there is, where nobody knows it."""
+LARGE = 0.5
+"""Of the device's memory: from here on the batch, or the model, cannot be doubled."""
+
+
+class Growth(Struct, frozen=True, kw_only=True):
+    """Memory that each step leaves larger."""
+
+    bytes_per_step: float
+    on: str
+    """device, host"""
+    room_bytes: int
+    """There is of it; 0 where nobody knows."""
+    used_bytes: int
+    evidence: tuple[Evidence, ...]
+    sure: bool = True
+    """Torch's own allocator says so; False: only the resident size does."""
+    confirmed: bool = True
+    """False: only a few traced steps on a host, in which torch does not see that blocks older than
+    the trace are freed. A buffer of the latest four batches looks like a leak there."""
+
+    @property
+    def steps_left(self) -> float | None:
+        left = self.room_bytes - self.used_bytes
+        return max(left, 0) / self.bytes_per_step if self.room_bytes else None
+
+    @property
+    def filled(self) -> float:
+        """Of all the memory, what it takes in the end: of a usual number of steps."""
+        return min(self.bytes_per_step * HORIZON / (self.room_bytes or ROOM), 1.0)
+
+
+def growth(case: Case) -> Growth | None:
+    """None where memory does not grow, or too slowly to matter. What was measured over the whole
+    run has the last word: three traced steps may be those in which a buffer fills."""
+    traced, on_gpu = case.traced_memory, case.on_gpu
+    in_trace = traced.growth_bytes if traced is not None and _same(traced.device, on_gpu) else 0.0
+    in_run = case.memory.growth_bytes_per_step
+    if in_run is None:
+        rate = in_trace
+    elif on_gpu:
+        rate = max(in_run, 0.0)
+    else:  # the resident size is rough: where it says as much, the allocator's word is exact
+        rate = in_trace if in_run >= AGREES * in_trace else 0.0
+    if not rate:
+        return _of_host(case)
+    grown = Growth(
+        bytes_per_step=rate,
+        on="device" if on_gpu else "host",
+        room_bytes=_room(case, on_gpu),
+        used_bytes=_used(case, on_gpu),
+        evidence=tuple(_evidence(case, in_trace, in_run, on_gpu)),
+        confirmed=on_gpu or (in_run or 0.0) * _steps(case) >= RESOLVED,
+    )
+    return grown if grown.filled >= LEAST_FILLED else None
+
+
+def _of_host(case: Case) -> Growth | None:
+    """The resident size alone: what torch's allocator does not give out, or an allocator's habits.
+    So it must be a good part of the program."""
+    rate, peak = case.memory.host_growth_bytes_per_step, case.memory.host_peak_bytes
+    if not rate or not peak or rate * _steps(case) < LEAST_SEEN * peak:
+        return None
+    return Growth(
+        bytes_per_step=rate,
+        on="host",
+        room_bytes=_room(case, False),
+        used_bytes=_used(case, False),
+        evidence=(Evidence(what="resident size", text=f"{_each(rate)}, measured after the trace",
+                           value=rate),),
+        sure=False,
+    )  # fmt: skip
+
+
+def _steps(case: Case) -> int:
+    return len([step for step in case.steps if step.window == "light"])
+
+
+def _evidence(case: Case, in_trace: float, in_run: float | None, on_gpu: bool) -> list[Evidence]:
+    found = []
+    if in_run:
+        what = "allocated at the end of a step" if on_gpu else "resident size"
+        found.append(Evidence(what=what, text=f"{_each(in_run)} over the run", value=in_run))
+    traced = case.traced_memory
+    if in_trace and traced is not None:
+        ends = traced.step_ends_bytes
+        text = f"{_each(in_trace)}, in each of {len(ends) - 1} after the first"
+        found.append(Evidence(what="end of the traced steps", text=text, value=in_trace))
+    return found
+
+
+def full_in(grown: Growth, step_ms: float) -> str:
+    """memory is full after 12,000 steps (21 min); "" where nobody knows how much there is."""
+    left = grown.steps_left
+    if left is None:
+        return ""
+    when = f" ({units.seconds(left * step_ms / 1e3)})" if step_ms else ""
+    return f"{units.count(left)} steps{when}"
+
+
+def device_bytes(case: Case) -> int:
+    """Memory of the GPU; 0 where nobody knows."""
+    known = case.memory.device_total_bytes or 0
+    if not known and case.device is not None and case.device.kind == "cuda":
+        known = case.device.memory_bytes
+    return known
+
+
+def peak_bytes(case: Case) -> int:
+    """Most that was allocated on the GPU: over the run, else in the trace."""
+    traced = case.traced_memory
+    in_trace = traced.peak_bytes if traced is not None and traced.device != "cpu" else 0
+    return case.memory.device_peak_bytes or in_trace
+
+
+def short_of_memory(case: Case) -> bool:
+    """It ran out, or holds so much of the device that nothing in it can be doubled."""
+    if case.capture is not None and case.capture.out_of_memory is not None:
+        return True
+    whole = device_bytes(case)
+    return bool(whole) and peak_bytes(case) >= LARGE * whole
+
+
+def _same(device: str, on_gpu: bool) -> bool:
+    return (device != "cpu") == on_gpu
+
+
+def host_bytes(case: Case) -> int:
+    """Memory of the host; 0 where nobody knows."""
+    return case.run.environment.memory_bytes if case.run is not None else 0
+
+
+def _room(case: Case, on_gpu: bool) -> int:
+    return device_bytes(case) if on_gpu else host_bytes(case)
+
+
+def _used(case: Case, on_gpu: bool) -> int:
+    return peak_bytes(case) if on_gpu else case.memory.host_peak_bytes or 0
+
+
+def _each(rate: float) -> str:
+    return f"+{units.bytes_(rate)} a step"

@@ -1,0 +1,112 @@
+"""What the rules about communication share: which collectives are small, their exposed share of the
+step, how much of it is waiting, and where the source asks for them."""
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rules._machine import own_calls, ranks_here
+from ridgeline.diagnose.source.calls import SourceCall, calls_at
+from ridgeline.records.collective_site import CollectiveSite
+
+SMALL_BYTES = 512 * 1024
+"""Below it starting takes longer than sending: 5 µs at 100 GB/s against some 20 µs to start; half a
+millisecond at gloo's 1 GB/s against a fifth of that for each of its rounds."""
+SHORT_NS = 100_000
+"""A call this short is small, where no size is recorded."""
+SLOWEST_NETWORK = 1e8
+SLOWEST_MACHINE = 1e9
+"""Bytes/s: an Ethernet of 1 Gb/s, and memory shared inside a machine, or a GPU's link. What a
+collective takes beyond that is no sending."""
+START_NS = 500_000
+MANY = 8
+"""Calls a step: DistributedDataParallel needs as many buckets for 200 MB of gradients."""
+
+_SPELLED: dict[str, tuple[str, ...]] = {
+    "all_reduce": ("all_reduce", "all_reduce_coalesced", "reduce_mean", "average_parameters"),
+    "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_object", "gather"),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor"),
+    "all_to_all": ("all_to_all", "all_to_all_single"),
+    "broadcast": ("broadcast", "broadcast_object_list"),
+    "reduce": ("reduce",),
+    "gather": ("gather", "gather_object"),
+    "scatter": ("scatter",),
+    "barrier": ("barrier",),
+}
+
+
+def is_small(site: CollectiveSite) -> bool:
+    if site.bytes is not None:
+        return site.bytes < SMALL_BYTES
+    return bool(site.calls) and site.ns / site.calls < SHORT_NS
+
+
+def small_sites(case: Case) -> tuple[CollectiveSite, ...]:
+    """Those of places that ask for many small ones."""
+    small = [site for site in case.exchange.sites if is_small(site)]
+    by_place: dict[tuple[str, str, bool], list[CollectiveSite]] = {}
+    for site in small:
+        key = (*_key(site), site.phase == "backward")
+        by_place.setdefault(key, []).append(site)
+    return tuple(
+        site
+        for sites in by_place.values()
+        if sum(one.calls for one in sites) >= MANY
+        for site in sites
+    )
+
+
+def _key(site: CollectiveSite) -> tuple[str, str]:
+    return (site.place.file, site.place.function) if site.place is not None else ("", "")
+
+
+def exposed(case: Case, *sites: CollectiveSite) -> float:
+    """Share of the step: time of these during which nothing else computed. On a CPU the exchange
+    takes the cores that compute, so that hidden time is not free there: it counts too. Tracing
+    slows operators, not the exchange: all is of the untraced step."""
+    if not case.on_gpu:
+        held = sum(site.held_ns for site in sites if site.phase != "backward")
+        return case.device_share(max(sum(site.ns for site in sites) * _beside(case), held))
+    return case.device_share(sum(site.exposed_ns for site in sites))
+
+
+def _beside(case: Case) -> float:
+    """Of the summed time of collectives: what they take, those beside each other counted once."""
+    whole = sum(site.ns for site in case.exchange.sites)
+    return min(case.exchange.ns / whole, 1.0) if whole else 0.0
+
+
+def sending(case: Case, *sites: CollectiveSite) -> float:
+    """Of the time in these collectives: not spent waiting for a rank that comes late. By the other
+    ranks' traces where they can be compared, else by the shortest calls."""
+    whole = sum(site.ns for site in sites)
+    if not whole:
+        return 1.0
+    most = at_most(case, *sites)
+    told = case.across.ranks if case.across is not None else ()
+    mine = next((r for r in told if r.wait_ns is not None and r.transfer_ns), None)
+    if mine is not None and mine.wait_ns is not None and mine.transfer_ns:
+        return min(mine.transfer_ns / (mine.wait_ns + mine.transfer_ns), most)
+    return min(sum(site.least_ns * site.calls for site in sites) / whole, most)
+
+
+def at_most(case: Case, *sites: CollectiveSite, slack: float = 1.0) -> float:
+    """Of the time in these collectives: what their bytes take on a slow link, `slack` times."""
+    whole = sum(site.ns for site in sites)
+    if not whole or any(site.bytes is None for site in sites):
+        return 1.0
+    inside = case.on_gpu or (case.run is not None and ranks_here(case) >= case.ranks)
+    link = SLOWEST_MACHINE if inside else SLOWEST_NETWORK
+    slowest = (s.calls * (START_NS + 1e9 * (s.bytes or 0) / link) for s in sites)
+    return min(slack * sum(slowest) / whole, 1.0)
+
+
+def asked_at(case: Case, site: CollectiveSite) -> SourceCall | None:
+    """The call of that collective in the function that asked; None for those of a wrapper."""
+    if site.phase == "backward":  # a wrapper's hooks: what else the function asks for is no cause
+        return None
+    names = _SPELLED.get(site.name, (site.name,))
+    return next(iter(calls_at(case.sources, site.place, names)), None)
+
+
+def wrapped_at(case: Case) -> SourceCall | None:
+    """Where the model is wrapped in DistributedDataParallel or its like."""
+    names = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard")
+    return next(own_calls(case, names), None)

@@ -1,0 +1,36 @@
+"""A finding about a wait: the same shape for every sort of it."""
+
+from collections.abc import Sequence
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._sync import Waiting, also, cost, evidence, through_library
+from ridgeline.diagnose.source.waiting_lines import Line
+from ridgeline.records.finding import Confidence, Finding
+
+
+def wait_finding(
+    rule: Rule, case: Case, wait: Waiting, *, claim: str, lines: Sequence[Line], change: str
+) -> Finding:
+    """`lines`: those of the user's function that may ask for it, the likeliest first. Where a
+    library waits, the line that calls it is named instead."""
+    if wait.library and not lines:
+        lines = through_library(case, wait.place, wait.via)
+    share = cost(case, wait)
+    confidence: Confidence = "high" if lines else "medium" if wait.place is not None else "low"
+    doubt = ""
+    if not lines:
+        doubt = "the source could not be read or does not show the call: the line is the function's"
+        if wait.place is None:
+            doubt = "the trace has no Python stacks: the line is not known"
+    return found(
+        rule,
+        claim=claim + (f", inside {wait.library}()" if wait.library else ""),
+        share=share,
+        evidence=[*evidence(case, wait, share), *also(lines)],
+        place=wait.place,
+        line=lines[0].number if lines else None,
+        change=change,
+        confidence=confidence,
+        doubt=doubt,
+    )

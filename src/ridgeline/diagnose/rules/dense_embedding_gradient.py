@@ -1,0 +1,202 @@
+"""The gradient of an embedding as large as its table, though few rows were used."""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnose.source.layers import Layer, layers, value_of, with_argument
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.trace import Place
+
+LEAST = 0.02
+LEAST_OTHER = 0.1
+"""Of the step, where the optimizer's moments or decay make the sparse update another algorithm:
+then it must pay well."""
+USED = 0.05
+"""Of the rows, at most: a sparse update sorts and scatters, at some ten times the cost of a row
+streamed."""
+FREED = 0.16
+"""Of the gradient's own time, on a CPU: giving its memory back, which is no operator's time
+(61 MiB: 29 ms to make, 4.6 to free)."""
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm")
+
+RULE = Rule(
+    id="dense-embedding-gradient",
+    family="kernels",
+    title="An embedding's gradient is as large as its table",
+    budget="work",
+    needs=("sites", "shapes"),
+    looks_at="embedding_dense_backward in a traced step: rows of the table against rows looked up; "
+    "and every other operator over a tensor of the table's size: the gradient's fill, its "
+    "accumulation, the optimizer's update.",
+    threshold="At most 5 % of the rows looked up in a step, and 2 % of the step spent on whole "
+    "tables, 10 % where the optimizer has moments or decay. Not for a table that is also a "
+    "product's weight (tied to the output): its gradient is dense anyway.",
+    why="A lookup reads a few rows. Its gradient, by default, is a tensor of the whole table, "
+    "filled with zeros but for those rows; the optimizer then reads and writes every row, its "
+    "moments too. So each step costs the table's size in memory traffic, however small the batch. "
+    "A sparse gradient holds the rows that were used, and the optimizer touches only those.",
+    fix="```python\n"
+    "self.table = nn.Embedding(rows, width, sparse=True)\n"
+    "# SGD and Adagrad take sparse gradients; for Adam, an optimizer of its own:\n"
+    "sparse = torch.optim.SparseAdam([model.table.weight], lr=lr)\n"
+    "dense = torch.optim.Adam([p for n, p in model.named_parameters() if n != 'table.weight'])\n"
+    "```",
+    wrong_when="The optimizer has momentum or weight decay, which change every row at every step: "
+    "the sparse update is then another algorithm (SparseAdam leaves the moments of unused rows "
+    "alone). DDP and gradient clipping may not take sparse gradients.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    by_table: dict[tuple[int, int], list[OpSite]] = {}
+    for site in case.sites.ops:
+        if site.op == "aten::embedding_dense_backward" and (table := _table(site)) is not None:
+            by_table.setdefault(table, []).append(site)
+    for table, sites in by_table.items():
+        yield from _of_table(case, table, sites)
+
+
+def _of_table(case: Case, table: tuple[int, int], backward: list[OpSite]) -> Iterator[Finding]:
+    rows, width = table
+    looked_up = sum(s.calls * prod(s.dims[1]) for s in backward)
+    tables = max(sum(s.calls for s in backward), 1.0)  # several of one size, or one used twice
+    if looked_up > USED * rows * tables or _tied(case, table):
+        return
+    whole = [(s, part) for s in case.sites.ops if (part := _part(s, table)) > 0]
+    making = case.exposed(*backward) * (1.0 if case.on_gpu else 1 + FREED)
+    share = making + sum(case.exposed(s) * part for s, part in whole)
+    names = [o.name for o in case.capture.optimizers] if case.capture is not None else []
+    doubt = _doubt(case, names)
+    if share < (LEAST_OTHER if doubt else LEAST):
+        return
+    place, line, layer = _made(case, backward[0], rows)
+    spent = sum(_spent(case, s) for s in backward)
+    updated = sum(_spent(case, s) * part for s, part in whole)
+    yield found(
+        RULE,
+        claim=f"{round(looked_up):,} rows of an embedding of {rows:,} are used a step, and its "
+        "gradient and its update go over all of them",
+        share=share,
+        bound=_bound(case, share, spent, updated),
+        place=place,
+        line=line,
+        module=backward[0].module,
+        change=_change(layer, names),
+        confidence="high" if layer is not None and not doubt else "medium",
+        doubt=doubt,
+        evidence=(
+            Evidence(
+                what="gradient of the table", value=spent / 1e6,
+                text=f"{units.seconds(spent / 1e9)} a step for "
+                f"{units.bytes_(rows * width * _bytes(backward[0]))}",
+            ),
+            Evidence(
+                what="other operators over the whole table", value=updated / 1e6,
+                text=f"{units.seconds(updated / 1e9)} a step",
+            ),
+            Evidence(what="rows used", text=units.percent(looked_up / rows / tables)),
+        ),
+    )  # fmt: skip
+
+
+def _bound(case: Case, share: float, spent: float, updated: float) -> float:
+    """Tracing lengthens small operators, not these: of the untraced step they may be more."""
+    freed = 1.0 if case.on_gpu else 1 + FREED
+    untraced = case.device_share(freed * spent + updated)
+    return 1 / (1 - min(max(share, untraced), MOST_SHARE))
+
+
+def _table(site: OpSite) -> tuple[int, int] | None:
+    try:
+        return int(site.concrete[2]), int(site.dims[0][-1])
+    except (IndexError, ValueError, TypeError):
+        return None
+
+
+def _part(site: OpSite, table: tuple[int, int]) -> float:
+    """Of a site's work: what is over tensors of the table's size."""
+    if site.op == "aten::embedding_dense_backward" or site.phase == "forward":
+        return 0.0
+    for dims in site.dims:
+        if _is(dims, table):
+            return 1.0
+        if dims and all(isinstance(one, list | tuple) for one in dims):
+            whole = sum(prod(one) for one in dims)
+            mine = sum(prod(one) for one in dims if _is(one, table))
+            return mine / whole if whole else 0.0
+    return 0.0
+
+
+def _tied(case: Case, table: tuple[int, int]) -> bool:
+    rows, width = table
+    return any(
+        s.op in _PRODUCTS and any(_is(d, table) or _is(d, (width, rows)) for d in s.dims)
+        for s in case.sites.ops
+    )
+
+
+def _is(dims: Any, table: tuple[int, int]) -> bool:
+    return isinstance(dims, list | tuple) and tuple(map(str, dims)) == tuple(map(str, table))
+
+
+def _spent(case: Case, site: OpSite) -> float:
+    return site.device_ns if case.on_gpu else site.host_ns
+
+
+def _bytes(site: OpSite) -> int:
+    return {"double": 8, "c10::Half": 2, "c10::BFloat16": 2}.get(site.types[0], 4)
+
+
+def _made(case: Case, site: OpSite, rows: int) -> tuple[Place | None, int | None, Layer | None]:
+    """Where the table is made: in the file of the function that looks it up."""
+    source = case.sources.get(site.place.file) if site.place is not None else None
+    if source is None or site.place is None:
+        return site.place, None, None
+    dense = [
+        layer
+        for layer in layers(source, ("Embedding", "EmbeddingBag"))
+        if layer.keywords.get("sparse") != "True"
+    ]
+    sized = [one for one in dense if value_of(source, one.given("num_embeddings", 0)) == rows]
+    for layer in [*sized, *dense]:
+        place = Place(file=site.place.file, line=layer.line, function=layer.function)
+        return place, layer.line, layer
+    return site.place, None, None
+
+
+def _change(layer: Layer | None, optimizers: list[str]) -> str:
+    text = with_argument(layer.text, "sparse=True") if layer is not None else (
+        "nn.Embedding(rows, width, sparse=True)"
+    )  # fmt: skip
+    name = layer.name if layer is not None and layer.name else "table"
+    change = f"self.{name} = {text}"
+    if any("Adam" in one for one in optimizers):
+        change += (
+            f"\nsparse = torch.optim.SparseAdam([model.{name}.weight], lr=lr)"
+            "  # beside the optimizer of all else"
+        )
+    return change
+
+
+def _doubt(case: Case, names: list[str]) -> str:
+    for one in case.capture.optimizers if case.capture is not None else ():
+        slow = [key for key in ("momentum", "weight_decay") if _set(one.options.get(key, ""))]
+        if slow:
+            said = " and ".join(slow).replace("_", " ")
+            return f"{one.name} has {said}, which a sparse gradient cannot have"
+    moments = [name for name in names if "Adam" in name]
+    if moments:
+        return f"SparseAdam leaves the moments of unused rows alone, {moments[0]} does not"
+    return ""
+
+
+def _set(text: str) -> bool:
+    try:
+        return float(text) != 0
+    except ValueError:
+        return False

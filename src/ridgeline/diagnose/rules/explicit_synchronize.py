@@ -1,0 +1,62 @@
+"""torch.cuda.synchronize(), or an event's or a stream's, left in the loop."""
+
+from collections.abc import Iterator
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule
+from ridgeline.diagnose.rules._sync import often, waiting
+from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.waiting_lines import Line, calls
+from ridgeline.records.finding import Finding
+
+RULE = Rule(
+    id="explicit-synchronize",
+    family="synchronisation",
+    title="The program asks to wait for the device",
+    budget="overhead",
+    needs=("trace", "gpu"),
+    looks_at="Waiting calls of the runtime outside any operator: torch.cuda.synchronize(), "
+    "Event.synchronize(), Stream.synchronize(); and the device's idle time after each.",
+    threshold="1 % of the step lost. Waits of the profiler, and of threads beside the program, do "
+    "not count.",
+    why="After a synchronisation the device has nothing left to do, and idles until the host has "
+    "launched more. Mostly it was put there to time something, and stayed. Order between kernels "
+    "needs no such wait: a stream keeps it by itself.",
+    fix="""Take it out. To time parts of a step, let the device take the times:
+
+```python
+begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+begin.record()
+...
+end.record()
+marks.append((begin, end))                 # read after the loop: begin.elapsed_time(end)
+```
+
+Between streams: `stream.wait_stream(other)` makes the device wait, not the host.""",
+    wrong_when="Something outside torch reads the memory (another library, a file by DMA): then "
+    "the wait is needed, and an event on that stream is the narrowest one.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for wait in waiting(case, "explicit"):
+        lines = calls(case.sources, wait.place, {"synchronize"})
+        what = f"`{lines[0].expression}`" if lines else "A synchronisation asked for"
+        yield wait_finding(
+            RULE,
+            case,
+            wait,
+            claim=f"{what} makes the host wait for the GPU {often(wait.times)}",
+            lines=lines,
+            change=_change(lines),
+        )
+
+
+def _change(lines: tuple[Line, ...]) -> str:
+    gone = f"# {lines[0].text}: take it out\n" if lines else ""
+    return (
+        gone
+        + "began = torch.cuda.Event(enable_timing=True); began.record()  # to time: events\n"
+        + "ended = torch.cuda.Event(enable_timing=True); ended.record()\n"
+        + "# after the loop: began.elapsed_time(ended)"
+    )

@@ -1,0 +1,145 @@
+"""The step waits for bytes to travel between ranks: no compute hides it."""
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._machine import place_of_call
+from ridgeline.diagnose.rules._ranks import (
+    asked_at,
+    at_most,
+    exposed,
+    sending,
+    small_sites,
+    wrapped_at,
+)
+from ridgeline.diagnose.source.calls import SourceCall
+from ridgeline.records.collective_site import CollectiveSite
+from ridgeline.records.finding import Confidence, Evidence, Finding
+
+LEAST = 0.03
+"""Of the step. The last bucket of a backward is never hidden: with ten buckets and a backward of
+two thirds of the step that alone is some 2 %."""
+
+OWN_CALL = 3.0
+"""Times what bytes take on a slow link: an all_gather of gloo copies its parts once more on each
+side, and the thread that waits has to be woken."""
+
+RULE = Rule(
+    id="exposed-collectives",
+    family="communication",
+    title="Collectives that no compute hides",
+    budget="communication",
+    looks_at="The time of a traced step in collectives while this rank computed nothing, by kind, "
+    "size and the function that asks; without the time spent waiting for a late rank, where other "
+    "ranks' traces or the shortest calls tell it.",
+    threshold="3 % of the step: the last bucket of gradients cannot be hidden.",
+    why="A collective that is asked for and waited for at once leaves the device idle until the "
+    "bytes have come. Gradients need not: those of the last layers can travel while the first "
+    "layers' are computed, which is what DistributedDataParallel's buckets are for. What is left "
+    "is limited by the link: bytes over bandwidth.",
+    fix="Ask early and wait late, send less, or send less often:\n\n"
+    "```python\n"
+    "work = dist.all_reduce(statistics, async_op=True)\n"
+    "…                                   # compute meanwhile\n"
+    "work.wait()\n"
+    "```\n\n"
+    "With DistributedDataParallel: `gradient_as_bucket_view=True`, `find_unused_parameters=False`, "
+    "another `bucket_cap_mb`, half the bytes with "
+    "`model.register_comm_hook(None, default_hooks.bf16_compress_hook)`, and `no_sync()` while "
+    "gradients are accumulated.",
+    wrong_when="From one rank's trace alone, waiting for another rank cannot be told from sending. "
+    "On a CPU the exchange takes cores too, and hiding it behind compute gains less than the "
+    "bound.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    small = small_sites(case)
+    rest = [site for site in case.exchange.sites if site not in small and site.exposed_ns > 0]
+    for sites in _by_place(rest):
+        call = asked_at(case, sites[0])
+        share = exposed(case, *sites) * _removable(case, sites, call)
+        if share >= LEAST:
+            yield _finding(case, sites, call, share)
+
+
+def _removable(case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None) -> float:
+    """Of the time in them: gone with them. Waiting for a late rank is not: it waits elsewhere. A
+    call of the program's own also copies and wakes threads, which a wrapper does beside compute."""
+    return at_most(case, *sites, slack=OWN_CALL) if call is not None else sending(case, *sites)
+
+
+def _by_place(sites: Sequence[CollectiveSite]) -> list[list[CollectiveSite]]:
+    groups: dict[tuple[str, str, str, bool], list[CollectiveSite]] = {}
+    for site in sites:
+        where = (site.place.file, site.place.function) if site.place is not None else ("", "")
+        groups.setdefault((site.name, *where, site.phase == "backward"), []).append(site)
+    return list(groups.values())
+
+
+def _finding(
+    case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None, share: float
+) -> Finding:
+    site = sites[0]
+    calls, taken = sum(one.calls for one in sites), sum(one.ns for one in sites) / 1e9
+    open_s = sum(one.exposed_ns for one in sites) / 1e9
+    sizes = [one.bytes * one.calls for one in sites if one.bytes is not None]
+    about = "about " if any(one.estimated for one in sites) else ""
+    said = [
+        Evidence(
+            what=f"in {site.name}",
+            text=f"{units.seconds(taken)} a step, {units.seconds(open_s)} of it with no compute "
+            "beside it",
+            value=open_s,
+        ),
+        Evidence(what="calls a step", text=f"{calls:.3g}", value=calls),
+    ]
+    if sizes and taken:
+        rate = units.bandwidth(sum(sizes) / taken)
+        text = f"{about}{units.bytes_(sum(sizes))} a step, at {rate}"
+        said.append(Evidence(what="bytes", text=text, value=sum(sizes), source="derived"))
+    part = sending(case, *sites)
+    if part < 0.95:
+        text = f"{units.percent(1 - part)} of the time in them"
+        said.append(Evidence(what="waiting for other ranks", text=text, value=1 - part))
+    backward = site.phase == "backward" and call is None
+    wrapped = wrapped_at(case) if backward else None
+    size = f" for {about}{units.bytes_(sum(sizes))}" if sizes else ""
+    where = "gradients' " if backward else ""
+    return found(
+        RULE,
+        claim=f"the step waits {units.seconds(open_s)} in {where}{site.name}{size}: nothing is "
+        "computed meanwhile",
+        share=share,
+        confidence=_level(case, call),
+        place=place_of_call(wrapped) if wrapped is not None else site.place,
+        line=call.line if call is not None else None,
+        evidence=said,
+        change=_change(call, wrapped),
+        doubt="" if case.across is not None else "part of it may be waiting for a late rank",
+    )
+
+
+def _level(case: Case, call: SourceCall | None) -> Confidence:
+    if call is not None:
+        return "high"
+    told = case.across.trust.confidence if case.across is not None else "unreliable"
+    return "medium" if told == "good" else "low"
+
+
+def _change(call: SourceCall | None, wrapped: SourceCall | None) -> str:
+    if call is not None:
+        inside = call.text.rstrip()
+        asked = f"{inside[:-1]}, async_op=True)" if inside.endswith(")") else inside
+        return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
+    if wrapped is not None and wrapped.name in ("DistributedDataParallel", "DDP"):
+        inside = wrapped.text.rstrip()
+        if inside.endswith(")") and "gradient_as_bucket_view" not in wrapped.keywords:
+            inside = f"{inside[:-1]}, gradient_as_bucket_view=True)"
+        return (
+            f"model = {inside}\n"
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # half the bytes"
+        )
+    return "work = dist.all_reduce(tensor, async_op=True)\n…\nwork.wait()"

@@ -1,0 +1,82 @@
+"""A number is read from the device each step: `.item()`, float(), int()."""
+
+from collections.abc import Iterator
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule
+from ridgeline.diagnose.rules._sync import Waiting, often, waiting
+from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.waiting_lines import Line, calls, read_numbers
+from ridgeline.records.finding import Finding
+
+RULE = Rule(
+    id="item-sync",
+    family="synchronisation",
+    title="Numbers are read from the device while it works",
+    budget="overhead",
+    needs=("trace", "gpu"),
+    looks_at="Operators `aten::item` with the runtime's waiting calls inside them, the line that "
+    "asks, and the device's idle time after each.",
+    threshold="1 % of the step lost. A wait costs what the device idles afterwards, not what the "
+    "host waits: one `loss.item()` a step on a device that is busy costs 10 to 100 µs, and is not "
+    "reported.",
+    why="Work is handed to a GPU in advance: the host queues kernels and runs ahead. `.item()` has "
+    "to return a number, so it waits until the device has done everything queued before. Then the "
+    "queue is empty, and the device idles until the host has launched more. Once a step that is "
+    "little; once a layer or a parameter it can be half of the step.",
+    fix="""Keep the number on the device, and read it when somebody looks at it.
+
+```python
+total += loss.detach()              # instead of: total += loss.item()
+if step % 100 == 0:
+    print(total.item() / 100)       # one wait in 100 steps
+```
+
+Several numbers: `torch.stack([...]).tolist()` reads all with one wait. Instead of Python's `max`
+and `sum` over numbers: `torch.maximum`, `torch.stack(...).sum()`.""",
+    wrong_when="The number decides what happens next (early stopping, a line search): then it has "
+    "to be read, but every so many steps may do. Where several places wait close together, taking "
+    "away one of them moves the wait to the next.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for wait in waiting(case, "item"):
+        lines = _lines(case, wait)
+        asked = f"`{lines[0].expression}`" if lines and len(lines[0].expression) < 50 else ""
+        yield wait_finding(
+            RULE,
+            case,
+            wait,
+            claim=f"{asked or _word(wait)} makes the host wait for the GPU {often(wait.times)}",
+            lines=lines,
+            change=_change(lines),
+        )
+
+
+def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
+    if wait.library:
+        return ()
+    if wait.method and wait.method not in ("item", "round"):
+        return calls(case.sources, wait.place, {wait.method})
+    return read_numbers(case.sources, wait.place)
+
+
+def _word(wait: Waiting) -> str:
+    return "Reading a number" if wait.library or not wait.via else "`.item()`"
+
+
+def _change(lines: tuple[Line, ...]) -> str:
+    after = "if step % 100 == 0:\n    print({}.item())  # one wait in 100 steps"
+    if not lines or not lines[0].expression.endswith(".item()"):
+        return "total += loss.detach()  # stays on the device\n" + after.format("total")
+    line = lines[0]
+    if "max(" in line.text or "min(" in line.text:
+        name = "maximum" if "max(" in line.text else "minimum"
+        kept = line.text.split("=")[0].strip()
+        first = f"{kept} = torch.{name}({kept}, {line.on})  # {kept}: a tensor on the device"
+        return f"{first}\n{after.format(kept)}"
+    kept = line.text.split("=")[0].strip(" +-*/") if "=" in line.text else "value"
+    if not kept.isidentifier():
+        kept = "value"
+    return f"{line.text.replace('.item()', '.detach()', 1)}  # on the device\n{after.format(kept)}"

@@ -1,0 +1,142 @@
+"""loader-starves: batches take longer to make than the device takes to use them."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._input import (
+    Feeding,
+    cost_evidence,
+    feeding,
+    function_name,
+    wait_evidence,
+    who,
+)
+from ridgeline.diagnose.rules._input_causes import explained, speaker
+from ridgeline.diagnose.rules._input_places import made_at, taken_at
+from ridgeline.records.finding import Confidence, Evidence, Finding
+
+RULE = Rule(
+    id="loader-starves",
+    family="input",
+    title="The loader cannot feed the device",
+    budget="input",
+    looks_at="The wait for batches in untraced steps (in a trace: the device's idle time inside "
+    "the DataLoader), the DataLoader's options, and the lines of the dataset, the transforms and "
+    "the collation that were seen at work in its process or its workers.",
+    threshold="An exposed wait from 5 % of the step on a GPU, from 10 % on a CPU, where stacking "
+    "samples alone takes some. With workers it speaks only where more of them would not help: all "
+    "processors are in use.",
+    why="A step cannot begin before its batch is there. With `num_workers=0` the same process "
+    "makes a batch, then trains on it: the device idles while Python decodes, and Python idles "
+    "while the device trains. With workers, batches are made beside the training; then only the "
+    "slower of the two counts.",
+    fix="Let workers make the batches: `DataLoader(…, num_workers=N, pin_memory=True, "
+    "persistent_workers=True)`, with N = time to make a batch / time to train on it, rounded up. "
+    "Where that is more than there are processors, make the costly line cheaper: one operator in "
+    "the place of a Python loop, a faster decoder, smaller pictures stored in advance, work moved "
+    "to the GPU (`batch = augment(batch.to(device))`).",
+    wrong_when="The first epoch fills a cache and later ones do not wait; or the program is one "
+    "of several on the machine and waits for processors, not for its loader. Samples in worker "
+    "processes draw their random numbers from other streams than in the main process.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    fed = feeding(case)
+    if fed is None or speaker(case, fed) != RULE.id:
+        return
+    call = made_at(case, fed.loader)
+    place = fed.place or (call.place if call is not None else taken_at(fed.loader))
+    yield found(
+        RULE,
+        claim=_claim(case, fed),
+        share=fed.share,
+        evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_workers(case, fed)],
+        place=place,
+        change=_change(case, fed, call.with_options(**_options(case, fed)) if call else ""),
+        confidence=_confidence(case, fed),
+        doubt=_doubt(case, fed),
+    )
+
+
+def _claim(case: Case, fed: Feeding) -> str:
+    line, place = fed.line, fed.place
+    if line is not None:
+        makes = function_name(line)
+    elif fed.loader is None and case.fed.function:
+        makes = f"{case.fed.function}()"
+    elif place is not None and place is fed.traced and case.input.sites:
+        makes = f"{place.function}()"
+    else:
+        makes = "its batches"
+    each = fed.sample_ms
+    cost = f"{units.seconds(each / 1e3)} a sample" if each else (
+        f"{units.seconds(fed.batch_ms / 1e3)} a batch" if fed.batch_ms else ""
+    )  # fmt: skip
+    workers = units.plural(fed.workers, "worker") if fed.workers else "no workers"
+    how = workers if fed.workers is not None else ""
+    if _by_hand(case):
+        how = "made by hand, in the program's own process"
+    facts = ", ".join(part for part in (cost, how) if part)
+    told = f": {facts}" if facts else ""
+    return f"{who(case)} waits {units.percent(fed.share)} of each step for {makes}{told}"
+
+
+def _workers(case: Case, fed: Feeding) -> list[Evidence]:
+    if fed.needed is None or not _cores(case):
+        return []
+    text = f"{fed.needed} would keep up, if each had a processor; there are {_cores(case)}"
+    return [Evidence(what="workers", text=text, value=fed.needed, source="derived")]
+
+
+def _cores(case: Case) -> int:
+    return case.run.environment.cores if case.run is not None else 0
+
+
+def _options(case: Case, fed: Feeding) -> dict[str, str]:
+    options = {"num_workers": str(_enough(case, fed)), "persistent_workers": "True"}
+    return {**options, "pin_memory": "True"} if case.on_gpu else options
+
+
+def _enough(case: Case, fed: Feeding) -> int:
+    most = _cores(case) or 16
+    return min(fed.needed or 4, most)
+
+
+def _change(case: Case, fed: Feeding, rewritten: str) -> str:
+    if fed.workers:
+        named = f"  # {fed.line.source}" if fed.line is not None else ""
+        return f"# every processor is at work: make this line cheaper, or do it once{named}"
+    if _by_hand(case):
+        return (
+            f"# in a Dataset's __getitem__, with workers beside the training\n"
+            f"loader = DataLoader(dataset, batch_size, num_workers={_enough(case, fed)}, "
+            "pin_memory=True, persistent_workers=True)"
+        )
+    generic = ", ".join(f"{name}={value}" for name, value in _options(case, fed).items())
+    return rewritten or f"loader = DataLoader(dataset, batch_size, {generic})"
+
+
+def _by_hand(case: Case) -> bool:
+    """No DataLoader: a function is taken for the input by its name."""
+    loaders = case.capture.loaders if case.capture is not None else ()
+    seen = any(loader.batches for loader in loaders)
+    return not seen and case.input.kind in ("", "by hand") and bool(case.fed.share)
+
+
+def _confidence(case: Case, fed: Feeding) -> Confidence:
+    if explained(case, fed) or _by_hand(case):
+        return "medium"
+    if fed.workers and case.telemetered.crowded:  # workers may wait for processors others hold
+        return "low"
+    return "high" if case.kind == "run" and fed.line is not None else "medium"
+
+
+def _doubt(case: Case, fed: Feeding) -> str:
+    if _by_hand(case):
+        return f"{case.fed.function}() is taken for the input by its name"
+    if case.telemetered.crowded:
+        return "other programs took a good part of the processors"
+    return ""

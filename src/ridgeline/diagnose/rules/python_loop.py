@@ -1,0 +1,188 @@
+"""A Python loop over rows, time steps or pieces calls the same small operators again and again."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import prod
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._launch import cost, dims_of, outer
+from ridgeline.diagnose.rules._launch_loops import VIEWS, Loop, loops
+from ridgeline.diagnose.source.loops import SourceLoop, loops_at, loops_calling
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.trace import Place
+
+RULE = Rule(
+    id="python-loop",
+    family="launch",
+    title="A Python loop calls small operators again and again",
+    budget="overhead",
+    needs=("sites", "stacks"),
+    looks_at="Calls of the same operators from one function in a step, the sizes of their inputs, "
+    "and the loop around them in the source.",
+    threshold="16 calls of one operator a step (32 where each turn needs the one before), on "
+    "tensors of 256 Ki elements or less, with products of at most 16 rows or 10 µs, costing 2 % of "
+    "the step or more (10 % where the source cannot be read). More work keeps a processor busy "
+    "longer than a call takes.",
+    why="A call of an operator costs some 5 µs of Python and dispatch, on a GPU a kernel launch "
+    "too, and again as much in the backward, whatever the size of its tensors. A loop over the "
+    "rows of a batch pays that for each row, where one call with all rows would do the same "
+    "arithmetic, and better: one product of matrices instead of many of vectors.",
+    fix="""
+Give the operators all rows at once:
+
+```python
+scores = torch.stack([head(row) for row in x])     # a call for each row
+scores = head(x)                                    # one call
+```
+
+Where a turn needs the one before (a recurrence), take everything that does not out of the loop
+(the products with the inputs), use `nn.LSTM` or `nn.GRU`, a scan (`cumsum`, `cumprod`), or put
+`torch.compile` on the function with the loop.
+""",
+    wrong_when="The loop is over pieces on purpose, to save memory (chunked attention, gradient "
+    "checkpoints). In a recurrence not all of the time can be saved.",
+)
+
+SMALL = 2**18
+"""Elements: 1 MiB of float32, 0.1 ms of a core's memory, 20 calls' worth."""
+ROWS = 16
+"""Of a product with a matrix: so few leave most of the arithmetic units idle."""
+CALL_S = 10e-6
+"""What a call costs: a product that takes longer is not small."""
+RECURRENT = 32
+"""Turns of a loop that each need the one before: fewer may be a model's depth."""
+SMALL_NS = 100_000.0
+"""Of an operator whose sizes are not recorded: likewise."""
+LEAST, LEAST_UNSEEN = 0.02, 0.1
+"""Of the step: with the loop found in the source, and without the source."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for loop in loops(case):
+        if loop.over != "data" or not _small(case, loop) or _feeds(case, loop):
+            continue
+        at = _in_source(case, loop)
+        if at is None and case.sources.get(loop.place.file) is not None:
+            continue  # the loop is a library's: nn.Sequential's, over layers that share weights
+        recurrent = at is not None and bool(at.carried)
+        if recurrent and loop.turns < RECURRENT:
+            continue
+        # products of a recurrence stay, whoever runs its loop
+        sites = [s for s in loop.sites if not (recurrent and s.flops and s.phase != "backward")]
+        share = cost(case, sites)
+        if share >= (LEAST if at is not None else LEAST_UNSEEN):
+            yield _found(case, loop, at, share)
+
+
+def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
+    turns = units.count(round(loop.turns))
+    many = units.count(round(loop.calls))
+    largest = max((s for s in loop.sites if not s.within), key=lambda s: s.host_ns)
+    evidence = [
+        Evidence(what="calls a step", text=f"{many}: " + ", ".join(loop.ops[:4]), value=loop.calls),
+        Evidence(what="time", text=f"{units.percent(share)} of the step, its backward included",
+                 value=share),
+    ]  # fmt: skip
+    sizes = dims_of(largest)
+    if sizes:
+        evidence.append(
+            Evidence(
+                what="a call's input", text=f"{largest.op} of {list(sizes)}", source="measured"
+            )
+        )
+    if at is not None:
+        what = f"for {at.target} in {at.over}" if at.target else f"while {at.over}"
+        evidence.append(Evidence(what="the loop", text=what, source="read"))
+    inside = at in loops_at(case.sources, loop.place)
+    confidence: Confidence = "low" if at is None else "high" if inside else "medium"
+    return found(
+        RULE,
+        claim=f"A Python loop in {_where(loop, at)} calls the same operators {turns} times a step: "
+        f"{many} small calls",
+        share=share,
+        evidence=evidence,
+        place=loop.place
+        if at is None
+        else Place(file=at.file, line=at.line, function=at.function or loop.place.function),
+        change=_change(at),
+        confidence=confidence,
+        doubt="each turn needs the one before: not all of it can be saved"
+        if at is not None and at.carried
+        else "",
+    )
+
+
+def _where(loop: Loop, at: SourceLoop | None) -> str:
+    if at is not None and at.function:
+        return f"{at.function}()"
+    return loop.name if at is None else "the module"
+
+
+def _small(case: Case, loop: Loop) -> bool:
+    """Most calls are on little data, and with little arithmetic for it."""
+    ahead = [s for s in loop.sites if s.phase != "backward"]
+    flops: dict[tuple[str, str], float] = defaultdict(float)
+    times: dict[tuple[str, str], float] = defaultdict(float)
+    for site in ahead:
+        flops[outer(site), site.module] += site.flops
+        times[outer(site), site.module] += site.calls if not site.within else 0.0
+    most = _arithmetic(case)
+    small = 0.0
+    for site in ahead:
+        if site.within or site.op in VIEWS:
+            continue
+        sizes = dims_of(site)
+        elements = prod(sizes) if sizes is not None else 0
+        rows = elements / sizes[-1] if sizes and sizes[-1] else 1.0
+        key = (site.op, site.module)
+        each = flops[key] / times[key] if times[key] else 0.0
+        little = elements <= SMALL and (rows <= ROWS or each <= most)
+        if sizes is None:
+            little = site.work_ns <= SMALL_NS * site.calls
+        small += site.calls if little else 0.0
+    return small >= loop.calls / 2
+
+
+def _arithmetic(case: Case) -> float:
+    """FLOPs that a device does in the time of a call."""
+    every = case.device.ceilings if case.device is not None else ()
+    rates = [c.value for c in every if c.quantity == "matmul" and c.dtype == "float32"]
+    return CALL_S * max(rates, default=1e11)
+
+
+def _feeds(case: Case, loop: Loop) -> bool:
+    """It makes the batches: the rules of the input speak of it."""
+    return bool(case.fed.share) and case.fed.function == loop.place.function
+
+
+def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
+    """In the function itself, else around calls of it."""
+    for at in (loops_at(case.sources, loop.place), loops_calling(case.sources, loop.place)):
+        kept = [one for one in at if not one.trains and one.works]
+        if kept:
+            return min(kept, key=lambda one: (*_unlike(one, loop), -one.inner, one.line))
+    return None
+
+
+def _unlike(at: SourceLoop, loop: Loop) -> tuple[bool, bool]:
+    """Whether it calls nothing that bears the name of an operator seen, and nothing at all."""
+    names = {op.removeprefix("aten::") for op in loop.ops}
+    return not names & at.calls, not at.calls
+
+
+def _change(at: SourceLoop | None) -> str:
+    if at is not None and at.carried:
+        return (
+            "@torch.compile  # or nn.GRU / nn.LSTM; take products that need no "
+            f"`{at.carried}` out of the loop\ndef {at.function or 'step'}(…): …"
+        )
+    if at is None:
+        return "# call the operators once, with a dimension more, instead of in a loop"
+    over = (
+        at.over.removeprefix("enumerate(").removesuffix(")") if "enumerate" in at.over else at.over
+    )
+    if over.startswith("range("):
+        return f"# without `for {at.target} in {over}`: index with `:` instead of `{at.target}`"
+    return f"# without the loop: give all of `{over}` where `{at.target}` is given now"

@@ -1,0 +1,166 @@
+"""A compiled program that is compiled again while it runs."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._compile import (
+    CompileLine,
+    compile_lines,
+    first_compiling,
+    recompiled,
+    users_own,
+)
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.run import Compilation
+from ridgeline.records.trace import Place
+
+LEAST_SHARE = 0.01
+LEAST = 2
+"""Steps that compile again: the second shape makes torch compile for all shapes, once."""
+LIMIT = 8
+"""torch's own: after so many compilations of a frame it runs it uncompiled."""
+_SIZE = re.compile(r"tensor '([^']+)' (size|stride|rank) mismatch(?: at index (\d+))?")
+_VALUE = re.compile(r"([\w\[\]'\".]+) == ")
+
+RULE = Rule(
+    id="recompiles",
+    family="compile",
+    title="torch.compile compiles again and again",
+    budget="pauses",
+    looks_at=(
+        "Time Dynamo spends compiling in steps that come after the program has once run without, "
+        "and the guard that failed each time; in a trace, the time in which it compiles."
+    ),
+    threshold=(
+        "At least two later steps compile, and that is 1 % of the time of all steps seen. The "
+        "second shape alone is no fault: torch then compiles for every shape."
+    ),
+    why=(
+        "Compiled code is made for what it was called with: shapes, types, Python numbers. Guards "
+        "check that at each call; when one fails, the function is compiled again, for seconds to "
+        "minutes. After eight times torch gives up and runs it uncompiled."
+    ),
+    fix=(
+        "Make what changes a dimension, or stop it changing:\n\n```python\n"
+        "torch.compile(model, dynamic=True)              # shapes change\n"
+        "torch._dynamo.mark_dynamic(batch, 0)            # only this dimension does\n"
+        "batch = pad_to(batch, multiple=128)             # a few lengths instead of many\n"
+        "scale = torch.tensor(scale)                     # a number that changes each step\n```\n\n"
+        '`TORCH_LOGS="recompiles"` prints every guard that fails.'
+    ),
+    wrong_when=(
+        "A handful of shapes that all come early: then it is over after the first epoch, and code "
+        "for fixed shapes is faster."
+    ),
+)
+
+
+class _Again(Struct, frozen=True):
+    share: float
+    steps: int
+    seconds: float
+    basis: str
+
+
+def look(case: Case) -> Iterator[Finding]:
+    again = _in_run(case) if case.capture is not None and case.steps else _in_trace(case)
+    if again is None or again.share < LEAST_SHARE:
+        return
+    remembered = recompiled(case.capture.compilations) if case.capture is not None else []
+    reason = _reason(remembered)
+    line = _line(case)
+    frame = _frame(remembered)
+    yield found(
+        RULE,
+        claim=_claim(again, reason, len(remembered)),
+        share=again.share,
+        evidence=_evidence(again, remembered),
+        place=line.place if line is not None else frame,
+        change=_change(line, reason),
+        confidence="high" if remembered else "medium",
+        doubt="" if remembered else "the trace may have been taken while the program still started",
+    )
+
+
+def _in_run(case: Case) -> _Again | None:
+    since = first_compiling(case.steps)
+    later = [s for s in case.steps if s.index > since >= 0]
+    compiling = [s for s in later if s.compile_ns > 0]
+    if len(compiling) < LEAST:
+        return None
+    counted = [s for s in later if s.window != "traced"]
+    whole = sum(s.dur_ns for s in counted)
+    spent = sum(s.compile_ns for s in counted)
+    share = min(spent / whole, 1.0) if whole else 0.0
+    return _Again(share, len(compiling), spent / 1e9, f"{len(later)} steps")
+
+
+def _in_trace(case: Case) -> _Again | None:
+    """Compilations in a window of steps: those the device waited for, else the host's time."""
+    rows = [r for r in case.study.regions if r.kind == "compilation"] if case.study else []
+    window = case.study.window if case.study is not None else None
+    if not rows or window is None or window.steps < LEAST or not window.ns:
+        return None
+    spent = sum(row.host_ns for row in rows)
+    share = case.idle("compile") if case.on_gpu else spent / window.ns
+    return _Again(share, window.steps, spent / 1e9, f"{window.steps} traced steps")
+
+
+def _reason(remembered: Sequence[Compilation]) -> str:
+    """The kind of guard that failed most: tensor 'x' size mismatch at index 0."""
+    said = Counter(_kind(one.recompile_reason) for one in remembered)
+    return said.most_common(1)[0][0] if said else ""
+
+
+def _kind(reason: str) -> str:
+    text = reason.partition(": ")[2] or reason
+    size = _SIZE.search(text)
+    if size is not None:
+        at = f" in dimension {size[3]}" if size[3] else ""
+        return f"the {size[2]} of `{size[1]}` changes{at}"
+    value = _VALUE.search(text)
+    if value is not None:
+        return f"the value of `{value[1]}` changes"
+    return text.splitlines()[0].partition("#")[0].strip()[:100] if text else ""
+
+
+def _claim(again: _Again, reason: str, remembered: int) -> str:
+    times = units.plural(again.steps, "step")
+    because = f" because {reason}" if reason.startswith("the ") else f": {reason}" if reason else ""
+    gave_up = ", until torch gave up" if remembered >= LIMIT else ""
+    return (
+        f"{times} of {again.basis} compiled again, {units.seconds(again.seconds)} in all{because}"
+        f"{gave_up}"
+    )
+
+
+def _evidence(again: _Again, remembered: Sequence[Compilation]) -> list[Evidence]:
+    text = f"{units.seconds(again.seconds)}, {units.percent(again.share)} of {again.basis}"
+    rows = [Evidence(what="compiling", text=text, value=again.share)]
+    for one in list(remembered)[:2]:
+        rows.append(Evidence(what="guard that failed", text=one.recompile_reason.splitlines()[0]))
+    return rows
+
+
+def _line(case: Case) -> CompileLine | None:
+    lines = compile_lines(case)
+    return lines[0] if len(lines) == 1 else None
+
+
+def _frame(remembered: Sequence[Compilation]) -> Place | None:
+    return next((p for one in remembered if (p := users_own(one.place)) is not None), None)
+
+
+def _change(line: CompileLine | None, reason: str) -> str:
+    if "value of" in reason:
+        return "# give it as a tensor: torch.tensor(value), not as a Python number"
+    if line is None or line.text.startswith("@"):
+        return "torch.compile(model, dynamic=True)  # or pad to a few lengths"
+    text = re.sub(r",\s*dynamic=\w+", "", line.text)
+    return f"{text[:-1]}, dynamic=True)  # or pad to a few lengths"

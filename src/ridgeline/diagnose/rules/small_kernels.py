@@ -1,0 +1,112 @@
+"""Many small kernels: each ends before the host has launched the next, and the device waits."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules import cuda_graph_candidate
+from ridgeline.diagnose.rules._launch import by_function, cost, kernels
+from ridgeline.diagnose.rules._launch_left import (
+    LEAST_LEFT,
+    launches,
+    left,
+    mostly_small,
+    small,
+)
+from ridgeline.records.finding import Evidence, Finding
+
+RULE = Rule(
+    id="small-kernels",
+    family="launch",
+    title="Kernels are too small: the device waits for launches",
+    budget="overhead",
+    needs=("sites", "gpu"),
+    looks_at="Time in which the device waits because the next kernel has not been launched yet, "
+    "how many kernels a step has and how short they are, and which function launches them.",
+    threshold="From 20 % of the step on that no more specific rule explains, with 50 kernels a "
+    "step or more, half of them under 10 µs, and launches that find an empty queue.",
+    why="Python needs some 5 to 10 µs to get from one operator to the next and to launch its "
+    "kernel, whatever the kernel does. A kernel of 3 µs is over before the next one comes: the "
+    "device is idle most of the time and a faster one would not help.",
+    fix="""
+Give the device more at once: a larger batch, operators that do several things in one kernel
+(`F.layer_norm`, `F.scaled_dot_product_attention`), or a compiler that merges them:
+
+```python
+@torch.compile                       # dynamic=True where sizes change from step to step
+def squash(x): ...
+```
+""",
+    wrong_when="A trace with Python stacks slows the host by a sixth to a half, so that a trace "
+    "alone shows more waiting than there is; a run is measured untraced.",
+)
+
+EMPTY = 0.3
+"""Of launches that find nothing queued: where fewer do, the host is ahead of the device."""
+SURE = 0.5
+ONE_FUNCTION = 0.3
+"""Of all small kernels: from here on the function that launches them is named."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    every = launches(case)
+    little = [site for site in case.sites.ops if small(site)]
+    many = kernels(little)
+    queue = case.study.launch.empty_queue if case.study is not None else None
+    if not mostly_small(case) or (queue is not None and queue < EMPTY):
+        return
+    if (waits := left(case)) < LEAST_LEFT or _replayable(case):
+        return
+    most = max(by_function(little).values(), key=kernels, default=[])
+    place = most[0].place if kernels(most) >= ONE_FUNCTION * many else None
+    sites = most if place is not None else little
+    share = waits
+    if place is not None:
+        # all that the function calls: views and wrappers cost the host as much as kernels
+        whole = [site for site in case.sites.ops if site.place == place]
+        device = case.device_share(sum(site.device_ns for site in sites))
+        share = min(cost(case, whole), waits + device)
+    if share < LEAST_LEFT:
+        return
+    typical = sum(site.device_ns for site in sites) / max(kernels(sites), 1.0)
+    who = f"{place.function}()" if place is not None else "The program"
+    yield found(
+        RULE,
+        claim=f"{who} launches {units.count(round(kernels(sites)))} kernels a step, "
+        f"{units.seconds(typical / 1e9)} each: the GPU waits for launches",
+        share=share,
+        evidence=_evidence(case, waits, every, many, queue),
+        place=place,
+        change=f"@torch.compile(dynamic=True)\ndef {place.function}(…): …"
+        if place is not None and place.function not in ("", "main", "<module>")
+        else "model = torch.compile(model)  # fewer, larger kernels; or a larger batch",
+        confidence="medium" if _sure(case, waits) else "low",
+    )
+
+
+def _sure(case: Case, waits: float) -> bool:
+    """Tracing with stacks cannot make up half a step of waiting."""
+    return case.kind == "run" or not case.sites.stacks or waits >= SURE
+
+
+def _replayable(case: Case) -> bool:
+    """Another rule says how to launch them all at once."""
+    if not all(case.has(need) for need in cuda_graph_candidate.RULE.needs):
+        return False
+    return any(True for _ in cuda_graph_candidate.look(case))
+
+
+def _evidence(
+    case: Case, waits: float, every: float, many: float, queue: float | None
+) -> list[Evidence]:
+    told = [
+        Evidence(what="waiting for launches", text=f"{units.percent(waits)} of the step",
+                 value=waits),
+        Evidence(what="kernels a step", value=every, text=f"{units.count(round(every))}, "
+                 f"{units.percent(many / every)} of them under 10 µs"),
+    ]  # fmt: skip
+    if queue is not None:
+        told.append(Evidence(what="launches into an empty queue", text=units.percent(queue),
+                             value=queue))  # fmt: skip
+    return told

@@ -1,0 +1,240 @@
+"""The optimizer updates one parameter at a time, or in more passes over memory than it needs."""
+
+import ast
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._launch import LEAST, calls, cost, outer, parameters, place_at
+from ridgeline.diagnose.rules._launch_loops import loops
+from ridgeline.diagnose.source.loops import SourceLoop, function_around, loops_at
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.run import OptimizerSeen
+from ridgeline.records.trace import Place
+
+RULE = Rule(
+    id="unfused-optimizer",
+    family="launch",
+    title="The optimizer updates one parameter at a time",
+    budget="overhead",
+    needs=("sites",),
+    looks_at="Operators inside the optimizer's step: how many are called for each parameter, "
+    "whether they are `_foreach` or `_fused` ones, and the optimizer's own options.",
+    threshold="At least 16 calls a step and about one for each parameter, costing 1 % of the step "
+    "or more: 16 calls are 0.1 ms, below that nothing is to be had. Where torch's defaults were "
+    "left alone, from 20 % and, on a CPU, 1,000 calls on: that is advice, not a mistake. On a GPU "
+    "the default is `_foreach` operators, where one fused kernel moves less memory.",
+    why="An update such as Adam's is a chain of about twelve small operators. Called for one "
+    "parameter after the other, a model of 100 parameters pays for 1,200 calls a step, each some "
+    "5 µs of Python and dispatch whatever the size, and on a GPU a kernel launch. And each "
+    "operator of the chain reads its tensors from memory and writes them back. A fused optimizer "
+    "makes the whole update of all parameters in a few kernels, and passes over memory once.",
+    fix="""
+```python
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+```
+
+`fused=True` is there for Adam, AdamW, SGD and Adagrad, on GPUs and CPUs. Others have
+`foreach=True`: one call for all parameters of each operator of the chain. It is the default on a
+GPU; on a CPU the default is one parameter at a time.
+""",
+    wrong_when="A fused update rounds differently in the last bits. It needs floating-point "
+    "parameters, all on one kind of device. With a model of few large parameters on a CPU the "
+    "update waits for memory, and the gain is smaller than the bound.",
+)
+
+FEW = 16
+"""Calls a step: fewer cost 0.1 ms at most."""
+LEAST_OF_DEFAULTS = 0.2
+"""Of the step: most programs leave the defaults, well-tuned ones too."""
+MANY = 1000
+"""Calls a step, some 5 ms, of the loop over parameters that torch takes by default on a CPU: a
+smaller model that leaves the default alone is not told."""
+FUSED_OF_FOREACH = 0.35
+"""Of the memory that `_foreach` operators move: what a fused Adam still moves, 7 of 20 passes by
+count of its operators, not measured."""
+A_PARAMETER = 0.8
+"""Calls for each parameter, from which on it is a loop over them: SGD's has one."""
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
+"""Times a fused update passes over memory as large as the parameters: it reads parameter, gradient
+and state, and writes parameter and state."""
+_KNOWN = frozenset((*FUSED, "RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "Rprop", "ASGD",
+                    "Adafactor"))  # fmt: skip
+_WITHOUT = ("SparseAdam", "LBFGS")
+"""Optimizers of torch's without a path for all parameters at once."""
+_ZEROING = ("aten::zero_", "aten::_foreach_zero_")
+_SMALL = ("aten::item", "aten::is_nonzero", "aten::result_type")
+
+
+class _Update(Struct, frozen=True):
+    sites: tuple[OpSite, ...]
+    calls: float
+    by_tensor: bool
+    written: SourceLoop | None = None
+    """The loop of an update that the program writes itself."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    update = _update(case) or _by_hand(case)
+    seen = _optimizer(case)
+    if update is None or (seen is not None and seen.name in _WITHOUT):
+        return
+    share = cost(case, update.sites, kept=_kept_bytes(case, seen))
+    if not update.by_tensor and not _kept_bytes(case, seen):
+        share *= 1 - FUSED_OF_FOREACH
+    if _defaults(case, seen, update) and (
+        share < LEAST_OF_DEFAULTS or (update.by_tensor and update.calls < MANY)
+    ):
+        return
+    if share < LEAST:
+        return
+    place, line, change = _made(case, seen, update)
+    name = seen.name if seen is not None and update.written is None else "The optimizer"
+    number = parameters(case)
+    evidence = [
+        Evidence(what="optimizer", text=f"{units.percent(share)} of the step", value=share),
+        Evidence(
+            what="calls a step",
+            text=f"{units.count(round(update.calls))}"
+            + (f", {units.significant(update.calls / number, 2)} a parameter" if number else ""),
+            value=update.calls,
+        ),
+    ]
+    if seen is not None and seen.options:
+        told = ", ".join(f"{key}={seen.options[key]}" for key in ("foreach", "fused")
+                         if key in seen.options)  # fmt: skip
+        evidence.append(Evidence(what="options", text=told, source="read"))
+    yield found(
+        RULE,
+        claim=_claim(name, update, number),
+        share=share,
+        evidence=evidence,
+        place=place,
+        line=line,
+        change=change,
+        confidence="high" if seen is not None else "medium",
+    )
+
+
+def _claim(name: str, update: _Update, number: float) -> str:
+    many = units.count(round(update.calls))
+    if update.by_tensor:
+        of = f" for {round(number)} parameters" if number else ""
+        return f"{name} updates one parameter at a time: {many} operator calls a step{of}"
+    return f"{name} is not fused: {many} passes over all parameters where one would do"
+
+
+def _update(case: Case) -> _Update | None:
+    """The operators of the update, where they are not fused already."""
+    inside = [s for s in case.sites.ops if s.phase == "optimizer" and outer(s) not in _ZEROING]
+    if any("_fused_" in outer(site) for site in inside):
+        return None
+    at_once = [site for site in inside if "_foreach_" in outer(site)]
+    each = [site for site in inside if "_foreach_" not in outer(site)]
+    many = calls(s for s in each if s.op.startswith("aten::") and s.op not in _SMALL)
+    if many >= max(FEW, A_PARAMETER * parameters(case)) and many > calls(at_once):
+        return _Update(tuple(inside), many, True)
+    if case.on_gpu and at_once and calls(at_once) >= 2:
+        return _Update(tuple(at_once), calls(at_once), False)
+    return None
+
+
+def _by_hand(case: Case) -> _Update | None:
+    """A loop over parameters that uses their gradients, where no optimizer is."""
+    for loop in loops(case) if case.sites.stacks else ():
+        for at in loops_at(case.sources, loop.place):
+            if loop.over == "state" and not at.trains and "grad" in at.attributes:
+                return _Update(loop.sites, loop.calls, True, at)
+    return None
+
+
+def _optimizer(case: Case) -> OptimizerSeen | None:
+    seen = case.capture.optimizers if case.capture is not None else ()
+    return next((one for one in seen if one.anchor), seen[0] if seen else None)
+
+
+def _defaults(case: Case, seen: OptimizerSeen | None, update: _Update) -> bool:
+    """Nothing was asked for, and torch took the path it takes then."""
+    if seen is None or update.written is not None:
+        return update.written is None and not (update.by_tensor and case.on_gpu)
+    chosen = {seen.options.get(key, "None") for key in ("foreach", "fused")}
+    # options that are not known: an optimizer of the user's own, whose loop is no default
+    known = "foreach" in seen.options or "fused" in seen.options
+    return known and chosen == {"None"}
+
+
+def _kept_bytes(case: Case, seen: OptimizerSeen | None) -> float:
+    modules = case.capture.modules if case.capture is not None else ()
+    held = sum(module.parameter_bytes for module in modules if not module.loss)
+    return float(held) * PASSES.get(seen.name, 2) if seen is not None else 0.0
+
+
+def _made(
+    case: Case, seen: OptimizerSeen | None, update: _Update
+) -> tuple[Place | None, int | None, str]:
+    """Where the optimizer is made, and that line as it should be; else where it steps."""
+    measured = next((site.place for site in update.sites if site.place is not None), None)
+    if update.written is not None or (seen is not None and seen.name not in _KNOWN):
+        return _own_loop(case, measured, update.written)
+    steps = place_at(seen.place) if seen is not None else None
+    wanted = "fused=True" if seen is None or seen.name in FUSED else "foreach=True"
+    generic = f"torch.optim.{seen.name if seen else 'AdamW'}(model.parameters(), …, {wanted})"
+    files = dict.fromkeys([p.file for p in (measured, steps) if p is not None] + _files(case))
+    for file in files:
+        source = case.sources.get(file)
+        if source is None:
+            continue
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Assign | ast.Return | ast.Expr) and isinstance(
+                call := node.value, ast.Call
+            ) and _names(call, seen):  # fmt: skip
+                at = Place(
+                    file=file, line=call.lineno, function=function_around(source, call.lineno)
+                )
+                return at, call.lineno, _rewritten(node, call, wanted)
+    return steps or measured, None, generic
+
+
+def _own_loop(
+    case: Case, place: Place | None, at: SourceLoop | None
+) -> tuple[Place | None, int | None, str]:
+    """Of an update the program writes itself: its loop, and how to do without."""
+    written = [one for one in loops_at(case.sources, place) if not one.trains]
+    at = at or next(iter(written), None)
+    return (
+        place,
+        at.line if at is not None else None,
+        (
+            "gradients = [p.grad for p in parameters]\n"
+            "torch._foreach_add_(parameters, gradients, alpha=-lr)  # or torch.optim, fused=True"
+        ),
+    )
+
+
+def _files(case: Case) -> list[str]:
+    """Other files of the program's that the run names."""
+    modules = case.capture.modules if case.capture is not None else ()
+    places = [place_at(module.place) for module in modules]
+    sites = [site.place for site in case.sites.ops]
+    return [place.file for place in (*places, *sites) if place is not None]
+
+
+def _names(call: ast.Call, seen: OptimizerSeen | None) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    name = call.func.id if isinstance(call.func, ast.Name) else name
+    return name == seen.name if seen is not None else name in FUSED
+
+
+def _rewritten(node: ast.Assign | ast.Return | ast.Expr, call: ast.Call, wanted: str) -> str:
+    option = ast.keyword(arg=wanted.split("=")[0], value=ast.Constant(value=True))
+    kept = [k for k in call.keywords if k.arg not in ("foreach", "fused")]
+    better = ast.Call(func=call.func, args=call.args, keywords=[*kept, option])
+    if isinstance(node, ast.Assign):
+        targets = " = ".join(ast.unparse(target) for target in node.targets)
+        return f"{targets} = {ast.unparse(better)}"
+    return f"return {ast.unparse(better)}" if isinstance(node, ast.Return) else ast.unparse(better)

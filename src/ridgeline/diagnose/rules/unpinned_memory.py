@@ -1,0 +1,80 @@
+"""unpinned-memory: the loader hands out batches that the device cannot fetch by itself."""
+
+from collections.abc import Iterator
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._copies import (
+    LEAST,
+    Sent,
+    beside,
+    evidence,
+    holds_up,
+    pinned_share,
+    repeated,
+    sent,
+)
+from ridgeline.diagnose.rules._input import feeder
+from ridgeline.diagnose.rules._input_places import made_at, taken_at
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.units import bytes_, percent
+
+RULE = Rule(
+    id="unpinned-memory",
+    family="input",
+    title="The loader's batches are not pinned",
+    budget="transfer",
+    needs=("capture", "trace", "gpu"),
+    looks_at="`pin_memory` of the DataLoader, and the copies the trace calls `HtoD (Pageable -> "
+    "Device)`: how long no kernel ran beside them and how long they held the host.",
+    threshold="1 % of the step held up by copies from memory that is not pinned, in a program "
+    "whose loader has `pin_memory=False`. What pinned copies of the same bytes take, at 64 GB/s, "
+    "is not counted.",
+    why="The device fetches batches by itself only from pages that cannot be moved. From others "
+    "the driver copies them piece by piece through a buffer of its own, with the processor, and "
+    "the host is held until that is done, also with `non_blocking=True`. A loader with "
+    "`pin_memory=True` does this in a thread beside the training.",
+    fix="`DataLoader(…, pin_memory=True)` and `batch.to(device, non_blocking=True)`. Batches that "
+    "are neither tensors nor lists or dicts of them need a `pin_memory()` method of their own.",
+    wrong_when="Memory is short: pinned memory cannot be swapped out. Batches are small, or the "
+    "loader is what the device waits for: then the thread that pins only takes a processor.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    loader = feeder(case)
+    if loader is None or loader.pin_memory:
+        return
+    copies = [one for one in sent(case) if one.pageable and not repeated(case, one)]
+    size = sum(one.bytes for one in copies)
+    left = max(pinned_share(case, size) - beside(case), 0.0)
+    share = sum(holds_up(case, one) for one in copies) - left
+    if share < LEAST:
+        return
+    largest = max(copies, key=lambda one: one.bytes)
+    call = made_at(case, loader)
+    waits = not _asks_not_to_wait(largest)
+    change = (call.with_options(pin_memory="True") if call is not None else "") or (
+        "loader = DataLoader(dataset, batch_size, pin_memory=True)"
+    )
+    if waits:
+        change += "\nbatch = batch.to(device, non_blocking=True)"
+    yield found(
+        RULE,
+        claim=f"the loader's batches are not pinned: copying {bytes_(size)} a step holds up "
+        f"{percent(share)} of it",
+        share=share,
+        evidence=[
+            Evidence(what="DataLoader", text="pin_memory=False", source="read"),
+            *evidence(case, largest, share),
+        ],
+        place=call.place if call is not None else taken_at(loader),
+        change=change,
+        # where the copy is waited for by its own line too, that line comes first: pageable-copy
+        confidence="medium" if waits else "high",
+        doubt="" if not waits else "pinned batches help only with non_blocking=True",
+    )
+
+
+def _asks_not_to_wait(one: Sent) -> bool:
+    return one.line is not None and "non_blocking=True" in one.line.text

@@ -1,0 +1,109 @@
+"""The line that makes a DataLoader, and that line with other options."""
+
+import ast
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from ridgeline.diagnose.source.calls import SourceCall, all_calls
+from ridgeline.diagnose.source.sources import Function, Source, Sources
+from ridgeline.records.run import LoaderSeen
+from ridgeline.records.trace import Place
+
+_NAMES = ("DataLoader", "StatefulDataLoader")
+_NOT_FOR_TRAINING = ("val", "test", "eval", "dev")
+
+
+class LoaderCall(Struct, frozen=True, kw_only=True):
+    place: Place
+    text: str
+    """loader = DataLoader(…), as written."""
+
+    def with_options(self, **options: str) -> str:
+        """The call with these options put in, in the place of those of the same name."""
+        try:
+            statement = ast.parse(self.text).body[0]
+        except (SyntaxError, IndexError):
+            return ""
+        call = next((n for n in ast.walk(statement) if _is_loader(n)), None)
+        if not isinstance(call, ast.Call):
+            return ""
+        kept = [k for k in call.keywords if k.arg not in options]
+        added = [ast.keyword(name, ast.parse(value).body[0].value)  # type: ignore[attr-defined]
+                 for name, value in options.items()]  # fmt: skip
+        call.keywords = [*kept, *added]
+        return ast.unparse(ast.fix_missing_locations(statement))
+
+
+def loader_call(
+    sources: Sources, files: Iterable[str], loader: LoaderSeen | None
+) -> LoaderCall | None:
+    """The call that made `loader`, by what is known of it; None where no source shows one."""
+    found = []
+    for source in (sources.get(file) for file in dict.fromkeys(files) if file):
+        if source is not None:
+            found += [(source, call) for call in all_calls(source, _NAMES)]
+    if not found:
+        return None
+    best = max(found, key=lambda pair: _fits(pair[0], pair[1], loader))
+    return _described(*best)
+
+
+def _fits(source: Source, call: SourceCall, loader: LoaderSeen | None) -> tuple[int, int]:
+    statement = _statement(source, call)
+    target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    score = -2 * any(word in target.lower() for word in _NOT_FOR_TRAINING)
+    if loader is not None:
+        options = _options(call)
+        workers = options.get("num_workers", 0)
+        score += 2 * (workers == loader.workers) - (workers not in (loader.workers, None))
+        score += loader.dataset in call.text
+    return score, -call.line
+
+
+def _options(call: SourceCall) -> dict[str, object]:
+    """Those written as numbers or words; None for what is computed."""
+    try:
+        made = ast.parse(call.text, mode="eval").body
+    except SyntaxError:
+        return {}
+    keywords = made.keywords if isinstance(made, ast.Call) else []
+    return {
+        k.arg: k.value.value if isinstance(k.value, ast.Constant) else None
+        for k in keywords
+        if k.arg
+    }
+
+
+def _described(source: Source, call: SourceCall) -> LoaderCall:
+    statement = _statement(source, call)
+    scope = source.scope(call.line)
+    text = ast.get_source_segment(source.text, statement) if statement is not None else None
+    simple = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr)
+    return LoaderCall(
+        place=Place(
+            file=source.file,
+            line=call.line,
+            function=scope.name if isinstance(scope, ast.FunctionDef) else "<module>",
+        ),
+        text=text if text and simple else call.text,
+    )
+
+
+def _statement(source: Source, call: SourceCall) -> ast.stmt | None:
+    """The smallest one around the call."""
+    around = [
+        node
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.stmt)
+        and not isinstance(node, Function | ast.ClassDef)
+        and node.lineno <= call.line <= (node.end_lineno or node.lineno)
+    ]
+    return max(around, key=lambda node: (node.lineno, -(node.end_lineno or 0)), default=None)
+
+
+def _is_loader(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in _NAMES

@@ -1,0 +1,149 @@
+"""Loops in the user's source: which loop of a measured function makes the calls that were seen."""
+
+import ast
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ridgeline.diagnose.source.sources import Source, Sources
+from ridgeline.records.trace import Place
+
+_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class SourceLoop(Struct, frozen=True, kw_only=True):
+    file: str
+    line: int
+    """Of its `for` or `while`."""
+    function: str = ""
+    """The function it stands in."""
+    over: str = ""
+    """What it goes through, as written; the condition of a `while`."""
+    target: str = ""
+    text: str = ""
+    """As written, a line or more."""
+    calls: frozenset[str] = frozenset()
+    """Last parts of what its body calls: item, mul_, append."""
+    attributes: frozenset[str] = frozenset()
+    """Attributes its body and its head name: grad, data."""
+    inner: int = 0
+    """Loops around it in its function."""
+    carried: str = ""
+    """A name that each turn makes from its own value of the turn before: h in h = cell(x, h)."""
+    squares: bool = False
+    """Its body raises something to a power."""
+    works: bool = False
+    """Its body calls or computes something."""
+    collects: bool = False
+    """It gathers a result of each turn: a comprehension, or append."""
+
+    @property
+    def trains(self) -> bool:
+        """It is the loop over steps itself."""
+        return bool(self.calls & {"backward", "zero_grad"})
+
+
+def loops_at(sources: Sources, place: Place | None) -> tuple[SourceLoop, ...]:
+    """Loops of the function a place names, the innermost first."""
+    source = sources.get(place.file) if place is not None else None
+    if source is None or place is None:
+        return ()
+    scope = source.scope(place.line)
+    found = [_loop(source, node, _name(scope)) for node in source.walk(scope) if _is_loop(node)]
+    return tuple(sorted(found, key=lambda loop: (-loop.inner, loop.line)))
+
+
+def loops_calling(sources: Sources, place: Place | None) -> tuple[SourceLoop, ...]:
+    """Loops of the same file that call the function a place names: by its name, or, of a module's
+    forward, by the names that modules of its class are given."""
+    source = sources.get(place.file) if place is not None else None
+    if source is None or place is None or not place.function.isidentifier():
+        return ()
+    names = _module_names(source, place) if place.function == "forward" else {place.function}
+    found = []
+    for scope in ast.walk(source.tree):
+        if isinstance(scope, (*_FUNCTIONS, ast.Module)):
+            loops = (n for n in source.walk(scope) if _is_loop(n))
+            found += [_loop(source, node, _name(scope)) for node in loops]
+    return tuple(loop for loop in found if names & loop.calls)
+
+
+def _module_names(source: Source, place: Place) -> set[str]:
+    """cell, of self.cell = Cell(64), where the place is in Cell.forward."""
+    around = source.parents(source.scope(place.line))
+    kind = next((p.name for p in around if isinstance(p, ast.ClassDef)), "")
+    made = [
+        node.targets
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _called(node.value) == kind
+    ]
+    names = [t.attr if isinstance(t, ast.Attribute) else getattr(t, "id", "")
+             for targets in made for t in targets]  # fmt: skip
+    return {name for name in names if name}
+
+
+def function_around(source: Source, line: int) -> str:
+    return _name(source.scope(line))
+
+
+def _is_loop(node: ast.AST) -> bool:
+    return isinstance(node, (ast.For, ast.AsyncFor, ast.While, *_COMPREHENSIONS))
+
+
+def _name(scope: ast.AST) -> str:
+    return scope.name if isinstance(scope, _FUNCTIONS) else ""
+
+
+def _loop(source: Source, node: ast.AST, function: str) -> SourceLoop:
+    line, over, target, body = _parts(node)
+    inside = [n for part in body for n in ast.walk(part)]
+    called = {_called(n) for n in inside if isinstance(n, ast.Call)}
+    named = [n.attr for n in (*inside, *ast.walk(over)) if isinstance(n, ast.Attribute)]
+    return SourceLoop(
+        file=source.file,
+        line=line,
+        function=function,
+        over=ast.unparse(over),
+        target=ast.unparse(target) if target is not None else "",
+        text=ast.get_source_segment(source.text, node) or "",
+        calls=frozenset(called - {""}),
+        attributes=frozenset(named),
+        inner=source.loops(node),
+        carried=next(_carried(inside), ""),
+        squares=any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for n in inside),
+        works=any(isinstance(n, ast.Call | ast.BinOp | ast.AugAssign) for n in inside),
+        collects=isinstance(node, _COMPREHENSIONS) or "append" in called,
+    )
+
+
+def _parts(node: ast.AST) -> tuple[int, ast.expr, ast.expr | None, list[ast.AST]]:
+    """Its line, what it goes through, its variable and its body."""
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return node.lineno, node.iter, node.target, list(node.body)
+    if isinstance(node, ast.While):
+        return node.lineno, node.test, None, list(node.body)
+    assert isinstance(node, _COMPREHENSIONS)
+    first = node.generators[0]
+    body: list[ast.AST] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    return first.target.lineno, first.iter, first.target, [*body, *first.ifs]
+
+
+def _called(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _carried(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if not isinstance(node, ast.Assign):
+            continue
+        written = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        for call in ast.walk(node.value):
+            if isinstance(call, ast.Call):
+                given = [*call.args, *(k.value for k in call.keywords)]
+                read = {n.id for a in given for n in ast.walk(a) if isinstance(n, ast.Name)}
+                yield from sorted(written & read)

@@ -1,0 +1,85 @@
+"""What traced steps did with memory: what they keep for the backward, and what they never free.
+
+Bytes are of one device: the GPU with most of them, else the host as torch's allocator saw it.
+"""
+
+from itertools import pairwise
+
+from msgspec import Struct
+
+from ridgeline.records.trace import Place
+
+
+class ModuleMemory(Struct, frozen=True, kw_only=True):
+    """Modules of one class at one depth: what was allocated while their forward ran and was still
+    there when it ended. On one with modules inside, theirs is in it."""
+
+    kind: str
+    """The class: Block."""
+    depth: int
+    calls: float
+    """A step."""
+    held_bytes: float
+    """A step, all calls."""
+    last_bytes: float = 0.0
+    """A step: the last block each call allocated. Of most modules that is their result, which stays
+    when the module is checkpointed."""
+
+
+class StaysBehind(Struct, frozen=True, kw_only=True):
+    """Blocks of one size of which each step allocates more than it frees."""
+
+    block_bytes: int
+    blocks: float
+    """A step, those that stay."""
+    ops: tuple[str, ...] = ()
+    """Operators that allocate blocks of this size, most first."""
+    place: Place | None = None
+    """The user's function they are all allocated from; None where there are several."""
+
+
+class SegmentCalls(Struct, frozen=True, kw_only=True):
+    """Memory asked of the driver, or given back to it, while steps run: cudaMalloc, cudaFree."""
+
+    calls: float = 0.0
+    """A step."""
+    host_ns: float = 0.0
+    """A step."""
+    place: Place | None = None
+    """The user's function with most of that time."""
+
+
+class TraceMemory(Struct, frozen=True, kw_only=True):
+    device: str
+    """cuda:0, cpu"""
+    absolute: bool = False
+    """Levels count what was there before the trace, too. On a host never."""
+    step_ends_bytes: tuple[int, ...] = ()
+    """The level at the end of each marked step."""
+    peak_bytes: int = 0
+    reserved_bytes: int = -1
+    """Most the allocator held of the device; -1 where it is not told."""
+    segments: SegmentCalls = SegmentCalls()
+    forward_bytes: float = 0.0
+    """Most that a step's forward left allocated when its backward began: activations. Without a
+    backward: what stays from the model's first operator to the end of its call."""
+    modules: tuple[ModuleMemory, ...] = ()
+    """By bytes held, the most first."""
+    stays: tuple[StaysBehind, ...] = ()
+    nodes: float = 0.0
+    """Autograd nodes a step's forward made: 0 without gradients."""
+    unrun_nodes: float = 0.0
+    """Of those: never run by a backward. Those of an evaluation with gradients, or of a loss that
+    is only looked at."""
+    backwards: bool = False
+    """A backward ran."""
+
+    @property
+    def growth_bytes(self) -> float:
+        """A step: from the end of the first on, where each step ends above the one before. Blocks
+        from before the trace are freed in the first."""
+        ends = self.step_ends_bytes
+        rises = [after - before for before, after in pairwise(ends)]
+        if len(rises) < 2 or min(rises) <= 0:
+            return 0.0
+        return sum(rises) / len(rises)

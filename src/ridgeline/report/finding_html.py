@@ -1,0 +1,62 @@
+"""Findings on a page: a numbered list, each with its evidence and its fix."""
+
+import re
+from html import escape
+
+from ridgeline.records.finding import Finding, Findings
+from ridgeline.report import finding_lines
+from ridgeline.report.finding_lines import code, place
+from ridgeline.report.plain import printable
+
+STYLE = (
+    "ol.findings { padding-left: 1.6rem; } ol.findings > li { margin: 0.9rem 0; }"
+    "ol.findings .gain { font-weight: 600; white-space: nowrap; }"
+    "ol.findings p { margin: 0.1rem 0; }"
+    "ol.findings details { margin: 0.2rem 0; padding: 0; border: none; }"
+    "ol.findings summary { font-weight: normal; color: var(--soft); font-size: 0.85rem; }"
+    "pre { background: var(--shade); padding: 0.6rem 0.9rem; border-radius: 6px; overflow-x: auto;"
+    " font-size: 0.85rem; line-height: 1.4; margin: 0.4rem 0; }"
+    "dl.answers dt { font-weight: 600; color: inherit; }"
+    "@media (max-width: 40rem) { dl.answers { display: block; } }"
+)
+
+
+def findings_html(findings: Findings) -> str:
+    told = zip(finding_lines.lines(findings), finding_lines.shown(findings), strict=True)
+    items = "".join(_item(line, finding) for line, finding in told)
+    said = [finding_lines.nothing(findings), finding_lines.rest(findings)]
+    if not items:
+        said.append(finding_lines.unlooked(findings))
+    said.append(finding_lines.basis(findings))
+    rest = "".join(f'<p class="soft">{_words(text)}</p>' for text in said if text)
+    listed = f'<ol class="findings">{items}</ol>' if items else ""
+    return f"<h2>What holds it back</h2>{listed}{rest}" if listed or rest else ""
+
+
+def answers_html(findings: Findings) -> str:
+    rows = "".join(
+        f"<dt>{escape(printable(a.question))}</dt><dd>{_words(printable(a.text))}</dd>"
+        for a in findings.answers
+    )
+    return f'<h2>The five questions</h2><dl class="answers">{rows}</dl>' if rows else ""
+
+
+def _item(line: finding_lines.Line, finding: Finding) -> str:
+    at = f" <code>{escape(place(finding))}</code>" if finding.file else ""
+    head = f'<p>{_words(line.claim)}{at} <span class="gain">{escape(line.gain)}</span></p>'
+    evidence = "".join(
+        f"<dt>{escape(printable(e.what))}</dt><dd>{_words(printable(e.text))}"
+        f' <span class="soft">{e.source}</span></dd>'
+        for e in finding.evidence
+    )
+    evidence += f"<dt>confidence</dt><dd>{finding.confidence}</dd>"
+    if finding.doubt:
+        evidence += f"<dt>may be wrong</dt><dd>{_words(printable(finding.doubt))}</dd>"
+    evidence += f"<dt>more</dt><dd><code>ridgeline explain {escape(line.rule)}</code></dd>"
+    fix = f"<pre>{escape(chr(10).join(code(finding)))}</pre>" if finding.change else ""
+    return f"<li>{head}{fix}<details><summary>Evidence</summary><dl>{evidence}</dl></details></li>"
+
+
+def _words(text: str) -> str:
+    """Escaped, with `code` between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

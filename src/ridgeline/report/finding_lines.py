@@ -1,0 +1,173 @@
+"""Findings before they have a format: which get a line, what it says, and a sentence for the rest.
+
+A finding gets a line from 3 % of the step on: below it a person's hour is better spent elsewhere,
+and a twin of the same program differs by as much. One that saves memory gets a line from a tenth of
+the peak on.
+"""
+
+import math
+import re
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.records.finding import Finding, Findings
+from ridgeline.report.plain import printable
+
+LEAST_PCT = 3.0
+LEAST_MEMORY_PCT = 10.0
+MOST_LINES = 5
+WITH_CODE = 2
+"""So many of the first lines have their fix below them."""
+LONGEST_PLACE = 32
+_NOT_MEANT = ("gpu", "ranks", "capture", "timed", "telemetry")
+"""A rule that lacks these is not for this program, or not for a trace alone; one that lacks another
+part could not look. All are in the document."""
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """Every text can be printed as it is."""
+
+    number: int
+    claim: str
+    place: str
+    gain: str
+    """up to 1.3 ×, after 1"""
+    code: tuple[str, ...] = ()
+    """The fix, where this is one of the first."""
+    rule: str = ""
+
+
+def lines(findings: Findings) -> tuple[Line, ...]:
+    told = shown(findings)
+    numbers: dict[str, int] = {}
+    for number, finding in enumerate(told, 1):
+        numbers.setdefault(finding.rule, number)
+    return tuple(
+        Line(
+            number=number,
+            claim=claim(finding),
+            place=short_place(finding),
+            gain=", ".join([gain(finding), *relations(finding, numbers)]),
+            code=code(finding) if number <= WITH_CODE else (),
+            rule=printable(finding.rule),
+        )
+        for number, finding in enumerate(told, 1)
+    )
+
+
+def shown(findings: Findings) -> tuple[Finding, ...]:
+    return tuple(f for f in findings.findings if matters(f))[:MOST_LINES]
+
+
+def matters(finding: Finding) -> bool:
+    if finding.confidence == "unmeasured":
+        return False
+    return finding.share_pct >= LEAST_PCT or finding.memory_pct >= LEAST_MEMORY_PCT
+
+
+def claim(finding: Finding) -> str:
+    said = printable(" ".join(finding.claim.split())).rstrip(".")
+    return f"perhaps: {said}" if finding.confidence == "low" else said
+
+
+def gain(finding: Finding) -> str:
+    """A bound is rounded up: what it says cannot be passed."""
+    said = []
+    if finding.share_pct >= LEAST_PCT or finding.memory_pct < LEAST_MEMORY_PCT:
+        said.append(f"up to {_up(finding.gain_bound)} ×")
+    if finding.memory_pct >= LEAST_MEMORY_PCT:
+        lead = "" if said else "up to "
+        said.append(f"{lead}{finding.memory_pct:.0f} % less memory")
+    return ", ".join(said)
+
+
+def relations(finding: Finding, numbers: dict[str, int]) -> list[str]:
+    """What it depends on, by its number where that has one."""
+    said = []
+    for words, rule in (("after", finding.after), ("same time as", finding.shares_with)):
+        if rule:
+            said.append(printable(f"{words} {numbers.get(rule, rule)}"))
+    return said
+
+
+def rest(findings: Findings) -> str:
+    """How many got no line, and why; "" where there are none, or `nothing` tells it."""
+    if not shown(findings):
+        return ""
+    beyond = sum(1 for f in findings.findings if matters(f)) - len(shown(findings))
+    read = sum(1 for f in findings.findings if f.confidence == "unmeasured")
+    below = len(findings.findings) - len(shown(findings)) - beyond - read + findings.left_out
+    said = [f"{beyond} more"] if beyond else []
+    if below:
+        said.append(f"{below}{'' if said else ' more'} below {LEAST_PCT:.0f} %")
+    if read:
+        said.append(f"{read}{'' if said else ' more'} read in the source, not measured")
+    return f"and {', '.join(said)}" if said else ""
+
+
+def nothing(findings: Findings) -> str:
+    """What to say where no finding has a line: how near the ceiling, and what is left."""
+    if shown(findings):
+        return ""
+    small = f" ({len(findings.findings)} below it)" if findings.findings else ""
+    said = [f"nothing above {LEAST_PCT:.0f} %{small}"]
+    if findings.ceiling_pct is not None:
+        near = units.significant(findings.ceiling_pct, 2)
+        said.append(printable(f"you are at {near} % of the {findings.ceiling or 'ceiling'}"))
+    if findings.remains:
+        said.append(printable(f"what remains is {findings.remains}"))
+    return "; ".join(said)
+
+
+def basis(findings: Findings) -> str:
+    """Of a long trace: which steps were looked at."""
+    return printable(f"drawn from {findings.basis}") if findings.basis else ""
+
+
+def unlooked(findings: Findings) -> str:
+    """Rules that would have looked, had more been recorded; silence of theirs is no all-clear."""
+    lacks: dict[str, int] = {}
+    blind = 0
+    for said in findings.unlooked:
+        needs = said.partition(": no ")[2].split(", ")
+        if any(need in _NOT_MEANT for need in needs):
+            continue
+        blind += 1
+        for need in needs:
+            lacks[need] = lacks.get(need, 0) + 1
+    if not blind:
+        return ""
+    named = ", ".join(need for need, _ in sorted(lacks.items(), key=lambda lack: -lack[1]) if need)
+    return printable(f"{units.plural(blind, 'rule')} could not look: no {named}")
+
+
+def code(finding: Finding) -> tuple[str, ...]:
+    """The fix, line by line; a tab is four columns wide here."""
+    text = finding.change.strip("\n").expandtabs(4)
+    return tuple(printable(line.rstrip()) for line in text.splitlines())
+
+
+def place(finding: Finding) -> str:
+    return printable(finding.place)
+
+
+def short_place(finding: Finding) -> str:
+    """The file with its last folder where the whole is long; else the module it is in."""
+    if not finding.file:
+        return printable(" / ".join(finding.module.split(" / ")[-2:]))
+    whole = place(finding)
+    if len(whole) <= LONGEST_PLACE:
+        return whole
+    ends = re.split(r"[\\/]", whole)
+    two = "/".join(ends[-2:])
+    return two if len(two) <= LONGEST_PLACE else ends[-1]
+
+
+def _up(bound: float) -> str:
+    if not math.isfinite(bound):
+        return "—"
+    decimals = 2 if bound < 2 else 1 if bound < 10 else 0
+    scale = 10**decimals
+    # 1.1 × 100 is 110.00000000000001: no more than the sixth decimal decides
+    return units.significant(math.ceil(round(bound * scale, 6)) / scale, 4)

@@ -1,0 +1,80 @@
+"""Findings as Markdown: a numbered list, evidence and fix folded under each."""
+
+from ridgeline.records.finding import Finding, Findings
+from ridgeline.report import finding_lines
+from ridgeline.report.cells import markdown_cell
+from ridgeline.report.finding_lines import code, place
+from ridgeline.report.plain import printable
+
+
+def findings_markdown(findings: Findings) -> list[str]:
+    """Lines, with an empty one after each block."""
+    told = finding_lines.lines(findings)
+    records = finding_lines.shown(findings)
+    found: list[str] = []
+    for line, finding in zip(told, records, strict=True):
+        at = f" `{_code(place(finding))}`" if finding.file else ""
+        said = f"{line.number}. **{_words(line.claim)}**{at}: {markdown_cell(line.gain)}"
+        found += [said, "", *_below(finding), ""]
+    for sentence in (
+        finding_lines.nothing(findings),
+        finding_lines.rest(findings),
+        "" if told else finding_lines.unlooked(findings),
+        finding_lines.basis(findings),
+    ):
+        if sentence:
+            found += [_words(sentence), ""]
+    return found
+
+
+def answers_markdown(findings: Findings) -> list[str]:
+    if not findings.answers:
+        return []
+    found = [
+        f"- **{markdown_cell(printable(answer.question))}** {_words(printable(answer.text))}"
+        for answer in findings.answers
+    ]
+    return [*found, ""]
+
+
+def _below(finding: Finding) -> list[str]:
+    """Indented by three, so that it belongs to the number."""
+    lines = [
+        f"   - {markdown_cell(printable(one.what))}: {_words(printable(one.text))} ({one.source})"
+        for one in finding.evidence
+    ]
+    lines.append(f"   - confidence {finding.confidence}; rule `{_code(finding.rule)}`")
+    if finding.doubt:
+        lines.append(f"   - it may be wrong: {_words(printable(finding.doubt))}")
+    if finding.change:
+        fence = "`" * max(3, _longest_run(finding.change) + 1)
+        lines += ["", f"   {fence}python", *(f"   {text}" for text in code(finding)), f"   {fence}"]
+    return lines
+
+
+def _words(text: str) -> str:
+    """Prose in which `code` stays code: what is between two backticks is no markup."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return markdown_cell(text)
+    kept = [f"`{piece}`" if at % 2 else _cell(piece) for at, piece in enumerate(pieces)]
+    return "".join(kept)
+
+
+def _cell(piece: str) -> str:
+    """Blanks at the ends stay: they part it from the code beside it."""
+    lead = " " * (piece != piece.lstrip())
+    tail = " " * (piece != piece.rstrip() and bool(piece.strip()))
+    return f"{lead}{markdown_cell(piece)}{tail}"
+
+
+def _code(text: str) -> str:
+    return printable(text).replace("`", "'")
+
+
+def _longest_run(text: str) -> int:
+    run = longest = 0
+    for character in text:
+        run = run + 1 if character == "`" else 0
+        longest = max(longest, run)
+    return longest

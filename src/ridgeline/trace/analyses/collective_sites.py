@@ -1,0 +1,217 @@
+"""The collectives of a rank's traced steps, by kind, size and the place that asked for them.
+
+A collective runs on a stream or a worker's thread of its own; who asked is the operator that
+launched it, or (gloo, whose spans name nobody) the call of the same number.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.records.collective_site import CollectiveSite, Exchange
+from ridgeline.records.op_site import SitePhase
+from ridgeline.records.trace import Window
+from ridgeline.trace.analyses.distinct import distinct
+from ridgeline.trace.analyses.phases import phase_spans
+from ridgeline.trace.analyses.step_counts import step_spans
+from ridgeline.trace.intervals import Spans, covered, intersect, subtract, union
+from ridgeline.trace.kinds import Kind
+from ridgeline.trace.links import Links, Rows, at_rows
+from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.ranks.collectives import (
+    FAMILIES,
+    Collectives,
+    collectives,
+    communication_rows,
+    family_of,
+)
+from ridgeline.trace.trace import Trace
+
+_PHASES: tuple[SitePhase, ...] = ("other", "input", "forward", "backward", "optimizer")
+_FLOAT32 = 4
+_ENGINE = re.compile(r"torch/autograd/__init__\.py\(\d+\): backward$")
+_FRAMES = 12
+"""Python functions looked at above a call: torch's own wrappers are four or five."""
+_DEPTH = 4
+"""Operators looked at above a kernel's launch for one with recorded inputs."""
+
+
+def exchange(trace: Trace, links: Links, window: Window) -> Exchange:
+    """Empty where the trace shows only that collectives were asked for, not how long they ran."""
+    found = collectives(trace, links)
+    if found.source not in ("device", "host"):
+        return Exchange()
+    spans, steps = step_spans(trace, window), max(window.steps, 1)
+    here = np.flatnonzero(covered(spans, found.start, found.start + 1) > 0)
+    computing = _computing(trace, spans, found.source == "device")
+    # on a CPU, without operators, nothing tells what was computed meanwhile
+    if not len(here) or (found.source == "host" and not len(computing)):
+        return Exchange()
+    running = union(found.start[here], found.end[here])
+    exposed = subtract(running, computing)
+    sites = _sites(trace, links, found, here, exposed, steps)
+    return Exchange(
+        sites=tuple(sorted(sites, key=lambda site: (-site.exposed_ns, -site.ns))),
+        ns=running.total / steps,
+        exposed_ns=exposed.total / steps,
+        forwards=_forwards(trace, spans),
+        backwards=_backwards(trace, spans),
+        world=max(trace.metadata.world_size or 0, int(found.size.max(initial=0))),
+    )
+
+
+def _sites(
+    trace: Trace, links: Links, found: Collectives, here: Rows, exposed: Spans, steps: int
+) -> list[CollectiveSite]:
+    start, end = found.start[here], found.end[here]
+    asked = _asked(trace, links, found)[here]
+    elements, told = _elements(trace, links, asked), found.bytes[here]
+    estimated = (told < 0) & (elements >= 0)
+    keys, which = distinct(
+        found.family[here], np.where(estimated, elements * _FLOAT32, told),
+        estimated.astype(np.int64), _phase(trace, links, asked, start),
+        _places(trace, links, asked),
+    )  # fmt: skip
+    seen, held, took = covered(exposed, start, end), _held(trace, links, asked), end - start
+    # spans on several threads lie beside each other: a moment is counted once
+    scale = exposed.total / seen.sum() if seen.sum() else 0.0
+    places = Places(trace, links)
+    sites = []
+    for at, (family, size, guessed, phase, place) in enumerate(keys.tolist()):
+        rows = which == at
+        sites.append(
+            CollectiveSite(
+                name=FAMILIES[family] or "collective",
+                bytes=size if size >= 0 else None,
+                estimated=bool(guessed),
+                calls=int(rows.sum()) / steps,
+                ns=float(took[rows].sum()) / steps,
+                held_ns=float(held[rows].sum()) / steps,
+                least_ns=float(took[rows].min()),
+                exposed_ns=float(seen[rows].sum() * scale) / steps,
+                phase=_PHASES[phase],
+                place=place_of(places.text(place)) if place != -1 else None,
+            )
+        )
+    return sites
+
+
+def _computing(trace: Trace, spans: Spans, on_device: bool) -> Spans:
+    if on_device:
+        device = trace.device
+        computes = device.kind == Kind.KERNEL
+        computes[communication_rows(trace)] = False
+        return union(device.ts[computes], device.end[computes])
+    ops = trace.ops
+    works = trace.names_where(ops.name, _computes)
+    return intersect(union(ops.ts[works], ops.end[works]), spans)
+
+
+def _computes(name: str) -> bool:
+    """An operator, not the engine's own spans around it, and no communication."""
+    return "::" in name and not name.startswith(("autograd::", "torch::autograd", "c10d"))
+
+
+def _asked(trace: Trace, links: Links, found: Collectives) -> Rows:
+    """The operator each collective was asked for by; -1 where nothing tells."""
+    if found.source == "device":
+        return links.device_op[found.row]
+    ops = trace.ops
+    rows = np.flatnonzero(trace.names_where(ops.name, _is_call))
+    families = np.array([family_of(trace.text(int(name))) for name in ops.name[rows]], np.int64)
+    told = np.full(len(found), -1, np.int64)
+    for family in np.unique(found.family):
+        mine, theirs = np.flatnonzero(found.family == family), rows[families == family]
+        if len(mine) == len(theirs):
+            told[mine] = theirs
+    return told
+
+
+def _is_call(name: str) -> bool:
+    return name.startswith(("c10d::", "_c10d_functional::", "c10d_functional::"))
+
+
+def _held(trace: Trace, links: Links, asked: Rows) -> NDArray[np.int64]:
+    """How long the call of torch.distributed that asked took, its waiting and all; 0 where no
+    Python stack shows one."""
+    frames = trace.frames
+    if not len(frames):
+        return np.zeros(len(asked), np.int64)
+    ours = trace.names_where(frames.name, lambda name: "torch/distributed/" in name)
+    at = np.where(asked >= 0, at_rows(links.op_frame, asked), -1)
+    outermost = np.full(len(asked), -1, np.int64)
+    for _ in range(_FRAMES):
+        outermost = np.where((at >= 0) & ours[np.maximum(at, 0)], at, outermost)
+        at = np.where(at >= 0, at_rows(links.frame_parent, at), -1)
+    return np.where(outermost >= 0, at_rows(frames.dur, outermost), 0).astype(np.int64)
+
+
+def _elements(trace: Trace, links: Links, asked: Rows) -> NDArray[np.int64]:
+    """Of the first argument of the nearest operator that recorded it; -1 where none did."""
+    told = np.full(len(asked), -1, np.int64)
+    op = asked
+    for _ in range(_DEPTH):
+        known = (op >= 0) & (told < 0)
+        for i in np.flatnonzero(known).tolist():
+            told[i] = _size(trace.shape(int(trace.ops.shape[op[i]])).dims)
+        op = np.where(op >= 0, at_rows(links.op_parent, op), -1)
+    return told
+
+
+def _size(dims: tuple[Any, ...]) -> int:
+    """Elements of the largest argument: a gather's inputs are parts of its outputs."""
+    sizes = [_count(one) for one in dims]
+    return max(sizes, default=-1)
+
+
+def _count(dims: Any) -> int:
+    if not isinstance(dims, list | tuple) or not dims:
+        return -1
+    if all(isinstance(n, int) for n in dims):
+        return int(np.prod(dims))
+    known = [size for one in dims if (size := _count(one)) > 0]
+    return sum(known) if known else -1
+
+
+def _phase(trace: Trace, links: Links, asked: Rows, start: NDArray[np.int64]) -> NDArray[np.int64]:
+    moment = np.where(asked >= 0, at_rows(trace.ops.ts, asked), start).astype(np.int64)
+    found = np.zeros(len(asked), np.int64)
+    for name, span in phase_spans(trace, links).items():
+        found[covered(span, moment, moment + 1) > 0] = _PHASES.index(name)
+    return found
+
+
+def _places(trace: Trace, links: Links, asked: Rows) -> Rows:
+    """On the thread that asked; of the backward's own thread, on the main one, which called it."""
+    places = Places(trace, links)
+    found = np.full(len(asked), -1, np.int64)
+    known = asked >= 0
+    lane, at = trace.ops.lane[asked[known]].astype(np.int64), trace.ops.ts[asked[known]]
+    own = places.at(lane, at)
+    main = places.at(np.full(len(at), links.main_lane, np.int64), at)
+    found[known] = np.where(own != -1, own, main)
+    return found
+
+
+def _forwards(trace: Trace, spans: Spans) -> float:
+    """Of DistributedDataParallel, for each optimizer step."""
+    table = trace.annotations
+    inside = covered(spans, table.ts, table.ts + 1) > 0
+    forwards = trace.names_where(table.name, lambda n: n == "DistributedDataParallel.forward")
+    updates = trace.names_where(table.name, lambda n: n.startswith("Optimizer.step#"))
+    counted = int((updates & inside).sum())
+    return int((forwards & inside).sum()) / counted if counted else 0.0
+
+
+def _backwards(trace: Trace, spans: Spans) -> float:
+    """Calls of the engine for each optimizer step, where Python stacks show them."""
+    frames, table = trace.frames, trace.annotations
+    if not len(frames):
+        return 0.0
+    calls = trace.names_where(frames.name, lambda n: _ENGINE.search(n) is not None)
+    updates = trace.names_where(table.name, lambda n: n.startswith("Optimizer.step#"))
+    counted = int((updates & (covered(spans, table.ts, table.ts + 1) > 0)).sum())
+    called = int((calls & (covered(spans, frames.ts, frames.ts + 1) > 0)).sum())
+    return called / counted if counted else 0.0

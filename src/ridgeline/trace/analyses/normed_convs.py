@@ -1,0 +1,182 @@
+"""Which convolutions with a bias are followed by a batch norm at once, and what the bias costs.
+
+The order of operators on the calling thread tells what follows: shapes alone cannot, because an
+activation between the two has the same.
+"""
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ridgeline.records.normed_conv import NormedConv
+from ridgeline.records.trace import Place, Window
+from ridgeline.trace.analyses.critical_path import device_on_path
+from ridgeline.trace.analyses.forward_of import forward_of
+from ridgeline.trace.analyses.module_paths import module_paths
+from ridgeline.trace.analyses.modules import path_of
+from ridgeline.trace.analyses.step_counts import started, step_spans
+from ridgeline.trace.analyses.tree import inherited, own_time
+from ridgeline.trace.links import Links, Rows
+from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.trace import Trace
+
+CONVOLUTIONS = frozenset(f"aten::conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
+NORMS = frozenset(("aten::batch_norm", "aten::instance_norm", "aten::batch_norm_stats"))
+_BETWEEN = frozenset(("aten::to", "aten::detach", "aten::lift_fresh"))
+_NEAR = 5
+"""Operators after a convolution that are looked at."""
+_COUNTING = frozenset(("aten::add_", "aten::add"))
+"""A norm's own count of batches, a scalar, before it."""
+
+
+class _Costs(Struct, frozen=True):
+    """Of each operator, its own launches (on a CPU its own time)."""
+
+    ns: NDArray[np.int64]
+    exposed: NDArray[np.int64]
+
+
+def normed_convs(trace: Trace, links: Links, window: Window) -> tuple[NormedConv, ...]:
+    """The costliest first."""
+    rows = np.flatnonzero(started(trace.ops, step_spans(trace, window)))
+    outermost = rows[links.op_parent[rows] < 0]
+    heads = [row for row in _followed(trace, outermost) if _has_bias(trace, row)]
+    if not heads:
+        return ()
+    number = np.full(len(trace.ops), -1, np.int64)
+    number[links.op_parent < 0] = np.flatnonzero(links.op_parent < 0)
+    root = inherited(number, links.op_parent)
+    added = _beneath(trace, root, "aten::add_", "aten::_convolution", links)
+    summed = _beneath(trace, root, "aten::sum", "aten::convolution_backward", links)
+    return _grouped(trace, links, window, heads, added, _by_forward(trace, root, summed))
+
+
+def _followed(trace: Trace, outermost: Rows) -> list[int]:
+    """Convolutions whose next operator on the thread is a norm that trains."""
+    found = []
+    ops = trace.ops
+    convolving = trace.names_where(ops.name, lambda name: name in CONVOLUTIONS)
+    for lane in np.unique(ops.lane[outermost[convolving[outermost]]]).tolist():
+        rows = outermost[ops.lane[outermost] == lane]
+        rows = rows[np.argsort(ops.ts[rows], kind="stable")]
+        for at in np.flatnonzero(convolving[rows]).tolist():
+            after = _after(trace, rows[at + 1 : at + 1 + _NEAR].tolist())
+            if after is not None and not _frozen(trace, after):
+                found.append(int(rows[at]))
+    return found
+
+
+def _after(trace: Trace, rows: list[int]) -> int | None:
+    """The norm, where it is the next that does anything."""
+    counted = False
+    for row in rows:
+        name = trace.text(int(trace.ops.name[row]))
+        if name in NORMS:
+            return row
+        if name in _COUNTING and not counted and _scalar(trace, row):
+            counted = True
+        elif name not in _BETWEEN:
+            return None
+    return None
+
+
+def _scalar(trace: Trace, row: int) -> bool:
+    """Of its first argument; unknown counts as one."""
+    dims = trace.shape(int(trace.ops.shape[row])).dims if trace.ops.shape[row] >= 0 else ()
+    return not dims or dims[0] in ([], ())
+
+
+def _frozen(trace: Trace, row: int) -> bool:
+    """A norm with fixed statistics keeps a constant."""
+    if trace.ops.shape[row] < 0:
+        return False
+    concrete = trace.shape(int(trace.ops.shape[row])).concrete
+    return len(concrete) > 5 and str(concrete[5]) == "False"
+
+
+def _has_bias(trace: Trace, row: int) -> bool:
+    """By its third argument; without shapes what it launches tells."""
+    if trace.ops.shape[row] < 0:
+        return True
+    dims = trace.shape(int(trace.ops.shape[row])).dims
+    return len(dims) < 3 or bool(dims[2])
+
+
+def _beneath(
+    trace: Trace, root: Rows, name: str, within: str, links: Links
+) -> dict[int, list[int]]:
+    """Operators of a name called by another, by their outermost one."""
+    names = trace.names_where(trace.ops.name, lambda text: text == name)
+    callers = trace.names_where(trace.ops.name, lambda text: text == within)
+    parent = links.op_parent
+    rows = np.flatnonzero(names & (parent >= 0))
+    rows = rows[callers[parent[rows]]]
+    found: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        found.setdefault(int(root[row]), []).append(row)
+    return found
+
+
+def _by_forward(trace: Trace, root: Rows, backward: dict[int, list[int]]) -> dict[int, list[int]]:
+    """What is beneath nodes of the backward, by the outermost operator of their forward."""
+    forward = forward_of(trace, np.ones(len(trace.ops), bool))
+    found: dict[int, list[int]] = {}
+    for node in np.flatnonzero(forward >= 0).tolist():
+        rows = backward.get(int(root[node]))
+        if rows:
+            at = found.setdefault(int(root[forward[node]]), [])
+            at += [row for row in rows if row not in at]
+    return found
+
+
+def _grouped(
+    trace: Trace, links: Links, window: Window, heads: list[int],
+    added: dict[int, list[int]], summed: dict[int, list[int]],
+) -> tuple[NormedConv, ...]:  # fmt: skip
+    costs, tree = _costs(trace, links, window), module_paths(trace, links, window)
+    places, ops = Places(trace, links), trace.ops
+    at = np.array(heads)
+    codes = places.at(ops.lane[at].astype(np.int64), ops.ts[at]).tolist()
+    steps = max(window.steps, 1)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for row, code in zip(heads, codes, strict=True):
+        module = int(tree.of_op[row]) if tree is not None else -1
+        groups.setdefault((code, module), []).append(row)
+    found = []
+    for (code, module), rows in groups.items():
+        adding = [r for row in rows for r in added.get(row, ())]
+        summing = [r for row in rows for r in summed.get(row, ())]
+        if adding or summing:
+            found.append(
+                NormedConv(
+                    place=_place(places, code),
+                    module=" / ".join(path_of(tree, module)) if tree and module >= 0 else "",
+                    calls=len(rows) / steps,
+                    weight=_weight(trace, rows[0]),
+                    add_ns=float(costs.ns[adding].sum()) / steps,
+                    gradient_ns=float(costs.ns[summing].sum()) / steps,
+                    exposed_ns=float(costs.exposed[adding + summing].sum()) / steps,
+                )
+            )
+    return tuple(sorted(found, key=lambda one: -(one.add_ns + one.gradient_ns)))
+
+
+def _costs(trace: Trace, links: Links, window: Window) -> _Costs:
+    if not len(trace.device):
+        own = own_time(links.op_parent, trace.ops.dur).astype(np.int64)
+        return _Costs(own, own)
+    ns, exposed = np.zeros(len(trace.ops), np.int64), np.zeros(len(trace.ops), np.int64)
+    op = links.device_op
+    here = np.flatnonzero(op >= 0)
+    np.add.at(ns, op[here], trace.device.dur[here])
+    np.add.at(exposed, op[here], device_on_path(trace, links, window)[here])
+    return _Costs(ns, exposed)
+
+
+def _weight(trace: Trace, row: int) -> tuple[int, ...]:
+    dims = trace.shape(int(trace.ops.shape[row])).dims if trace.ops.shape[row] >= 0 else ()
+    return tuple(dims[1]) if len(dims) > 1 else ()
+
+
+def _place(places: Places, code: int) -> Place | None:
+    return place_of(places.text(code)) if code != -1 else None

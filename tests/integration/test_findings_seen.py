@@ -1,0 +1,152 @@
+"""What a person sees of the diagnosis: after a run, in a trace's report, in the files."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.finding import Findings
+from ridgeline.trace.reading import cache
+from tests.integration.cold_and_warm import Warm, cold
+from tests.integration.test_trace_command import starved
+
+FIELDS = {
+    "rule", "id", "claim", "share_pct", "gain_bound", "confidence", "file", "line", "module",
+    "evidence", "change", "docs",
+}  # fmt: skip
+QUESTIONS = ["Is the device busy?", "Which kernels?", "Which intensity?", "Which gaps?",
+             "Where is the peak?"]  # fmt: skip
+
+SLOW = """
+import time
+import torch
+
+
+def batch():
+    time.sleep(0.008)
+    return torch.ones(8, 16)
+
+
+def main():
+    model = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()
+
+
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder a small program ran in, and what was said when it had ended."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "slow.py").write_text(SLOW)
+    done = cold(["run", "-v", "-o", "result.json", "slow.py"], folder)
+    assert done.code == 0, done.err
+    end = time.monotonic() + 60  # the watcher speaks after the program is gone
+    while not (folder / "result.json").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    return folder, done.err
+
+
+def test_a_run_leaves_its_findings_in_a_file_and_in_the_document(run: tuple[Path, str]) -> None:
+    import msgspec
+
+    folder, _ = run
+    (kept,) = (folder / ".ridgeline" / "runs").glob("*/findings.json")
+    found = msgspec.json.decode(kept.read_bytes(), type=Findings)
+    document = json.loads((folder / "result.json").read_text())
+    assert [f["id"] for f in document["findings"]] == [f.id for f in found.findings]
+    assert all(f.keys() >= FIELDS for f in document["findings"])
+    assert document["answers"][0]["question"] == "Is the device busy?"
+    assert len(document["answers"]) == 5
+    shares = [f["share_pct"] for f in document["findings"]]
+    assert all(0 <= share <= 100 for share in shares)
+
+
+def test_the_directory_is_removed_with_its_findings(run: tuple[Path, str], warm: Warm) -> None:
+    folder, _ = run
+    shown = warm(["runs", "show", "latest", "-v"], folder)
+    assert shown.code == 0, shown.err
+    assert "Is the device busy?" in shown.out
+    listed = json.loads(warm(["runs", "--json"], folder).out)["runs"][0]
+    assert listed.keys() >= {"finding", "findings"}
+
+
+def test_a_trace_is_answered_and_diagnosed(warm: Warm, tmp_path: Path) -> None:
+    starved().write(tmp_path, "run.json")
+    done = warm(["trace", "run.json", "--json"], tmp_path)
+    assert done.code == 0, done.err
+    found = done.document
+    assert [a["question"] for a in found["answers"]] == QUESTIONS
+    assert found["answers"][0]["text"].startswith("No: the GPU works")
+    assert isinstance(found["findings"], list)
+    assert all(f.keys() >= FIELDS for f in found["findings"])
+    assert found["problems"] == []
+
+
+def test_the_terminal_and_the_files_of_a_trace_say_the_same(warm: Warm, tmp_path: Path) -> None:
+    starved().write(tmp_path, "run.json")
+    terminal = warm(["trace", "run.json", "-o", "report.md"], tmp_path)
+    warm(["trace", "run.json", "-q", "-o", "report.html"], tmp_path)
+    page, text = ((tmp_path / f"report.{end}").read_text() for end in ("html", "md"))
+    for said in (terminal.out, text, page):
+        assert "Is the device busy?" in said
+        assert re.search(r"up to [\d.]+ ×|nothing above 3 %", said)
+
+
+def test_several_ranks_are_diagnosed_too(warm: Warm, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    for rank in range(2):
+        starved(rank, 50.0 * rank).write(tmp_path / "ranks", f"rank{rank}.json.gz")
+    done = warm(["trace", "ranks", "--json"], tmp_path)
+    assert done.code == 0, done.err
+    assert len(done.document["answers"]) == 5
+    assert done.document["problems"] == []
+
+
+def test_a_comparison_of_traces_is_as_it_was(warm: Warm, tmp_path: Path) -> None:
+    starved().write(tmp_path, "a.json")
+    starved().write(tmp_path, "b.json")
+    done = warm(["trace", "a.json", "--compare", "b.json", "--json"], tmp_path)
+    assert done.code == 0, done.err
+    assert "findings" not in done.document
+
+
+def test_findings_are_kept_with_the_cache_and_drawn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ridgeline.cli import trace_findings
+    from ridgeline.trace.study import study
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", 0)
+    path = starved().write(tmp_path, "run.json")
+    told: list[str] = []
+    for _ in range(2):
+        found, traces = study([path])
+        drawn = trace_findings.drawn(found, traces, [path], None, True, told.append)
+        assert len(drawn.answers) == 5
+    assert told == ["looking for causes"]
+    entry = cache.find(path)
+    assert entry is not None
+    (kept,) = entry.folder.glob("findings-*.json")
+    kept.write_text("damaged")
+    trace_findings.drawn(found, traces, [path], None, True, told.append)
+    assert told == ["looking for causes"] * 2
+    trace_findings.drawn(found, traces, [path], "1", True, told.append)  # another question
+    assert len(told) == 3
+
+
+def test_the_help_knows_explain(warm: Warm, tmp_path: Path) -> None:
+    assert "explain" in warm(["--help"], tmp_path).out
+    wrong = warm(["explain", "no-such-rule"], tmp_path)
+    assert wrong.code == 2
+    assert wrong.out == ""
+    assert wrong.err.startswith("ridgeline: there is no rule no-such-rule")

@@ -1,0 +1,84 @@
+"""`ridgeline explain`: the rules, one by one; and their pages in docs/, which must be current."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ridgeline.cli.explain import command, rule_pages
+from ridgeline.errors import UsageError
+from ridgeline.report.rule_page import FAMILIES
+
+ROOT = Path(__file__).parents[3]
+RULES = rule_pages()
+
+
+def explained(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def test_without_a_name_all_are_listed_by_family() -> None:
+    done = explained()
+    assert done.exit_code == 0
+    for page in RULES:
+        assert f"   {page.id}  " in done.output
+    places = [done.output.index(FAMILIES[page.family]) for page in RULES]
+    assert all(places)
+
+
+@pytest.mark.parametrize("page", RULES, ids=lambda page: page.id)
+def test_each_rule_has_a_page(page: object) -> None:
+    done = explained(page.id)  # type: ignore[attr-defined]
+    assert done.exit_code == 0
+    for part in ("what it looks at", "from when on", "why it costs", "the fix", "may be wrong"):
+        assert part in done.output
+    assert max(map(len, done.output.splitlines())) <= 120  # code is not wrapped
+    assert "```" not in done.output
+
+
+@pytest.mark.parametrize("page", RULES, ids=lambda page: page.id)
+def test_each_rule_says_all_that_a_page_needs(page: object) -> None:
+    assert page.family in FAMILIES  # type: ignore[attr-defined]
+    assert len(page.title) <= 80  # type: ignore[attr-defined]
+    for title, text in page.parts:  # type: ignore[attr-defined]
+        assert len(text.strip()) > 20, title
+
+
+def test_a_name_is_found_however_it_is_written() -> None:
+    page = RULES[0]
+    for name in (page.id.upper(), page.id.replace("-", "_"), f"docs/rules/{page.id}.md"):
+        assert page.title in explained(name).output
+
+
+def test_an_unknown_rule_names_those_near_it() -> None:
+    page = RULES[0]
+    done = explained(f"{page.id}x")
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.exit_code == 2
+    assert page.id in done.exception.hint
+    nothing = explained("\x1bzzzzzz")
+    assert isinstance(nothing.exception, UsageError)
+    assert "\x1b" not in nothing.exception.message
+    assert nothing.exception.hint == "ridgeline explain lists them"
+
+
+def test_the_json_has_every_field() -> None:
+    every = json.loads(explained("--json").stdout)
+    assert every["schema"] == "ridgeline.rules/1"
+    assert [rule["id"] for rule in every["rules"]] == [page.id for page in RULES]
+    (one,) = json.loads(explained(RULES[0].id, "--json").stdout)["rules"]
+    assert one.keys() == {
+        "id", "family", "title", "looks_at", "threshold", "why", "fix", "wrong_when", "needs",
+    }  # fmt: skip
+
+
+def test_the_pages_in_docs_are_those_of_the_rules() -> None:
+    """python docs/rule_pages.py writes them again."""
+    made = runpy.run_path(str(ROOT / "docs" / "rule_pages.py"))["pages"]()
+    folder = ROOT / "docs" / "rules"
+    kept = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.md")}
+    assert kept.keys() == made.keys()
+    stale = [name for name, text in made.items() if kept[name] != text]
+    assert stale == []

@@ -1,0 +1,67 @@
+from typing import Any
+
+import pytest
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rules.autotune_off import look
+from ridgeline.records.op_site import OpSite, SiteKernel
+from ridgeline.records.run import Flags
+from tests.unit.diagnose.rules.made_up_kernels import case, site
+
+SOURCE = """\
+import torch
+def main():
+    torch.backends.cudnn.benchmark = False
+    model = Net().to(device)
+    for x in data:
+        model(x)
+"""
+OFF = Flags(cudnn_benchmark=False, cudnn_deterministic=False)
+
+
+def convolution(ms: float = 40, tflop: float = 3.2, **changed: Any) -> OpSite:
+    """3.2 TFLOP of bfloat16 need 4 ms."""
+    dims = ([64, 128, 56, 56], [128, 128, 7, 7])
+    given: dict[str, Any] = {"flops": tflop * 1e12, "dtype": "bfloat16", **changed}
+    return site("aten::cudnn_convolution", given.pop("dims", dims), ms, **given)
+
+
+def made(*sites: OpSite, flags: Flags | None = OFF) -> Case:
+    return case(*sites, source=SOURCE, flags=flags, called_at="net.py:6")
+
+
+def test_a_slow_convolution_is_charged_with_a_quarter() -> None:
+    (finding,) = look(made(convolution()))
+    assert finding.share_pct == pytest.approx(10)
+    assert (finding.line, finding.function, finding.confidence) == (3, "main", "low")
+    assert "10 % of what the GPU can do" in finding.claim
+
+
+def test_one_without_tensor_cores_with_all_beyond_half_the_roofline() -> None:
+    plain = (SiteKernel(name="implicit_convolve_sgemm<float>", count=1, ns=1),)
+    (finding,) = look(made(convolution(kernels=plain)))
+    assert finding.share_pct == pytest.approx(40 - 8)
+    assert finding.confidence == "medium"
+
+
+def test_convolutions_that_do_well_are_left_alone() -> None:
+    assert not [*look(made(convolution(ms=15)))]  # 27 %
+
+
+def test_when_it_is_on_or_forbidden_nothing_is_said() -> None:
+    assert not [*look(made(convolution(), flags=Flags(cudnn_benchmark=True)))]
+    both = Flags(cudnn_benchmark=False, cudnn_deterministic=True)
+    assert not [*look(made(convolution(), flags=both))]
+    assert not [*look(made(convolution(), flags=Flags()))]
+
+
+def test_changing_shapes_forbid_it() -> None:
+    assert not [*look(made(convolution(), convolution(calls=1 / 3)))]
+
+
+def test_few_channels_and_tiny_calls_have_no_fast_kernel() -> None:
+    first = ([64, 3, 224, 224], [64, 3, 7, 7])
+    assert not [*look(made(convolution(dims=first)))]
+    depthwise = ([64, 128, 56, 56], [128, 1, 7, 7])
+    assert not [*look(made(convolution(dims=depthwise)))]
+    assert not [*look(made(convolution(calls=4000.0)))]

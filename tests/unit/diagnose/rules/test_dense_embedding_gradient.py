@@ -1,0 +1,81 @@
+from typing import Any
+
+import pytest
+
+from ridgeline.diagnose.rules.dense_embedding_gradient import look
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.run import Flags, OptimizerSeen
+from ridgeline.records.run_summary import StepTimes
+from tests.unit.diagnose.rules.made_up_kernels import case, place, site
+
+SOURCE = """\
+class Net(nn.Module):
+    def __init__(self):
+        self.words = nn.Embedding(100, 64)
+        self.table = nn.Embedding(1_000_000, 64)
+
+    def forward(self, items):
+        return self.table(items)
+"""
+TABLE = [1_000_000, 64]
+
+
+def backward(rows: int = 1_000_000, used: int = 1024, ms: float = 20, **changed: Any) -> OpSite:
+    return site(
+        "aten::embedding_dense_backward", ([used, 64], [used], [], [], []), ms,
+        concrete=("", "", str(rows), "-1", "False"), phase="backward", place=place(6), **changed,
+    )  # fmt: skip
+
+
+def update(ms: float = 30, **changed: Any) -> OpSite:
+    """Three quarters of it over the table."""
+    rest = [1_000_000, 64, 1]
+    lists = [TABLE, TABLE, TABLE, rest]
+    return site("aten::_foreach_add_", (lists, lists), ms, phase="optimizer", **changed)
+
+
+def test_the_fill_and_the_tables_part_of_the_update_are_charged() -> None:
+    (finding,) = look(case(backward(), update(), source=SOURCE))
+    assert finding.share_pct == pytest.approx(20 + 0.75 * 30)
+    assert (finding.line, finding.confidence) == (4, "high")
+    assert finding.change == "self.table = nn.Embedding(1_000_000, 64, sparse=True)"
+    assert "1,024 rows of an embedding of 1,000,000" in finding.claim
+
+
+def test_on_a_processor_too() -> None:
+    single = site("aten::add_", (TABLE, TABLE, []), 30, gpu=False, phase="optimizer")
+    (finding,) = look(case(backward(gpu=False), single, gpu=False))
+    assert finding.share_pct == pytest.approx(1.16 * 20 + 30)
+    assert (finding.line, finding.confidence) == (6, "medium")
+
+
+def test_the_bound_is_of_the_untraced_step() -> None:
+    """Traced steps of 100 ms, untraced ones of 80: tracing did not lengthen these operators."""
+    single = site("aten::add_", (TABLE, TABLE, []), 30, gpu=False, phase="optimizer")
+    times = StepTimes(mean_ms=80.0, median_ms=80.0)
+    (finding,) = look(case(backward(gpu=False), single, gpu=False, times=times))
+    assert finding.share_pct == pytest.approx(53.2)
+    assert finding.gain_bound == pytest.approx(1 / (1 - 53.2 / 80), abs=0.001)
+
+
+def test_adam_gets_an_optimizer_for_sparse_rows_and_momentum_a_doubt() -> None:
+    adam = (OptimizerSeen(name="AdamW", options={"weight_decay": "0.01"}),)
+    (finding,) = look(case(backward(), source=SOURCE, flags=Flags(), optimizers=adam))
+    assert "SparseAdam([model.table.weight]" in finding.change
+    assert "weight decay" in finding.doubt
+    small = case(backward(ms=9), source=SOURCE, flags=Flags(), optimizers=adam)
+    assert not [*look(small)]
+
+
+def test_a_twentieth_of_the_rows_is_the_limit() -> None:
+    assert [*look(case(backward(used=50_000), update()))]
+    assert not [*look(case(backward(used=50_001), update()))]
+
+
+def test_a_table_tied_to_the_output_has_a_dense_gradient_anyway() -> None:
+    head = site("aten::mm", ([1024, 64], [64, 1_000_000]), 10)
+    assert not [*look(case(backward(), update(), head))]
+
+
+def test_a_small_table_is_not_worth_a_word() -> None:
+    assert not [*look(case(backward(ms=1.5), source=SOURCE))]

@@ -1,0 +1,76 @@
+"""Numbers read from the device: what they cost, which line asks, silence where they are free."""
+
+import pytest
+
+from ridgeline.diagnose.rules.item_sync import RULE, look
+from tests.unit.diagnose.rules.made_up_waits import MS, at, case, wait
+
+LOOP = """\
+def main():
+    for step in range(100):
+        loss = model(x)
+        for parameter in model.parameters():
+            largest = max(largest, parameter.grad.norm().item())
+        if step % 50 == 0:
+            print(loss.item())
+"""
+
+
+def test_a_number_read_in_an_inner_loop_is_named_with_its_line_and_its_cost() -> None:
+    (finding,) = look(case(LOOP, waits=(wait(2.0),)))
+    assert finding.claim == (
+        "`parameter.grad.norm().item()` makes the host wait for the GPU 20 times a step"
+    )
+    assert (finding.file, finding.line, finding.function) == ("train.py", 5, "main")
+    assert finding.share_pct == pytest.approx(20.0)
+    assert finding.gain_bound == pytest.approx(1.25)
+    assert finding.confidence == "high"
+    assert "torch.maximum(largest, parameter.grad.norm())" in finding.change
+    assert finding.docs == RULE.docs
+
+
+def test_waits_are_charged_no_more_than_the_untraced_step_idles() -> None:
+    (finding,) = look(case(LOOP, waits=(wait(8.0),), busy=0.9))
+    assert finding.share_pct == pytest.approx(10.0)
+
+
+def test_one_number_a_step_on_a_busy_device_is_not_worth_a_word() -> None:
+    once = wait(0.08, times=1.0, waits=1.0, host_ns=7 * MS)
+    assert not list(look(case(LOOP, waits=(once,), busy=0.99)))
+
+
+def test_device_work_that_only_the_reading_asks_for_counts() -> None:
+    (finding,) = look(case(LOOP, waits=(wait(2.0, device_ns=0.5 * MS),)))
+    assert finding.share_pct == pytest.approx(25.0)
+
+
+def test_a_wait_inside_a_library_is_placed_at_the_line_that_calls_it() -> None:
+    text = "def main():\n    for x in data:\n        clip_grad_norm_(p, 1.0)\n        opt.step()\n"
+    via = ("torch/nn/utils/clip_grad.py:_no_grad_wrapper",
+           "torch/nn/utils/clip_grad.py:clip_grad_norm_", "item")  # fmt: skip
+    (finding,) = look(case(text, waits=(wait(1.0, via=via),)))
+    assert finding.line == 3
+    assert finding.claim.endswith("inside clip_grad_norm_()")
+
+
+def test_without_a_source_the_function_is_named_and_without_stacks_nothing() -> None:
+    (unread,) = look(case(waits=(wait(2.0, place=at(9)),)))
+    assert (unread.line, unread.confidence) == (9, "medium")
+    (nowhere,) = look(case(waits=(wait(2.0, place=None, via=()),)))
+    assert (nowhere.line, nowhere.confidence) == (None, "low")
+    assert "stacks" in nowhere.doubt
+
+
+def test_float_of_a_tensor_is_found_too() -> None:
+    text = "def main():\n    for x in data:\n        total += float(loss)\n"
+    (finding,) = look(case(text, waits=(wait(2.0, via=()),)))
+    assert finding.line == 3
+
+
+def test_the_waits_of_other_rules_are_left_to_them() -> None:
+    others = (
+        wait(ops=("aten::is_nonzero", *wait().ops)),
+        wait(ops=("aten::repeat_interleave", *wait().ops)),
+        wait(via=("torch/_tensor.py:__format__", "item")),
+    )
+    assert not list(look(case(LOOP, waits=others)))

@@ -1,0 +1,89 @@
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.diagnose.rules.late_rank import look
+from ridgeline.records.trust import Trust
+from tests.unit.diagnose.rules.made_up_machine import only
+from tests.unit.diagnose.rules.made_up_ranks import MIB, case, rank_place, ranks, site
+
+SOURCE = """def watch(model):
+    return [float(p.norm()) for p in model.parameters()]
+
+
+def main():
+    for batch in loader:
+        if dist.get_rank() == 0:
+            watch(model)
+        model(batch).backward()
+"""
+
+
+def test_one_rank_alone_does_more() -> None:
+    cause = rank_place(0, 18, 0, "<listcomp>", 2)
+    found = only(look(case(across=ranks([60, 0]), places=[cause], source=SOURCE, gpu=False)))
+    assert (
+        found.claim
+        == "rank 0 comes 20 ms late in each step, from watch: the other ranks wait for it"
+    )
+    assert found.place == "train.py:8"
+    assert found.share_pct == pytest.approx(20)
+    assert found.confidence == "high"
+    assert "watch(model)" in found.change
+    assert any("18 ms a step on rank 0" in one.text for one in found.evidence)
+
+
+def test_a_condition_on_the_rank_inside_the_function() -> None:
+    source = "def main():\n    work()\n    if rank == 1:\n        print_all()\n    more()\n"
+    cause = rank_place(1, 18, 1, "main", 1)
+    found = only(look(case(across=ranks([0, 60]), places=[cause], source=source)))
+    assert found.place == "train.py:4"
+
+
+def test_without_a_cause_a_gpu_is_told_with_doubt() -> None:
+    found = only(look(case(across=ranks([60, 0]))))
+    assert found.confidence == "low"
+    assert "aten::mm" in found.claim
+
+
+def test_of_many_ranks_each_one_waits_its_own_time() -> None:
+    found = only(look(case(across=ranks([0, 90, 0, 0]))))
+    assert found.claim.startswith("rank 1 comes 10 ms late")
+    assert found.share_pct == pytest.approx(10)
+
+
+def test_on_a_cpu_lateness_without_a_cause_is_the_schedulers() -> None:
+    assert not [*look(case(across=ranks([60, 0]), gpu=False))]
+    alike = rank_place(0, 60, 50, "main", 5)
+    assert not [*look(case(across=ranks([60, 0]), places=[alike], source=SOURCE, gpu=False))]
+
+
+@pytest.mark.parametrize("caused", [(60, 50), (6, 0), (0, 0)])
+def test_silent_where_nobody_is_late_or_all_by_turns(caused: tuple[float, float]) -> None:
+    assert not [*look(case(across=ranks(caused)))]
+
+
+def test_where_clocks_differ_a_function_and_the_time_in_collectives_tell() -> None:
+    doubt = Trust(confidence="unreliable", why="ends differ")
+    unaligned = ranks([0, 0], trust=doubt)
+    longer = replace(unaligned.ranks[1], communication_ns=120_000_000)
+    across = replace(unaligned, ranks=(unaligned.ranks[0], longer))
+    cause = rank_place(0, 18, 0, "<listcomp>", 2)
+    found = only(look(case(across=across, places=[cause], source=SOURCE, gpu=False)))
+    assert found.place == "train.py:8"
+    assert found.share_pct == pytest.approx(18)
+    assert not [*look(case(across=unaligned, places=[cause], source=SOURCE, gpu=False))]
+    shared = rank_place(0, 18, 12, "<listcomp>", 2)
+    assert not [*look(case(across=across, places=[shared], source=SOURCE, gpu=False))]
+
+
+def test_silent_where_the_clocks_cannot_be_aligned() -> None:
+    doubt = Trust(confidence="unreliable", why="ends differ")
+    assert not [*look(case(across=ranks([60, 0], trust=doubt)))]
+
+
+def test_one_trace_shows_that_somebody_is_late() -> None:
+    found = only(look(case(site(30, calls=4, size=16 * 1024, function=""), run=False)))
+    assert found.confidence == "low"
+    assert "64 KiB" in found.claim
+    assert found.share_pct == pytest.approx(28, abs=1)
+    assert not [*look(case(site(30, size=100 * MIB), run=False))]

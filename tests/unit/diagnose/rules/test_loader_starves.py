@@ -1,0 +1,116 @@
+"""loader-starves: who waits for whom, at which line, and when another rule speaks."""
+
+from msgspec.structs import replace
+
+from ridgeline.diagnose.hand_fed import HandFed
+from ridgeline.diagnose.rules.loader_starves import look
+from ridgeline.records.input_site import Callee, InputSite, InputSites
+from ridgeline.records.run import Capture
+from ridgeline.records.run_summary import StepTimes, Throughput
+from ridgeline.records.trace import Place
+from tests.unit.diagnose.rules.made_up_input import (
+    FILE,
+    LOADER,
+    MS,
+    PARSE,
+    RETURN,
+    case,
+    line,
+    traced,
+    view,
+)
+
+LOADS = Callee(name="loads", within="json", ns=30 * MS)
+TENSOR = Callee(name="tensor", ns=10 * MS)
+
+
+def test_without_workers_the_line_the_trace_saw_is_named() -> None:
+    (finding,) = look(case(gpu=True, input=traced(LOADS, TENSOR)))
+    assert finding.claim == (
+        "the GPU waits 50 % of each step for parse(): 1.56 ms a sample, no workers"
+    )
+    assert (finding.place, finding.function) == (f"{FILE}:{PARSE}", "parse")
+    assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.0, "high")
+    assert "num_workers=2" in finding.change
+    assert finding.change.startswith("loader = DataLoader(")
+    assert "pin_memory=True" in finding.change
+    assert "persistent_workers=True" in finding.change
+
+
+def test_samples_of_the_main_process_are_second_to_the_trace() -> None:
+    """A plain run leaves the switch interval alone: samples fall where the lock is let go."""
+    (finding,) = look(case(input=traced(LOADS, TENSOR), python=view(line(RETURN, "parse", 0.7))))
+    assert finding.line == PARSE
+
+
+def test_sampled_lines_where_no_trace_tells() -> None:
+    (finding,) = look(case(python=view(line(PARSE, "parse", 0.7), line(RETURN, "parse", 0.2))))
+    assert finding.line == PARSE
+    assert finding.confidence == "high"
+
+
+def test_few_samples_name_no_line() -> None:
+    (finding,) = look(case(python=view(line(PARSE, "parse", 0.7), samples=5)))
+    assert finding.line != PARSE
+
+
+def test_own_python_between_calls_is_on_the_innermost_loop_or_the_function() -> None:
+    (finding,) = look(case(input=traced(Callee(name="append", ns=2 * MS))))
+    assert finding.line == 7  # nothing is called that the source shows: where it begins
+
+
+def test_a_fed_device_is_silent() -> None:
+    assert not [*look(case(0.0))]
+    assert not [*look(case(0.06, input=traced(LOADS)))]  # what stacking samples takes on a CPU
+
+
+def test_a_gpu_waits_for_less() -> None:
+    (finding,) = look(case(0.06, gpu=True, input=traced(LOADS)))
+    assert finding.share_pct == 6.0
+
+
+def test_workers_on_full_processors_are_its_own() -> None:
+    """None is idle: more of them would not help, the line has to become cheaper."""
+    seen = view(line(PARSE, "parse", 0.8), workers=4)
+    (finding,) = look(case(workers=4, cores=4, used=0.5, worker_cores=3.5, python=seen))
+    assert "4 workers" in finding.claim
+    assert finding.line == PARSE
+    assert "cheaper" in finding.change
+
+
+def test_idle_processors_leave_it_to_few_workers() -> None:
+    seen = view(line(PARSE, "parse", 0.8), workers=4)
+    assert not [*look(case(workers=4, cores=16, used=1.0, worker_cores=3.9, python=seen))]
+
+
+def test_a_trace_alone_has_the_function() -> None:
+    told = case(input=traced(LOADS), gpu=True)
+    nothing = {"run": None, "capture": None, "times": StepTimes(), "throughput": Throughput()}
+    (finding,) = look(replace(told, kind="trace", **nothing))
+    assert finding.claim == "the GPU waits 50 % of each step for parse(): 50 ms a batch, no workers"
+    assert finding.confidence == "medium"
+    assert finding.line == PARSE
+
+
+def test_a_trace_without_stacks_has_the_wait() -> None:
+    told = case(input=InputSites(kind="multiple", ns=50.0 * MS), gpu=True)
+    (finding,) = look(replace(told, kind="trace", run=None, capture=None, times=StepTimes()))
+    assert finding.claim == "the GPU waits 50 % of each step for its batches"
+
+
+def test_batches_made_by_hand() -> None:
+    place = Place(file=FILE, line=7, function="get_batch", ns=45 * MS)
+    by_hand = InputSites(kind="by hand", ns=50.0 * MS, sites=(InputSite(place=place),))
+    told = case(input=by_hand, fed=HandFed(share=0.5, function="get_batch", place=f"{FILE}:7"))
+    (finding,) = look(replace(told, capture=Capture(stepping="optimizer", steps=46)))
+    assert "get_batch()" in finding.claim
+    assert "by hand" in finding.claim
+    assert finding.confidence == "medium"
+    assert "by its name" in finding.doubt
+
+
+def test_without_any_line_the_loader_itself_is_named() -> None:
+    told = case()
+    idle = told.study and replace(told.study, idle=replace(told.study.idle, causes=()))
+    (finding,) = look(replace(told, study=idle))
+    assert finding.line in (LOADER - 1, LOADER)

@@ -1,0 +1,91 @@
+"""Memory that grows for another reason than graphs."""
+
+from msgspec.structs import replace
+
+from ridgeline.diagnose.rules.memory_leak import look
+from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.trace import Place
+from ridgeline.records.trace_memory import StaysBehind
+from tests.unit.diagnose.rules.made_up_memory import (
+    FILE,
+    GIB,
+    KEEPS_GRAPH,
+    KEEPS_NONE,
+    KEEPS_TENSOR,
+    MIB,
+    case,
+    growing,
+)
+
+
+def test_growth_and_the_line_that_keeps_tensors_agree() -> None:
+    (finding,) = look(growing(KEEPS_TENSOR))
+    assert finding.rule == "memory-leak"
+    assert (finding.file, finding.line) == (FILE, 9)
+    assert "`history` keeps 8 MiB of every step" in finding.claim
+    assert finding.confidence == "high"
+    assert finding.memory_pct == 100
+    assert "deque(maxlen" in finding.change
+
+
+def test_without_a_line_it_names_what_allocates_the_blocks_that_stay() -> None:
+    made = growing(KEEPS_NONE)
+    place = Place(file=FILE, line=3, function="main")
+    stays = (StaysBehind(block_bytes=4 * MIB, blocks=2.0, ops=("aten::cat",), place=place),)
+    assert made.traced_memory is not None
+    (finding,) = look(replace(made, traced_memory=replace(made.traced_memory, stays=stays)))
+    assert finding.place == f"{FILE}:3"
+    assert finding.confidence == "medium"
+    assert any("2 a step of 4 MiB, allocated by aten::cat" in e.text for e in finding.evidence)
+
+
+def test_kept_graphs_are_the_other_rules() -> None:
+    assert not list(look(growing(KEEPS_GRAPH, unrun=9.0)))
+
+
+def test_silent_without_growth() -> None:
+    assert not list(look(case(KEEPS_TENSOR)))
+
+
+def test_a_container_that_is_emptied_is_no_reason() -> None:
+    bounded = KEEPS_TENSOR.replace("history = []", "history = deque(maxlen=4)")
+    (finding,) = look(growing(bounded))
+    assert finding.line is None
+
+
+def test_a_resident_size_alone_must_grow_by_a_tenth() -> None:
+    made = case(KEEPS_NONE, gpu=False)
+    assert made.traced_memory is not None
+    for each, said in ((8 * MIB, 1), (MIB, 0)):
+        memory = MemoryUse(
+            host_peak_bytes=GIB, growth_bytes_per_step=float(each),
+            host_growth_bytes_per_step=float(each),
+        )  # fmt: skip
+        found = list(look(replace(made, memory=memory)))
+        assert len(found) == said
+        assert all(f.confidence == "low" and "resident size" in f.doubt for f in found)
+
+
+def test_a_hosts_leak_beside_a_steady_device_is_seen() -> None:
+    made = case(KEEPS_NONE)
+    memory = replace(made.memory, host_growth_bytes_per_step=8.0 * MIB)
+    (finding,) = look(replace(made, memory=memory))
+    assert "the host's memory" in finding.claim
+
+
+def test_traced_steps_of_a_host_alone_need_a_line() -> None:
+    """Frees of blocks older than the trace are not in it: four batches kept look like a leak."""
+    made = replace(growing(KEEPS_NONE, gpu=False), memory=MemoryUse(host_peak_bytes=GIB))
+    assert not list(look(made))
+    made = replace(growing(KEEPS_TENSOR, gpu=False), memory=MemoryUse(host_peak_bytes=GIB))
+    assert [finding.line for finding in look(made)] == [9]
+
+
+def test_a_hosts_resident_size_must_say_as_much_as_its_traced_steps() -> None:
+    made = growing(KEEPS_TENSOR, gpu=False)
+    for each, said in ((7 * MIB, 1), (MIB, 0)):
+        memory = MemoryUse(
+            host_peak_bytes=GIB, growth_bytes_per_step=float(each),
+            host_growth_bytes_per_step=float(each),
+        )  # fmt: skip
+        assert len(list(look(replace(made, memory=memory)))) == said

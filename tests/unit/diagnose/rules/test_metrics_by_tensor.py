@@ -1,0 +1,50 @@
+"""Averages of weights, one tensor at a time or all at once."""
+
+from ridgeline.diagnose.rules import clip_by_tensor, python_loop
+from ridgeline.diagnose.rules.metrics_by_tensor import look
+from tests.unit.diagnose.rules.made_up_launch import case, gradients, site
+
+SOURCE = """import torch
+def follow(average, model):
+    for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+        slow.mul_(0.99).add_(fast, alpha=0.01)
+def main():
+    for x in data:
+        model(x).sum().backward()
+        follow(average, model)
+"""
+AT = ("follow", 2)
+EMA = [site("mul_", 100, 4.0, at=AT), site("add_", 100, 4.0, at=AT)]
+
+
+def test_average_by_tensor_is_found_at_its_loop() -> None:
+    whole = case([*EMA, *gradients()], source=SOURCE)
+    (one,) = look(whole)
+    assert one.claim == "follow() updates 100 tensors one at a time: 200 operator calls a step"
+    assert one.place == "train.py:3"
+    assert one.change == (
+        "torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)"
+    )
+    assert one.share_pct >= 8
+    assert not [*clip_by_tensor.look(whole)]
+    assert not [*python_loop.look(whole)]
+
+
+def test_metrics_kept_one_a_tensor_count_too() -> None:
+    ops = [site("add_", 40, 4.0, at=("note", 3), dims=((), ())), *gradients()]
+    (one,) = look(case(ops))
+    assert "40 tensors" in one.claim
+    assert one.confidence == "medium"  # no source
+
+
+def test_one_call_for_all_is_silent() -> None:
+    assert not [*look(case([site("_foreach_lerp_", 1, 4.0, at=AT), *gradients()], source=SOURCE))]
+
+
+def test_clipping_and_an_average_in_one_function_are_told_apart() -> None:
+    norms = [site(op, 100, 3.0) for op in ("linalg_vector_norm", "mul_")]
+    whole = case([*norms, site("lerp_", 100, 4.0), *gradients()])
+    (average,) = look(whole)
+    (clip,) = clip_by_tensor.look(whole)
+    assert "100 operator" in average.claim
+    assert "200 operator" in clip.claim

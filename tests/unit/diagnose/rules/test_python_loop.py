@@ -1,0 +1,90 @@
+"""Loops in Python over rows and time steps, and what only looks like one."""
+
+import pytest
+
+from ridgeline.diagnose.rules.python_loop import look
+from ridgeline.records.op_site import OpSite
+from tests.unit.diagnose.rules.made_up_launch import case, gradients, site
+
+SOURCE = """import torch
+class Head:
+    def forward(self, x):
+        rows = []
+        for row in x:
+            rows.append(torch.tanh(self.mix(row)))
+        return torch.stack(rows)
+class Cell:
+    def forward(self, x, h):
+        return torch.tanh(x + h)
+class Net:
+    def __init__(self):
+        self.cell = Cell()
+    def forward(self, x):
+        h = x[0]
+        while more(x):
+            h = self.cell(x[0], h)
+        return h
+def main():
+    for x in data:
+        model(x).sum().backward()
+"""
+ROW = (256,)
+
+
+def rows(at: tuple[str, int] = ("forward", 3), number: float = 96) -> list[OpSite]:
+    back = "autograd::engine::evaluate_function: AddmmBackward0"
+    return [
+        site("linear", number, 2.0, at=at, dims=(ROW, (256, 256)), module="Head / Linear_0"),
+        site("addmm", number, 6.0, at=at, dims=((256,), (1, 256)), within=("aten::linear",),
+             module="Head / Linear_0"),
+        site("tanh", number, 2.0, at=at, dims=(ROW,), module="Head"),
+        site(back, number, 9.0, at=at, dims=(), phase="backward", module="Head"),
+        site("mm", 1, 5.0, module="Linear_3"),
+        site("mm", 1, 9.0, phase="backward", module="Linear_3"),
+    ]  # fmt: skip
+
+
+def test_loop_over_rows_is_found_with_its_backward() -> None:
+    (one,) = look(case([*rows(), *gradients(4)], source=SOURCE))
+    assert "A Python loop in forward() calls the same operators 96 times a step" in one.claim
+    assert "192 small calls" in one.claim
+    assert one.place == "train.py:5"
+    assert one.confidence == "high"
+    assert one.share_pct == pytest.approx(100 * (0.5 * 0.98 + 0.3 * 0.5), abs=18)
+    assert "`x`" in one.change
+    assert "`row`" in one.change
+
+
+def test_recurrence_is_found_where_the_cell_is_called() -> None:
+    (one,) = look(case([*rows(at=("forward", 9)), *gradients(4)], source=SOURCE))
+    assert one.line == 16
+    assert one.confidence == "medium"
+    assert "`h`" in one.change
+    assert "not all of it" in one.doubt
+
+
+def test_without_source_it_is_said_with_less_confidence() -> None:
+    (one,) = look(case([*rows(), *gradients(4)]))
+    assert one.confidence == "low"
+    assert one.line == 3
+
+
+def test_layers_that_share_weights_in_a_library_s_loop_are_not_a_loop_of_the_program() -> None:
+    assert not [*look(case([*rows(at=("main", 19)), *gradients(4)], source=SOURCE))]
+
+
+def test_depth_of_a_model_is_not_a_loop() -> None:
+    deep = [site("linear", 1, 1.0, at=("forward", 3), module=f"Block_{i}") for i in range(64)]
+    assert not [*look(case([*deep, *gradients(64)], source=SOURCE))]
+
+
+def test_large_pieces_and_operators_inside_one_call_are_silent() -> None:
+    chunks = site("linear", 96, 60.0, at=("forward", 3), dims=((4096, 1024),))
+    assert not [*look(case([chunks, *gradients(4)], source=SOURCE))]
+    recurrent = site("linear", 96, 6.0, at=("forward", 3), within=("aten::lstm",))
+    assert not [*look(case([recurrent, *gradients(4)], source=SOURCE))]
+
+
+def test_views_alone_are_silent() -> None:
+    views = [site("select", 500, 5.0, at=("forward", 3)), site("detach", 500, 5.0)]
+    assert not [*look(case([*views, *gradients(4)], source=SOURCE))]

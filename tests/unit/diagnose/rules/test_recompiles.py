@@ -1,0 +1,84 @@
+"""Compiling that goes on while a program runs."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rules.recompiles import look
+from ridgeline.records.run import Compilation
+from ridgeline.records.trace import Region
+from tests.unit.diagnose.made_up_steps import step
+from tests.unit.diagnose.made_up_verdict import study, work
+from tests.unit.diagnose.rules.made_up_memory import FILE, capture, case
+
+TEXT = """\
+def main():
+    compiled = torch.compile(model, dynamic=False)
+"""
+SIZE = "0/{}: tensor 'args[0]' size mismatch at index 0. expected 512, actual 640"
+
+
+def again(at: tuple[int, ...], reason: str = SIZE, **changed: Any) -> Case:
+    """Forty steps of 100 ms; the first compiles for 5 s, those at `at` for 1 s more."""
+    steps = [
+        step(i, ms=6000 if not i else 1100 if i in at else 100,
+             window="settle" if i < 2 else "light",
+             compile_ms=5900 if not i else 1000 if i in at else 0)
+        for i in range(40)
+    ]  # fmt: skip
+    made = [Compilation(place="/v/site-packages/torch/_dynamo/external_utils.py:67", seconds=5.9)]
+    made += [
+        Compilation(place=f"{FILE}:1", seconds=1.0, recompile_reason=reason.format(i))
+        for i, _ in enumerate(at)
+    ]
+    told = replace(case(TEXT, gpu=False), steps=tuple(steps))
+    return replace(told, capture=capture(compilations=tuple(made)), **changed)
+
+
+def test_the_guard_the_cost_and_the_line_that_asks_for_it() -> None:
+    (finding,) = look(again((10, 20, 30)))
+    assert finding.rule == "recompiles"
+    assert finding.confidence == "high"
+    assert "3 steps of 38 steps compiled again, 3 s in all" in finding.claim
+    assert "because the size of `args[0]` changes in dimension 0" in finding.claim
+    assert finding.place == f"{FILE}:2"
+    assert finding.share_pct == pytest.approx(100 * 3.0 / 6.8, abs=0.1)
+    assert finding.change.startswith("torch.compile(model, dynamic=True)")
+
+
+def test_a_number_that_changes_is_to_be_a_tensor() -> None:
+    (finding,) = look(again((10, 20), reason="1/{}: L['scale'] == 0.5  # h = h * scale"))
+    assert "the value of `L['scale']` changes" in finding.claim
+    assert "torch.tensor" in finding.change
+
+
+def test_without_the_source_the_compiled_frame_is_the_place() -> None:
+    (finding,) = look(replace(again((10, 20)), sources=case("").sources))
+    assert finding.place == f"{FILE}:1"
+
+
+def test_silent_at_the_second_shape_alone_and_at_the_start() -> None:
+    assert not list(look(again((10,))))
+    assert not list(look(again((1, 2))))
+    assert not list(look(again(())))
+
+
+def test_silent_where_it_is_little() -> None:
+    few = again((10, 20))
+    steps = tuple(replace(s, compile_ns=min(s.compile_ns, 10_000_000)) for s in few.steps)
+    assert not list(look(replace(few, steps=steps)))
+
+
+def test_in_a_trace_the_gpu_waits_for_it() -> None:
+    seen = replace(
+        study({"compile": 0.5}),
+        regions=(Region(kind="compilation", name="_compile", count=3, host_ns=150_000_000,
+                        device_ns=0, operations=0),),
+    )  # fmt: skip
+    made = replace(case(""), kind="trace", capture=None, steps=(), study=seen, work=work(0.5))
+    (finding,) = look(made)
+    assert finding.share_pct == pytest.approx(50)
+    assert finding.confidence == "medium"
+    assert not list(look(replace(made, study=study({"launch-bound": 0.5}))))

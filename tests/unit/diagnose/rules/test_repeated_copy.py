@@ -1,0 +1,48 @@
+"""The same tensor copied to the device every step."""
+
+import pytest
+
+from ridgeline.diagnose.rules import blocking_copy, pageable_copy
+from ridgeline.diagnose.rules.repeated_copy import look
+from tests.unit.diagnose.rules.made_up_waits import at, case, copy, held
+
+TABLE = """\
+class Placed(nn.Module):
+    def __init__(self):
+        self.table = torch.arange(100)
+
+    def forward(self, x):
+        return x + self.table.to(x.device)
+"""
+HERE = at(5, "forward")
+
+
+def test_an_attribute_set_in_init_is_found_and_becomes_a_buffer() -> None:
+    made = case(TABLE, waits=(held(place=HERE),), copies=(copy(2.0, place=HERE),), busy=0.8)
+    (finding,) = look(made)
+    assert finding.line == 6
+    assert finding.claim.startswith("`self.table.to(x.device)` moves the same 36.7 MiB to the GPU")
+    assert finding.share_pct == pytest.approx(21.0)
+    assert finding.confidence == "high"
+    assert 'self.register_buffer("table", table, persistent=False)' in finding.change
+    assert not list(pageable_copy.look(made))
+    assert not list(blocking_copy.look(made))
+
+
+def test_a_name_set_before_the_loop_is_found() -> None:
+    text = "def main():\n    w = make()\n    for x in data:\n        f(x, w.to(device))\n"
+    (finding,) = look(case(text, waits=(held(),), copies=(copy(),)))
+    assert finding.line == 4
+    assert finding.change.startswith("w = w.to(device)  # once, before the loop")
+
+
+@pytest.mark.parametrize("line", ["x.to(device)", "ready[i % 4].to(device)", "w.to(device)"])
+def test_what_the_loop_sets_or_fills_is_another_each_step(line: str) -> None:
+    text = (
+        f"def main(w):\n    for i, x in enumerate(data):\n        w.copy_(x)\n        y = {line}\n"
+    )
+    assert not list(look(case(text, waits=(held(),), copies=(copy(),))))
+
+
+def test_without_a_source_it_says_nothing() -> None:
+    assert not list(look(case(waits=(held(),), copies=(copy(),))))

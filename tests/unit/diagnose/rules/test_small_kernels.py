@@ -1,0 +1,81 @@
+"""Many small kernels, and graphs of them."""
+
+from msgspec.structs import replace
+
+from ridgeline.diagnose.rules import cuda_graph_candidate, small_kernels
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.run_summary import SyncPoint, Telemetered
+from ridgeline.records.trace import Launch
+from tests.unit.diagnose.rules.made_up_launch import captured, case, gradients, site
+
+SOURCE = """import torch
+def squash(x):
+    return x
+def main():
+    model = build()
+    for x in data:
+        loss = model(x).sum()
+"""
+
+
+def kernels(calls: float = 1.0, at: tuple[str, int] = ("squash", 2), each_us: float = 4.0,
+            ) -> list[OpSite]:  # fmt: skip
+    return [
+        site("mul", calls, 0.1, at=at, module=f"B_{i}", device_ms=calls * each_us / 1e3,
+             dims=((64 + i, 8),))
+        for i in range(400)
+    ]  # fmt: skip
+
+
+def test_sizes_that_change_make_small_kernels_of_one_function() -> None:
+    whole = case(kernels(1 / 3), gpu=True, busy=0.3, source=SOURCE)
+    (one,) = small_kernels.look(whole)
+    assert "squash() launches 133 kernels a step, 4 µs each" in one.claim
+    assert one.place == "train.py:2"
+    assert 20 <= one.share_pct <= 71
+    assert "def squash" in one.change
+    assert not [*cuda_graph_candidate.look(whole)]
+
+
+def test_synchronisations_stand_in_the_way_of_a_graph() -> None:
+    whole = replace(
+        case(kernels(), gpu=True, busy=0.3, source=SOURCE),
+        syncs=(SyncPoint(place="train.py:7", call="cudaStreamSynchronize", per_step=30,
+                         ms_per_step=1.0),),
+    )  # fmt: skip
+    assert not [*cuda_graph_candidate.look(whole)]
+    assert [*small_kernels.look(whole)]
+
+
+def test_a_busy_device_large_kernels_and_a_full_queue_are_silent() -> None:
+    for whole in (
+        case(kernels(), gpu=True, busy=0.9, source=SOURCE),
+        case(kernels(each_us=50.0), gpu=True, busy=0.3, source=SOURCE),
+        case(kernels(), gpu=True, busy=0.3, causes={"input": 0.7}),
+        case(kernels()[:20], gpu=True, busy=0.3, source=SOURCE),
+    ):
+        assert not [*cuda_graph_candidate.look(whole)]
+        assert not [*small_kernels.look(whole)]
+    whole = case(kernels(1 / 3), gpu=True, busy=0.3)
+    assert whole.study is not None
+    full = replace(whole, study=replace(whole.study, launch=Launch(empty_queue=0.1)))
+    assert not [*small_kernels.look(full)]
+
+
+def test_what_a_specific_rule_explains_is_not_said_again() -> None:
+    chain = [site(op, 100, 16.0, phase="optimizer", device_ms=0.4) for op in
+             ("mul_", "lerp_", "addcmul_", "sqrt", "addcdiv_")]  # fmt: skip
+    parts = {"forward": 0.1, "backward": 0.1, "optimizer": 0.8}
+    whole = case([*kernels(), *chain, *gradients()], gpu=True, busy=0.3, shares=parts,
+                 capture=captured(foreach="False"))  # fmt: skip
+    assert not [*cuda_graph_candidate.look(whole)]
+    assert not [*small_kernels.look(whole)]
+
+
+def test_tracing_and_other_programs_are_not_taken_for_the_program() -> None:
+    alone = case(kernels(), gpu=True, busy=0.6, kind="trace")  # untraced it would be busy
+    assert not [*cuda_graph_candidate.look(alone)]
+    shared = replace(
+        case(kernels(), gpu=True, busy=0.3), telemetered=Telemetered(other_processes=1)
+    )
+    assert not [*cuda_graph_candidate.look(shared)]

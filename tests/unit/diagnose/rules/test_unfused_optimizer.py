@@ -1,0 +1,105 @@
+"""An optimizer's update, by tensor, all at once, or fused."""
+
+import pytest
+
+from ridgeline.diagnose.rules import metrics_by_tensor
+from ridgeline.diagnose.rules.unfused_optimizer import look
+from ridgeline.records.op_site import OpSite
+from tests.unit.diagnose.rules.made_up_launch import captured, case, gradients, site
+
+SOURCE = """import torch
+def main():
+    model = network()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, foreach=False)
+    for x in data:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+"""
+CHAIN = ("mul_", "lerp_", "addcmul_", "sqrt", "addcdiv_")
+
+
+def chain(calls: float = 100, ms: float = 3.0) -> list[OpSite]:
+    return [site(op, calls, ms, phase="optimizer") for op in CHAIN]
+
+
+def test_update_by_tensor_is_found_where_the_optimizer_is_made() -> None:
+    asked = captured(foreach="False", fused="None")
+    (one,) = look(case([*chain(), *gradients()], source=SOURCE, capture=asked))
+    assert "one parameter at a time: 500 operator calls a step for 100 parameters" in one.claim
+    assert one.place == "train.py:4"
+    assert one.function == "main"
+    assert one.share_pct == pytest.approx(20, abs=0.5)  # all of the optimizer
+    assert one.change.endswith("AdamW(model.parameters(), lr=0.001, fused=True)")
+    assert one.confidence == "high"
+
+
+def test_other_optimizers_are_told_of_foreach() -> None:
+    asked = captured("RMSprop", foreach="False")
+    (one,) = look(case([*chain(), *gradients()], capture=asked))
+    assert "foreach=True" in one.change
+    assert one.place == "train.py:9"  # where it steps: no source
+
+
+def test_without_a_run_the_trace_tells() -> None:
+    (one,) = look(case([*chain(ms=6.0), *gradients()], kind="trace", gpu=True, busy=0.5))
+    assert one.confidence == "medium"
+    assert one.share_pct > 5
+
+
+def test_torchs_defaults_are_a_fault_only_where_they_cost_much() -> None:
+    left = captured(foreach="None", fused="None")
+    parts = {"forward": 0.5, "backward": 0.35, "optimizer": 0.15}
+    assert not [*look(case([*chain(), *gradients()], capture=left, shares=parts))]
+    parts = {"forward": 0.3, "backward": 0.3, "optimizer": 0.4}
+    assert not [*look(case([*chain(), *gradients()], capture=left, shares=parts))]  # a small model
+    assert [*look(case([*chain(300), *gradients(300)], capture=left, shares=parts))]
+
+
+def test_fused_and_few_parameters_are_silent() -> None:
+    fused = [site("_fused_adamw_", 1, 5.0, phase="optimizer"), *gradients()]
+    assert not [*look(case(fused, capture=captured(fused="True")))]
+    few = [*chain(calls=2, ms=0.1), *gradients(2)]
+    assert not [*look(case(few, capture=captured(foreach="False")))]
+
+
+def test_foreach_on_a_gpu_counts_when_it_is_much_of_the_step() -> None:
+    ops = [site(f"_foreach_{op}", 1, 0.1, phase="optimizer", device_ms=8.0) for op in CHAIN]
+    (one,) = look(case([*ops, *gradients()], gpu=True, busy=0.95, capture=captured(foreach="None")))
+    assert "is not fused: 5 passes" in one.claim
+    assert one.share_pct == pytest.approx(40 * 0.65)
+    small = [site("_foreach_add_", 2, 0.1, phase="optimizer", device_ms=3.0), *gradients()]
+    assert not [*look(case(small, gpu=True, busy=0.95, capture=captured(foreach="None")))]
+
+
+def test_an_update_written_by_hand_is_found_at_its_loop() -> None:
+    source = """def main():
+    for x in data:
+        model(x).sum().backward()
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+"""
+    ops = [site(op, 100, 4.0, at=("main", 2)) for op in ("mul", "sub_")]
+    whole = case([*ops, *gradients()], source=source)
+    (one,) = look(whole)
+    assert one.place == "train.py:4"
+    assert "_foreach_add_" in one.change
+    assert not [*metrics_by_tensor.look(whole)]
+
+
+def test_an_optimizer_of_the_programs_own_is_not_given_torchs_options() -> None:
+    (one,) = look(case([*chain(), *gradients()], source=SOURCE, capture=captured("Lion")))
+    assert "torch.optim.Lion" not in one.change
+    assert not [*look(case([*chain(), *gradients()], capture=captured("LBFGS")))]
+
+
+def test_collectives_one_a_gradient_are_not_an_update() -> None:
+    source = """def average(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+"""
+    ops = [site("c10d::allreduce_", 100, 20.0, at=("average", 1), dims=()), *gradients()]
+    whole = case(ops, source=source)
+    assert not [*look(whole)]
+    assert not [*metrics_by_tensor.look(whole)]

@@ -1,0 +1,41 @@
+"""workers-restart: what the first step of each epoch takes longer."""
+
+from ridgeline.diagnose.rules import few_workers, loader_starves
+from ridgeline.diagnose.rules.workers_restart import look
+from tests.unit.diagnose.rules.made_up_input import FILE, LOADER, case, steps
+
+BEGUN = (0, 10, 20, 30)
+
+
+def test_restarts_are_charged_with_what_they_add() -> None:
+    """Three of 40 steps (the first is the program's own start) take 300 ms more than 100."""
+    made = steps(BEGUN, extra_ms=300)
+    (finding,) = look(case(0.2, workers=2, epochs=4, begun=BEGUN, steps=made))
+    assert finding.claim.startswith("each epoch begins with 300 ms of starting 2 workers")
+    assert 17 < finding.share_pct < 18.5
+    assert finding.place == f"{FILE}:{LOADER}"
+    assert finding.confidence == "high"
+    assert "persistent_workers=True" in finding.change
+
+
+def test_its_wait_is_not_charged_to_the_loader_too() -> None:
+    told = case(0.18, workers=2, epochs=4, begun=BEGUN, steps=steps(BEGUN, extra_ms=300),
+                used=1.0, worker_cores=0.5)  # fmt: skip
+    assert not [*loader_starves.look(told)]
+    assert not [*few_workers.look(told)]
+
+
+def test_workers_that_stay_are_silent() -> None:
+    made = steps(BEGUN, extra_ms=300)
+    assert not [*look(case(0.2, workers=2, epochs=4, begun=BEGUN, steps=made, stays=True))]
+
+
+def test_epochs_that_begin_like_any_step_are_silent() -> None:
+    made = steps(BEGUN, extra_ms=10)
+    assert not [*look(case(0.02, workers=2, epochs=4, begun=BEGUN, steps=made))]
+
+
+def test_one_epoch_or_no_workers_is_silent() -> None:
+    assert not [*look(case(0.2, workers=2, epochs=1, begun=(0,), steps=steps((0,), 300)))]
+    made = steps(BEGUN, extra_ms=300)
+    assert not [*look(case(0.2, workers=0, epochs=4, begun=BEGUN, steps=made))]

@@ -1,0 +1,49 @@
+"""Which line made the loader that was seen, and how it is written anew."""
+
+from ridgeline.diagnose.source.loader_call import LoaderCall, loader_call
+from ridgeline.diagnose.source.sources import Sources
+from ridgeline.records.run import LoaderSeen
+
+TEXT = """\
+def loaders(args):
+    val_loader = DataLoader(val, 64, num_workers=2)
+    train_loader = torch.utils.data.DataLoader(
+        train,
+        batch_size=args.batch,
+        num_workers=2,
+    )
+    return train_loader, val_loader
+"""
+
+
+def called(text: str, seen: LoaderSeen | None = None) -> LoaderCall | None:
+    return loader_call(Sources(texts={"a.py": text}), ["a.py", "gone.py"], seen)
+
+
+def test_a_loader_for_training_is_preferred_and_rewritten() -> None:
+    found = called(TEXT, LoaderSeen(workers=2))
+    assert found is not None
+    assert (found.place.line, found.place.function) == (3, "loaders")
+    assert found.with_options(num_workers="8", pin_memory="True") == (
+        "train_loader = torch.utils.data.DataLoader(train, batch_size=args.batch, num_workers=8, "
+        "pin_memory=True)"
+    )
+
+
+def test_the_number_of_workers_tells_two_apart() -> None:
+    text = "a = DataLoader(x)\nb = DataLoader(x, num_workers=4)\n"
+    for workers, line in ((0, 1), (4, 2)):
+        found = called(text, LoaderSeen(workers=workers))
+        assert found is not None
+        assert found.place.line == line
+
+
+def test_a_call_inside_a_statement_is_rewritten_alone() -> None:
+    found = called("for x in DataLoader(data, 4):\n    pass\n")
+    assert found is not None
+    assert found.with_options(num_workers="2") == "DataLoader(data, 4, num_workers=2)"
+
+
+def test_no_source_or_no_loader_is_none() -> None:
+    assert called("x = 1\n") is None
+    assert loader_call(Sources(texts={}), [], None) is None

@@ -1,0 +1,68 @@
+"""How near the ceiling a step is, and what its time is: said where nothing is wrong."""
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.remains import remains
+from ridgeline.diagnose.shares import Shares
+from ridgeline.records.run_summary import Efficiency
+from ridgeline.records.trace import CategoryRow
+from tests.unit.diagnose import made_up_verdict as made
+from tests.unit.diagnose.test_answers import H200
+
+
+def case(compute: float, memory: float) -> Case:
+    of = {"input": 0.0, "transfer": 0.0, "overhead": 1 - compute - memory, "communication": 0.0,
+          "compute": compute, "memory": memory}  # fmt: skip
+    return Case(
+        on_gpu=True, times=made.times({"forward": 1.0}), shares=Shares(of=of),
+        work=replace(made.work(compute + memory), attained=0.5, compute_share=compute,
+                     memory_share=memory), device=H200,
+    )  # fmt: skip
+
+
+def test_a_step_of_arithmetic_is_held_against_the_peak() -> None:
+    efficiency = Efficiency(mfu=0.71, ceiling="bfloat16, measured here")
+    found = remains(replace(case(0.7, 0.2), efficiency=efficiency))
+    assert (found.ceiling_pct, found.ceiling) == (71.0, "bfloat16 peak (measured here)")
+    assert found.parts == (
+        "arithmetic 70 %, memory traffic 20 %, Python, launches and small operators 10 %"
+    )
+
+
+def test_a_trace_alone_takes_its_own_steps() -> None:
+    found = remains(case(0.7, 0.2))  # 1 TFLOP in 100 ms: 10 of 400 TFLOP/s
+    assert (found.ceiling_pct, found.ceiling) == (2.5, "float32 peak (datasheet)")
+
+
+def test_a_step_of_memory_is_held_against_its_roofline() -> None:
+    found = remains(case(0.2, 0.6))
+    assert found.ceiling_pct == pytest.approx(100 * 0.5 * 0.8 * 0.8)
+    assert found.ceiling == "roofline (memory for most of it)"
+
+
+def test_what_formulas_do_not_cover_has_no_ceiling() -> None:
+    little = case(0.7, 0.2)
+    work = replace(made.work(0.9), coverage=0.3, attained=0.6, compute_share=0.2, memory_share=0.1)
+    found = remains(replace(little, work=work))
+    assert (found.ceiling_pct, found.ceiling) == (None, "")
+    assert remains(Case()).parts == ""
+    assert remains(Case()).ceiling_pct is None
+
+
+def test_phases_alone_do_not_tell_arithmetic_from_memory() -> None:
+    guessed = replace(case(0.5, 0.3), shares=replace(case(0.5, 0.3).shares, split="guess"))
+    assert remains(guessed).parts == (
+        "the model's work 80 %, Python, launches and small operators 20 %"
+    )
+
+
+def test_the_kind_of_operator_that_is_most_of_a_part_is_named() -> None:
+    rows = (CategoryRow(category="matmul", device_ns=80, count=1, share=0.8),
+            CategoryRow(category="norm", device_ns=11, count=1, share=0.11),
+            CategoryRow(category="elementwise", device_ns=10, count=1, share=0.1))  # fmt: skip
+    study = made.study({"input": 0.1}, categories=rows)
+    found = remains(replace(case(0.7, 0.2), study=study))
+    assert found.parts.startswith("arithmetic 70 % (most of it matmul), memory traffic 20 % (most")
+    assert "of it norm" in found.parts

@@ -1,0 +1,89 @@
+"""Which findings get a line, and what stands in it."""
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.records.finding import Finding, Findings
+from ridgeline.report.finding_lines import lines, nothing, rest, short_place, unlooked
+from tests.unit.report import made_up_findings as made
+
+
+def test_each_line_has_its_number_claim_place_and_bound() -> None:
+    first, second, third, fourth = lines(made.findings())
+    assert first.claim == made.LOADER.claim
+    assert (first.number, first.place, first.gain) == (1, "data.py:41", "up to 2.5 ×")
+    assert (second.claim, second.gain) == (
+        "fp32 matrix products: TF32 is off",
+        "up to 1.29 ×, after 1",
+    )
+    assert third.gain == "up to 1.05 ×, same time as 1"
+    assert (fourth.gain, fourth.place) == ("up to 31 % less memory", "Block_3 / Attention_3")
+
+
+def test_a_low_confidence_says_perhaps() -> None:
+    assert [line.claim.startswith("perhaps: ") for line in lines(made.findings())] == [
+        False, False, True, False,
+    ]  # fmt: skip
+
+
+def test_the_first_two_have_their_fix() -> None:
+    assert [len(line.code) for line in lines(made.findings())] == [2, 1, 0, 0]
+
+
+def test_what_has_no_line_is_counted() -> None:
+    assert rest(made.findings()) == "and 1 more below 3 %, 1 read in the source, not measured"
+    assert rest(Findings(findings=(made.LOADER, made.SMALL))) == "and 1 more below 3 %"
+    assert rest(Findings(findings=(made.LOADER,))) == ""
+    many = Findings(findings=(*[made.LOADER] * 7, made.SMALL))
+    assert len(lines(many)) == 5
+    assert rest(many) == "and 2 more, 1 below 3 %"
+
+
+@pytest.mark.parametrize(
+    ("share", "memory", "told"), [(3.0, 0.0, True), (2.99, 9.9, False), (0.0, 10.0, True)]
+)
+def test_a_line_is_given_from_3_percent_of_the_step_or_10_of_the_peak(
+    share: float, memory: float, told: bool
+) -> None:
+    found = Finding(rule="x", claim="x", share_pct=share, memory_pct=memory)
+    assert bool(lines(Findings(findings=(found,)))) is told
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [(1.031, "1.04"), (1.1, "1.1"), (1.2821, "1.29"), (2.41, "2.5"), (12.1, "13"), (200.0, "200")],
+)
+def test_a_bound_is_rounded_up_so_that_no_gain_passes_it(bound: float, said: str) -> None:
+    (line,) = lines(Findings(findings=(replace(made.LOADER, gain_bound=bound),)))
+    assert line.gain == f"up to {said} ×"
+
+
+def test_a_finding_that_saves_time_and_memory_says_both() -> None:
+    both = replace(made.LOADER, memory_pct=20.0)
+    assert lines(Findings(findings=(both,)))[0].gain == "up to 2.5 ×, 20 % less memory"
+
+
+def test_a_relation_to_a_finding_without_a_line_names_its_rule() -> None:
+    (line,) = lines(Findings(findings=(made.PRECISION,)))
+    assert line.gain == "up to 1.29 ×, after loader-starves"
+
+
+def test_where_nothing_is_large_the_ceiling_and_the_rest_are_told() -> None:
+    assert nothing(made.nothing()) == (
+        "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak (datasheet); "
+        "what remains is arithmetic 61 % (most of it matmul), memory traffic 25 %"
+    )
+    assert nothing(Findings()) == "nothing above 3 %"
+    assert rest(made.nothing()) == ""
+    assert nothing(made.findings()) == ""
+
+
+def test_rules_that_could_not_look_are_no_all_clear() -> None:
+    """Those for a GPU or for ranks are not meant here: they lack nothing."""
+    assert unlooked(made.findings()) == "1 rule could not look: no shapes"
+    assert unlooked(Findings(unlooked=("a: no gpu", "b: no ranks", "c: no capture"))) == ""
+
+
+def test_a_long_place_keeps_its_end() -> None:
+    far = replace(made.LOADER, file="/home/someone/projects/thing/src/thing/data/loader.py")
+    assert short_place(far) == "data/loader.py:41"
