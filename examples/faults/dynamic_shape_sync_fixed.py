@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-STEPS, BATCH, WIDTH, DEPTH = 100, 4096, 2048, 32
+STEPS, BATCH, WIDTH, DEPTH = 100, 10240, 2048, 32
 
 
 class Watched(nn.Module):

@@ -1,4 +1,4 @@
-"""Adafactor keeps a row and a column for each matrix.
+"""Momentum keeps one more copy of the model, not two.
 
 fault: optimizer-state
 runs on: gpu
@@ -20,7 +20,7 @@ def main() -> None:
     with device:
         layers = [nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16) for _ in range(depth)]
     model = nn.Sequential(*layers)
-    optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-5, foreach=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9, fused=True)
     inputs = torch.randn(512, WIDTH, device=device, dtype=torch.bfloat16)
     for _ in range(24):
         loss = model(inputs).square().mean()

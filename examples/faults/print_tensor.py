@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-STEPS, BATCH, WIDTH, DEPTH = 100, 4096, 2048, 32
+STEPS, BATCH, WIDTH, DEPTH = 100, 10240, 2048, 32
 
 
 def network() -> nn.Sequential:

@@ -10,7 +10,7 @@ from torch import nn
 
 STEPS = 80
 WIDTH, LAYERS, ROWS = 8192, 20, 1024
-NARROW, STAGES = 64, 96
+NARROW, STAGES = 64, 40
 
 
 def squash(x: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.rule import MOST_SHARE
+from ridgeline.diagnose.rules._launch import bound_ahead
 from ridgeline.diagnose.rules._sync import library_of, lost, through_library
 from ridgeline.diagnose.source.unchanged import copy_on_line, unchanged
 from ridgeline.diagnose.source.waiting_lines import Line, calls
@@ -17,6 +19,7 @@ from ridgeline.records.op_site import CopySite
 from ridgeline.records.sync_site import SyncSite
 from ridgeline.records.trace import Place
 
+MOSTLY = 0.5
 LEAST = 0.01
 """Of the step: copies that hold it up for less are not worth a line of a report."""
 GAP_NS = 100_000
@@ -111,6 +114,14 @@ def pinned_share(case: Case, size: float) -> float:
     name = case.device.name if case.device is not None else ""
     rate = CHIP_TO_CHIP_BYTES_S if _CHIP_TO_CHIP.search(name) else LINK_BYTES_S
     return case.device_share(size / rate * 1e9)
+
+
+def pinned_bound(case: Case, size: float, share: float) -> float | None:
+    """Where copies are most of the step, all of its waiting goes with them: no step is shorter than
+    its pinned copies or its kernels. 8.3 × was gained where the wait for copies alone said 6.9."""
+    if share < MOSTLY:
+        return bound_ahead(case, share)
+    return 1 / max(pinned_share(case, size), beside(case), 1 - MOST_SHARE)
 
 
 def evidence(case: Case, one: Sent, share: float) -> Iterator[Evidence]:

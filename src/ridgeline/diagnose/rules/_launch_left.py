@@ -11,7 +11,7 @@ from ridgeline.diagnose.rules import (
     unfused_optimizer,
     zero_grad_fill,
 )
-from ridgeline.diagnose.rules._launch import WAITS, kernels
+from ridgeline.diagnose.rules._launch import WAITS, held_back, kernels
 from ridgeline.records.op_site import OpSite
 
 LEAST_LEFT = 0.2
@@ -47,7 +47,7 @@ def left(case: Case) -> float:
     )
     if case.telemetered.other_processes:
         return 0.0  # others use the device: its waiting is not this program's alone
-    return max(_waiting(case) - claimed, 0.0)
+    return 0.0 if held_back(case) else max(_waiting(case) - claimed, 0.0)
 
 
 def _waiting(case: Case) -> float:

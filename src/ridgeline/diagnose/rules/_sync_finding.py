@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._launch import bound_ahead
 from ridgeline.diagnose.rules._sync import Waiting, also, cost, evidence, through_library
 from ridgeline.diagnose.source.waiting_lines import Line
 from ridgeline.records.finding import Confidence, Finding
@@ -33,4 +34,5 @@ def wait_finding(
         change=change,
         confidence=confidence,
         doubt=doubt,
+        bound=bound_ahead(case, share),
     )

@@ -11,6 +11,7 @@ from ridgeline.diagnose.rules._copies import (
     evidence,
     holds_up,
     named,
+    pinned_bound,
     pinned_share,
     repeated,
     sent,
@@ -74,6 +75,7 @@ def look(case: Case) -> Iterator[Finding]:
             claim=f"{named(one)} moves {bytes_(one.bytes)} a step from memory that is not pinned "
             f"and holds up {percent(share)} of it",
             share=share,
+            bound=pinned_bound(case, one.bytes, share),
             evidence=facts,
             place=one.place,
             line=one.line.number if one.line is not None else None,

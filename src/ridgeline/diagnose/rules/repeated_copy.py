@@ -13,6 +13,7 @@ from ridgeline.diagnose.rules._copies import (
     repeated,
     sent,
 )
+from ridgeline.diagnose.rules._launch import bound_ahead
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.units import bytes_, percent
 
@@ -59,6 +60,7 @@ def look(case: Case) -> Iterator[Finding]:
             claim=f"{named(one)} moves the same {bytes_(one.bytes)} to the GPU every step: "
             f"{percent(share)} of it",
             share=share,
+            bound=bound_ahead(case, share),
             evidence=[
                 *evidence(case, one, share),
                 Evidence(

@@ -10,6 +10,7 @@ from ridgeline.diagnose.rules._copies import (
     beside,
     evidence,
     holds_up,
+    pinned_bound,
     pinned_share,
     repeated,
     sent,
@@ -64,6 +65,7 @@ def look(case: Case) -> Iterator[Finding]:
         claim=f"the loader's batches are not pinned: copying {bytes_(size)} a step holds up "
         f"{percent(share)} of it",
         share=share,
+        bound=pinned_bound(case, size, share),
         evidence=[
             Evidence(what="DataLoader", text="pin_memory=False", source="read"),
             *evidence(case, largest, share),
