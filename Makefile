@@ -40,7 +40,7 @@ programs: $(READY) ## whole programs under `ridgeline run`: every kind of loop, 
 	@$(BIN)/python -m pytest -m reliability
 
 reliability: $(READY) ## programs that must not notice us, faults of ours, kills, secrets, limits
-	@$(BIN)/python -m reliability --jobs 2
+	@$(BIN)/python -m reliability --jobs 2 --one-in $(or $(ONE_IN),1)
 
 bench: $(READY) ## our figures, each a ratio in one run
 	@$(BIN)/python benchmarks/flops_matrix.py

@@ -25,13 +25,14 @@ def main() -> int:
     parser.add_argument("--group", default="", help="programs of files whose name begins so")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--one-in", type=int, default=1, metavar="N", help="a part of the cases")
     parser.add_argument("--plain", action="store_true", help="plain against plain")
     parser.add_argument("--all", action="store_true", help="every program in every arm")
     parser.add_argument("--keep", action="store_true", help="leave the folders of failed cases")
     given = parser.parse_args()
     asked = Asked(
         given.jobs, given.only, given.seed, given.group, given.plain,
-        given.all, given.keep,
+        given.all, given.keep, max(given.one_in, 1),
     )  # fmt: skip
     modules = dict.fromkeys(ROWS[number] for number in given.row or sorted(ROWS))
     rows: list[Row] = []

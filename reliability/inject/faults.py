@@ -69,6 +69,8 @@ def ours(frame: object) -> bool:
     while frame is not None:
         file = frame.f_code.co_filename  # type: ignore[attr-defined]
         library = file.startswith((_LIBRARY, "<frozen")) and "site-packages" not in file
+        # torch's own file is read for the program, through the loader that waits for it
+        library |= frame.f_code.co_name == "exec_module"  # type: ignore[attr-defined]
         if not library and "/pathlib" not in file and "faults.py" not in file:
             return any(part in file for part in OURS) and "reliability" not in file
         frame = frame.f_back  # type: ignore[attr-defined]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 WIDEST = 100
 """Columns: prose is not read wider, however wide the window is."""
+SHORTEST = 3
+"""Letters of a name's part: fewer are in every name."""
 EXAMPLES = """\b
 Examples:
   ridgeline explain                   all rules, by family
@@ -34,8 +36,7 @@ def command(rule: str | None, as_json: bool, verbose: bool) -> None:
 
     Exit codes: 0 ok; 2 there is no such rule.
     """
-    pages = rule_pages()
-    chosen = pages if rule is None else (_found(rule, pages),)
+    chosen = rule_pages() if rule is None else (_page(_found(rule)),)
     if as_json:
         import msgspec
 
@@ -59,26 +60,32 @@ def command(rule: str | None, as_json: bool, verbose: bool) -> None:
 
 def rule_pages() -> "tuple[RulePage, ...]":
     """Every rule there is, by name."""
-    from ridgeline.diagnose.rule import registered
+    from ridgeline.diagnose.rule_texts import rule_names
+
+    return tuple(_page(name) for name in rule_names())
+
+
+def _page(name: str) -> "RulePage":
+    from ridgeline.diagnose.rule_texts import rule_text
     from ridgeline.report.rule_page import RulePage
 
     fields = RulePage.__struct_fields__
-    return tuple(
-        RulePage(**{name: getattr(one.rule, name) for name in fields}) for one in registered()
-    )
+    return RulePage(**{key: value for key, value in rule_text(name).items() if key in fields})
 
 
-def _found(rule: str, pages: "tuple[RulePage, ...]") -> "RulePage":
-    """By its name, however it was written: loader_starves, docs/rules/loader-starves.md."""
+def _found(rule: str) -> str:
+    """A rule's name, however it was written: loader_starves, docs/rules/loader-starves.md."""
+    from ridgeline.diagnose.rule_texts import rule_names
     from ridgeline.report.plain import printable
 
     asked = Path(rule).name.removesuffix(".md").removesuffix(".py").lower().replace("_", "-")
-    by_id = {page.id: page for page in pages}
-    if asked in by_id:
-        return by_id[asked]
-    near = get_close_matches(asked, by_id, n=3, cutoff=0.5)
-    near += [name for name in by_id if asked in name and name not in near][: 3 - len(near)]
+    names = rule_names()
+    if asked in names:
+        return asked
+    near = get_close_matches(asked, names, n=3, cutoff=0.5)
+    if len(asked) >= SHORTEST:
+        near += [name for name in names if asked in name and name not in near][: 3 - len(near)]
     raise UsageError(
-        f"there is no rule {printable(rule)}",
+        f"there is no rule {printable(rule)}" if rule.strip() else "no rule is named",
         f"near it: {', '.join(near)}" if near else "ridgeline explain lists them",
     )

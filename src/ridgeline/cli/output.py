@@ -17,6 +17,13 @@ from ridgeline.errors import RidgelineError, UsageError
 PIPE_COLUMNS = 140
 
 
+def columns(is_terminal: bool) -> int | None:
+    """Of a console: a terminal knows its own (None), a pipe has what COLUMNS says, else so many
+    that no module path is cut."""
+    told = os.environ.get("COLUMNS", "")
+    return None if is_terminal or (told.isdigit() and int(told)) else PIPE_COLUMNS
+
+
 def claim_stdout() -> None:
     """Keep stdout for ourselves: what else writes to the descriptor (a model's C code, its child
     processes, what it prints at exit) goes to stderr from here on."""
@@ -64,8 +71,7 @@ def deliver(
         return
     from rich.console import Console
 
-    # a pipe has no width: wide enough that no module path is cut
-    terminal(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False))
+    terminal(Console(width=columns(sys.stdout.isatty()), highlight=False))
     if output is not None:
         click.echo(f"wrote {output}", err=True)
 

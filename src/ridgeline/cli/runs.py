@@ -241,9 +241,9 @@ def _duration(text: str) -> float:
 def _console() -> "Console":
     from rich.console import Console
 
-    from ridgeline.cli.output import PIPE_COLUMNS
+    from ridgeline.cli.output import columns
 
-    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+    return Console(width=columns(sys.stdout.isatty()), highlight=False)
 
 
 def _write_json(document: object) -> None:

@@ -59,7 +59,9 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
     attempts = Attempts()
     alone = traces[0] if len(traces) == 1 and steps is None else None
     cut = attempts.part("a part of it", lambda: middle_part(alone)) if alone is not None else None
-    within, chosen = cut if cut is not None else (traces[0], "")
+    # whole steps: the device's activity begins after the first step's copies were asked for
+    marked = alone is not None and bool(study.window.steps)
+    within, chosen = cut if cut is not None else (traces[0], "all" if marked else "")
     about = study if not chosen else study_one(within, links_of(within), chosen)
     looked_at = traces if not chosen else (within,)
     case = attempts.part("the case", lambda: case_of_trace(about, looked_at, attempts))
@@ -67,7 +69,7 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
     if chosen and case is not None:
         # the figures of the answers are those of the tables: of the whole window
         told = attempts.part("the answers", lambda: answers(replace(case, study=study)))
-        basis = f"steps {chosen} of {study.window.steps}"
+        basis = "" if chosen == "all" else f"steps {chosen} of {study.window.steps}"
         found = replace(found, answers=told or (), basis=basis)
     return replace(found, problems=tuple(attempts.failures))
 

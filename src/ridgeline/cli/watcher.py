@@ -95,12 +95,11 @@ def _write_output(path: Path, summary: "RunSummary") -> None:
 def _print(summary: "RunSummary", answers: bool) -> None:
     from rich.console import Console
 
-    from ridgeline.cli.output import PIPE_COLUMNS
+    from ridgeline.cli.output import columns
     from ridgeline.report.run_terminal import render
 
     with contextlib.suppress(OSError, ValueError):
-        width = None if sys.stderr.isatty() else PIPE_COLUMNS
-        console = Console(stderr=True, width=width, highlight=False)
+        console = Console(stderr=True, width=columns(sys.stderr.isatty()), highlight=False)
         render(summary, console, answers=answers)
         sys.stderr.flush()
 

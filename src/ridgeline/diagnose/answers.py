@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.recorded import not_recorded
 from ridgeline.diagnose.shares import TOLD
 from ridgeline.records.finding import Answer
 from ridgeline.records.machine import Ceiling
@@ -19,6 +20,8 @@ BUSY = 0.8
 """Of the step: below it a device is called idle, and the gaps are asked for before the kernels."""
 MOST = 3
 """Kernels, causes and operators named."""
+COMPUTES = 0.5
+"""Of busy time: a device that computes less of it mostly copies, or exchanges with other ranks."""
 LEAST = 0.01
 """A share below it is not worth a word."""
 _IDLE = {"input": "data", "overhead": "the host (Python, launches)"}
@@ -52,12 +55,19 @@ def answers(case: Case) -> tuple[Answer, ...]:
 def _busy(case: Case) -> str:
     if (why := _unbelievable(case)) or case.busy is None:
         return f"Not known: {why or _no_trace(case)}.{_counter(case)}"
-    step = units.seconds(case.step_ms / 1e3)
+    # the length printed above every run is the median
+    step = units.seconds((case.times.median_ms or case.step_ms) / 1e3)
     if not case.on_gpu:
         # operators of a loader in the same process are its wait, not the model's work
         worked = case.shares.busy if case.shares is not None else case.busy
+        if why := not_recorded(case):
+            return f"Not known: {why}."
         return f"The CPU works {_percent(worked)} of a step of {step} on the model{_waiting(case)}."
     part = _percent(case.busy)
+    if case.shares is not None and case.shares.busy < COMPUTES * case.busy:
+        most = max(_EXPOSED, key=case.share_of)
+        own = f"it computes {_percent(case.shares.busy)} of a step of {step}"
+        return f"Only with {_EXPOSED[most]}: {own}{_waiting(case)}."
     yes = "Yes" if case.busy >= BUSY else "No"
     return f"{yes}: the GPU works {part} of a step of {step}{_waiting(case)}."
 
@@ -189,6 +199,8 @@ def _gaps(case: Case) -> str:
     study = case.study
     if study is None:
         return f"Not known: {_no_trace(case)}."
+    if why := not_recorded(case):
+        return f"Not known: {why}."
     if not case.on_gpu:
         return "None to look for: on a CPU the operators are the host's own work." + _hidden(case)
     if why := _unbelievable(case):
@@ -280,4 +292,6 @@ def _place(place: Place) -> str:
 
 
 def _percent(share: float) -> str:
-    return units.percent(share) if 0 < share < 0.01 else f"{100 * share:.0f} %"
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"

@@ -17,6 +17,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.case_of import case_of_run
 from ridgeline.diagnose.efficiency import efficiency
 from ridgeline.diagnose.energy import energy
+from ridgeline.diagnose.file_names import FileNames
 from ridgeline.diagnose.findings import findings
 from ridgeline.diagnose.left_out import left_out
 from ridgeline.diagnose.limit import limit
@@ -30,7 +31,7 @@ from ridgeline.diagnose.step_times import times_of
 from ridgeline.diagnose.telemetered import telemetered
 from ridgeline.diagnose.throughput import throughput
 from ridgeline.diagnose.traced import Traced, device_with_ceilings, traced
-from ridgeline.records.finding import Findings
+from ridgeline.records.finding import Finding, Findings
 from ridgeline.records.machine import Device
 from ridgeline.records.python_view import PythonView, Sampled
 from ridgeline.records.run import Capture, OutOfMemory
@@ -110,8 +111,16 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
 
 def _findings(case: Case, read: RunRead, attempts: Attempts) -> Findings:
     drawn = findings(case, attempts)
-    placed = tuple(replace(one, file=_short(one.file, read)) for one in drawn.findings)
-    return replace(drawn, findings=placed)
+    names = FileNames(read.run, read.capture)
+    return replace(drawn, findings=tuple(_named(one, names) for one in drawn.findings))
+
+
+def _named(finding: Finding, names: FileNames) -> Finding:
+    """With its file under the one name it has in the report."""
+    file = names.shown(finding.file)
+    told = (replace(one, text=names.short(one.text)) for one in finding.evidence)
+    own = finding.id.replace(finding.file, file, 1) if finding.file else finding.id
+    return replace(finding, id=own, file=file, evidence=tuple(told))
 
 
 def _identity(
@@ -232,9 +241,8 @@ def _out_of_memory(read: RunRead) -> OutOfMemory | None:
 
 
 def _short(place: str, read: RunRead) -> str:
-    """As it was typed: without the folder the program ran in."""
-    folder = read.run.environment.directory.rstrip("/")
-    return place.removeprefix(f"{folder}/") if folder else place
+    """As it was typed: under the one name its file has in the report."""
+    return FileNames(read.run, read.capture).place(place)
 
 
 def _recompiles(capture: Capture | None) -> tuple[str, ...]:

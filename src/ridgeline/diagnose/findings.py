@@ -47,6 +47,7 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
         drawn += [(_bounded(finding, one.rule), one.rule.budget) for finding in looked or ()]
     kept = [(f, b) for f, b in drawn if f.share_pct >= LEAST_PCT or f.memory_pct >= LEAST_PCT
             or f.confidence == "unmeasured"]  # fmt: skip
+    kept = _told_apart(kept)
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
     rest = attempts.part("what remains", lambda: remains(case)) or Remains()
     return Findings(
@@ -56,6 +57,7 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
         ceiling_pct=rest.ceiling_pct,
         ceiling=rest.ceiling,
         remains=rest.parts,
+        unexplained=rest.unexplained,
         unlooked=tuple(unlooked),
     )
 
@@ -64,6 +66,17 @@ def total_bound(findings: Sequence[Finding]) -> float:
     """What fixing all would gain at most, no time counted twice."""
     share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
     return 1 / (1 - min(share, 0.995))
+
+
+def _told_apart(drawn: list[tuple[Finding, Budget]]) -> list[tuple[Finding, Budget]]:
+    """With ids that differ: of several in one function the second by line is #2, in every run."""
+    seen: dict[str, int] = {}
+    found = []
+    for finding, budget in sorted(drawn, key=lambda pair: (pair[0].id, pair[0].line or 0)):
+        seen[finding.id] = seen.get(finding.id, 0) + 1
+        number = f"#{seen[finding.id]}" if seen[finding.id] > 1 else ""
+        found.append((replace(finding, id=finding.id + number), budget))
+    return found
 
 
 def _bounded(finding: Finding, rule: Rule) -> Finding:

@@ -2,18 +2,23 @@
 
 A step that is mostly arithmetic is held against the peak of its arithmetic (MFU). One that is not
 is held against its roofline: the time its operators would need at their own ceilings, over the time
-the step takes.
+the step takes. Where the device mostly waits, or little was recorded, that is no all-clear: what is
+known of it is said instead, and that no rule explains it.
 """
 
 from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.shares import TOLD, Kind
+from ridgeline.diagnose.recorded import not_recorded
+from ridgeline.diagnose.shares import TOLD, Kind, kind_of
 
 LEAST = 0.05
 """Of the step: a smaller part is not what remains."""
 MOST = 3
+WAITS, WAITS_CPU = 0.2, 0.5
+"""Of the step not the model's work: from here on silence of the rules is no all-clear. On a CPU
+Python and starts of operators are half of a step of a small model that has no fault."""
 _PRODUCTS = ("matmul", "convolution", "attention")
 _PARTS: dict[Kind, str] = {
     "input": "waiting for data",
@@ -31,6 +36,8 @@ class Remains(Struct, frozen=True, kw_only=True):
     """bfloat16 peak (datasheet)"""
     parts: str = ""
     """arithmetic 61 % (most of it matmul), memory traffic 25 %"""
+    unexplained: str = ""
+    """Why the silence of the rules is no all-clear; "" where it is one."""
 
 
 def remains(case: Case) -> Remains:
@@ -39,6 +46,7 @@ def remains(case: Case) -> Remains:
         ceiling_pct=None if near is None else round(100 * min(near, 1.0), 1),
         ceiling=ceiling,
         parts=_parts(case),
+        unexplained=_unexplained(case),
     )
 
 
@@ -73,6 +81,37 @@ def _of_the_peak(case: Case) -> tuple[float | None, str]:
     return work.flops * 1e3 / case.step_ms / peak.value, f"{work.dtype} peak ({peak.source})"
 
 
+def _unexplained(case: Case) -> str:
+    if why := not_recorded(case):
+        return f"{why}, and no rule could find a cause in it"
+    if case.shares is None:
+        return ""
+    held = 1 - case.shares.busy
+    if held < (WAITS if case.on_gpu else WAITS_CPU):
+        return ""
+    waits = [kind for kind in _PARTS if kind not in ("compute", "memory")]
+    kind = max(waits, key=case.share_of)
+    part = f"{_PARTS[kind]} {_percent(case.share_of(kind))}{_cause(kind, case)}"
+    return f"{_percent(held)} of the step is not the model's work, and no rule explains it: {part}"
+
+
+def _cause(kind: Kind, case: Case) -> str:
+    """Of the device's waits, the largest that counts as this kind."""
+    if not case.on_gpu or case.study is None:
+        return ""
+    found = [c for c in case.study.idle.causes if c.ns > 0 and kind_of(c.cause) == kind]
+    if not found:
+        return ""
+    top = max(found, key=lambda cause: cause.ns)
+    at = f" at {top.places[0].file}:{top.places[0].line}" if top.places else ""
+    host = f", the host in {top.says}" if top.says else ""
+    return f" (most of it {top.cause}{at}{host})"
+
+
+def _percent(share: float) -> str:
+    return f"{units.significant(100 * share, 2)} %"
+
+
 def _parts(case: Case) -> str:
     if case.shares is None:
         return ""
@@ -81,7 +120,7 @@ def _parts(case: Case) -> str:
         named = [part for part in named if part[1] not in (_PARTS["compute"], _PARTS["memory"])]
         named.append((case.shares.busy, "the model's work", ""))
     largest = sorted(named, key=lambda part: -part[0])[:MOST]
-    said = [f"{name} {units.significant(100 * share, 2)} %{mostly}"
+    said = [f"{name} {_percent(share)}{mostly}"
             for share, name, mostly in largest if share >= LEAST]  # fmt: skip
     return ", ".join(said)
 

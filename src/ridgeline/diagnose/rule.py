@@ -6,6 +6,7 @@ pure function of the case. What it says here is what `ridgeline explain` and doc
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from pathlib import PurePath
 from pkgutil import iter_modules
 from typing import Literal
 
@@ -86,14 +87,16 @@ def found(
     line: int | None = None,
     module: str = "",
     change: str = "",
+    change_at: Place | None = None,
     confidence: Confidence = "medium",
     doubt: str = "",
     memory: float = 0.0,
     bound: float | None = None,
 ) -> Finding:
     """A finding of a rule. `share`: exposed time, a fraction of the step, that would be gone with
-    it; `line`: where the source shows it inside the measured function; `memory`: fraction of the
-    peak saved; `bound`: the gain's bound, where another than 1 / (1 - share)."""
+    it; `line`: where the source shows it inside the measured function; `change_at`: the line the
+    change is of, where not this one; `memory`: fraction of the peak saved; `bound`: the gain's
+    bound, where another than 1 / (1 - share)."""
     share = min(max(share, 0.0), MOST_SHARE)
     file = place.file if place is not None else ""
     at = line if line is not None else place.line if place is not None else None
@@ -110,11 +113,24 @@ def found(
         function=function,
         module=module,
         evidence=tuple(_plain(one) for one in evidence),
-        change=change,
+        change=_placed(change, change_at, file, at),
         docs=rule.docs,
         doubt=doubt,
         memory_pct=round(100 * float(min(max(memory, 0.0), 1.0)), 2),
     )
+
+
+def _placed(change: str, where: Place | None, file: str, line: int | None) -> str:
+    """With a comment that names the line it replaces, where that is another than the finding's."""
+    if not change or where is None:
+        return change
+    own, other = PurePath(file).parts, PurePath(where.file).parts
+    both = min(len(own), len(other))  # one may be absolute, the other as it was typed
+    same = own[-both:] == other[-both:] if both else False
+    if same and where.line == line:
+        return change
+    alike = not same and own[-1:] == other[-1:]  # another __init__.py
+    return f"# {PurePath(*other[-2 if alike else -1 :])}:{where.line}\n{change}"
 
 
 def _plain(evidence: Evidence) -> Evidence:

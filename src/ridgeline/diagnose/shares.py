@@ -34,6 +34,8 @@ WAITING = 0.1
 """Share of the step in the input below which it cannot be what makes steps uneven."""
 TOLD = 0.5
 """Of operator time: a roofline of less (3 % in a replayed graph) does not speak for the rest."""
+BACKWARD = 2.0
+"""Times the forward: a product's backward is two products."""
 _PRODUCTS = ("matmul", "convolution", "attention")
 
 
@@ -79,7 +81,10 @@ def cpu_shares(times: StepTimes, work: StepWork, study: TraceStudy | None) -> Sh
     shares: dict[Kind, float] = dict.fromkeys(_kinds(), 0.0)
     shares["input"] = share_of(times, "input") or min(work.input_share * scale, 1.0)
     left = max(1.0 - shares["input"], 0.0)
-    shares["communication"] = min(work.communication_share * scale, left)
+    # Tracing slows what a rank waits for too: no more than untraced steps leave, if traced ones
+    # do not show more.
+    room = max(exchange_room(times), work.communication_share)
+    shares["communication"] = min(work.communication_share * scale, room, left)
     left -= shares["communication"]
     working = min(work.op_share * scale, left, _room(times, work)) * (1 - work.short_share)
     part, how = _compute_part(work, study)
@@ -108,6 +113,20 @@ def phase_shares(times: StepTimes, utilisation: float | None) -> Shares:
         shares["compute"] *= kept
         shares["memory"] *= kept
     return Shares(of=shares, basis="phases", split="guess")
+
+
+def exchange_room(times: StepTimes) -> float:
+    """On a CPU, of the untraced step: what a model's own phases leave for collectives. Those run in
+    the backward and between phases; a backward computes for about twice as long as the forward."""
+    model: tuple[Phase, ...] = ("input", "forward", "optimizer", "evaluation")
+    own = sum(share_of(times, phase) for phase in model)
+    forward = share_of(times, "forward")
+    return max(1.0 - own - min(share_of(times, "backward"), BACKWARD * forward), 0.0)
+
+
+def kind_of(cause: Cause) -> Kind:
+    """Which share the device's idle time of a cause is counted in."""
+    return _TO.get(cause, "overhead")
 
 
 def overhead_causes(study: TraceStudy) -> tuple[IdleCause, ...]:

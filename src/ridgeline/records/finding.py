@@ -84,6 +84,9 @@ class Findings(Struct, frozen=True, kw_only=True):
     """Which one: bfloat16 peak (datasheet)"""
     remains: str = ""
     """What the step's time is, beside the findings."""
+    unexplained: str = ""
+    """Why no finding is no all-clear: the device mostly waits and no rule explains it, or little
+    was recorded; "" where it is one."""
     basis: str = ""
     """steps 130-141 of 275: where they are drawn from a part of a long trace; "": from all of it"""
     unlooked: tuple[str, ...] = ()

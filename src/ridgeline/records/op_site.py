@@ -106,6 +106,8 @@ class Sites(Struct, frozen=True, kw_only=True):
     """To ask what would be without some of them; None where there are none, or too many events."""
     normed: tuple[NormedConv, ...] = ()
     """Convolutions with a bias right before a batch norm."""
+    optimizer: str = ""
+    """The class whose `step` torch marks, SGD: the one that takes longest; "" where none is."""
     left_out: int = 0
     """Operator sites beyond the most that are kept."""
     left_out_ns: float = 0.0

@@ -338,6 +338,8 @@ class TraceStudy(Struct, frozen=True, kw_only=True):
     events: int
     label: str
     torch: str = ""
+    backend: str = ""
+    """Of the process group, where the trace tells it: nccl"""
     verdict: str = ""
     """The one sentence."""
     window: Window

@@ -16,6 +16,7 @@ def finding_keys(findings: Findings) -> dict[str, Any]:
         "ceiling_pct": findings.ceiling_pct,
         "ceiling": findings.ceiling or None,
         "remains": findings.remains,
+        "unexplained": findings.unexplained,
         "basis": findings.basis,
         "unlooked": list(findings.unlooked),
     }

@@ -2,7 +2,7 @@
 
 A finding gets a line from 3 % of the step on: below it a person's hour is better spent elsewhere,
 and a twin of the same program differs by as much. One that saves memory gets a line from a tenth of
-the peak on.
+the peak on, and a graph that is kept for ever gets one always.
 """
 
 import math
@@ -16,6 +16,8 @@ from ridgeline.report.plain import printable
 
 LEAST_PCT = 3.0
 LEAST_MEMORY_PCT = 10.0
+GROWS = "graph-kept"
+"""What a line keeps for ever gets a line of its own, however slowly memory fills."""
 MOST_LINES = 5
 WITH_CODE = 2
 """So many of the first lines have their fix below them."""
@@ -23,6 +25,12 @@ LONGEST_PLACE = 32
 _NOT_MEANT = ("gpu", "ranks", "capture", "timed", "telemetry")
 """A rule that lacks these is not for this program, or not for a trace alone; one that lacks another
 part could not look. All are in the document."""
+_LACKS = {
+    "sites": "operators",
+    "stacks": "Python stacks",
+    "shapes": "recorded shapes",
+}
+"""What a rule needs of a trace, in the words of who recorded it."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -63,7 +71,8 @@ def shown(findings: Findings) -> tuple[Finding, ...]:
 def matters(finding: Finding) -> bool:
     if finding.confidence == "unmeasured":
         return False
-    return finding.share_pct >= LEAST_PCT or finding.memory_pct >= LEAST_MEMORY_PCT
+    grows = finding.rule == GROWS and finding.confidence in ("high", "medium")
+    return grows or finding.share_pct >= LEAST_PCT or finding.memory_pct >= LEAST_MEMORY_PCT
 
 
 def claim(finding: Finding) -> str:
@@ -74,6 +83,8 @@ def claim(finding: Finding) -> str:
 def gain(finding: Finding) -> str:
     """A bound is rounded up: what it says cannot be passed."""
     said = []
+    if finding.memory_pct and not finding.share_pct:
+        return f"up to {max(finding.memory_pct, 1.0):.0f} % less memory"
     if finding.share_pct >= LEAST_PCT or finding.memory_pct < LEAST_MEMORY_PCT:
         said.append(f"up to {_up(finding.gain_bound)} ×")
     if finding.memory_pct >= LEAST_MEMORY_PCT:
@@ -98,20 +109,26 @@ def rest(findings: Findings) -> str:
     beyond = sum(1 for f in findings.findings if matters(f)) - len(shown(findings))
     read = sum(1 for f in findings.findings if f.confidence == "unmeasured")
     below = len(findings.findings) - len(shown(findings)) - beyond - read + findings.left_out
-    said = [f"{beyond} more"] if beyond else []
+    least = f"{LEAST_PCT:.0f} %"
+    said = [f"{beyond} more above {least}"] if beyond else []
     if below:
-        said.append(f"{below}{'' if said else ' more'} below {LEAST_PCT:.0f} %")
+        said.append(f"{below} below it" if said else f"{below} more below {least}")
     if read:
         said.append(f"{read}{'' if said else ' more'} read in the source, not measured")
     return f"and {', '.join(said)}" if said else ""
 
 
 def nothing(findings: Findings) -> str:
-    """What to say where no finding has a line: how near the ceiling, and what is left."""
+    """What to say where no finding has a line: how near the ceiling, and what is left; or why that
+    is no all-clear."""
     if shown(findings):
         return ""
     small = f" ({len(findings.findings)} below it)" if findings.findings else ""
     said = [f"nothing above {LEAST_PCT:.0f} %{small}"]
+    if findings.unexplained:
+        few = units.plural(len(findings.findings), "finding")
+        told = [findings.unexplained, f"{few} below {LEAST_PCT:.0f} %" if small else ""]
+        return printable("; ".join(text for text in told if text))
     if findings.ceiling_pct is not None:
         near = units.significant(findings.ceiling_pct, 2)
         said.append(printable(f"you are at {near} % of the {findings.ceiling or 'ceiling'}"))
@@ -127,19 +144,29 @@ def basis(findings: Findings) -> str:
 
 def unlooked(findings: Findings) -> str:
     """Rules that would have looked, had more been recorded; silence of theirs is no all-clear."""
-    lacks: dict[str, int] = {}
+    lacks: set[str] = set()
     blind = 0
     for said in findings.unlooked:
         needs = said.partition(": no ")[2].split(", ")
         if any(need in _NOT_MEANT for need in needs):
             continue
         blind += 1
-        for need in needs:
-            lacks[need] = lacks.get(need, 0) + 1
+        lacks.update(needs)
     if not blind:
         return ""
-    named = ", ".join(need for need, _ in sorted(lacks.items(), key=lambda lack: -lack[1]) if need)
-    return printable(f"{units.plural(blind, 'rule')} could not look: no {named}")
+    return printable(f"{units.plural(blind, 'rule')} could not look: {_lacking(lacks)}")
+
+
+def _lacking(lacks: set[str]) -> str:
+    if "trace" in lacks:
+        return "no step was traced"
+    named = [f"no {words}" for need, words in _LACKS.items() if need in lacks]
+    named += [f"no {need}" for need in sorted(lacks - _LACKS.keys()) if need]
+    return "the trace has " + (" and ".join(named) if len(named) < 3 else _listed(named))
+
+
+def _listed(named: list[str]) -> str:
+    return f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def code(finding: Finding) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ def _below(finding: Finding) -> list[str]:
         f"   - {markdown_cell(printable(one.what))}: {_words(printable(one.text))} ({one.source})"
         for one in finding.evidence
     ]
-    lines.append(f"   - confidence {finding.confidence}; rule `{_code(finding.rule)}`")
+    more = f"`ridgeline explain {_code(finding.rule)}`"
+    lines.append(f"   - confidence {finding.confidence}; more: {more}")
     if finding.doubt:
         lines.append(f"   - it may be wrong: {_words(printable(finding.doubt))}")
     if finding.change:

@@ -81,8 +81,9 @@ def merged(
         missing=tuple(dict.fromkeys(m for s in studies for m in s.missing)),
     )  # fmt: skip
     said = verdict(
-        found.devices, found.idle, found.categories, found.ops, found.validation, found.window
-    )
+        found.devices, found.idle, found.categories, found.ops, found.validation, found.window,
+        kernels=found.kernels, backend=found.backend,
+    )  # fmt: skip
     return msgspec.structs.replace(found, verdict=f"{said}; {across.late}" if across.late else said)
 
 

@@ -126,7 +126,10 @@ def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int =
         idling = beside.submit(_idle, trace, links, window, marks, trust)
         found = _rest(trace, links, window, marks, checks, limit)
         idled = idling.result()
-    said = verdict(found.devices, idled, found.categories, found.ops, checks, window)
+    said = verdict(
+        found.devices, idled, found.categories, found.ops, checks, window,
+        kernels=found.kernels, backend=found.backend,
+    )  # fmt: skip
     return msgspec.structs.replace(found, idle=idled, verdict=said)
 
 
@@ -150,6 +153,7 @@ def _rest(
         files=(trace.origin.path,),
         events=trace.origin.events,
         label=trace.label,
+        backend=trace.metadata.backend,
         window=window,
         validation=checks,
         devices=devices(trace, window, marks, trust_in("idle", checks)),

@@ -1,13 +1,19 @@
 """The one sentence: what held the device back, or what it was busy with."""
 
+import re
 from collections.abc import Sequence
 
 from ridgeline import units
-from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, OpRow, Window
+from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, KernelRow, OpRow, Window
 from ridgeline.records.trust import Check
 
 BUSY = 0.95
 """Above this share of busy time idling is not what to look at."""
+COPYING = 0.5
+"""Of busy time between host and device: a device that mostly copies is busy with no work."""
+_LINK = re.compile(r"Memcpy (?:HtoD|DtoH)|Copy(?:HostToDevice|DeviceToHost)")
+_GPUS = re.compile(r"^nccl:|cudnn|cublas|^cuda|::_(?:flash|efficient)_attention")
+"""Operators that only run on a GPU."""
 
 _WORDS = {
     "input": "waiting for input",
@@ -31,9 +37,12 @@ def verdict(
     ops: tuple[OpRow, ...],
     checks: tuple[Check, ...],
     window: Window,
+    *,
+    kernels: Sequence[KernelRow] = (),
+    backend: str = "",
 ) -> str:
     if not devices:
-        return _host_only(window, ops, checks)
+        return _host_only(window, ops, checks, backend)
     known = [device for device in devices if device.busy_ns is not None]
     if not known or idle.total_ns is None:
         return f"how busy the device was cannot be told: {devices[0].trust.why or idle.trust.why}"
@@ -42,6 +51,11 @@ def verdict(
     share = busy / total if total else 0.0
     many = f"{len(known)} devices" if len(known) > 1 else "the device"
     are, idles = ("are", "idle") if len(known) > 1 else ("is", "idles")
+    copied = copied_share(kernels)
+    if copied >= COPYING and copied * share > 1 - share:
+        part = _percent(copied)
+        said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
+        return f"{said}, but {part} of that copies data to or from the host"
     if share >= BUSY or not idle.causes:
         said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
         if not categories:
@@ -55,7 +69,21 @@ def verdict(
     )
 
 
-def _host_only(window: Window, ops: tuple[OpRow, ...], checks: tuple[Check, ...]) -> str:
+def copied_share(kernels: Sequence[KernelRow]) -> float:
+    """Of device time: copies between host and device."""
+    return sum(row.share for row in kernels if _LINK.search(row.name))
+
+
+def on_gpus(ops: Sequence[OpRow], backend: str) -> str:
+    """What tells of a GPU though the trace holds no device work; "" where nothing does."""
+    if backend == "nccl":
+        return backend
+    return next((row.name for row in ops if _GPUS.search(row.name)), "")
+
+
+def _host_only(
+    window: Window, ops: tuple[OpRow, ...], checks: tuple[Check, ...], backend: str
+) -> str:
     grave = next((c for c in checks if c.severity == "error" and "idle" in c.affects), None)
     if grave is not None:
         return f"how busy the device was cannot be told: {grave.claim}"
@@ -64,6 +92,11 @@ def _host_only(window: Window, ops: tuple[OpRow, ...], checks: tuple[Check, ...]
     if not ops:
         return f"no device work and no operators in {_time(window.ns)}"
     top = max(ops, key=lambda row: row.host_self_ns)
+    if told := on_gpus(ops, backend):
+        return (
+            f"only the host was recorded, though the program uses GPUs ({told}): "
+            f"{top.name} takes most of its time, {_time(top.host_self_ns)}"
+        )
     return f"no device work: on the host {top.name} takes most, {_time(top.host_self_ns)}"
 
 

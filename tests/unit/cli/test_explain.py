@@ -2,12 +2,16 @@
 
 import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ridgeline.cli.explain import command, rule_pages
+from ridgeline.diagnose.rule import registered
+from ridgeline.diagnose.rule_texts import rule_names, rule_text
 from ridgeline.errors import UsageError
 from ridgeline.report.rule_page import FAMILIES
 
@@ -62,6 +66,30 @@ def test_an_unknown_rule_names_those_near_it() -> None:
     assert isinstance(nothing.exception, UsageError)
     assert "\x1b" not in nothing.exception.message
     assert nothing.exception.hint == "ridgeline explain lists them"
+    for too_little in ("", "1"):
+        refused = explained(too_little).exception
+        assert isinstance(refused, UsageError)
+        assert refused.hint == "ridgeline explain lists them"
+
+
+def test_what_is_read_of_a_rule_is_what_it_says() -> None:
+    """Texts are read from the files: the rules themselves are the judge."""
+    made = [one.rule for one in registered()]
+    assert rule_names() == tuple(rule.id for rule in made)
+    for rule in made:
+        for field, value in rule_text(rule.id).items():
+            assert value == getattr(rule, field), (rule.id, field)
+
+
+def test_explaining_imports_no_rule() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner;"
+        "from ridgeline.cli.explain import command;"
+        "CliRunner().invoke(command, ['tf32-off']);"
+        "print('numpy' in sys.modules, any('diagnose.rules' in name for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_the_json_has_every_field() -> None:

@@ -95,6 +95,47 @@ def test_communication_is_work_and_wait_and_told_apart() -> None:
     )
 
 
+def test_a_device_that_mostly_copies_is_not_called_busy() -> None:
+    of = {"input": 0.0, "transfer": 0.84, "overhead": 0.15, "communication": 0.0, "compute": 0.005,
+          "memory": 0.001}  # fmt: skip
+    copying = replace(gpu(), work=made.work(0.84), shares=Shares(of=of))
+    assert text(copying, "Is the device busy?") == (
+        "Only with copies: it computes 0.6 % of a step of 100 ms; it waits for the host "
+        "(Python, launches) 15 %; exposed: copies 84 %."
+    )
+
+
+def test_a_run_has_one_step_length() -> None:
+    """The median, as above it."""
+    times = replace(made.times({"forward": 1.0}), median_ms=98.0)
+    assert "a step of 98 ms" in text(replace(gpu(), times=times), "Is the device busy?")
+
+
+def test_a_trace_of_the_host_alone_tells_nothing_of_its_gpus() -> None:
+    op = OpRow(name="aten::mm", count=4, host_ns=8, host_self_ns=8, device_ns=0, device_self_ns=0,
+               share=1.0)  # fmt: skip
+    window = replace(study().window, start_ns=0, end_ns=10)
+    alone = replace(study(), ops=(op,), backend="nccl", kernels=(), devices=(), window=window)
+    case = replace(gpu(), kind="trace", on_gpu=False, study=alone, memory=MemoryUse())
+    for question in ("Is the device busy?", "Which gaps?"):
+        assert text(case, question) == (
+            "Not known: only the host was recorded (activities without CUDA), though the program "
+            "uses GPUs (nccl)."
+        )
+    cpu = replace(case, study=replace(alone, backend="gloo"))
+    assert text(cpu, "Is the device busy?").startswith("The CPU works")
+    little = replace(alone, backend="", window=replace(window, end_ns=10_000))
+    assert text(replace(case, study=little), "Is the device busy?") == (
+        "Not known: little was recorded: 4 operators, 8 ns of 10 µs."
+    )
+
+
+def test_a_tiny_share_has_no_row_of_zeros() -> None:
+    idle = replace(study().idle, total_ns=1)
+    case = replace(gpu(), study=replace(study(), idle=idle))
+    assert text(case, "Which gaps?") == "None worth a word: the device idles < 0.1 % of the time."
+
+
 def test_kernels_have_short_names_their_operator_and_a_share() -> None:
     assert text(gpu(), "Which kernels?") == (
         "Of device time: gemm (aten::mm) 60 %, softmax 20 %, add 10 %; 1 other kernel shares the "

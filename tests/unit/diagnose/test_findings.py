@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +12,7 @@ from ridgeline.diagnose.case import Case, Need
 from ridgeline.diagnose.findings import findings, total_bound
 from ridgeline.diagnose.rule import Budget, Registered, Rule, found
 from ridgeline.diagnose.shares import Shares
-from ridgeline.records.finding import Confidence, Finding, Findings
+from ridgeline.records.finding import Confidence, Evidence, Finding, Findings
 from ridgeline.records.run import Capture, LoaderSeen, OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.trace import Place
@@ -198,3 +200,21 @@ def test_all_of_them_together_bound_the_gain() -> None:
     assert total_bound(drawn([says("a", 0.7), says("b", 0.2, "overhead")]).findings) == (
         pytest.approx(10.0)
     )
+
+
+def test_two_in_one_function_have_ids_of_their_own_in_the_order_of_lines() -> None:
+    asked = rule("a")
+
+    def look(case: Case) -> Iterator[Finding]:
+        for line, share in ((9, 0.3), (4, 0.1)):
+            place = Place(file="train.py", line=1, function="main")
+            yield found(asked, claim=str(line), share=share, place=place, line=line)
+
+    ids = {one.claim: one.id for one in drawn([Registered(asked, look)]).findings}
+    assert ids == {"4": "a:train.py:main", "9": "a:train.py:main#2"}
+
+
+def test_numbers_of_numpy_become_pythons_own() -> None:
+    evidence = [Evidence(what="x", text="1", value=np.float64(1.0))]
+    one = found(rule("a"), claim="", share=np.float64(0.2), evidence=evidence, bound=np.float64(2))
+    assert msgspec.json.decode(msgspec.json.encode(one))["gain_bound"] == 2.0

@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.diagnose.hand_fed import HandFed, feeds
 from ridgeline.diagnose.limit import limit, winner
-from ridgeline.diagnose.shares import Shares
+from ridgeline.diagnose.shares import Shares, cpu_shares
 from ridgeline.records.run import Capture, DeviceSeen, OutOfMemory
 from ridgeline.records.run_summary import (
     Efficiency,
@@ -289,6 +289,17 @@ def test_a_cpu_job_that_waits_for_its_peers_is_communication_bound() -> None:
         work=work(0.35, gpu=False, talk=0.55), capture=capture(gpu=False, loader=False),
     )  # fmt: skip
     assert bound(found) == "communication-bound"
+
+
+def test_a_cpu_job_does_not_exchange_all_the_time_where_its_forward_takes_a_part() -> None:
+    """13 ms of a traced step of 35, untraced 12.6: the model's own phases take four tenths."""
+    found = cpu_shares(
+        times({"forward": 0.12, "backward": 0.8, "optimizer": 0.04, "other": 0.04}, gpu=False,
+              ms=12.6),
+        work(0.38, gpu=False, talk=0.386, ms=34.6), None,
+    )  # fmt: skip
+    assert found.of["communication"] == pytest.approx(1 - 0.12 - 0.24 - 0.04)
+    assert sum(found.of.values()) == pytest.approx(1)
 
 
 # -------------------------------------------------------------------------- little to go by

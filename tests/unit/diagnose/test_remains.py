@@ -51,6 +51,27 @@ def test_what_formulas_do_not_cover_has_no_ceiling() -> None:
     assert remains(Case()).ceiling_pct is None
 
 
+def test_a_device_that_waits_is_no_all_clear() -> None:
+    study = made.study({"launch-bound": 0.5, "input": 0.1})
+    found = remains(replace(case(0.3, 0.1), study=study))
+    assert found.unexplained == (
+        "60 % of the step is not the model's work, and no rule explains it: Python, launches and "
+        "small operators 60 % (most of it launch-bound at train.py:63)"
+    )
+    assert remains(case(0.7, 0.2)).unexplained == ""
+    assert remains(case(0.5, 0.25)).unexplained != ""
+    assert remains(replace(case(0.4, 0.2), on_gpu=False)).unexplained == ""
+    assert remains(replace(case(0.3, 0.1), on_gpu=False)).unexplained.endswith("operators 60 %")
+    assert remains(Case()).unexplained == ""
+
+
+def test_little_recorded_is_no_all_clear() -> None:
+    empty = replace(made.study({}), ops=())
+    found = remains(Case(kind="trace", study=empty))
+    assert found.unexplained.startswith("no operator was recorded in ")
+    assert found.unexplained.endswith("no rule could find a cause in it")
+
+
 def test_phases_alone_do_not_tell_arithmetic_from_memory() -> None:
     guessed = replace(case(0.5, 0.3), shares=replace(case(0.5, 0.3).shares, split="guess"))
     assert remains(guessed).parts == (

@@ -36,7 +36,7 @@ def test_what_has_no_line_is_counted() -> None:
     assert rest(Findings(findings=(made.LOADER,))) == ""
     many = Findings(findings=(*[made.LOADER] * 7, made.SMALL))
     assert len(lines(many)) == 5
-    assert rest(many) == "and 2 more, 1 below 3 %"
+    assert rest(many) == "and 2 more above 3 %, 1 below it"
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,37 @@ def test_where_nothing_is_large_the_ceiling_and_the_rest_are_told() -> None:
 
 def test_rules_that_could_not_look_are_no_all_clear() -> None:
     """Those for a GPU or for ranks are not meant here: they lack nothing."""
-    assert unlooked(made.findings()) == "1 rule could not look: no shapes"
+    assert unlooked(made.findings()) == ("1 rule could not look: the trace has no recorded shapes")
     assert unlooked(Findings(unlooked=("a: no gpu", "b: no ranks", "c: no capture"))) == ""
+
+
+def test_what_rules_lacked_is_said_in_words() -> None:
+    blind = Findings(unlooked=("a: no sites, stacks", "b: no stacks", "c: no shapes"))
+    assert unlooked(blind) == (
+        "3 rules could not look: the trace has no operators, no Python stacks and no recorded "
+        "shapes"
+    )
+    two = Findings(unlooked=("a: no stacks", "c: no shapes"))
+    assert unlooked(two).endswith("the trace has no Python stacks and no recorded shapes")
+    none = Findings(unlooked=("a: no trace, sites", "b: no stacks"))
+    assert unlooked(none) == "2 rules could not look: no step was traced"
+
+
+def test_silence_about_a_waiting_device_is_no_all_clear() -> None:
+    said = "98 % of the step is not the model's work, and no rule explains it: Python 98 %"
+    assert nothing(Findings(unexplained=said)) == said
+    with_small = nothing(replace(made.nothing(), unexplained=said))
+    assert with_small == f"{said}; 1 finding below 3 %"
+    assert nothing(replace(made.findings(), unexplained=said)) == ""
 
 
 def test_a_long_place_keeps_its_end() -> None:
     far = replace(made.LOADER, file="/home/someone/projects/thing/src/thing/data/loader.py")
     assert short_place(far) == "data/loader.py:41"
+
+
+def test_a_graph_kept_for_ever_has_a_line_however_small() -> None:
+    kept = Finding(rule="graph-kept", claim="x", memory_pct=2.06, confidence="medium")
+    (line,) = lines(Findings(findings=(kept,)))
+    assert line.gain == "up to 2 % less memory"
+    assert not lines(Findings(findings=(replace(kept, confidence="low"),)))

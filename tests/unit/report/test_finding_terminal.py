@@ -102,7 +102,7 @@ def test_answers_are_for_who_asks_for_more() -> None:
 def test_where_nothing_is_large_one_sentence_says_so() -> None:
     for text in (of_run(found.nothing()), of_trace(found.nothing())):
         assert "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak" in flat(text)
-        assert "1 rule could not look: no shapes" in flat(text)
+        assert "1 rule could not look: the trace has no recorded shapes" in flat(text)
 
 
 def test_a_run_without_a_step_has_no_all_clear() -> None:

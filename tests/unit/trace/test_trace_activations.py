@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ridgeline.records.trace_memory import TraceMemory
 from ridgeline.trace.analyses.activations import activations
 from ridgeline.trace.links import Links
@@ -69,6 +71,18 @@ def test_activations_by_module_and_at_the_backward(tmp_path: Path) -> None:
     assert by_kind["Net"].depth == 0
     assert found.growth_bytes == 0
     assert found.stays == ()
+
+
+def test_a_step_that_began_before_the_window_is_not_counted(tmp_path: Path) -> None:
+    """Its first block lies before the window, its second would be of two steps, not three."""
+    trace = steps().trace(tmp_path)
+    whole = window_of(trace, "all")
+    late = replace(whole, start_ns=whole.start_ns + 110_000)
+    found = activations(trace, Links(trace), late)
+    assert found is not None
+    by_kind = {m.kind: m for m in found.modules}
+    assert by_kind["Block"].calls == 2
+    assert by_kind["Block"].held_bytes == found.forward_bytes == 20 * K
 
 
 def test_what_stays_is_told_by_its_size(tmp_path: Path) -> None:

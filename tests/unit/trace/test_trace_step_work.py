@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.checkpoint import checkpoint
-from traces_made import HOST, Made
+from traces_made import HOST, WORKER, Made
 
 from ridgeline.account.count import count
 from ridgeline.records.machine import Ceiling, Device
@@ -301,6 +301,19 @@ def test_kernels_without_a_formula_are_named_with_calls(tmp_path: Path) -> None:
     assert found.coverage == pytest.approx(590 / 1180)
     assert [(one.op, one.calls) for one in found.uncounted] == [("triton_poi_fused_0", 1)]
     assert any("torch.compile" in note for note in found.notes)
+
+
+def test_on_a_cpu_only_what_no_operator_hides_is_communication(tmp_path: Path) -> None:
+    """gloo exchanges on a thread of its own for 300 µs, 200 of them beside a product; 30 µs of a
+    copy are the collective's own."""
+    made = Made().span("ProfilerStep#0", 0, 1000)
+    made.op("aten::mm", 100, 400).op("c10d::allreduce_", 600, 50).op("aten::copy_", 610, 30)
+    made.span("gloo:all_reduce", 300, 300, tid=WORKER)
+    trace = made.trace(tmp_path)
+    found = step_work(trace, Links(trace), window_of(trace, "all"), None)
+    assert found.op_share == pytest.approx(400 / 1000)
+    assert found.communication_share == pytest.approx(150 / 1000)
+    assert found.overhead_share == pytest.approx(450 / 1000)
 
 
 def test_compiled_kernels_of_a_cpu_are_time_without_a_formula(tmp_path: Path) -> None:

@@ -37,6 +37,24 @@ def test_a_busy_device_is_told_by_its_work(tmp_path: Path) -> None:
     assert said == "the device is busy 99 % of 999 µs, 100 % of it matmul"
 
 
+def test_a_device_that_copies_is_busy_with_nothing(tmp_path: Path) -> None:
+    made = Made()
+    for i in range(10):
+        made.launch("Memcpy HtoD (Pageable -> Device)", 100 * i, 1000 + 100 * i, 85, i + 1)
+    said = told(made.write(tmp_path)).verdict
+    assert (
+        said
+        == "the device is busy 86 % of 985 µs, but 100 % of that copies data to or from the host"
+    )
+
+
+def test_a_job_of_gpus_recorded_on_the_host_alone_says_so(tmp_path: Path) -> None:
+    made = Made(distributedInfo={"backend": "nccl", "rank": 0, "world_size": 8})
+    made.op("aten::copy_", 0, 100)
+    said = told(made.write(tmp_path)).verdict
+    assert said.startswith("only the host was recorded, though the program uses GPUs (nccl): ")
+
+
 def test_a_file_cut_among_its_events_gets_no_figure(tmp_path: Path) -> None:
     path = starved().write(tmp_path)
     path.write_bytes(path.read_bytes()[:-700])

@@ -7,6 +7,7 @@ place of the loop that made the values). In workers the samples are all there is
 """
 
 import ast
+import re
 from collections import defaultdict
 
 from ridgeline.diagnose.case import Case
@@ -17,6 +18,7 @@ from ridgeline.records.python_view import PythonLine
 
 FEWEST = 15
 """Samples: fewer tell nothing about where the time goes."""
+_COMPREHENSION = re.compile(r"^<(?:listcomp|dictcomp|setcomp|genexpr)>$")
 
 
 def batch_lines(case: Case) -> tuple[PythonLine, ...]:
@@ -55,11 +57,15 @@ def _traced(case: Case) -> tuple[PythonLine, ...]:
 
 
 def _qualified(source: Source | None, site: InputSite) -> str:
-    """Pictures.__getitem__: a trace has the last part alone."""
+    """Pictures.__getitem__: a trace has the last part alone. A comprehension is a part of the
+    function it stands in."""
     scope = source.scope(site.place.line) if source is not None else None
     around = source.parents(scope) if source is not None and scope is not None else ()
     named = [node.name for node in around if isinstance(node, ast.ClassDef)]
-    return ".".join([*reversed(named), site.place.function])
+    name = site.place.function
+    if _COMPREHENSION.match(name) and source is not None:
+        name = getattr(scope, "name", "<module>")
+    return ".".join([*reversed(named), name])
 
 
 def _by_line(case: Case, site: InputSite) -> dict[tuple[int, str], float]:

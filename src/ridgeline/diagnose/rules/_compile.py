@@ -12,6 +12,9 @@ from ridgeline.records.run import Compilation
 from ridgeline.records.step import Step
 from ridgeline.records.trace import Place
 
+EARLY = 3
+"""Steps one after another that compile again after the first: a second shape, made dynamic, is one,
+a last batch or another mode a second."""
 _OWN = ("site-packages", "dist-packages", "/torch/_dynamo/", "/torch/nn/")
 
 
@@ -53,17 +56,19 @@ def users_own(place: str) -> Place | None:
     return Place(file=file, line=int(line))
 
 
-def first_compiling(steps: Sequence[Step]) -> int:
-    """The index of the first step after which one did not compile: compiling before it is the
-    start of the program. -1 where none compiled."""
+def start_ends(steps: Sequence[Step], compilations: Sequence[Compilation]) -> int:
+    """The index of the last step that belongs to the start: compiling up to it is what any compiled
+    program does. That is the first step that is calm after one compiled; but where guards failed
+    again and again before, or none ever was calm, the first that compiled. -1: none did."""
     ordered = sorted(steps, key=lambda s: s.index)
-    started = False
-    for step in ordered:
-        if step.compile_ns > 0:
-            started = True
-        elif started:
-            return step.index
-    return -1
+    compiling = [s.index for s in ordered if s.compile_ns > 0]
+    if not compiling:
+        return -1
+    calm = next((s.index for s in ordered if s.index > compiling[0] and not s.compile_ns), None)
+    early = sum(1 for index in compiling[1:] if calm is None or index < calm)
+    if calm is None or (early >= EARLY and len(recompiled(compilations)) >= EARLY):
+        return compiling[0]
+    return calm
 
 
 def recompiled(compilations: Sequence[Compilation]) -> list[Compilation]:

@@ -11,15 +11,17 @@ from ridgeline import units
 from ridgeline.diagnose.case import SATURATED, Case
 from ridgeline.diagnose.rule import MOST_SHARE
 from ridgeline.diagnose.rules._launch import bound_ahead
-from ridgeline.diagnose.rules._sync import library_of, lost, through_library
+from ridgeline.diagnose.rules._sync import LARGE_BYTES, library_of, lost, through_library
 from ridgeline.diagnose.source.unchanged import copy_on_line, unchanged
 from ridgeline.diagnose.source.waiting_lines import Line, calls
 from ridgeline.records.finding import Evidence
 from ridgeline.records.op_site import CopySite
+from ridgeline.records.run import LoaderSeen
 from ridgeline.records.sync_site import SyncSite
 from ridgeline.records.trace import Place
 
 MOSTLY = 0.5
+_INDEXED = re.compile(r"index", re.IGNORECASE)
 LEAST = 0.01
 """Of the step: copies that hold it up for less are not worth a line of a report."""
 GAP_NS = 100_000
@@ -61,6 +63,16 @@ class Sent(Struct, frozen=True, kw_only=True):
     def exposed_ns(self) -> float:
         """While no kernel ran."""
         return sum(site.exposed_ns for site in self.sites)
+
+    @property
+    def small(self) -> bool:
+        """Too few bytes for the copying to count: what counts is that it is waited for."""
+        return self.bytes < LARGE_BYTES * self.copies
+
+    @property
+    def of_index(self) -> bool:
+        """Asked for by indexing a tensor on the device with one on the host."""
+        return all(_INDEXED.search(site.op) for site in self.sites)
 
     @property
     def pageable(self) -> bool:
@@ -129,7 +141,7 @@ def evidence(case: Case, one: Sent, share: float) -> Iterator[Evidence]:
     rate = f" at {units.bandwidth(one.bytes / seconds)}" if seconds else ""
     yield Evidence(
         what="copied to the device",
-        text=f"{units.bytes_(one.bytes)} a step in {_number(one.copies)} copies{rate}",
+        text=f"{units.bytes_(one.bytes)} a step in {_copies(one.copies)}{rate}",
         value=one.bytes,
     )
     yield Evidence(
@@ -150,6 +162,12 @@ def named(one: Sent) -> str:
     if one.line is not None and len(one.line.expression) <= 50:
         return f"`{one.line.expression}`"
     return "A copy to the GPU"
+
+
+def only_the_loader(one: Sent, loader: LoaderSeen | None) -> bool:
+    """The line does not wait, and the loader's pin_memory is all that lacks."""
+    does_not_wait = one.line is not None and "non_blocking=True" in one.line.text
+    return does_not_wait and loader is not None and not loader.pin_memory
 
 
 def unblocked(expression: str) -> str:
@@ -209,6 +227,8 @@ def _lines(case: Case, site: CopySite) -> tuple[Line, ...]:
     """Calls that copy to the device; of those equally deep in loops all, in likeliest order."""
     if library_of(site.via):
         return through_library(case, site.place, site.via)[:1]
+    if _INDEXED.search(site.op):
+        return ()  # brackets ask for it, and no line that copies
     method = site.via[-1] if site.via else ""
     names = {method} if method in COPIES else COPIES - {"copy_"}
     found = [
@@ -221,5 +241,6 @@ def _lines(case: Case, site: CopySite) -> tuple[Line, ...]:
     return tuple(line for line in found if line.loops == found[0].loops)
 
 
-def _number(count: float) -> str:
-    return units.significant(count) if count % 1 else f"{count:.0f}"
+def _copies(count: float) -> str:
+    number = units.significant(count) if count % 1 else f"{count:.0f}"
+    return f"{number} {'copy' if number == '1' else 'copies'}"

@@ -18,7 +18,9 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._batch_lines import FEWEST, batch_lines
+from ridgeline.diagnose.rules._loaders import loaders_seen
 from ridgeline.diagnose.rules._restarts import restarts
+from ridgeline.diagnose.rules._whole_batches import DOMINANT, is_plain
 from ridgeline.records.finding import Evidence
 from ridgeline.records.python_view import PythonLine
 from ridgeline.records.run import LoaderSeen
@@ -57,6 +59,8 @@ class Feeding(Struct, frozen=True, kw_only=True):
     """Else the costliest function the trace saw in the loader."""
     function_share: float = 0.0
     """Of the making of a batch, in the function that line is in and outside other functions."""
+    plain: bool = False
+    """Its samples cost next to nothing; taking and stacking them one by one is what takes time."""
 
     @property
     def sample_ms(self) -> float | None:
@@ -84,7 +88,11 @@ def feeding(case: Case) -> Feeding | None:
         return None
     line, function_share = _costliest(case, workers)
     samples = case.throughput.samples_per_step or None
+    samples = samples / case.ranks if samples else None
     batch_ms = _batch_ms(case, workers, share * step_ms)
+    plain = is_plain(case, loader, batch_ms / samples if batch_ms and samples else None)
+    if plain and share < DOMINANT:
+        return None
     return Feeding(
         share=share,
         wait_ms=share * step_ms,
@@ -92,22 +100,32 @@ def feeding(case: Case) -> Feeding | None:
         loader=loader,
         workers=workers,
         batch_ms=batch_ms,
-        samples=samples / case.ranks if samples else None,
+        samples=samples,
         needed=_needed(batch_ms, (1 - share) * step_ms),
         line=line,
         traced=_traced_place(case, loader, workers),
         function_share=function_share,
+        plain=plain,
     )
 
 
 def feeder(case: Case) -> LoaderSeen | None:
     """The loader that handed out most batches; None where none was seen."""
-    loaders = case.capture.loaders if case.capture is not None else ()
-    return max((one for one in loaders if one.batches), key=lambda one: one.batches, default=None)
+    loaders = [one for one in loaders_seen(case) if one.batches]
+    return max(loaders, key=lambda one: one.batches, default=None)
 
 
 def who(case: Case) -> str:
-    return "the GPU" if case.on_gpu else "training"
+    if case.on_gpu:
+        return "the GPU"
+    return "training" if case.kind == "trace" or _trains(case) else "the program"
+
+
+def _trains(case: Case) -> bool:
+    capture = case.capture
+    stepped = capture is not None and capture.stepping in ("optimizer", "backward")
+    optimized = capture is not None and bool(capture.optimizers)
+    return stepped or optimized or any(s.backwards or s.optimizer_steps for s in case.steps)
 
 
 def wait_evidence(case: Case, fed: Feeding) -> Evidence:

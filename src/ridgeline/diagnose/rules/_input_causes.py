@@ -32,7 +32,7 @@ EXPLAINED = 0.5
 
 
 def speaker(case: Case, fed: Feeding) -> Speaker:
-    if not fed.workers:
+    if not fed.workers or fed.plain:
         return "loader-starves"
     if worker_threads(case) > 1 and crowded(case, fed):
         return "many-workers"

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule
+from ridgeline.diagnose.rule import MOST_SHARE, Rule
 from ridgeline.diagnose.rules import (
     clip_by_tensor,
     metrics_by_tensor,
@@ -11,7 +11,7 @@ from ridgeline.diagnose.rules import (
     unfused_optimizer,
     zero_grad_fill,
 )
-from ridgeline.diagnose.rules._launch import WAITS, held_back, kernels
+from ridgeline.diagnose.rules._launch import WAITS, held_back, kernels, waiting
 from ridgeline.records.op_site import OpSite
 
 LEAST_LEFT = 0.2
@@ -20,10 +20,6 @@ MANY = 50
 """Launches a step: fewer take the host 0.3 ms or less."""
 MOSTLY = 0.5
 """Of the kernels: so many must be small, or the device is not what is too fast."""
-SLOWED = {True: 1.5, False: 1.15}
-"""A traced step's length on the host against an untraced one's, with Python stacks and without:
-with them 1.17 on an H200 alone, 1.6 where several programs shared it; without, a guess. For traces
-alone, where no untraced step is known."""
 SMALL_NS = 10_000.0
 """A kernel this short ends before the next one can be launched."""
 CHANGING = 0.02
@@ -47,14 +43,24 @@ def left(case: Case) -> float:
     )
     if case.telemetered.other_processes:
         return 0.0  # others use the device: its waiting is not this program's alone
-    return 0.0 if held_back(case) else max(_waiting(case) - claimed, 0.0)
+    return 0.0 if held_back(case) else max(waiting(case) - claimed, 0.0)
 
 
-def _waiting(case: Case) -> float:
-    waits, busy = case.idle(*WAITS), case.busy
-    if case.kind == "run" or busy is None or busy >= 1:
-        return waits
-    return waits * max(1 - SLOWED[case.sites.stacks] * busy, 0.0) / (1 - busy)
+def bound_of(case: Case, share: float) -> float:
+    """Of what ends such waiting. In a trace alone `share` is an estimate: the bound is by the
+    waiting the trace shows. And no step is shorter than the device's work."""
+    told, shown = waiting(case), case.idle(*WAITS)
+    gone = min(share * shown / told if told else share, MOST_SHARE)
+    return min(1 / (1 - gone), 1 / case.busy if case.busy else float("inf"))
+
+
+def doubt_of(case: Case) -> str:
+    """What makes the waiting of a trace alone doubtful."""
+    if case.kind == "run":
+        return ""
+    if case.sites.stacks:
+        return "recording Python stacks slows the host, often to half: untraced, the GPU waits less"
+    return "recording slows the host a little: untraced, the device waits less"
 
 
 def mostly_small(case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""Memory that keeps growing, and memory that is short: what the rules of the family share."""
+"""Memory that keeps growing, and memory that is half used: what the rules of the family share."""
 
 from msgspec import Struct
 
@@ -133,8 +133,9 @@ def peak_bytes(case: Case) -> int:
     return case.memory.device_peak_bytes or in_trace
 
 
-def short_of_memory(case: Case) -> bool:
-    """It ran out, or holds so much of the device that nothing in it can be doubled."""
+def fills_half(case: Case) -> bool:
+    """It ran out, or holds so much of the device that nothing in it can be doubled. Not yet short:
+    that is said from 85 % on."""
     if case.capture is not None and case.capture.out_of_memory is not None:
         return True
     whole = device_bytes(case)

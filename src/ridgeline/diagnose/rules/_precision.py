@@ -18,6 +18,8 @@ ATTAINED = 0.8
 """Of a datasheet's peak: what a large product reaches where nothing is known of it; cuBLAS on an
 H200 was seen at 0.79 in bfloat16 and at 0.81 in TF32."""
 
+MOST_GONE = 0.9
+"""Of the device's busy time: beyond it, what remains is noise."""
 BUSY_TRACED = 0.6
 """Of a step traced with stacks, which lengthens a host-bound one by half and more."""
 
@@ -100,6 +102,20 @@ def slowed(case: Case) -> bool:
     is faster without, and the busy device is what the step waits for then."""
     busy = case.busy or 0.0
     return case.kind == "trace" and case.sites.stacks and BUSY_TRACED <= busy < SATURATED
+
+
+def gain_bound(case: Case, part: float) -> float | None:
+    """Of a trace whose stacks slowed the host: without them the step may be as short as the device
+    is busy, of which `part` of the traced step is more. None: 1 / (1 - part), as ever."""
+    if not slowed(case) or not case.busy:
+        return None
+    return 1 / (1 - min(part / case.busy, MOST_GONE))
+
+
+def with_stacks(case: Case, doubt: str) -> str:
+    """The doubt, and why share and bound differ where stacks slowed the trace."""
+    why = "stacks slowed this trace: the bound is of the time the device is busy"
+    return "; ".join(part for part in (doubt, why if slowed(case) else "") if part)
 
 
 def architecture(case: Case) -> str:

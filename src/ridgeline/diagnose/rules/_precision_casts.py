@@ -5,7 +5,7 @@ import re
 from msgspec import Struct
 
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rules._precision import dtype_of
+from ridgeline.diagnose.rules._precision import dtype_of, share
 from ridgeline.records.op_site import OpSite
 
 _CODES = {"5": "float16", "6": "float32", "7": "float64", "15": "bfloat16"}
@@ -45,7 +45,13 @@ def casts(case: Case) -> tuple[Cast, ...]:
 
 def exposed(case: Case, *sites: OpSite) -> float:
     """Of the step: what goes with these casts."""
-    return case.exposed(*sites) * (1.0 if case.on_gpu else BESIDE)
+    return exposed_work(case, *sites) * (1.0 if case.on_gpu else BESIDE)
+
+
+def exposed_work(case: Case, *sites: OpSite) -> float:
+    """Likewise of other operators; of a trace whose stacks slowed the host, their device time."""
+    whole = sum(site.device_ns if case.on_gpu else site.host_ns for site in sites)
+    return share(case, sites, whole)
 
 
 def parameters(case: Case) -> dict[Dims, float]:

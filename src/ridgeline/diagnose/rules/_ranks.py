@@ -3,6 +3,7 @@ step, how much of it is waiting, and where the source asks for them."""
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._machine import own_calls, ranks_here
+from ridgeline.diagnose.shares import exchange_room
 from ridgeline.diagnose.source.calls import SourceCall, calls_at
 from ridgeline.records.collective_site import CollectiveSite
 
@@ -15,7 +16,11 @@ SLOWEST_NETWORK = 1e8
 SLOWEST_MACHINE = 1e9
 """Bytes/s: an Ethernet of 1 Gb/s, and memory shared inside a machine, or a GPU's link. What a
 collective takes beyond that is no sending."""
-START_NS = 500_000
+START_NS, START_GPU_NS = 500_000, 100_000
+"""The most a collective takes to start: with gloo some hundreds of microseconds, with NCCL tens."""
+WAITS = 0.5
+"""Of the time in a collective: where its bytes need less than this on a slow link, it waits for a
+rank that comes late (late-rank), and not for bytes (exposed-collectives)."""
 MANY = 8
 """Calls a step: DistributedDataParallel needs as many buckets for 200 MB of gradients."""
 
@@ -60,11 +65,26 @@ def _key(site: CollectiveSite) -> tuple[str, str]:
 def exposed(case: Case, *sites: CollectiveSite) -> float:
     """Share of the step: time of these during which nothing else computed. On a CPU the exchange
     takes the cores that compute, so that hidden time is not free there: it counts too. Tracing
-    slows operators, not the exchange: all is of the untraced step."""
+    slows operators, not the exchange: all is of the untraced step. But on a CPU it slows the ranks
+    that are waited for: no more than the model's own phases leave, if the traced step does not
+    show more."""
     if not case.on_gpu:
         held = sum(site.held_ns for site in sites if site.phase != "backward")
-        return case.device_share(max(sum(site.ns for site in sites) * _beside(case), held))
+        ns = max(sum(site.ns for site in sites) * _beside(case), held)
+        whole = sum(site.ns for site in case.exchange.sites)
+        mine = sum(site.ns for site in sites) / whole if whole else 1.0
+        room = max(exchange_room(case.times) * mine, case.host_share(ns))
+        return min(case.device_share(ns), room)
     return case.device_share(sum(site.exposed_ns for site in sites))
+
+
+def untraced_s(case: Case, *sites: CollectiveSite) -> float:
+    """Seconds of an untraced step in which nothing else computed: what the trace shows, and on a
+    CPU no longer than their share of the step."""
+    open_s = sum(site.exposed_ns for site in sites) / 1e9
+    if case.on_gpu or not case.times.mean_ms:
+        return open_s
+    return min(open_s, exposed(case, *sites) * case.step_ms / 1e3)
 
 
 def _beside(case: Case) -> float:
@@ -87,6 +107,12 @@ def sending(case: Case, *sites: CollectiveSite) -> float:
     return min(sum(site.least_ns * site.calls for site in sites) / whole, most)
 
 
+def mostly_waits(case: Case, site: CollectiveSite) -> bool:
+    """By one GPU rank's trace alone: it takes far longer than its bytes."""
+    told = case.on_gpu and case.across is None and site.bytes is not None
+    return told and at_most(case, site) < WAITS
+
+
 def at_most(case: Case, *sites: CollectiveSite, slack: float = 1.0) -> float:
     """Of the time in these collectives: what their bytes take on a slow link, `slack` times."""
     whole = sum(site.ns for site in sites)
@@ -94,7 +120,8 @@ def at_most(case: Case, *sites: CollectiveSite, slack: float = 1.0) -> float:
         return 1.0
     inside = case.on_gpu or (case.run is not None and ranks_here(case) >= case.ranks)
     link = SLOWEST_MACHINE if inside else SLOWEST_NETWORK
-    slowest = (s.calls * (START_NS + 1e9 * (s.bytes or 0) / link) for s in sites)
+    start = START_GPU_NS if case.on_gpu else START_NS
+    slowest = (s.calls * (start + 1e9 * (s.bytes or 0) / link) for s in sites)
     return min(slack * sum(slowest) / whole, 1.0)
 
 

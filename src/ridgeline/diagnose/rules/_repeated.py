@@ -4,7 +4,10 @@ import re
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._batch_lines import batch_lines
-from ridgeline.diagnose.rules._reading import reading_lines
+from ridgeline.diagnose.rules._input_places import program_files
+from ridgeline.diagnose.rules._loaders import loaders_seen
+from ridgeline.diagnose.rules._reading import decodes_too, reading_lines
+from ridgeline.diagnose.source.collation import collating
 from ridgeline.diagnose.source.randomness import draws
 from ridgeline.records.python_view import PythonLine
 
@@ -19,18 +22,22 @@ _DECODES = re.compile(
 
 def epochs(case: Case) -> int:
     """How often the loader that feeds the program was begun while it was looked at."""
-    loaders = case.capture.loaders if case.capture is not None else ()
-    return max((loader.epochs for loader in loaders if loader.batches), default=0)
+    return max((loader.epochs for loader in loaders_seen(case) if loader.batches), default=0)
 
 
 def repeated_lines(case: Case) -> tuple[PythonLine, ...]:
-    """Lines whose function draws no random number, nor any the sample went through before."""
+    """Lines whose function draws no random number, nor any the sample went through before; those
+    that put samples together are not: other samples meet in the next epoch."""
     if epochs(case) < 2:
         return ()
-    reads = {(line.file, line.line) for line in reading_lines(case)}
+    reading = [line for line in reading_lines(case) if not decodes_too(line)]
+    reads = {(line.file, line.line) for line in reading}
     lines = [line for line in batch_lines(case) if (line.file, line.line) not in reads]
     random = any(draws(case.sources, line.file, line.line) is not False for line in lines)
-    return tuple(line for line in lines if _same(case, line, random))
+    files = [*program_files(case), *(line.file for line in lines)]
+    batches = collating(case.sources, files)
+    samples = [line for line in lines if line.function.rpartition(".")[2] not in batches]
+    return tuple(line for line in samples if _same(case, line, random))
 
 
 def repeated_share(case: Case) -> float:

@@ -5,6 +5,7 @@ from statistics import median
 from msgspec import Struct
 
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rules._loaders import loaders_seen, made_anew
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.step import Step
 
@@ -16,6 +17,8 @@ TELLING = 0.25
 
 class Restarts(Struct, frozen=True, kw_only=True):
     loader: LoaderSeen
+    anew: bool = False
+    """The loader itself is made again in each epoch, and its workers with it."""
     epochs: int
     """Beginnings seen among untraced steps."""
     extra_ms: float
@@ -29,10 +32,10 @@ class Restarts(Struct, frozen=True, kw_only=True):
 
 
 def restarts(case: Case) -> Restarts | None:
-    loaders = case.capture.loaders if case.capture is not None else ()
-    again = [one for one in loaders if one.workers and one.epochs > FEWEST]
+    again = [one for one in loaders_seen(case) if one.workers and one.epochs > FEWEST]
     loader = max(again, key=lambda one: one.batches, default=None)
-    if loader is None or loader.persistent_workers:
+    anew = made_anew(case, loader)
+    if loader is None or (loader.persistent_workers and not anew):
         return None
     light = [s for s in case.steps if s.window == "light" and s.detailed]
     first = {index for index in loader.begun if index}  # the very first is the program's start
@@ -52,6 +55,7 @@ def restarts(case: Case) -> Restarts | None:
     waits = sum(max(_input_ms(s) - waited, 0.0) for s in near)
     return Restarts(
         loader=loader,
+        anew=anew,
         epochs=len(begins),
         extra_ms=extra,
         every=len(light) / len(begins),

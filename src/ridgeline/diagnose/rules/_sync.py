@@ -81,6 +81,11 @@ class Waiting(Struct, frozen=True, kw_only=True):
         return sum(site.device_ns for site in self.sites)
 
     @property
+    def call(self) -> str:
+        """cudaStreamSynchronize, cudaEventSynchronize …"""
+        return self.sites[0].call
+
+    @property
     def via(self) -> tuple[str, ...]:
         return self.sites[0].via
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import device_bytes, peak_bytes, short_of_memory
+from ridgeline.diagnose.rules._memory import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.diagnose.source.block_loops import BlockLoop, block_loops
 from ridgeline.records.finding import Evidence, Finding
@@ -34,8 +36,8 @@ RULE = Rule(
         "of memory, the lines that allocated what was alive then."
     ),
     threshold=(
-        "Activations are 60 % of the peak, and memory is short: the program ran out of it, or its "
-        "peak is half of the device, so that the batch cannot be doubled."
+        "Activations are 60 % of the peak, and the peak is at least half of the device, so that "
+        "the batch cannot be doubled, or the program ran out of memory."
     ),
     why=(
         "Each operator of the forward keeps what its backward needs. Those tensors grow with the "
@@ -61,7 +63,7 @@ RULE = Rule(
 def look(case: Case) -> Iterator[Finding]:
     full = case.capture.out_of_memory if case.capture is not None else None
     peak = peak_bytes(case)
-    if not short_of_memory(case):
+    if not fills_half(case):
         return
     held = case.traced_memory.forward_bytes if case.traced_memory is not None else 0.0
     if full is not None and not held:
@@ -93,8 +95,19 @@ def look(case: Case) -> Iterator[Finding]:
 def _block(case: Case, held: float) -> ModuleMemory | None:
     """The outermost module that repeats and holds most of them."""
     modules = case.traced_memory.modules if case.traced_memory is not None else ()
-    fit = [m for m in modules if m.calls >= REPEATED and m.held_bytes >= OF_ALL * held]
+    each = [_of_one_step(m, held) for m in modules]
+    fit = [m for m in each if m.calls >= REPEATED and m.held_bytes >= OF_ALL * held]
     return min(fit, key=lambda m: (m.depth, -m.held_bytes), default=None)
+
+
+def _of_one_step(module: ModuleMemory, held: float) -> ModuleMemory:
+    """Modules cannot hold more than all of the forward does: where they seem to, the trace marks no
+    steps and their calls are of several."""
+    part = min(held / module.held_bytes, 1.0) if module.held_bytes > 0 else 1.0
+    return replace(
+        module, calls=module.calls * part, held_bytes=module.held_bytes * part,
+        last_bytes=module.last_bytes * part,
+    )  # fmt: skip
 
 
 def _saved(block: ModuleMemory) -> float:

@@ -15,6 +15,7 @@ from ridgeline.diagnose.rules._copies import (
     sent,
     unblocked,
 )
+from ridgeline.diagnose.source.sent_ahead import sent_ahead
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.units import bytes_, percent, seconds
 
@@ -35,19 +36,22 @@ RULE = Rule(
     fix="""Do not wait, and copy the next batch on a stream of its own while this one is worked on.
 
 ```python
-beside = torch.cuda.Stream()
+def ahead(batches):         # each a list of tensors in pinned memory
+    beside, ready = torch.cuda.Stream(), None
+    for batch in batches:
+        with torch.cuda.stream(beside):
+            following = [part.to(device, non_blocking=True) for part in batch]
+        if ready is not None:
+            yield ready
+        torch.cuda.current_stream().wait_stream(beside)
+        for part in following:
+            part.record_stream(torch.cuda.current_stream())
+        ready = following
+    if ready is not None:
+        yield ready
 
-def sent(batch):
-    with torch.cuda.stream(beside):
-        return batch.to(device, non_blocking=True)      # from pinned memory
-
-following = sent(next(batches))
-for _ in range(steps):
-    torch.cuda.current_stream().wait_stream(beside)
-    inputs, following = following, None
-    inputs.record_stream(torch.cuda.current_stream())
-    following = sent(next(batches))
-    train(inputs)
+for images, labels in ahead(loader):
+    train(images, labels)
 ```
 
 `non_blocking=True` alone lets the host run ahead; the copy itself still takes its turn.""",
@@ -75,7 +79,7 @@ def look(case: Case) -> Iterator[Finding]:
             evidence=[*evidence(case, one, share), _held(one)],
             place=one.place,
             line=one.line.number if one.line is not None else None,
-            change=_change(one),
+            change=_change(case, one),
             confidence=confidence,
             doubt="" if one.place is not None else "the trace has no Python stacks",
         )
@@ -86,10 +90,7 @@ def _held(one: Sent) -> Evidence:
     return Evidence(what="host waits for it", text=text, value=one.held_ns / 1e6)
 
 
-def _change(one: Sent) -> str:
+def _change(case: Case, one: Sent) -> str:
+    source = case.sources.get(one.place.file) if one.place is not None else None
     call = unblocked(one.line.expression) if one.line is not None else ""
-    return (
-        "with torch.cuda.stream(beside):  # beside = torch.cuda.Stream(), before the loop\n"
-        f"    following = {call or 'batch.to(device, non_blocking=True)'}  # the next step's\n"
-        "torch.cuda.current_stream().wait_stream(beside)  # at the start of the next step"
-    )
+    return sent_ahead(source, one.line, call)

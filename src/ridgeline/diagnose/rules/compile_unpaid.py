@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._compile import CompileLine, compile_lines, first_compiling
+from ridgeline.diagnose.rules._compile import CompileLine, compile_lines, start_ends
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 
@@ -89,9 +89,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 def _spent(case: Case) -> float:
     """Before the program first ran without: what comes later is another rule's."""
-    calm = first_compiling(case.steps)
-    first = [s for s in case.steps if calm < 0 or s.index < calm]
-    return sum(step.compile_ns for step in first) / 1e9
+    end = start_ends(case.steps, case.capture.compilations if case.capture is not None else ())
+    return sum(step.compile_ns for step in case.steps if step.index <= end) / 1e9
 
 
 def _products(case: Case) -> float:

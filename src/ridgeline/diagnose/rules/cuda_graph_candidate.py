@@ -8,6 +8,8 @@ from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._launch import as_traced, kernels, place_at
 from ridgeline.diagnose.rules._launch_left import (
     LEAST_LEFT,
+    bound_of,
+    doubt_of,
     fixed_sizes,
     launches,
     left,
@@ -81,7 +83,10 @@ def look(case: Case) -> Iterator[Finding]:
         change=f'{name} = torch.compile({name}, mode="reduce-overhead")  # or, by hand:\n'
         f"{name} = torch.cuda.make_graphed_callables({name}, (example,))",
         confidence="medium",
-        doubt="sizes in steps that were not traced are not known",
+        doubt="; ".join(
+            filter(None, ("sizes in steps that were not traced are not known", doubt_of(case)))
+        ),
+        bound=bound_of(case, share),
     )
 
 

@@ -1,13 +1,16 @@
 """The gradient of an embedding as large as its table, though few rows were used."""
 
+import ast
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.source.layers import Layer, layers, value_of, with_argument
+from ridgeline.diagnose.source.sources import Source
+from ridgeline.diagnose.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place
@@ -22,6 +25,8 @@ streamed."""
 FREED = 0.16
 """Of the gradient's own time, on a CPU: giving its memory back, which is no operator's time
 (61 MiB: 29 ms to make, 4.6 to free)."""
+_PHASES: tuple[Literal["backward"], Literal["optimizer"]] = ("backward", "optimizer")
+"""Where a table's gradient is made and used."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm")
 
 RULE = Rule(
@@ -57,11 +62,17 @@ def look(case: Case) -> Iterator[Finding]:
     for site in case.sites.ops:
         if site.op == "aten::embedding_dense_backward" and (table := _table(site)) is not None:
             by_table.setdefault(table, []).append(site)
+    at: set[int] = set()
     for table, sites in by_table.items():
-        yield from _of_table(case, table, sites)
+        for finding in _of_table(case, table, sites, at):
+            at.add(finding.line or 0)
+            yield finding
 
 
-def _of_table(case: Case, table: tuple[int, int], backward: list[OpSite]) -> Iterator[Finding]:
+def _of_table(
+    case: Case, table: tuple[int, int], backward: list[OpSite], taken: set[int]
+) -> Iterator[Finding]:
+    """`taken`: lines that tables before it have."""
     rows, width = table
     looked_up = sum(s.calls * prod(s.dims[1]) for s in backward)
     tables = max(sum(s.calls for s in backward), 1.0)  # several of one size, or one used twice
@@ -74,7 +85,7 @@ def _of_table(case: Case, table: tuple[int, int], backward: list[OpSite]) -> Ite
     doubt = _doubt(case, names)
     if share < (LEAST_OTHER if doubt else LEAST):
         return
-    place, line, layer = _made(case, backward[0], rows)
+    place, line, layer = _made(case, backward[0], rows, taken)
     spent = sum(_spent(case, s) for s in backward)
     updated = sum(_spent(case, s) * part for s, part in whole)
     yield found(
@@ -105,9 +116,14 @@ def _of_table(case: Case, table: tuple[int, int], backward: list[OpSite]) -> Ite
 
 
 def _bound(case: Case, share: float, spent: float, updated: float) -> float:
-    """Tracing lengthens small operators, not these: of the untraced step they may be more."""
+    """Tracing lengthens small operators, not these: of the untraced step they may be more. But no
+    more than its backward and optimizer, of which other tables have their part too."""
     freed = 1.0 if case.on_gpu else 1 + FREED
     untraced = case.device_share(freed * spent + updated)
+    room = sum(share_of(case.times, phase) for phase in _PHASES)
+    ahead = sum(_spent(case, s) for s in case.sites.ops if s.phase in _PHASES)
+    if room and ahead:
+        untraced = min(untraced, room * min((spent + updated) / ahead, 1.0))
     return 1 / (1 - min(max(share, untraced), MOST_SHARE))
 
 
@@ -152,8 +168,11 @@ def _bytes(site: OpSite) -> int:
     return {"double": 8, "c10::Half": 2, "c10::BFloat16": 2}.get(site.types[0], 4)
 
 
-def _made(case: Case, site: OpSite, rows: int) -> tuple[Place | None, int | None, Layer | None]:
-    """Where the table is made: in the file of the function that looks it up."""
+def _made(
+    case: Case, site: OpSite, rows: int, taken: set[int]
+) -> tuple[Place | None, int | None, Layer | None]:
+    """Where the table is made, in the file of the function that looks it up: by its size, else by
+    which of the function's lookups it is, else the first that no other table has."""
     source = case.sources.get(site.place.file) if site.place is not None else None
     if source is None or site.place is None:
         return site.place, None, None
@@ -162,11 +181,45 @@ def _made(case: Case, site: OpSite, rows: int) -> tuple[Place | None, int | None
         for layer in layers(source, ("Embedding", "EmbeddingBag"))
         if layer.keywords.get("sparse") != "True"
     ]
-    sized = [one for one in dense if value_of(source, one.given("num_embeddings", 0)) == rows]
-    for layer in [*sized, *dense]:
+    sizes = {one.line: value_of(source, one.given("num_embeddings", 0)) for one in dense}
+    sized = [one for one in dense if sizes[one.line] == rows]
+    named = _looked_up(case, source, site)
+    called = [one for one in dense if one.name and one.name == named]
+    unsized = [one for one in dense if sizes[one.line] is None]
+    for layer in [*sized, *called, *unsized, *dense]:
+        if layer.line in taken and layer.name:  # without a name several may be made there
+            continue
         place = Place(file=site.place.file, line=layer.line, function=layer.function)
         return place, layer.line, layer
     return site.place, None, None
+
+
+def _looked_up(case: Case, source: Source, site: OpSite) -> str:
+    """items, of self.items(i): torch numbers the modules of a class in the order of their first
+    call, so a function's second number is its second lookup. "" where they do not pair."""
+    assert site.place is not None
+    at = (site.place.file, site.place.line)
+    numbers = sorted({
+        number for s in case.sites.ops
+        if s.place is not None and (s.place.file, s.place.line) == at
+        and (number := _number(s)) is not None
+    })  # fmt: skip
+    own = {one.name for one in layers(source, ("Embedding", "EmbeddingBag")) if one.name}
+    lookups = [
+        n for n in source.walk(source.scope(site.place.line))
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in own
+    ]  # fmt: skip
+    lookups.sort(key=lambda n: (n.lineno, n.col_offset))
+    names = [*dict.fromkeys(n.func.attr for n in lookups if isinstance(n.func, ast.Attribute))]
+    number = _number(site)
+    return names[numbers.index(number)] if number is not None and len(names) == len(numbers) else ""
+
+
+def _number(site: OpSite) -> int | None:
+    """1, of TwoTower_0 / Embedding_1."""
+    kind, _, number = site.module.rpartition("/")[2].strip().rpartition("_")
+    told = kind.startswith("Embedding") and number.isdigit()
+    return int(number) if told else None
 
 
 def _change(layer: Layer | None, optimizers: list[str]) -> str:

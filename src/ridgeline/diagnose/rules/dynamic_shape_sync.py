@@ -1,11 +1,14 @@
 """The size of a result depends on values on the device: masks, nonzero, unique."""
 
+import ast
 from collections.abc import Iterator
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.sources import Source
+from ridgeline.diagnose.source.statements import written
 from ridgeline.diagnose.source.waiting_lines import Line, calls, masks
 from ridgeline.records.finding import Finding
 
@@ -26,7 +29,7 @@ RULE = Rule(
     fix="""Keep the size, and weigh instead of choosing.
 
 ```python
-loss = (errors * mask).sum() / mask.sum()      # instead of: errors[mask].mean()
+loss = torch.where(mask, errors, 0).sum() / mask.sum()     # instead of: errors[mask].mean()
 x = torch.where(mask, new, x)                  # instead of: x[mask] = new[mask]
 x = x.masked_fill(mask, 0.0)                   # instead of: x[mask] = 0.0
 torch.repeat_interleave(x, counts, output_size=total)      # total: known on the host
@@ -48,6 +51,10 @@ _CALLS = {
     "aten::one_hot": frozenset({"one_hot"}),
 }
 _INDEXING = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
+_GENERIC = (
+    "torch.where(mask, errors, 0).sum() / mask.sum()  # instead of errors[mask].mean()\n"
+    "x = x.masked_fill(mask, 0.0)  # instead of x[mask] = 0.0"
+)
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -60,7 +67,7 @@ def look(case: Case) -> Iterator[Finding]:
             wait,
             claim=f"{what} has a size only the GPU knows: the host waits {often(wait.times)}",
             lines=lines,
-            change=_change(lines, wait),
+            change=_change(case, wait, lines),
         )
 
 
@@ -84,16 +91,43 @@ def _op(wait: Waiting) -> str:
     return f"`{op.removeprefix('aten::').lstrip('_')}`"
 
 
-def _change(lines: tuple[Line, ...], wait: Waiting) -> str:
-    text = lines[0].expression if lines else ""
-    if "repeat_interleave" in text:
-        return f"{text[:-1]}, output_size=total)  # total: a number known on the host"
-    if "one_hot" in text:
-        return f"{text[:-1]}, num_classes=classes)"
-    if text.endswith("]") and "[" in text:
-        values, mask = text[:-1].split("[", 1)
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    line = lines[0] if lines else None
+    if line is None or source is None:
+        return _GENERIC
+    if "repeat_interleave" in line.expression and line.expression.endswith(")"):
         return (
-            f"({values} * ({mask})).sum() / ({mask}).sum()  # instead of {text}.mean()\n"
-            f"torch.where({mask}, new, {values})  # instead of assigning to {text}"
+            "total = ...  # the sum of the repeats, a number known on the host\n"
+            f"{line.expression[:-1]}, output_size=total)"
         )
-    return "(errors * mask).sum() / mask.sum()  # instead of errors[mask].mean()"
+    if "one_hot" in line.expression and line.expression.endswith(")"):
+        return (
+            "classes = ...  # how many there are, a number\n"
+            f"{line.expression[:-1]}, num_classes=classes)"
+        )
+    node = line.node
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Tuple):
+        return _weighed(source, node)
+    return _GENERIC
+
+
+def _weighed(source: Source, node: ast.Subscript) -> str:
+    """x[mask] without choosing: set, or averaged."""
+    values, mask = written(source, node.value), written(source, node.slice)
+    above = next(source.parents(node), None)
+    if isinstance(above, ast.Assign) and node in above.targets:
+        new = above.value
+        if isinstance(new, ast.Constant):
+            told = f"{values} = {values}.masked_fill({mask}, {written(source, new)})"
+        else:
+            fits = isinstance(new, ast.Subscript) and written(source, new.slice) == mask
+            given = written(source, new.value) if fits else "new"  # type: ignore[attr-defined]
+            note = "" if given != "new" else f"  # new: a value for each of {values}"
+            told = f"{values} = torch.where({mask}, {given}, {values}){note}"
+        return f"{told}\n# instead of: {written(source, above)}"
+    summed = f"torch.where({mask}, {values}, 0).sum()"
+    return (
+        f"{summed} / ({mask}).sum()  # instead of {values}[{mask}].mean()\n"
+        f"{summed}  # instead of {values}[{mask}].sum()"
+    )

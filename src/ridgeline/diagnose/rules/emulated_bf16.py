@@ -81,7 +81,7 @@ def look(case: Case) -> Iterator[Finding]:
         module=costliest(slow).site.module,
         confidence="high" if peak_of(case, dtype) is not None or case.emulated else "medium",
         evidence=_evidence(case, slow, dtype, to, cast),
-        change=_change(call, dtype, to),
+        change=_change(case, call, dtype, to),
         doubt="16 bits also save memory",
     )
 
@@ -142,7 +142,7 @@ def _evidence(
     return tuple(told)
 
 
-def _change(call: SourceCall | None, dtype: str, to: str) -> str:
+def _change(case: Case, call: SourceCall | None, dtype: str, to: str) -> str:
     if to == "float16":
         text = call.text if call is not None else 'torch.autocast("cuda", dtype=torch.bfloat16)'
         return f"{text.replace('bfloat16', 'float16')}  # with torch.amp.GradScaler"
@@ -150,4 +150,20 @@ def _change(call: SourceCall | None, dtype: str, to: str) -> str:
         return f"torch.float32  # not torch.{dtype} on this processor"
     if call.name == "autocast":
         return f"with {call.text[:-1]}, enabled=False):  # or without it"
-    return f"{call.on}  # not {call.text}"
+    source = case.sources.get(call.file)
+    line = source.line(call.line).partition("  #")[0] if source is not None else ""
+    if call.name in ("to", "set_default_dtype") and dtype in call.text and not _alone(call, dtype):
+        plain = call.text.replace(dtype, "float32")  # with what else it is asked for
+    else:
+        plain = call.on
+    if call.text not in line:  # over several lines
+        return f"{plain}  # not {call.text}"
+    if line == call.text and plain == call.on:  # a line of its own: nothing of it is left
+        return f"# without {call.text}"
+    return f"{line.replace(call.text, plain, 1)}  # not {dtype} on this processor"
+
+
+def _alone(call: SourceCall, dtype: str) -> bool:
+    """The type is all the call asks for, so that without it there is nothing to call."""
+    return call.name == "to" and call.text.endswith((f".to(torch.{dtype})", f".to({dtype})",
+                                                     f".to(dtype=torch.{dtype})"))  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule
-from ridgeline.diagnose.rules._sync import often, waiting
+from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
 from ridgeline.diagnose.source.waiting_lines import Line, calls
 from ridgeline.records.finding import Finding
@@ -25,17 +25,39 @@ RULE = Rule(
     fix="""Take it out. To time parts of a step, let the device take the times:
 
 ```python
-begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-begin.record()
+marks = []                                 # before the loop
 ...
-end.record()
-marks.append((begin, end))                 # read after the loop: begin.elapsed_time(end)
+began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+began.record()
+...                                        # what is timed
+ended.record()
+marks.append((began, ended))
+...
+torch.cuda.synchronize()                   # once, after the loop
+milliseconds = sum(began.elapsed_time(ended) for began, ended in marks)
 ```
+
+Where events are used already: read `elapsed_time` after the loop, not in each step.
 
 Between streams: `stream.wait_stream(other)` makes the device wait, not the host.""",
     wrong_when="Something outside torch reads the memory (another library, a file by DMA): then "
     "the wait is needed, and an event on that stream is the narrowest one.",
 )
+_READ = """\
+torch.cuda.synchronize()  # once, after the loop
+milliseconds = sum(began.elapsed_time(ended) for began, ended in marks)"""
+_EVENTS = f"""\
+marks = []  # once, before the loop
+began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+began.record()
+...  # what is to be timed
+ended.record()
+marks.append((began, ended))
+{_READ}"""
+_LATER = f"""\
+marks = []  # once, before the loop
+marks.append((began, ended))  # the step's two events: their time is read later
+{_READ}"""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -48,15 +70,15 @@ def look(case: Case) -> Iterator[Finding]:
             wait,
             claim=f"{what} makes the host wait for the GPU {often(wait.times)}",
             lines=lines,
-            change=_change(lines),
+            change=_change(case, wait, lines),
         )
 
 
-def _change(lines: tuple[Line, ...]) -> str:
-    gone = f"# {lines[0].text}: take it out\n" if lines else ""
-    return (
-        gone
-        + "began = torch.cuda.Event(enable_timing=True); began.record()  # to time: events\n"
-        + "ended = torch.cuda.Event(enable_timing=True); ended.record()\n"
-        + "# after the loop: began.elapsed_time(ended)"
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    gone = f"# take out: {lines[0].text}" if lines else "# take the synchronisation out"
+    if "Event" in wait.call or calls(case.sources, wait.place, {"elapsed_time"}):
+        return f"{gone}\n{_LATER}"
+    timed = calls(
+        case.sources, wait.place, {"perf_counter", "perf_counter_ns", "time", "monotonic"}
     )
+    return f"{gone}\n{_EVENTS}" if timed or not lines else gone

@@ -10,8 +10,10 @@ from ridgeline.diagnose.rules._ranks import (
     asked_at,
     at_most,
     exposed,
+    mostly_waits,
     sending,
     small_sites,
+    untraced_s,
     wrapped_at,
 )
 from ridgeline.diagnose.source.calls import SourceCall
@@ -26,6 +28,21 @@ OWN_CALL = 3.0
 """Times what bytes take on a slow link: an all_gather of gloo copies its parts once more on each
 side, and the thread that waits has to be woken."""
 
+WRAPPED = 0.5
+"""Of what a wrapper exchanges on a CPU: hiding it there takes the cores that compute, and its hook
+halves the bytes."""
+MOSTLY = 0.95
+"""Of the time in them: from here on all of it is the exchange."""
+_ASKED = {
+    "all_reduce": "all_reduce(tensor",
+    "all_gather": "all_gather_into_tensor(gathered, part",
+    "reduce_scatter": "reduce_scatter_tensor(part, whole",
+    "all_to_all": "all_to_all_single(received, sent",
+    "broadcast": "broadcast(tensor, src=0",
+    "reduce": "reduce(tensor, dst=0",
+}
+"""How each is asked for, up to the last argument."""
+
 RULE = Rule(
     id="exposed-collectives",
     family="communication",
@@ -34,7 +51,9 @@ RULE = Rule(
     looks_at="The time of a traced step in collectives while this rank computed nothing, by kind, "
     "size and the function that asks; without the time spent waiting for a late rank, where other "
     "ranks' traces or the shortest calls tell it.",
-    threshold="3 % of the step: the last bucket of gradients cannot be hidden.",
+    threshold="3 % of the step: the last bucket of gradients cannot be hidden. From one GPU rank's "
+    "trace alone, collectives that take more than twice what their bytes need are left to "
+    "late-rank.",
     why="A collective that is asked for and waited for at once leaves the device idle until the "
     "bytes have come. Gradients need not: those of the last layers can travel while the first "
     "layers' are computed, which is what DistributedDataParallel's buckets are for. What is left "
@@ -60,9 +79,16 @@ def look(case: Case) -> Iterator[Finding]:
     rest = [site for site in case.exchange.sites if site not in small and site.exposed_ns > 0]
     for sites in _by_place(rest):
         call = asked_at(case, sites[0])
-        share = exposed(case, *sites) * _removable(case, sites, call)
+        if call is None:  # late-rank tells of those
+            sites = [site for site in sites if not mostly_waits(case, site)]
+        if not sites:
+            continue
+        part = _removable(case, sites, call)
+        share = exposed(case, *sites) * part
+        if not case.on_gpu and call is None and sites[0].phase == "backward":
+            share *= WRAPPED
         if share >= LEAST:
-            yield _finding(case, sites, call, share)
+            yield _finding(case, sites, call, share, part)
 
 
 def _removable(case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None) -> float:
@@ -80,8 +106,9 @@ def _by_place(sites: Sequence[CollectiveSite]) -> list[list[CollectiveSite]]:
 
 
 def _finding(
-    case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None, share: float
+    case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None, share: float, part: float
 ) -> Finding:
+    """`part`: of the time in them, what is the exchange itself and in the share."""
     site = sites[0]
     calls, taken = sum(one.calls for one in sites), sum(one.ns for one in sites) / 1e9
     open_s = sum(one.exposed_ns for one in sites) / 1e9
@@ -90,8 +117,8 @@ def _finding(
     said = [
         Evidence(
             what=f"in {site.name}",
-            text=f"{units.seconds(taken)} a step, {units.seconds(open_s)} of it with no compute "
-            "beside it",
+            text=f"{units.seconds(taken)} a traced step, {units.seconds(open_s)} of it with no "
+            "compute beside it",
             value=open_s,
         ),
         Evidence(what="calls a step", text=f"{calls:.3g}", value=calls),
@@ -100,24 +127,28 @@ def _finding(
         rate = units.bandwidth(sum(sizes) / taken)
         text = f"{about}{units.bytes_(sum(sizes))} a step, at {rate}"
         said.append(Evidence(what="bytes", text=text, value=sum(sizes), source="derived"))
-    part = sending(case, *sites)
-    if part < 0.95:
-        text = f"{units.percent(1 - part)} of the time in them"
+    hidden = sum(one.ns for one in sites) / 1e9 - open_s
+    if not case.on_gpu and hidden > 0.05 * taken:
+        text = f"{units.seconds(hidden)}, on cores that compute would use: in the share too"
+        said.append(Evidence(what="beside compute", text=text, value=hidden))
+    if part < MOSTLY:
+        text = f"{units.percent(1 - part)} of the time in them, not in the share"
         said.append(Evidence(what="waiting for other ranks", text=text, value=1 - part))
     backward = site.phase == "backward" and call is None
     wrapped = wrapped_at(case) if backward else None
     size = f" for {about}{units.bytes_(sum(sizes))}" if sizes else ""
     where = "gradients' " if backward else ""
+    waited = units.seconds(untraced_s(case, *sites))
     return found(
         RULE,
-        claim=f"the step waits {units.seconds(open_s)} in {where}{site.name}{size}: nothing is "
-        "computed meanwhile",
+        claim=f"the step waits {waited} in {where}{site.name}{size}: nothing is computed "
+        f"meanwhile{_waits(part)}",
         share=share,
         confidence=_level(case, call),
         place=place_of_call(wrapped) if wrapped is not None else site.place,
         line=call.line if call is not None else None,
         evidence=said,
-        change=_change(call, wrapped),
+        change=_change(call, wrapped, site.name, backward),
         doubt="" if case.across is not None else "part of it may be waiting for a late rank",
     )
 
@@ -129,7 +160,13 @@ def _level(case: Case, call: SourceCall | None) -> Confidence:
     return "medium" if told == "good" else "low"
 
 
-def _change(call: SourceCall | None, wrapped: SourceCall | None) -> str:
+def _waits(part: float) -> str:
+    return (
+        f"; {units.percent(1 - part)} of that is waiting for other ranks" if part < MOSTLY else ""
+    )
+
+
+def _change(call: SourceCall | None, wrapped: SourceCall | None, name: str, backward: bool) -> str:
     if call is not None:
         inside = call.text.rstrip()
         asked = f"{inside[:-1]}, async_op=True)" if inside.endswith(")") else inside
@@ -142,4 +179,12 @@ def _change(call: SourceCall | None, wrapped: SourceCall | None) -> str:
             f"model = {inside}\n"
             "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # half the bytes"
         )
-    return "work = dist.all_reduce(tensor, async_op=True)\n…\nwork.wait()"
+    if backward and name == "all_reduce":  # a wrapper's, whose line is not known
+        return (
+            "model = DistributedDataParallel(model, gradient_as_bucket_view=True)\n"
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # half the bytes"
+        )
+    if name == "barrier":
+        return "# leave out dist.barrier(): the collectives themselves keep ranks together"
+    asked = f"dist.{_ASKED.get(name, f'{name}(…')}, async_op=True)"
+    return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"

@@ -160,9 +160,6 @@ def _allocates(case: Case) -> Place | None:
 def _change(line: Kept | None) -> str:
     if line is None:
         return "losses.append(loss.detach())  # or .item(), which waits for the device"
-    plain = line.value.isidentifier() or line.value.endswith(")")
-    value = line.value if plain else f"({line.value})"
-    text = line.text.partition("  #")[0]
-    return text.replace(line.value, f"{value}.detach()", 1) if line.value in text else (
-        f"{line.container} …  # {value}.detach()"
-    )  # fmt: skip
+    if line.detached:
+        return line.detached.partition("  #")[0]
+    return f"# {line.value}: with .detach(), before `{line.container}` keeps it"

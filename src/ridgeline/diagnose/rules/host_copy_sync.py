@@ -7,6 +7,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.on_device import held, without_reading
 from ridgeline.diagnose.source.waiting_lines import Line, calls
 from ridgeline.records.finding import Finding
 
@@ -32,8 +33,14 @@ history.append(norm.detach())               # instead of: norm.cpu()
 history = torch.stack(history).cpu()        # one copy, one wait
 ```
 
-Where the host needs them soon, but not at once: `x.to("cpu", non_blocking=True)` into pinned
-memory, an event, and read them a step later.""",
+Where the host needs them soon, but not at once: copy into pinned memory, and read a step later.
+
+```python
+host = torch.empty(norm.shape, dtype=norm.dtype, pin_memory=True)
+host.copy_(norm, non_blocking=True)
+copied = torch.cuda.Event()
+copied.record()                             # copied.synchronize() before host is read
+```""",
     wrong_when="The host decides by these values what to do next. Where several places wait close "
     "together, taking away one of them moves the wait to the next.",
 )
@@ -52,7 +59,7 @@ def look(case: Case) -> Iterator[Finding]:
             claim=f"{asked or word(wait)} fetches {size} to the host and waits for it, "
             f"{often(wait.times)}",
             lines=lines,
-            change=_change(lines),
+            change=_change(case, wait, lines),
         )
 
 
@@ -71,10 +78,15 @@ def word(wait: Waiting) -> str:
     return f"`.{wait.method}()`" if wait.method in NAMES else "A copy"
 
 
-def _change(lines: tuple[Line, ...]) -> str:
-    if not lines or not lines[0].on:
-        return "kept.append(x.detach())  # on the device\nvalues = torch.stack(kept).cpu()  # once"
-    line = lines[0]
-    stays = line.text.replace(line.expression, f"{line.on}.detach()", 1)
-    first = f"{stays}  # stays on the device"
-    return f"{first}\nvalues = torch.stack(kept).cpu()  # all at once, after the loop"
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    if not lines or source is None or not (kept := held(source, lines[0])):
+        return (
+            "history = []  # once, before the loop\n"
+            "history.append(values.detach().clone())  # stays on the device\n"
+            "history = torch.stack(history).cpu()  # once, after the loop"
+        )
+    return without_reading(source, lines[0]) or (
+        f"value = {kept}  # stays on the device, instead of {lines[0].expression}\n"
+        "on_host = value.cpu()  # where the host reads it: now and then, or after the loop"
+    )

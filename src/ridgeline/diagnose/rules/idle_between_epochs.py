@@ -10,6 +10,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._loaders import loaders_seen, made_anew
 from ridgeline.diagnose.rules._machine import own_files
 from ridgeline.diagnose.source.pauses import PauseCall, pause_calls
 from ridgeline.diagnose.steady_steps import duration
@@ -23,15 +24,19 @@ EVALUATION = 0.25
 FAR = 1.0
 """Median steps that a pause is longer than the rest of its kind: a step that only stalls for a
 scheduler's slice is no pause of the program's."""
+NEAR = 0.25
+"""The same, where the source has a call that fits and the pauses come evenly: stalls do not."""
 LEAST_NS = 5_000_000
 FEWEST = 8
 """Timed steps: fewer do not tell a pause from how the program runs."""
-MOST = 0.34
-"""Of the steps: what happens in every third is part of the step, not between them."""
+MOST = 0.4
+"""Of the steps: what happens in every other is part of the step, not between them."""
 LIKELY = 2
 """Pauses: one alone may be the machine's."""
 REGULAR = 3
 """Pauses, evenly apart, that are believed with nothing in the source to explain them."""
+EVEN = 0.6
+"""Of the distances between pauses that are the usual one: a stall in between makes two others."""
 
 RULE = Rule(
     id="idle-between-epochs",
@@ -42,8 +47,9 @@ RULE = Rule(
     looks_at="The timed steps that are far longer than the others for a reason that is neither "
     "their data nor their forward, backward or update; and calls in the source that would be: "
     "checkpoints, evaluations, figures.",
-    threshold="Two pauses or more, each longer than a whole step, in no more than a third of the "
-    "steps, and 2 % of all time; of evaluations, a quarter of it.",
+    threshold="Two pauses or more, in no more than two fifths of the steps, and 2 % of all time; "
+    "of evaluations, a quarter of it. Each is longer than a whole step; than a quarter of one "
+    "where they come evenly and the training loop has a call that explains them.",
     why="While a checkpoint is serialised and written, or an evaluation runs sample by sample, "
     "nothing is trained. The step's time does not show it, since pauses are left out of it; the "
     "run's length does.",
@@ -67,20 +73,36 @@ class _Pauses(Struct, frozen=True):
     whole_ns: float
     kind: Literal["evaluation", "other"]
     between: int
-    """Steps from one pause to the next."""
+    """Steps from one pause to the next; 0: not evenly."""
+
+    @property
+    def share(self) -> float:
+        return self.lost_ns / self.whole_ns if self.whole_ns else 0.0
+
+    @property
+    def regular(self) -> bool:
+        return bool(self.between) and len(self.steps) >= REGULAR
 
 
 def look(case: Case) -> Iterator[Finding]:
-    seen = _pauses(case)
-    if seen is None or not seen.whole_ns:
+    light = _light(case)
+    if len(light) < FEWEST:
         return
-    share = seen.lost_ns / seen.whole_ns
-    if share < (EVALUATION if seen.kind == "evaluation" else LEAST) or _restarts(case, seen):
-        return
-    cause = _cause(case, seen)
-    if cause is None and seen.kind == "other" and not (seen.between and len(seen.steps) >= REGULAR):
-        return
-    each = seen.lost_ns / len(seen.steps) / 1e9
+    calls = pause_calls(case.sources, own_files(case))
+    evaluations = next((c for c in calls if c.kind == "evaluation"), None)
+    others = next((c for c in calls if c.kind != "evaluation"), None)
+    device = case.times.clock == "device"
+    drawn = (
+        (_evaluations(light, device, evaluations), evaluations),
+        (_others(light, device, others), others),
+    )
+    for seen, cause in drawn:
+        if seen is not None and not _restarts(case, seen):
+            yield _finding(seen, cause)
+
+
+def _finding(seen: _Pauses, cause: PauseCall | None) -> Finding:
+    share, each = seen.share, seen.lost_ns / len(seen.steps) / 1e9
     name = _named(seen, cause)
     said = [
         Evidence(
@@ -94,7 +116,7 @@ def look(case: Case) -> Iterator[Finding]:
     if cause is not None:
         where = f"{cause.call.text}, line {cause.call.line}"
         said.append(Evidence(what="the source says", text=where, source="read"))
-    yield found(
+    return found(
         RULE,
         claim=f"training stands still {units.percent(share)} of the time: {name} takes "
         f"{units.seconds(each)}"
@@ -108,52 +130,106 @@ def look(case: Case) -> Iterator[Finding]:
     )
 
 
-def _pauses(case: Case) -> _Pauses | None:
-    """Steps that hold a pause. Those that follow a trace of ours are not light, and not looked at;
-    compiling is another matter."""
+def _light(case: Case) -> list[Step]:
+    """Those that follow a trace of ours are not light, and not looked at; compiling is another
+    matter."""
     light = [s for s in case.steps if s.window == "light" and s.dur_ns > 0 and not s.compile_ns]
-    light = light[case.times.warmup_steps and 1 :]
-    if len(light) < FEWEST:
+    return light[case.times.warmup_steps and 1 :]
+
+
+def _evaluations(light: list[Step], device: bool, cause: PauseCall | None) -> _Pauses | None:
+    """As the steps' own phases have them. Later only some steps are looked into, which may fall
+    together with the evaluations: the first ones, all looked into, are taken if they suffice."""
+    first = next((i for i, s in enumerate(light) if not s.detailed), len(light))
+    known = light[:first]
+    if sum(1 for s in known if _phase(s, "evaluation", device)) < LIKELY or first < FEWEST:
+        known = [s for s in light if s.detailed]
+    holding = [s for s in known if _phase(s, "evaluation", device) > 0]
+    often = len(holding) > MOST * len(known)
+    if len(holding) < LIKELY or (often and cause is None):
+        return None  # a frozen teacher that is asked in every step is no evaluation
+    lost = sum(_phase(s, "evaluation", device) for s in holding)
+    whole = sum(duration(s, device) for s in known)
+    seen = _Pauses(tuple(holding), lost, whole, "evaluation", _between(holding, light))
+    return seen if seen.share >= EVALUATION else None
+
+
+def _others(light: list[Step], device: bool, cause: PauseCall | None) -> _Pauses | None:
+    """Neither data, nor forward, backward and update, nor evaluation. Where there are
+    evaluations, a step that was only timed may be long for one of them."""
+    if any(_phase(s, "evaluation", device) for s in light):
+        light = [s for s in light if s.detailed]
+        if len(light) < FEWEST:
+            return None
+    if cause is not None:
+        near = _pauses(light, device, NEAR)
+        if near is not None and near.regular and near.share >= LEAST:
+            return near
+    far = _pauses(light, device, FAR)
+    if far is None or far.share < LEAST:
         return None
-    device = case.times.clock == "device"
+    # steps that were only timed may be long for any reason
+    looked_into = any(s.detailed for s in far.steps)
+    believed = far.regular if cause is None else looked_into or far.regular
+    return far if believed else None
+
+
+def _pauses(light: list[Step], device: bool, far: float) -> _Pauses | None:
     usual = median(duration(s, device) for s in light)
-    rests = median(_rest(s, device) for s in light)
-    least = max(FAR * usual, LEAST_NS)
-    far = [
-        s for s in light
-        if _rest(s, device) - rests >= least and duration(s, device) - usual >= least
-    ]  # fmt: skip
-    if len(far) < LIKELY or len(far) > MOST * len(light):
+    looked_into = _longer([s for s in light if s.detailed], device, max(far * usual, LEAST_NS))
+    timed = _longer([s for s in light if not s.detailed], device, max(FAR * usual, LEAST_NS))
+    held = sorted([*looked_into, *timed], key=lambda pair: pair[0].index)
+    if len(held) < LIKELY or len(held) > MOST * len(light):
         return None
-    lost = sum(min(_rest(s, device) - rests, duration(s, device) - usual) for s in far)
-    evaluating = sum(_phase(s, "evaluation", device) for s in far)
-    gaps = [b.index - a.index for a, b in pairwise(far)]
-    return _Pauses(
-        tuple(far),
-        lost,
-        sum(duration(s, device) for s in light),
-        "evaluation" if evaluating >= lost / 2 else "other",
-        round(median(gaps)) if gaps and max(gaps) <= 1.5 * min(gaps) else 0,
-    )
+    steps = [s for s, _ in held]
+    whole = sum(duration(s, device) for s in light)
+    return _Pauses(tuple(steps), sum(ns for _, ns in held), whole, "other", _between(steps, light))
+
+
+def _longer(alike: list[Step], device: bool, least: float) -> list[tuple[Step, float]]:
+    """Of steps known alike (looked into, or only timed) those that hold a pause, and how long."""
+    if not alike:
+        return []
+    rests = median(_rest(s, device) for s in alike)
+    over = [(s, _rest(s, device) - rests) for s in alike]
+    return [(s, ns) for s, ns in over if ns >= least]
+
+
+def _between(far: list[Step], light: list[Step]) -> int:
+    """Steps from one pause to the next, where they come evenly. A distance across steps of ours,
+    traced or not timed, may hold a pause that was not looked at."""
+    known = {s.index for s in light}
+    gaps = [
+        b.index - a.index
+        for a, b in pairwise(far)
+        if all(index in known for index in range(a.index, b.index))
+    ]
+    if not gaps:
+        return 0
+    usual = round(median(gaps))
+    alike = sum(1 for gap in gaps if abs(gap - usual) <= max(usual / 4, 0.5))
+    return usual if alike >= EVEN * len(gaps) else 0
 
 
 def _restarts(case: Case, seen: _Pauses) -> bool:
     """Whether these are the starts of a loader's workers, of which another rule speaks."""
-    loaders = case.capture.loaders if case.capture is not None else ()
-    for loader in loaders:
-        starts = set(loader.begun) if loader.workers and not loader.persistent_workers else set()
+    for loader in loaders_seen(case):
+        again = not loader.persistent_workers or made_anew(case, loader)
+        starts = set(loader.begun) if loader.workers and again else set()
         if starts and all(starts & {s.index - 1, s.index, s.index + 1} for s in seen.steps):
             return True
     return False
 
 
 def _rest(step: Step, device: bool) -> float:
-    """What is neither data, nor forward, backward and update: of a step that was only timed, all
-    of it, so that its length decides."""
+    """What is neither data, nor forward, backward, update and evaluation: of a step that was only
+    timed, all of it, so that its length decides."""
     whole = duration(step, device)
     if not step.detailed:
         return whole
-    named: tuple[Phase, ...] = ("input", "transfer", "forward", "backward", "optimizer")
+    named: tuple[Phase, ...] = (
+        "input", "transfer", "forward", "backward", "optimizer", "evaluation",
+    )  # fmt: skip
     return whole - sum(_phase(step, phase, device) for phase in named)
 
 
@@ -162,34 +238,26 @@ def _phase(step: Step, phase: Phase, device: bool) -> float:
     return float(clock.get(phase, 0))
 
 
-def _cause(case: Case, seen: _Pauses) -> PauseCall | None:
-    """The call in the source that fits: an evaluation where modules ran in eval mode; of several
-    the surest."""
-    calls = pause_calls(case.sources, own_files(case))
-    fits = [c for c in calls if (c.kind == "evaluation") == (seen.kind == "evaluation")]
-    return next(iter(fits), None)
-
-
 def _named(seen: _Pauses, cause: PauseCall | None) -> str:
     if cause is None:
         return "an evaluation" if seen.kind == "evaluation" else "something between steps"
     if cause.kind == "evaluation":
-        return f"`{cause.call.name}()`"
+        return f"`{cause.call.name}()`" if cause.call.name != "eval" else "an evaluation"
     on = f"{cause.call.on}." if cause.call.on else ""
     return f"`{on}{cause.call.name}`"
 
 
 def _level(seen: _Pauses, cause: PauseCall | None) -> Confidence:
-    if seen.kind == "evaluation" or cause is None:
+    if cause is None:
         return "low"
     return "high" if cause.kind == "checkpoint" else "medium"
 
 
 def _change(seen: _Pauses, cause: PauseCall | None) -> str:
     if seen.kind == "evaluation":
-        return (
-            "with torch.inference_mode():   # larger batches, and less often\n    evaluate(model)"
-        )
+        called = cause is not None and cause.call.name != "eval"
+        text = cause.call.text if cause is not None and called else "evaluate(model)"
+        return f"with torch.inference_mode():   # larger batches, and less often\n    {text}"
     if cause is None:
         return "ridgeline run --python …   # which line it is"
     if cause.kind == "checkpoint":

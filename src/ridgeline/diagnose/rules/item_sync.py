@@ -6,6 +6,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.on_device import held, without_reading
 from ridgeline.diagnose.source.waiting_lines import Line, calls, read_numbers
 from ridgeline.records.finding import Finding
 
@@ -27,17 +28,27 @@ RULE = Rule(
     fix="""Keep the number on the device, and read it when somebody looks at it.
 
 ```python
-total += loss.detach()              # instead of: total += loss.item()
-if step % 100 == 0:
-    print(total.item() / 100)       # one wait in 100 steps
+total = torch.zeros((), device=device)      # before the loop
+...
+total += loss.detach()                      # instead of: total += loss.item()
+if step % 100 == 99:
+    print(total.item() / 100)               # one wait in 100 steps
+    total.zero_()
 ```
 
 Several numbers: `torch.stack([...]).tolist()` reads all with one wait. Instead of Python's `max`
-and `sum` over numbers: `torch.maximum`, `torch.stack(...).sum()`.""",
+and `sum` over numbers: `torch.maximum`, `torch.stack(...).sum()`. Where a library reads (`step()`
+of some optimizers, a metric's `update()`), another option or function of it ends that.""",
     wrong_when="The number decides what happens next (early stopping, a line search): then it has "
     "to be read, but every so many steps may do. Where several places wait close together, taking "
     "away one of them moves the wait to the next.",
 )
+_GENERIC = """\
+total = torch.zeros((), device=device)  # once, before the loop
+total += loss.detach()  # stays on the device
+if step % 100 == 99:
+    print(total.item() / 100)  # one wait in 100 steps
+    total.zero_()"""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -50,7 +61,7 @@ def look(case: Case) -> Iterator[Finding]:
             wait,
             claim=f"{asked or _word(wait)} makes the host wait for the GPU {often(wait.times)}",
             lines=lines,
-            change=_change(lines),
+            change=_change(case, wait, lines),
         )
 
 
@@ -66,17 +77,11 @@ def _word(wait: Waiting) -> str:
     return "Reading a number" if wait.library or not wait.via else "`.item()`"
 
 
-def _change(lines: tuple[Line, ...]) -> str:
-    after = "if step % 100 == 0:\n    print({}.item())  # one wait in 100 steps"
-    if not lines or not lines[0].expression.endswith(".item()"):
-        return "total += loss.detach()  # stays on the device\n" + after.format("total")
-    line = lines[0]
-    if "max(" in line.text or "min(" in line.text:
-        name = "maximum" if "max(" in line.text else "minimum"
-        kept = line.text.split("=")[0].strip()
-        first = f"{kept} = torch.{name}({kept}, {line.on})  # {kept}: a tensor on the device"
-        return f"{first}\n{after.format(kept)}"
-    kept = line.text.split("=")[0].strip(" +-*/") if "=" in line.text else "value"
-    if not kept.isidentifier():
-        kept = "value"
-    return f"{line.text.replace('.item()', '.detach()', 1)}  # on the device\n{after.format(kept)}"
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    if not lines or source is None or not (kept := held(source, lines[0])):
+        return _GENERIC
+    return without_reading(source, lines[0]) or (
+        f"value = {kept}  # a tensor: use it instead of {lines[0].expression}\n"
+        "number = value.item()  # only where Python needs a number: now and then, or after the loop"
+    )

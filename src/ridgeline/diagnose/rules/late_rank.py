@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._ranks import exposed, sending
+from ridgeline.diagnose.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.diagnose.rules._ranks_late import BEFORE, Lateness, lateness
 from ridgeline.diagnose.source.sources import Source
 from ridgeline.records.collective_site import RankPlace
@@ -15,6 +15,9 @@ from ridgeline.records.trace import Place
 
 ALONE = 0.05
 """Of the step, from one rank's trace alone."""
+
+MOSTLY = 0.5
+"""Of the time it was late: what it did for less says little."""
 
 RULE = Rule(
     id="late-rank",
@@ -25,8 +28,10 @@ RULE = Rule(
     "came last to each, how long the others waited, and in which of the user's functions the late "
     "rank spends time that the others do not.",
     threshold="One rank causes 60 % of all waiting and comes last to half of the collectives, and "
-    "the others wait 3 % of the step for it. On CPUs, where ranks are late by chance of the "
-    "scheduler, a function that explains the lateness is asked for too.",
+    "the others wait 3 % of the step for it. A cause is named only where the rank spends more time "
+    "in that function than the others do. On CPUs, where ranks are late by chance of the "
+    "scheduler, such a function is asked for. From one rank's trace: collectives that take more "
+    "than twice what their bytes need on a slow link, and 5 % of the step.",
     why="A collective begins when the last rank has come. One that writes logs, evaluates, loads "
     "larger batches or runs on a slower device makes all of them as slow as itself, and step "
     "times, equal on all ranks, do not show who it was.",
@@ -56,8 +61,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 def _alone(case: Case) -> Iterator[Finding]:
     """Of one rank's trace: collectives that take far longer than their bytes on a slow link."""
-    sites = [site for site in case.exchange.sites if site.bytes is not None]
-    if not case.on_gpu or not sites:
+    sites = [site for site in case.exchange.sites if mostly_waits(case, site)]
+    if not sites:
         return
     share = exposed(case, *sites) * (1 - sending(case, *sites))
     if share < ALONE:
@@ -86,8 +91,6 @@ def _alone(case: Case) -> Iterator[Finding]:
 
 def _finding(case: Case, late: Lateness) -> Finding:
     cause, rank, waited = late.cause, late.rank.rank, units.seconds(late.waited_ns / 1e9)
-    did = [name for name, _ in late.rank.doing if name != BEFORE]
-    doing = did[0].removeprefix("host: ") if did else ""
     said = []
     if late.collectives:
         said.append(
@@ -112,13 +115,14 @@ def _finding(case: Case, late: Lateness) -> Finding:
                 value=cause.ns / 1e9,
             )
         )
-    elif doing:
-        said.append(Evidence(what="meanwhile it was in", text=doing))
-    name = place.function if place is not None else doing
+    else:
+        said += _meanwhile(late)
+    name = place.function if place is not None else ""
+    when = "in each step" if case.sites.steps != 1 else "in the one step recorded"
     level: Confidence = "low" if cause is None else "high" if line is not None else "medium"
     return found(
         RULE,
-        claim=f"rank {rank} comes {waited} late in each step"
+        claim=f"rank {rank} comes {waited} late {when}"
         + (f", from {name}" if name else "")
         + ": the other ranks wait for it",
         share=late.share,
@@ -126,9 +130,26 @@ def _finding(case: Case, late: Lateness) -> Finding:
         place=place,
         line=line,
         evidence=said,
-        change=_change(rank, call, name if cause is not None else ""),
-        doubt="" if cause is not None else "by chance it may have been late in these few steps",
+        change=_change(rank, call, name, case.sites.stacks),
+        doubt="" if cause is not None else _doubt(case.sites.stacks),
     )
+
+
+def _meanwhile(late: Lateness) -> list[Evidence]:
+    """Where it was for most of the time the others waited. No cause: they may be there as long."""
+    whole = sum(ns for _, ns in late.rank.doing)
+    name, ns = max(late.rank.doing, key=lambda one: one[1], default=("", 0))
+    if name == BEFORE or not whole or ns < MOSTLY * whole:
+        return []
+    text = f"{name.removeprefix('host: ')}, {units.percent(ns / whole)} of that time"
+    return [Evidence(what="meanwhile it was in", text=text, value=ns / 1e9)]
+
+
+def _doubt(stacks: bool) -> str:
+    chance = "by chance it may have been late in these few steps"
+    if stacks:
+        return f"{chance}; no function was found in which it spends more time than the others"
+    return f"{chance}; without Python stacks no function can be compared between ranks"
 
 
 def _placed(case: Case, cause: RankPlace) -> tuple[Place, int | None, str]:
@@ -169,9 +190,11 @@ def _of_rank(test: ast.expr) -> bool:
     )
 
 
-def _change(rank: int, call: str, name: str) -> str:
+def _change(rank: int, call: str, name: str, stacks: bool) -> str:
     if call:
         return f"if rank == {rank} and step % 100 == 0:   # not in every step\n    {call}"
     if name:
         return f"# {name}: the same work on every rank, or none of it inside the step"
-    return "ridgeline trace trace-rank*.json.gz   # what the late rank did, side by side"
+    if stacks:
+        return f"ridgeline hardware   # on the machine of rank {rank}, and on another's"
+    return "profile(…, with_stack=True)   # on every rank: tells the function that is longer on one"

@@ -15,6 +15,8 @@ from ridgeline.diagnose.rules._input import (
 )
 from ridgeline.diagnose.rules._input_causes import explained, speaker
 from ridgeline.diagnose.rules._input_places import made_at, taken_at
+from ridgeline.diagnose.rules._loaders import made_anew, once
+from ridgeline.diagnose.rules._whole_batches import by_whole_batches
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
 RULE = Rule(
@@ -26,8 +28,9 @@ RULE = Rule(
     "the DataLoader), the DataLoader's options, and the lines of the dataset, the transforms and "
     "the collation that were seen at work in its process or its workers.",
     threshold="An exposed wait from 5 % of the step on a GPU, from 10 % on a CPU, where stacking "
-    "samples alone takes some. With workers it speaks only where more of them would not help: all "
-    "processors are in use.",
+    "samples alone takes some; from 40 % where none of the program's own lines takes the time "
+    "(rows of a `TensorDataset`, stacked one by one). With workers it speaks only where more of "
+    "them would not help: all processors are in use.",
     why="A step cannot begin before its batch is there. With `num_workers=0` the same process "
     "makes a batch, then trains on it: the device idles while Python decodes, and Python idles "
     "while the device trains. With workers, batches are made beside the training; then only the "
@@ -36,7 +39,9 @@ RULE = Rule(
     "persistent_workers=True)`, with N = time to make a batch / time to train on it, rounded up. "
     "Where that is more than there are processors, make the costly line cheaper: one operator in "
     "the place of a Python loop, a faster decoder, smaller pictures stored in advance, work moved "
-    "to the GPU (`batch = augment(batch.to(device))`).",
+    "to the GPU (`batch = augment(batch.to(device))`). Make the loader once, before the epochs. "
+    "Where samples are rows of tensors, ask for whole batches: `DataLoader(dataset, "
+    "sampler=BatchSampler(RandomSampler(dataset), 64, False), batch_size=None)`.",
     wrong_when="The first epoch fills a cache and later ones do not wait; or the program is one "
     "of several on the machine and waits for processors, not for its loader. Samples in worker "
     "processes draw their random numbers from other streams than in the main process.",
@@ -49,13 +54,19 @@ def look(case: Case) -> Iterator[Finding]:
         return
     call = made_at(case, fed.loader)
     place = fed.place or (call.place if call is not None else taken_at(fed.loader))
+    rewritten = call.with_options(**_options(case, fed)) if call is not None else ""
+    if fed.plain:
+        rewritten = by_whole_batches(call, fed.loader)
+    elif rewritten and made_anew(case, fed.loader):
+        rewritten = once(rewritten)
     yield found(
         RULE,
         claim=_claim(case, fed),
         share=fed.share,
         evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_workers(case, fed)],
         place=place,
-        change=_change(case, fed, call.with_options(**_options(case, fed)) if call else ""),
+        change=_change(case, fed, rewritten),
+        change_at=call.place if call is not None and _rewrites(fed, rewritten) else None,
         confidence=_confidence(case, fed),
         doubt=_doubt(case, fed),
     )
@@ -85,7 +96,7 @@ def _claim(case: Case, fed: Feeding) -> str:
 
 
 def _workers(case: Case, fed: Feeding) -> list[Evidence]:
-    if fed.needed is None or not _cores(case):
+    if fed.needed is None or not _cores(case) or fed.plain:
         return []
     text = f"{fed.needed} would keep up, if each had a processor; there are {_cores(case)}"
     return [Evidence(what="workers", text=text, value=fed.needed, source="derived")]
@@ -106,8 +117,10 @@ def _enough(case: Case, fed: Feeding) -> int:
 
 
 def _change(case: Case, fed: Feeding, rewritten: str) -> str:
+    if fed.plain:
+        return rewritten
     if fed.workers:
-        named = f"  # {fed.line.source}" if fed.line is not None else ""
+        named = f"\n{fed.line.source}" if fed.line is not None and fed.line.source else ""
         return f"# every processor is at work: make this line cheaper, or do it once{named}"
     if _by_hand(case):
         return (
@@ -119,6 +132,11 @@ def _change(case: Case, fed: Feeding, rewritten: str) -> str:
     return rewritten or f"loader = DataLoader(dataset, batch_size, {generic})"
 
 
+def _rewrites(fed: Feeding, rewritten: str) -> bool:
+    """Whether the change is of the line that makes the loader."""
+    return bool(rewritten) and (fed.plain or not fed.workers)
+
+
 def _by_hand(case: Case) -> bool:
     """No DataLoader: a function is taken for the input by its name."""
     loaders = case.capture.loaders if case.capture is not None else ()
@@ -127,7 +145,7 @@ def _by_hand(case: Case) -> bool:
 
 
 def _confidence(case: Case, fed: Feeding) -> Confidence:
-    if explained(case, fed) or _by_hand(case):
+    if explained(case, fed) or _by_hand(case) or fed.plain:
         return "medium"
     if fed.workers and case.telemetered.crowded:  # workers may wait for processors others hold
         return "low"

@@ -52,13 +52,13 @@ def look(case: Case) -> Iterator[Finding]:
     yield found(
         RULE,
         claim=f"{who(case)} waits {units.percent(fed.share)} of each step while "
-        f"{fed.workers} workers{each} share {units.plural(cores, 'processor')}",
+        f"{units.plural(fed.workers, 'worker')}{each} share {units.plural(cores, 'processor')}",
         share=fed.share,
         evidence=[
             wait_evidence(case, fed),
             Evidence(
                 what="threads at work",
-                text=f"{fed.workers} workers × {threads} on {cores} processors",
+                text=f"{units.plural(fed.workers, 'worker')} × {threads} on {cores} processors",
                 value=fed.workers * threads,
             ),
             Evidence(what="processors in use", text=f"{used:.1f} of {cores}", value=used),

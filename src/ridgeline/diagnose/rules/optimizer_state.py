@@ -1,11 +1,12 @@
-"""The optimizer's state takes most of a memory that is short."""
+"""The optimizer's state takes most of a peak that is half of the device, or more."""
 
+import ast
 from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import device_bytes, peak_bytes, short_of_memory
+from ridgeline.diagnose.rules._memory import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.diagnose.source.calls import SourceCall, all_calls
 from ridgeline.records.finding import Evidence, Finding
@@ -15,6 +16,11 @@ from ridgeline.records.trace import Place
 COPIES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2,
           "RMSprop": 1, "Adagrad": 1}  # fmt: skip
 """Tensors of a parameter's size and type that each keeps for it."""
+RATES = {"Adam": "1e-3", "AdamW": "1e-3", "NAdam": "2e-3", "RAdam": "1e-3", "Adamax": "2e-3",
+         "Adadelta": "1.0", "RMSprop": "1e-2", "Adagrad": "1e-2"}  # fmt: skip
+"""Learning rate each has where none is given: Adafactor's own is another, 1e-2."""
+KEPT = ("weight_decay", "maximize")
+"""Arguments that mean the same to Adafactor."""
 MOST = 0.4
 """Of the peak. Parameters, gradients and Adam's two states are a quarter each of what is not
 activations: 40 % leaves activations and the rest a fifth."""
@@ -30,8 +36,8 @@ RULE = Rule(
         "device's memory: Adam keeps two tensors of a parameter's size for each."
     ),
     threshold=(
-        "The state is at least 40 % of the peak, and memory is short: the program ran out of it, "
-        "or its peak is half of the device, so that nothing can be doubled."
+        "The state is at least 40 % of the peak, and the peak is at least half of the device, so "
+        "that nothing can be doubled, or the program ran out of memory."
     ),
     why=(
         "Adam keeps a running mean of each gradient and of its square: twice the parameters' "
@@ -55,7 +61,7 @@ RULE = Rule(
 def look(case: Case) -> Iterator[Finding]:
     capture = case.capture
     peak = peak_bytes(case)
-    if capture is None or not peak or not short_of_memory(case):
+    if capture is None or not peak or not fills_half(case):
         return
     kinds = [o for o in capture.optimizers if COPIES.get(o.name)]
     if not kinds:
@@ -69,7 +75,7 @@ def look(case: Case) -> Iterator[Finding]:
     yield found(
         RULE,
         claim=f"{main.name} keeps {units.bytes_(state)} of state, {units.percent(state / peak)} of "
-        f"the peak, and memory is short",
+        f"the peak{_of_device(case, peak)}",
         share=0.0,
         bound=1.0,
         memory=state / peak,
@@ -79,6 +85,14 @@ def look(case: Case) -> Iterator[Finding]:
         confidence="high" if call is not None else "medium",
         doubt="another optimizer may converge differently",
     )
+
+
+def _of_device(case: Case, peak: int) -> str:
+    """How full the device is, in the claim's words."""
+    if case.capture is not None and case.capture.out_of_memory is not None:
+        return ", and the program ran out of memory"
+    whole = device_bytes(case)
+    return f", which is {units.percent(peak / whole)} of the device" if whole else ""
 
 
 def _parameters(capture: Capture) -> int:
@@ -117,7 +131,38 @@ def _place(case: Case, call: SourceCall | None, stepped: str) -> Place | None:
 
 
 def _change(call: SourceCall | None, name: str) -> str:
+    """Their own parameters, rate and decay; a default of theirs written out."""
     text = call.text if call is not None else f"torch.optim.{name}(model.parameters())"
-    inside = text.partition("(")[2].partition(",")[0].rstrip(")")
-    arguments = f"{inside})" if inside.endswith("(") else inside
-    return f"torch.optim.Adafactor({arguments})  # or an 8-bit {name}"
+    node = _parsed(text) or _parsed(f"torch.optim.{name}(model.parameters())")
+    if node is None:
+        return ""
+    at, named = _placed(text, node), {k.arg: _written(text, k.value) for k in node.keywords}
+    parameters = at[0] if at else named.get("params", "model.parameters()")
+    rate = at[1] if len(at) > 1 else named.get("lr", RATES[name])
+    decay = {"weight_decay": "1e-2"} if name == "AdamW" else {}
+    kept = decay | {key: named[key] for key in KEPT if key in named}
+    arguments = [parameters, f"lr={rate}", *(f"{key}={value}" for key, value in kept.items())]
+    return f"torch.optim.Adafactor({', '.join(arguments)})  # or an 8-bit {name}"
+
+
+def _placed(text: str, node: ast.Call) -> list[str]:
+    """Arguments without a name, up to a starred one: what comes then has no known place."""
+    found = []
+    for one in node.args:
+        if isinstance(one, ast.Starred):
+            break
+        found.append(_written(text, one))
+    return found
+
+
+def _written(text: str, node: ast.expr) -> str:
+    """As in the source: `1e-3` stays what it is."""
+    return ast.get_source_segment(text, node) or ast.unparse(node)
+
+
+def _parsed(text: str) -> ast.Call | None:
+    try:
+        node = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    return node if isinstance(node, ast.Call) else None

@@ -1,11 +1,13 @@
 """A tensor on the device is printed, logged or put into a text each step."""
 
+import ast
 from collections.abc import Iterator
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rules._sync import Waiting, often, per_step, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.statements import now_and_then, statement_of, written
 from ridgeline.diagnose.source.waiting_lines import Line, calls, printed
 from ridgeline.records.finding import Finding
 
@@ -45,7 +47,7 @@ def look(case: Case) -> Iterator[Finding]:
             claim=f"A tensor on the GPU is made into text {often(wait.times)}: "
             f"{per_step(round(wait.waits, 1))} waits for the GPU a step",
             lines=lines,
-            change=_change(lines),
+            change=_change(case, wait, lines),
         )
 
 
@@ -60,7 +62,13 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return printed(case.sources, wait.place)
 
 
-def _change(lines: tuple[Line, ...]) -> str:
-    text = lines[0].text if lines else "print(step, values)"
-    note = "  # of tensors: x.tolist(), or x.item()"
-    return f"if step % 100 == 0:\n    {text}{note}"
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    node = lines[0].node if lines else None
+    statement = statement_of(source, node) if source is not None and node is not None else None
+    note = "# of tensors x.tolist(), or x.item(): one copy, one wait"
+    if source is None or not isinstance(statement, ast.Expr | ast.Assign):
+        return f"{note}\n{now_and_then(source, node, 'print(values.tolist())')}"
+    if isinstance(statement, ast.Assign):
+        note += "; with all that uses the text"
+    return f"{note}\n{now_and_then(source, statement, written(source, statement))}"

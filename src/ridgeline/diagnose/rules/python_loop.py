@@ -66,6 +66,8 @@ def look(case: Case) -> Iterator[Finding]:
         at = _in_source(case, loop)
         if at is None and case.sources.get(loop.place.file) is not None:
             continue  # the loop is a library's: nn.Sequential's, over layers that share weights
+        if at is not None and at.over_modules:
+            continue  # a model's depth: each turn has weights of its own
         recurrent = at is not None and bool(at.carried)
         if recurrent and loop.turns < RECURRENT:
             continue

@@ -10,10 +10,11 @@ from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._compile import (
+    EARLY,
     CompileLine,
     compile_lines,
-    first_compiling,
     recompiled,
+    start_ends,
     users_own,
 )
 from ridgeline.records.finding import Evidence, Finding
@@ -35,11 +36,13 @@ RULE = Rule(
     budget="pauses",
     looks_at=(
         "Time Dynamo spends compiling in steps that come after the program has once run without, "
-        "and the guard that failed each time; in a trace, the time in which it compiles."
+        "or one after another from the start because guards fail; the guard that failed each time; "
+        "in a trace, the time in which it compiles."
     ),
     threshold=(
-        "At least two later steps compile, and that is 1 % of the time of all steps seen. The "
-        "second shape alone is no fault: torch then compiles for every shape."
+        "At least two later steps compile (three where all from the first on do), and that is 1 % "
+        "of the time of all steps seen. The second shape alone is no fault: torch then compiles "
+        "for every shape."
     ),
     why=(
         "Compiled code is made for what it was called with: shapes, types, Python numbers. Guards "
@@ -66,6 +69,8 @@ class _Again(Struct, frozen=True):
     steps: int
     seconds: float
     basis: str
+    over: bool = False
+    """Whether the last steps did not compile."""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -89,16 +94,27 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _in_run(case: Case) -> _Again | None:
-    since = first_compiling(case.steps)
-    later = [s for s in case.steps if s.index > since >= 0]
+    capture = case.capture
+    end = start_ends(case.steps, capture.compilations if capture is not None else ())
+    later = [s for s in case.steps if s.index > end >= 0]
     compiling = [s for s in later if s.compile_ns > 0]
-    if len(compiling) < LEAST:
+    at_once = bool(later) and later[0].compile_ns > 0  # no calm step in between
+    if len(compiling) < (EARLY if at_once else LEAST):
         return None
     counted = [s for s in later if s.window != "traced"]
     whole = sum(s.dur_ns for s in counted)
     spent = sum(s.compile_ns for s in counted)
+    over = not any(s.compile_ns for s in later[len(later) // 2 :])
+    if at_once and over:
+        whole += _alone(case)  # it is over: what ran on afterwards was calm
     share = min(spent / whole, 1.0) if whole else 0.0
-    return _Again(share, len(compiling), spent / 1e9, f"{len(later)} steps")
+    return _Again(share, len(compiling), spent / 1e9, f"{len(later)} steps", over)
+
+
+def _alone(case: Case) -> int:
+    """Time the program ran unobserved, after the windows."""
+    windows = case.capture.windows if case.capture is not None else ()
+    return sum(max(w.end_ns - w.start_ns, 0) for w in windows if w.kind == "alone")
 
 
 def _in_trace(case: Case) -> _Again | None:
@@ -133,7 +149,7 @@ def _kind(reason: str) -> str:
 def _claim(again: _Again, reason: str, remembered: int) -> str:
     times = units.plural(again.steps, "step")
     because = f" because {reason}" if reason.startswith("the ") else f": {reason}" if reason else ""
-    gave_up = ", until torch gave up" if remembered >= LIMIT else ""
+    gave_up = ", until torch gave up" if again.over and remembered >= LIMIT - 1 else ""
     return (
         f"{times} of {again.basis} compiled again, {units.seconds(again.seconds)} in all{because}"
         f"{gave_up}"

@@ -1,5 +1,6 @@
 """The same tensor is copied to the device every step."""
 
+import ast
 from collections.abc import Iterator
 
 from ridgeline.diagnose.case import Case
@@ -14,6 +15,9 @@ from ridgeline.diagnose.rules._copies import (
     sent,
 )
 from ridgeline.diagnose.rules._launch import bound_ahead
+from ridgeline.diagnose.source.sources import Source
+from ridgeline.diagnose.source.statements import written
+from ridgeline.diagnose.source.waiting_lines import Line
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.units import bytes_, percent
 
@@ -72,22 +76,34 @@ def look(case: Case) -> Iterator[Finding]:
             ],
             place=one.place,
             line=one.line.number,
-            change=_change(one),
+            change=_change(case, one),
             confidence="high",
         )
 
 
-def _change(one: Sent) -> str:
+def _change(case: Case, one: Sent) -> str:
     assert one.line is not None
-    on, call = one.line.on, one.line.expression
+    on, call, text = one.line.on, one.line.expression, one.line.text
     if on.startswith("self.") and on.count(".") == 1:
-        name = on.removeprefix("self.")
-        return (
-            f'self.register_buffer("{name}", {name}, persistent=False)  # in __init__\n'
-            f"{one.line.text.replace(call, on, 1)}"
-        )
+        source = case.sources.get(one.place.file) if one.place is not None else None
+        made = _set_in_init(source, one.line, on.removeprefix("self.")) if source else None
+        first = f"{on} = {call}  # copied the first time alone: then it is there"
+        if made is not None:
+            first = f"{made[1]}  # line {made[0]}: moves with model.to(device)"
+        return f"{first}\n{text.replace(call, on, 1)}"
     if on.isidentifier() and on != "torch":
-        return f"{on} = {call}  # once, before the loop\n{one.line.text.replace(call, on, 1)}"
-    return (
-        f"constant = {call}  # once, before the loop\n{one.line.text.replace(call, 'constant', 1)}"
-    )
+        return f"{on} = {call}  # once, before the loop\n{text.replace(call, on, 1)}"
+    return f"constant = {call}  # once, before the loop\n{text.replace(call, 'constant', 1)}"
+
+
+def _set_in_init(source: Source, line: Line, name: str) -> tuple[int, str] | None:
+    """Where a module sets it, and that line with a buffer instead; None for other classes."""
+    above = source.parents(line.node) if line.node is not None else iter(())
+    home = next((a for a in above if isinstance(a, ast.ClassDef)), None)
+    if home is None or not any("Module" in ast.unparse(base) for base in home.bases):
+        return None
+    for node in ast.walk(home):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{name}":
+            value = written(source, node.value)
+            return node.lineno, f'self.register_buffer("{name}", {value}, persistent=False)'
+    return None

@@ -8,6 +8,7 @@ from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._sync import LARGE_BYTES, LEAST, Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
 from ridgeline.diagnose.rules.host_copy_sync import host_lines, word
+from ridgeline.diagnose.source.on_device import held, without_reading
 from ridgeline.diagnose.source.waiting_lines import Line
 from ridgeline.records.finding import Evidence, Finding
 
@@ -27,7 +28,7 @@ RULE = Rule(
 
 ```python
 predicted = logits.argmax(dim=1)                # on the device: 4 KiB instead of 16 MiB
-correct += (predicted == labels).sum()
+correct += (predicted == labels).sum()          # correct = 0, before the loop
 ...
 print(correct.item() / seen)                    # once, after the loop
 ```
@@ -35,13 +36,21 @@ print(correct.item() / seen)                    # once, after the loop
 Where all of it is wanted: copy without waiting, into pinned memory, and use it a step later.
 
 ```python
-host = torch.empty_like(outputs, device="cpu", pin_memory=True)
-host.copy_(outputs, non_blocking=True)
-done = torch.cuda.Event(); done.record()        # done.synchronize() before reading host
+host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
+host.copy_(outputs.detach(), non_blocking=True)
+copied = torch.cuda.Event()
+copied.record()                                 # copied.synchronize() before host is read
 ```""",
     wrong_when="The results are the point of the program, and the disk or the network behind the "
     "host is slower than the bus.",
 )
+_COPY = """\
+values = {}  # or what is wanted of it alone: .argmax(1), .mean()
+host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+host.copy_(values, non_blocking=True)
+copied = torch.cuda.Event()
+copied.record()
+# a step later, before host is read: copied.synchronize()"""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -57,7 +66,7 @@ def look(case: Case) -> Iterator[Finding]:
             wait,
             claim=f"{what} fetches {size} to the host {often(wait.times)}, and the GPU waits",
             lines=lines,
-            change=_change(lines),
+            change=_change(case, wait, lines),
         )
     yield from _beside(case, waited)
 
@@ -85,15 +94,19 @@ def _beside(case: Case, waited: list[Waiting]) -> Iterator[Finding]:
                     ),
                 ],
                 place=site.place,
-                change=_change(()),
+                change=_change(case, None, ()),
                 confidence="medium" if site.place is not None else "low",
             )
 
 
-def _change(lines: tuple[Line, ...]) -> str:
-    if not lines or not lines[0].on:
-        return "kept = outputs.argmax(dim=1)  # reduced on the device; .cpu() once, after the loop"
-    line = lines[0]
-    base = line.on.removesuffix(".detach()")
-    stays = line.text.replace(line.expression, f"{base}.detach()", 1)
-    return f"{stays}  # stays on the device, or reduced: {base}.argmax(1); .cpu() after the loop"
+def _change(case: Case, wait: Waiting | None, lines: tuple[Line, ...]) -> str:
+    """Kept on the device where only the last is; where all are, its memory would fill up."""
+    place = wait.place if wait is not None else None
+    source = case.sources.get(place.file) if place is not None else None
+    kept = held(source, lines[0]) if lines and source is not None else ""
+    if not lines or source is None or not kept:
+        return _COPY.format("outputs.detach()")
+    stays = without_reading(source, lines[0])
+    if ".append(" in stays or not stays:
+        return _COPY.format(kept)
+    return f"{stays}\n# where a part of it is all that is wanted, that alone: .argmax(1), .mean()"

@@ -42,7 +42,8 @@ RULE = Rule(
     "last contiguous; one type for all three, not float64; on a CPU no dropout; equal head sizes; "
     "no `sdpa_kernel(SDPBackend.MATH)` left from debugging.\n\n"
     "```python\n"
-    "with torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION,\n"
+    "from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
+    "with sdpa_kernel([SDPBackend.FLASH_ATTENTION,\n"
     "                                     SDPBackend.EFFICIENT_ATTENTION]):\n"
     "    F.scaled_dot_product_attention(q, k, v)  # raises and warns why none would run\n```",
     wrong_when="The plain path was chosen for its accuracy, or for second derivatives, which fused "

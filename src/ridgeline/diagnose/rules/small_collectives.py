@@ -77,15 +77,20 @@ def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: f
         place=site.place if call is not None or wrapped is None else place_of_call(wrapped),
         line=call.line if call is not None else None,
         evidence=said,
-        change=_change(call.text if call is not None else "", wrapped is not None),
+        change=_change(call.text if call is not None else "", wrapped is not None, site.name),
         doubt="" if call is not None else "the calls may depend on each other",
     )
 
 
-def _change(call: str, wrapped: bool) -> str:
+def _change(call: str, wrapped: bool, name: str) -> str:
     if wrapped:
         return "DistributedDataParallel(model, bucket_cap_mb=25)   # the default, or more"
     first = f"# instead of {call}, tensor by tensor:\n" if call else ""
+    if name not in ("all_reduce", "collective"):
+        return (
+            f"{first}flat = torch.cat([t.reshape(-1) for t in tensors])\n"
+            f"…   # one {name} of flat, then flat.split([t.numel() for t in tensors])"
+        )
     return (
         f"{first}flat = torch.cat([t.reshape(-1) for t in tensors])\n"
         "dist.all_reduce(flat)\n"

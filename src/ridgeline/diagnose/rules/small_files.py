@@ -7,7 +7,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._input import feeding, wait_evidence, who
 from ridgeline.diagnose.rules._input_causes import worker_load
-from ridgeline.diagnose.rules._reading import reading_lines, reading_share
+from ridgeline.diagnose.rules._reading import decodes_too, reading_lines, reading_share
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 
@@ -65,7 +65,7 @@ def look(case: Case) -> Iterator[Finding]:
         change="# once: all samples in one file\nnp.save('samples.npy', np.stack(samples))\n"
         "# in __init__\nself.samples = np.load('samples.npy', mmap_mode='r')\n"
         f"# in {name}, in the place of line {line.line}\nsample = self.samples[index]",
-        confidence="high" if share >= 0.5 else "medium",
+        confidence="high" if share >= 0.5 and not decodes_too(line) else "medium",
         doubt="" if worker_load(case, fed) is None or case.telemetered.workers == 0 else
         "with storage that answers late, more workers would hide it too",
     )  # fmt: skip

@@ -7,6 +7,7 @@ from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
 from ridgeline.diagnose.source.waiting_lines import Line, branches, calls
+from ridgeline.diagnose.source.without_branch import without_branch
 from ridgeline.records.finding import Finding
 
 RULE = Rule(
@@ -26,7 +27,8 @@ RULE = Rule(
 ```python
 scale = (limit / norm).clamp(max=1.0)      # instead of: if norm > limit: grad *= limit / norm
 grad.mul_(scale)
-x = torch.where(x > limit, limit, x)       # instead of: if (x > limit).any(): ...
+alarms += peak > limit                     # instead of: if peak > limit: alarms += 1
+x = torch.where(x > limit, limit, x)       # instead of: if (x > limit).any(): x[x > limit] = limit
 ```
 
 A check for NaN: add the flags up on the device, look every 100 steps. `torch._assert_async(ok)`
@@ -48,7 +50,7 @@ def look(case: Case) -> Iterator[Finding]:
             wait,
             claim=f"{what} is decided on the host: it waits for the GPU {often(wait.times)}",
             lines=lines,
-            change=_change(lines),
+            change=_change(case, wait, lines),
         )
 
 
@@ -60,9 +62,10 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return branches(case.sources, wait.place)
 
 
-def _change(lines: tuple[Line, ...]) -> str:
-    test = lines[0].expression if lines else "norm > limit"
-    return (
-        f"chosen = {test}  # a tensor: stays on the device\n"
-        "x = torch.where(chosen, new, x)  # instead of a branch in Python"
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    rewritten = without_branch(source, lines[0]) if lines and source is not None else ""
+    return rewritten or (
+        "x = torch.where(norm > limit, x * (limit / norm), x)\n"
+        "# instead of: if norm > limit: x = x * (limit / norm)"
     )

@@ -8,7 +8,15 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._launch import LEAST, calls, cost, outer, parameters, place_at
+from ridgeline.diagnose.rules._launch import (
+    LEAST,
+    calls,
+    cost,
+    kernels,
+    outer,
+    parameters,
+    place_at,
+)
 from ridgeline.diagnose.rules._launch_loops import loops
 from ridgeline.diagnose.source.loops import SourceLoop, function_around, loops_at
 from ridgeline.records.finding import Evidence, Finding
@@ -23,7 +31,8 @@ RULE = Rule(
     budget="overhead",
     needs=("sites",),
     looks_at="Operators inside the optimizer's step: how many are called for each parameter, "
-    "whether they are `_foreach` or `_fused` ones, and the optimizer's own options.",
+    "whether they are `_foreach` or `_fused` ones, the optimizer's class (of a run, else the mark "
+    "`Optimizer.step#SGD.step` of a trace), and its options.",
     threshold="At least 16 calls a step and about one for each parameter, costing 1 % of the step "
     "or more: 16 calls are 0.1 ms, below that nothing is to be had. Where torch's defaults were "
     "left alone, from 20 % and, on a CPU, 1,000 calls on: that is advice, not a mistake. On a GPU "
@@ -40,11 +49,12 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
 `fused=True` is there for Adam, AdamW, SGD and Adagrad, on GPUs and CPUs. Others have
 `foreach=True`: one call for all parameters of each operator of the chain. It is the default on a
-GPU; on a CPU the default is one parameter at a time.
+GPU, but for Adafactor; on a CPU the default is one parameter at a time.
 """,
     wrong_when="A fused update rounds differently in the last bits. It needs floating-point "
     "parameters, all on one kind of device. With a model of few large parameters on a CPU the "
-    "update waits for memory, and the gain is smaller than the bound.",
+    "update waits for memory, and the gain is smaller than the bound. `foreach=True` saves calls, "
+    "not passes over memory, and takes about the parameters' size more memory at the peak.",
 )
 
 FEW = 16
@@ -57,6 +67,9 @@ smaller model that leaves the default alone is not told."""
 FUSED_OF_FOREACH = 0.35
 """Of the memory that `_foreach` operators move: what a fused Adam still moves, 7 of 20 passes by
 count of its operators, not measured."""
+START_NS = {True: 5_000.0, False: 50_000.0}
+"""Of a kernel on a GPU, of a call on a CPU: what is longer works on its data, which calling it for
+all parameters at once does not change. The smallest kernel takes 2 µs, a traced call 5 to 30."""
 A_PARAMETER = 0.8
 """Calls for each parameter, from which on it is a loop over them: SGD's has one."""
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -67,7 +80,13 @@ _KNOWN = frozenset((*FUSED, "RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "
                     "Adafactor"))  # fmt: skip
 _WITHOUT = ("SparseAdam", "LBFGS")
 """Optimizers of torch's without a path for all parameters at once."""
+_BY_TENSOR = ("Adafactor",)
+"""Those that go through their parameters one by one on a GPU too, to save memory."""
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_")
+_REDUCES = frozenset(f"aten::{name}" for name in (
+    "mean", "sum", "norm", "linalg_vector_norm", "matmul", "bmm", "mm", "max", "amax", "var",
+))  # fmt: skip
+"""In an update of no optimizer that torch fuses: Adafactor and LAMB take norms, Muon products."""
 _SMALL = ("aten::item", "aten::is_nonzero", "aten::result_type")
 
 
@@ -79,22 +98,32 @@ class _Update(Struct, frozen=True):
     """The loop of an update that the program writes itself."""
 
 
+class _Made(Struct, frozen=True):
+    place: Place
+    name: str
+    node: ast.Assign | ast.Return | ast.Expr
+    call: ast.Call
+
+
 def look(case: Case) -> Iterator[Finding]:
     update = _update(case) or _by_hand(case)
     seen = _optimizer(case)
-    if update is None or (seen is not None and seen.name in _WITHOUT):
+    if update is None:
         return
-    share = cost(case, update.sites, kept=_kept_bytes(case, seen))
-    if not update.by_tensor and not _kept_bytes(case, seen):
-        share *= 1 - FUSED_OF_FOREACH
-    if _defaults(case, seen, update) and (
+    traced = case.sites.optimizer if update.written is None else ""
+    called = _made_at(case, seen, update, traced)
+    name = seen.name if seen is not None else traced or (called.name if called is not None else "")
+    if name in _WITHOUT or (not update.by_tensor and name and name not in FUSED):
+        return  # there is no faster path, or it takes the fastest there is
+    share = _share(case, seen, update, name)
+    if _defaults(case, seen, update, name) and (
         share < LEAST_OF_DEFAULTS or (update.by_tensor and update.calls < MANY)
     ):
         return
     if share < LEAST:
         return
-    place, line, change = _made(case, seen, update)
-    name = seen.name if seen is not None and update.written is None else "The optimizer"
+    place, line, change = _made(case, seen, update, called, name)
+    who = (name if update.written is None else "") or "The optimizer"
     number = parameters(case)
     evidence = [
         Evidence(what="optimizer", text=f"{units.percent(share)} of the step", value=share),
@@ -111,14 +140,44 @@ def look(case: Case) -> Iterator[Finding]:
         evidence.append(Evidence(what="options", text=told, source="read"))
     yield found(
         RULE,
-        claim=_claim(name, update, number),
+        claim=_claim(who, update, number),
         share=share,
         evidence=evidence,
         place=place,
         line=line,
         change=change,
         confidence="high" if seen is not None else "medium",
+        doubt="foreach=True takes about the parameters' size more memory at the peak"
+        if "foreach=True" in change and update.written is None
+        else "",
     )
+
+
+def _share(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> float:
+    """What of the step would be gone: the calls, and of passes over memory those that a fused
+    update does not make. Without a fused one the passes stay."""
+    if not _fusable(update, name):
+        return cost(case, update.sites, stays_ns=_working_ns(case, update.sites))
+    kept = _kept_bytes(case, seen)
+    if not kept and update.by_tensor and case.on_gpu:
+        working = FUSED_OF_FOREACH * _working_ns(case, update.sites)
+        return cost(case, update.sites, stays_ns=working)
+    share = cost(case, update.sites, kept=kept)
+    return share if update.by_tensor or kept else share * (1 - FUSED_OF_FOREACH)
+
+
+def _fusable(update: _Update, name: str) -> bool:
+    """By its name, else by its operators."""
+    if name:
+        return name in FUSED
+    return not any(outer(site) in _REDUCES for site in update.sites)
+
+
+def _working_ns(case: Case, sites: tuple[OpSite, ...]) -> float:
+    """Of their time: work on data, beyond what starting it takes."""
+    if case.on_gpu:
+        return sum(max(s.device_ns - START_NS[True] * kernels([s]), 0.0) for s in sites)
+    return sum(max(s.host_ns - START_NS[False] * s.calls, 0.0) for s in sites)
 
 
 def _claim(name: str, update: _Update, number: float) -> str:
@@ -158,10 +217,11 @@ def _optimizer(case: Case) -> OptimizerSeen | None:
     return next((one for one in seen if one.anchor), seen[0] if seen else None)
 
 
-def _defaults(case: Case, seen: OptimizerSeen | None, update: _Update) -> bool:
+def _defaults(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> bool:
     """Nothing was asked for, and torch took the path it takes then."""
     if seen is None or update.written is not None:
-        return update.written is None and not (update.by_tensor and case.on_gpu)
+        usual = not (update.by_tensor and case.on_gpu) or name in _BY_TENSOR
+        return update.written is None and usual
     chosen = {seen.options.get(key, "None") for key in ("foreach", "fused")}
     # options that are not known: an optimizer of the user's own, whose loop is no default
     known = "foreach" in seen.options or "fused" in seen.options
@@ -174,30 +234,45 @@ def _kept_bytes(case: Case, seen: OptimizerSeen | None) -> float:
     return float(held) * PASSES.get(seen.name, 2) if seen is not None else 0.0
 
 
+def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: str) -> _Made | None:
+    """The line that makes the optimizer, where the source shows it."""
+    if update.written is not None or (seen is not None and seen.name not in _KNOWN):
+        return None
+    steps = place_at(seen.place) if seen is not None else None
+    places = (*(site.place for site in update.sites), steps)
+    files = dict.fromkeys([p.file for p in places if p is not None] + _files(case))
+    for file in files:
+        source = case.sources.get(file)
+        for node in ast.walk(source.tree) if source is not None else ():
+            if (
+                source is not None
+                and isinstance(node, ast.Assign | ast.Return | ast.Expr)
+                and isinstance(call := node.value, ast.Call)
+                and (name := _names(call, seen.name if seen is not None else traced))
+            ):
+                function = function_around(source, call.lineno)
+                at = Place(file=file, line=call.lineno, function=function)
+                return _Made(at, name, node, call)
+    return None
+
+
 def _made(
-    case: Case, seen: OptimizerSeen | None, update: _Update
+    case: Case, seen: OptimizerSeen | None, update: _Update, called: _Made | None, name: str
 ) -> tuple[Place | None, int | None, str]:
     """Where the optimizer is made, and that line as it should be; else where it steps."""
     measured = next((site.place for site in update.sites if site.place is not None), None)
-    if update.written is not None or (seen is not None and seen.name not in _KNOWN):
+    if update.written is not None or (name and name not in _KNOWN):
         return _own_loop(case, measured, update.written)
+    wanted = "fused=True" if _fusable(update, name) else "foreach=True"
+    if called is not None:
+        change = _rewritten(called.node, called.call, wanted)
+        return called.place, called.place.line, change
     steps = place_at(seen.place) if seen is not None else None
-    wanted = "fused=True" if seen is None or seen.name in FUSED else "foreach=True"
-    generic = f"torch.optim.{seen.name if seen else 'AdamW'}(model.parameters(), …, {wanted})"
-    files = dict.fromkeys([p.file for p in (measured, steps) if p is not None] + _files(case))
-    for file in files:
-        source = case.sources.get(file)
-        if source is None:
-            continue
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.Assign | ast.Return | ast.Expr) and isinstance(
-                call := node.value, ast.Call
-            ) and _names(call, seen):  # fmt: skip
-                at = Place(
-                    file=file, line=call.lineno, function=function_around(source, call.lineno)
-                )
-                return at, call.lineno, _rewritten(node, call, wanted)
-    return steps or measured, None, generic
+    change = f"optimizer = torch.optim.{name}(model.parameters(), …, {wanted})"
+    if not name:
+        which = "Adam, AdamW, SGD, Adagrad" if wanted == "fused=True" else "one of torch.optim"
+        change = f"{wanted}  # where the optimizer is made: {which}"
+    return steps or measured, None, change
 
 
 def _own_loop(
@@ -224,10 +299,14 @@ def _files(case: Case) -> list[str]:
     return [place.file for place in (*places, *sites) if place is not None]
 
 
-def _names(call: ast.Call, seen: OptimizerSeen | None) -> bool:
+def _names(call: ast.Call, seen: str) -> str:
+    """The optimizer that a call makes; "" where it makes none, or not the one that was seen."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     name = call.func.id if isinstance(call.func, ast.Name) else name
-    return name == seen.name if seen is not None else name in FUSED
+    if seen:
+        return name if name == seen else ""
+    fused = any(k.arg == "fused" and ast.unparse(k.value) == "True" for k in call.keywords)
+    return name if name in _KNOWN and not fused else ""  # one that is fused was not traced here
 
 
 def _rewritten(node: ast.Assign | ast.Return | ast.Expr, call: ast.Call, wanted: str) -> str:

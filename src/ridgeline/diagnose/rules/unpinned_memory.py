@@ -6,10 +6,10 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._copies import (
     LEAST,
-    Sent,
     beside,
     evidence,
     holds_up,
+    only_the_loader,
     pinned_bound,
     pinned_share,
     repeated,
@@ -29,7 +29,8 @@ RULE = Rule(
     looks_at="`pin_memory` of the DataLoader, and the copies the trace calls `HtoD (Pageable -> "
     "Device)`: how long no kernel ran beside them and how long they held the host.",
     threshold="1 % of the step held up by copies from memory that is not pinned, in a program "
-    "whose loader has `pin_memory=False`. What pinned copies of the same bytes take, at 64 GB/s, "
+    "whose loader has `pin_memory=False` and whose copies ask not to wait (else see "
+    "pageable-copy). What pinned copies of the same bytes take, at 64 GB/s, "
     "is not counted.",
     why="The device fetches batches by itself only from pages that cannot be moved. From others "
     "the driver copies them piece by piece through a buffer of its own, with the processor, and "
@@ -46,7 +47,12 @@ def look(case: Case) -> Iterator[Finding]:
     loader = feeder(case)
     if loader is None or loader.pin_memory:
         return
-    copies = [one for one in sent(case) if one.pageable and not repeated(case, one)]
+    # where the line itself waits, or is not known, pageable-copy says both
+    copies = [
+        one
+        for one in sent(case)
+        if one.pageable and not repeated(case, one) and only_the_loader(one, loader)
+    ]
     size = sum(one.bytes for one in copies)
     left = max(pinned_share(case, size) - beside(case), 0.0)
     share = sum(holds_up(case, one) for one in copies) - left
@@ -54,12 +60,9 @@ def look(case: Case) -> Iterator[Finding]:
         return
     largest = max(copies, key=lambda one: one.bytes)
     call = made_at(case, loader)
-    waits = not _asks_not_to_wait(largest)
     change = (call.with_options(pin_memory="True") if call is not None else "") or (
         "loader = DataLoader(dataset, batch_size, pin_memory=True)"
     )
-    if waits:
-        change += "\nbatch = batch.to(device, non_blocking=True)"
     yield found(
         RULE,
         claim=f"the loader's batches are not pinned: copying {bytes_(size)} a step holds up "
@@ -72,11 +75,5 @@ def look(case: Case) -> Iterator[Finding]:
         ],
         place=call.place if call is not None else taken_at(loader),
         change=change,
-        # where the copy is waited for by its own line too, that line comes first: pageable-copy
-        confidence="medium" if waits else "high",
-        doubt="" if not waits else "pinned batches help only with non_blocking=True",
+        confidence="high",
     )
-
-
-def _asks_not_to_wait(one: Sent) -> bool:
-    return one.line is not None and "non_blocking=True" in one.line.text

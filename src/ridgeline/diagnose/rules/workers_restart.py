@@ -6,6 +6,7 @@ from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._input_places import made_at, taken_at
+from ridgeline.diagnose.rules._loaders import once
 from ridgeline.diagnose.rules._restarts import restarts
 from ridgeline.records.finding import Evidence, Finding
 
@@ -18,14 +19,15 @@ RULE = Rule(
     budget="input",
     needs=("capture", "timed"),
     looks_at="Untraced steps in which a DataLoader with workers was begun again, against the other "
-    "steps, and its `persistent_workers`.",
+    "steps, and its `persistent_workers`. Loaders made at the same place, one an epoch, are one.",
     threshold="At least two epochs begun in the timed window, whose first steps take a quarter "
     "longer than the median step, and 1 % of the time in all.",
     why="Without `persistent_workers` a DataLoader ends its workers with the epoch and starts new "
     "ones with the next: processes are made, the dataset is copied or pickled into them, files "
     "are opened and caches filled again, and no batch is ready until that is done.",
     fix="`DataLoader(…, num_workers=N, persistent_workers=True)`. Where epochs are very short, "
-    "make them longer: a sampler that runs over the data several times.",
+    "make them longer: a sampler that runs over the data several times. Where the loader itself "
+    "is made in the loop over epochs, make it once, before: workers end with their loader.",
     wrong_when="The window held few epochs, so that in the whole run restarts weigh less; or the "
     "dataset is changed between epochs, which workers that stay would not see.",
 )
@@ -39,11 +41,16 @@ def look(case: Case) -> Iterator[Finding]:
     call = made_at(case, loader)
     every = units.significant(again.every, 2)
     extra = units.seconds(again.extra_ms / 1e3)
-    options = {"persistent_workers": "True"}
+    change = call.with_options(persistent_workers="True") if call is not None else ""
+    change = change or (
+        "loader = DataLoader(dataset, batch_size, num_workers=N, persistent_workers=True)"
+    )
+    why = "the DataLoader is made anew" if again.anew else "persistent_workers is off"
+    made = "made once an epoch" if again.anew else f"persistent_workers={loader.persistent_workers}"
     yield found(
         RULE,
         claim=f"each epoch begins with {extra} of starting {units.plural(loader.workers, 'worker')}"
-        f", {units.percent(again.share)} of the time: persistent_workers is off",
+        f", {units.percent(again.share)} of the time: {why}",
         share=again.share,
         evidence=[
             Evidence(
@@ -54,12 +61,11 @@ def look(case: Case) -> Iterator[Finding]:
             Evidence(what="epoch", text=f"begins every {every} steps", value=again.every),
             Evidence(
                 what="loader",
-                text=f"{units.plural(loader.workers, 'worker')}, persistent_workers=False",
+                text=f"{units.plural(loader.workers, 'worker')}, {made}",
                 source="read",
             ),
         ],
         place=call.place if call is not None else taken_at(loader),
-        change=(call.with_options(**options) if call is not None else "")
-        or "loader = DataLoader(dataset, batch_size, num_workers=N, persistent_workers=True)",
+        change=once(change) if again.anew else change,
         confidence="high",
     )

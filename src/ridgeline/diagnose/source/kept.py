@@ -44,6 +44,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     """Made anew in a loop further out: it lets go at the end of each epoch."""
     text: str = ""
     """The line, as written."""
+    detached: str = ""
+    """The line with what is kept taken off its graph; "" where that is not on one line."""
 
 
 def kept(source: Source) -> tuple[Kept, ...]:
@@ -98,7 +100,30 @@ def _judged(
         file=source.file, line=line, function=function.name if function is not None else "",
         container=where, value=ast.unparse(value), graph=graph, how=how, text=source.line(line),
         renewed=renewed, guessed=not sure, spent=ast.unparse(value) in names.losses(scope),
+        detached=_detached(source, line, [v for v in _parts(value) if names.holds(v, scope)]),
     )  # fmt: skip
+
+
+def _parts(value: ast.expr) -> list[ast.expr]:
+    """The tensors of a value that is a tuple, a list or a dictionary of them; else itself."""
+    if isinstance(value, ast.Tuple | ast.List):
+        return [part for one in value.elts for part in _parts(one)]
+    if isinstance(value, ast.Dict):
+        return [part for one in value.values for part in _parts(one)]
+    return [value]
+
+
+def _detached(source: Source, line: int, values: list[ast.expr]) -> str:
+    if not values or any(v.lineno != line or v.end_lineno != line for v in values):
+        return ""
+    text = source.lines[line - 1].encode()  # columns of the tree are bytes
+    for value in sorted(values, key=lambda v: -v.col_offset):
+        end = value.end_col_offset or 0
+        was = text[value.col_offset : end]
+        if not isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+            was = b"(" + was + b")"
+        text = text[: value.col_offset] + was + b".detach()" + text[end:]
+    return text.decode(errors="replace").strip()
 
 
 def _is_global(source: Source, function: Function | None, where: str) -> bool:

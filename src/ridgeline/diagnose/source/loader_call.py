@@ -1,7 +1,7 @@
 """The line that makes a DataLoader, and that line with other options."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -20,7 +20,8 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
     """loader = DataLoader(…), as written."""
 
     def with_options(self, **options: str) -> str:
-        """The call with these options put in, in the place of those of the same name."""
+        """The call with these options put in, in the place of those of the same name: as it was
+        written where it is on one line, else on one line."""
         try:
             statement = ast.parse(self.text).body[0]
         except (SyntaxError, IndexError):
@@ -28,11 +29,32 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
         call = next((n for n in ast.walk(statement) if _is_loader(n)), None)
         if not isinstance(call, ast.Call):
             return ""
+        if "\n" not in self.text:
+            return _edited(self.text, call, options)
         kept = [k for k in call.keywords if k.arg not in options]
         added = [ast.keyword(name, ast.parse(value).body[0].value)  # type: ignore[attr-defined]
                  for name, value in options.items()]  # fmt: skip
         call.keywords = [*kept, *added]
         return ast.unparse(ast.fix_missing_locations(statement))
+
+
+def _edited(text: str, call: ast.Call, options: Mapping[str, str]) -> str:
+    """Numbers and quotes stay as they were written. Offsets are of bytes."""
+    line = text.encode()
+    written = {k.arg: k.value for k in call.keywords if k.arg in options}
+    added = [f"{name}={value}" for name, value in options.items() if name not in written]
+    close = (call.end_col_offset or 1) - 1
+    before = line[:close].rstrip().removesuffix(b",").rstrip()  # its last argument, or "("
+    lead = [] if before.endswith(b"(") and not call.args and not call.keywords else [""]
+    edits = [(len(before), close, ", ".join([*lead, *added]) if added else "")]
+    edits += [
+        (value.col_offset, value.end_col_offset or 0, options[name])
+        for name, value in written.items()
+        if name
+    ]
+    for start, end, new in sorted(edits, reverse=True):
+        line = line[:start] + new.encode() + line[end:]
+    return line.decode()
 
 
 def loader_call(

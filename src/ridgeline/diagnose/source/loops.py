@@ -10,6 +10,8 @@ from ridgeline.records.trace import Place
 
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_MODULE_LISTS = frozenset({"ModuleList", "ModuleDict", "Sequential"})
+_OF_MODULES = frozenset({"children", "modules", "named_children", "named_modules"})
 
 
 class SourceLoop(Struct, frozen=True, kw_only=True):
@@ -37,6 +39,9 @@ class SourceLoop(Struct, frozen=True, kw_only=True):
     """Its body calls or computes something."""
     collects: bool = False
     """It gathers a result of each turn: a comprehension, or append."""
+    over_modules: bool = False
+    """It goes through a model's layers, each with weights of its own: it calls its own variable, or
+    what it goes through is a list of modules."""
 
     @property
     def trains(self) -> bool:
@@ -116,7 +121,41 @@ def _loop(source: Source, node: ast.AST, function: str) -> SourceLoop:
         squares=any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for n in inside),
         works=any(isinstance(n, ast.Call | ast.BinOp | ast.AugAssign) for n in inside),
         collects=isinstance(node, _COMPREHENSIONS) or "append" in called,
+        over_modules=_calls_variable(target, inside) or _is_modules(source, over),
     )
+
+
+def _calls_variable(target: ast.expr | None, inside: list[ast.AST]) -> bool:
+    """layer(x), for layer in …; or layers[i](x), for i in …"""
+    if target is None:
+        return False
+    own = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    for call in inside:
+        if not isinstance(call, ast.Call):
+            continue
+        called = call.func.slice if isinstance(call.func, ast.Subscript) else call.func
+        if isinstance(called, ast.Name) and called.id in own:
+            return True
+    return False
+
+
+def _is_modules(source: Source, over: ast.expr) -> bool:
+    """model.children(), or a name that the file gives to an nn.ModuleList or nn.Sequential."""
+    for node in ast.walk(over):
+        if isinstance(node, ast.Call) and _called(node) in _OF_MODULES:
+            return True
+    named = {_last(n) for n in ast.walk(over) if isinstance(n, ast.Name | ast.Attribute)}
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _called(node.value) in _MODULE_LISTS
+        and any(_last(target) in named for target in node.targets)
+        for node in ast.walk(source.tree)
+    )
+
+
+def _last(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _parts(node: ast.AST) -> tuple[int, ast.expr, ast.expr | None, list[ast.AST]]:

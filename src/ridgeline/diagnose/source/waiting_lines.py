@@ -39,6 +39,8 @@ class Line(Struct, frozen=True, kw_only=True):
     on: str = ""
     """Of a call: what it is called on."""
     loops: int = 0
+    node: ast.AST | None = None
+    """What was looked for, parsed."""
 
 
 def calls(sources: Sources, place: Place | None, names: Collection[str]) -> tuple[Line, ...]:
@@ -98,6 +100,16 @@ def printed(sources: Sources, place: Place | None, name: str = "") -> tuple[Line
     return _likely(sources, place, shows)
 
 
+def tensor_part(source: Source, node: ast.AST, test: ast.expr) -> ast.expr | None:
+    """Of a test in several parts (and, or, not) the first that looks like a tensor's."""
+    if isinstance(test, ast.BoolOp):
+        found = [tensor_part(source, node, part) for part in test.values]
+        return next((part for part in found if part is not None), None)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return None  # the part alone would be its opposite
+    return test if _tensor_test(source, node, test) else None
+
+
 def called(node: ast.Call) -> str:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
@@ -131,6 +143,7 @@ def _told(source: Source, node: ast.AST, number: int, loops: int) -> Line:
         expression=ast.get_source_segment(source.text, of) or ast.unparse(of),
         on=on,
         loops=loops,
+        node=node,
     )
 
 

@@ -22,7 +22,7 @@ from ridgeline.records.trace_memory import (
 from ridgeline.trace.analyses.module_paths import FRAME
 from ridgeline.trace.analyses.phases import phase_spans
 from ridgeline.trace.columns import Allocations, Frames
-from ridgeline.trace.intervals import Spans, clip, covered
+from ridgeline.trace.intervals import Spans, clip, covered, union
 from ridgeline.trace.links import Links, enclosing, nested
 from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.steps import Steps, steps_of
@@ -47,7 +47,7 @@ def activations(trace: Trace, links: Links, window: Window) -> TraceMemory | Non
     marks = _inside(every, window)
     steps = max(len(marks), 1)
     phases = phase_spans(trace, links)
-    calls = _modules(trace, window, phases["forward"])
+    calls = _modules(trace, window, phases["forward"], marks)
     inside = slice(*np.searchsorted(events.ts, [window.start_ns, window.end_ns]))
     kind, index = int(events.device_type[0]), int(events.device[0])
     name = f"cuda:{index}" if kind > 0 or (kind < 0 and index >= 0) else "cpu"
@@ -125,8 +125,9 @@ class _Calls(NamedTuple):
     depth: NDArray[np.int64]
 
 
-def _modules(trace: Trace, window: Window, forward: Spans) -> _Calls:
-    """A second forward of checkpointing is the backward's, and not among them."""
+def _modules(trace: Trace, window: Window, forward: Spans, marks: Steps) -> _Calls:
+    """A second forward of checkpointing is the backward's, and not among them; nor is the rest of a
+    step that began before the window, which is not among the steps they are divided by."""
     rows = trace.names_where(trace.frames.name, lambda name: name.startswith(FRAME))
     frames = trace.frames.take(np.flatnonzero(rows))
     above = nested(frames)
@@ -136,6 +137,8 @@ def _modules(trace: Trace, window: Window, forward: Spans) -> _Calls:
     middle = (frames.ts + frames.end) // 2
     kept = (frames.ts >= window.start_ns) & (frames.end <= window.end_ns)
     kept &= covered(forward, middle, middle + 1) > 0
+    if len(marks):
+        kept &= covered(union(marks.start, marks.end), frames.ts, frames.ts + 1) > 0
     return _Calls(frames.take(kept), depth[kept])
 
 

@@ -47,8 +47,10 @@ def host_time(
     alone = _alone(trace, links, operator, counted, own)
     spent_free, spent_alone = int(own[free].sum()), int(own[alone].sum())
     total = max(int(owned.sum()) + spent_free + spent_alone + compiled.total, 1)
-    working = merge(union(ops.ts[operator], ops.end[operator]), compiled)
-    busy = subtract(subtract(intersect(working, spans), inputs), talks)
+    works = operator & ~_beneath(links.op_parent, trace.names_where(ops.name, _talks))
+    working = merge(union(ops.ts[works], ops.end[works]), compiled)
+    busy = subtract(intersect(working, spans), inputs)
+    # gloo's threads talk beside the operators: only what no operator hides is a wait
     talks = subtract(subtract(talks, inputs), busy)
     left = spans.total - merge(busy, inputs, talks).total
     brief = np.concatenate([owned, own[free], own[alone]])
@@ -98,12 +100,17 @@ def _usually(names: Codes, rows: Mask, so: Mask) -> Mask:
 
 
 def _outermost(parent: Rows, operator: Mask) -> Mask:
-    above, is_op = parent.tolist(), operator.tolist()
+    return np.asarray(operator & ~_beneath(parent, operator), bool)
+
+
+def _beneath(parent: Rows, those: Mask) -> Mask:
+    """Called by one of those, at any depth: what a collective copies is the collective's."""
+    above, is_one = parent.tolist(), those.tolist()
     inside = [False] * len(above)
     for row, caller in enumerate(above):
         if caller >= 0:
-            inside[row] = inside[caller] or is_op[caller]
-    return np.asarray(operator & ~np.array(inside, bool), bool)
+            inside[row] = inside[caller] or is_one[caller]
+    return np.array(inside, bool)
 
 
 def _by_name(trace: Trace, rows: Mask, own: Rows) -> list[tuple[str, int, int]]:

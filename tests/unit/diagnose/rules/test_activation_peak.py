@@ -51,7 +51,21 @@ def test_names_the_blocks_what_checkpointing_saves_and_what_it_costs() -> None:
     assert any("20 % of the step is computed again" in e.text for e in finding.evidence)
 
 
-def test_silent_where_memory_is_not_short() -> None:
+def test_blocks_never_hold_more_than_all_there_is() -> None:
+    """No steps are marked: calls of three steps, 240 GiB held, of 80 a step."""
+    made = full()
+    assert made.traced_memory is not None
+    several = tuple(
+        replace(m, calls=3 * m.calls, held_bytes=3 * m.held_bytes, last_bytes=3 * m.last_bytes)
+        for m in BLOCKS
+    )
+    (finding,) = look(replace(made, traced_memory=replace(made.traced_memory, modules=several)))
+    assert "100 % of them in Block" in finding.claim
+    assert finding.memory_pct == pytest.approx(60.0)
+    assert any("20 calls a step" in e.text for e in finding.evidence)
+
+
+def test_silent_where_half_of_the_device_is_free() -> None:
     assert not list(look(full(peak=60, held=50.0)))
 
 

@@ -1,5 +1,7 @@
 """Pinned copies that nothing runs beside."""
 
+import ast
+
 import pytest
 
 from ridgeline.diagnose.rules.blocking_copy import look
@@ -19,7 +21,10 @@ def test_a_pinned_copy_that_is_waited_for_is_named() -> None:
     assert "moves 36.7 MiB a step while nothing else runs, and is waited for" in finding.claim
     assert finding.share_pct == pytest.approx(16.0)
     assert finding.confidence == "high"
-    assert "ready[step % 4].to(device, non_blocking=True)" in finding.change
+    assert "return ready[step % 4].to(device, non_blocking=True)" in finding.change
+    assert "following = sent(step + 1) if step + 1 < steps else None" in finding.change
+    assert "inputs.record_stream(torch.cuda.current_stream())" in finding.change
+    ast.parse(finding.change)
 
 
 def test_a_copy_can_be_hidden_only_behind_as_much_work() -> None:
@@ -42,3 +47,15 @@ def test_where_the_host_is_late_an_uncovered_copy_is_no_cause() -> None:
 
 def test_pageable_copies_are_not_its() -> None:
     assert not list(look(case(LOOP, waits=(held(),), copies=(copy(),))))
+
+
+def test_a_loop_over_batches_goes_over_batches_sent_ahead() -> None:
+    text = """\
+def main():
+    for step, (images, labels) in enumerate(loader):
+        images = images.to(device)
+"""
+    (finding,) = look(case(text, waits=(held(),), copies=(copy(1.5, pageable=False),), busy=0.9))
+    assert "for step, (images, labels) in enumerate(ahead(loader)):" in finding.change
+    assert "part.record_stream(" in finding.change
+    ast.parse(finding.change)

@@ -64,3 +64,9 @@ def test_compiling_later_is_another_rules() -> None:
     later = tuple(replace(s, compile_ns=10**10 if s.index in (20, 40) else 0) for s in made.steps)
     first = replace(later[0], compile_ns=10**9)
     assert not list(look(replace(made, steps=(first, *later[1:]))))
+
+
+def test_only_the_first_of_steps_that_all_compile_is_the_start() -> None:
+    made = short(seconds=0.0)
+    every = tuple(replace(s, compile_ns=10**9) for s in made.steps)
+    assert not list(look(replace(made, steps=every)))

@@ -6,6 +6,7 @@ from ridgeline.diagnose.rules.dense_embedding_gradient import look
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import Flags, OptimizerSeen
 from ridgeline.records.run_summary import StepTimes
+from tests.unit.diagnose import made_up_verdict as verdict
 from tests.unit.diagnose.rules.made_up_kernels import case, place, site
 
 SOURCE = """\
@@ -79,3 +80,44 @@ def test_a_table_tied_to_the_output_has_a_dense_gradient_anyway() -> None:
 
 def test_a_small_table_is_not_worth_a_word() -> None:
     assert not [*look(case(backward(ms=1.5), source=SOURCE))]
+
+
+TWO = """\
+class Net(nn.Module):
+    def __init__(self, users, items):
+        self.items = nn.Embedding(items, 64)
+        self.users = nn.Embedding(users, 64)
+
+    def forward(self, u, i):
+        return self.users(u) * self.items(i)
+"""
+
+
+def two_tables(source: str, **changed: Any) -> list[Any]:
+    users = backward(600_000, ms=30, module="Net_0 / Embedding_0", gpu=False)
+    items = backward(400_000, ms=20, module="Net_0 / Embedding_1", gpu=False)
+    return [*look(case(users, items, source=source, gpu=False, **changed))]
+
+
+def test_two_tables_are_told_by_the_order_of_their_lookups() -> None:
+    users, items = two_tables(TWO)
+    assert (users.line, users.change) == (4, "self.users = nn.Embedding(users, 64, sparse=True)")
+    assert (items.line, items.change) == (3, "self.items = nn.Embedding(items, 64, sparse=True)")
+
+
+def test_two_tables_have_no_line_in_common() -> None:
+    """Nothing pairs them with the lookups: each has a line of its own."""
+    first, second = two_tables(TWO.replace("self.users(u) * self.items(i)", "self.both(u, i)"))
+    assert {first.line, second.line} == {3, 4}
+    one = TWO.replace("        self.users = nn.Embedding(users, 64)\n", "\n")
+    first, second = two_tables(one)
+    assert (first.line, second.line) == (3, 6)
+
+
+def test_the_bounds_of_two_tables_are_not_over_the_whole_step() -> None:
+    """Traced 100 ms, untraced 60, a backward of 48 ms in it: 1.16 · 50 ms do not fit."""
+    times = verdict.times({"forward": 0.2, "backward": 0.8}, gpu=False, ms=60.0)
+    first, second = two_tables(TWO, times=times)
+    gone = [1 - 1 / one.gain_bound for one in (first, second)]
+    assert sum(gone) == pytest.approx(0.8, abs=0.01)
+    assert gone[0] == pytest.approx(0.48, abs=0.01)

@@ -20,7 +20,16 @@ def test_a_mask_in_brackets_is_found_and_its_mean_rewritten() -> None:
     assert finding.line == 5
     assert finding.claim.startswith("`errors[chosen]` has a size only the GPU knows")
     assert finding.share_pct == pytest.approx(20.0)
-    assert finding.change.startswith("(errors * (chosen)).sum() / (chosen).sum()")
+    assert finding.change.startswith("torch.where(chosen, errors, 0).sum() / (chosen).sum()")
+
+
+def test_an_assignment_to_a_mask_becomes_one_to_the_whole() -> None:
+    text = "def main():\n    for x in data:\n        x[x < 0] = 0.0\n"
+    (finding,) = look(case(text, waits=(wait(2.0, ops=INDEX, via=()),)))
+    assert finding.change.startswith("x = x.masked_fill(x < 0, 0.0)\n")
+    text = text.replace("0.0", "y[x < 0]")
+    (finding,) = look(case(text, waits=(wait(2.0, ops=INDEX, via=()),)))
+    assert finding.change.startswith("x = torch.where(x < 0, y, x)\n")
 
 
 def test_calls_are_found_by_the_operator() -> None:

@@ -43,7 +43,7 @@ def test_a_model_held_in_bfloat16_is_named_where_it_is_made() -> None:
                 step_ms=100)  # fmt: skip
     [found] = look(made)
     assert found.line == 4
-    assert found.change.startswith("make()")
+    assert found.change == "model = make()  # not bfloat16 on this processor"
 
 
 @pytest.mark.parametrize("device", [cpu(800e9), cpu(200e9)])
@@ -83,3 +83,21 @@ def test_a_type_kept_in_a_variable_is_found(text: str, line: int) -> None:
     made = case(*products(), device=cpu(62.5e9, native=False), flags=RUN, source=text, step_ms=100)
     [found] = look(made)
     assert found.line == line
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("return make().to(torch.bfloat16)", "return make()  # not bfloat16"),
+        ("return make().to('cpu', torch.bfloat16)", "return make().to('cpu', torch.float32)  #"),
+        ("model.bfloat16()", "# without model.bfloat16()"),
+        ("torch.set_default_dtype(torch.bfloat16)", "torch.set_default_dtype(torch.float32)  #"),
+    ],
+)
+def test_the_change_is_the_whole_line(written: str, said: str) -> None:
+    text = SOURCE + f"\ndef get():\n    {written}\n"
+    made = case(*products(), device=cpu(62.5e9, native=False), flags=Flags(), source=text,
+                step_ms=100)  # fmt: skip
+    [found] = look(made)
+    assert found.line == 10
+    assert found.change.startswith(said)

@@ -1,7 +1,13 @@
 import pytest
+from msgspec.structs import replace
 
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rules._ranks import exposed
 from ridgeline.diagnose.rules.exposed_collectives import look
+from ridgeline.diagnose.rules.late_rank import look as late
+from ridgeline.records.step import Phase
 from ridgeline.records.trust import Trust
+from tests.unit.diagnose.made_up_verdict import times
 from tests.unit.diagnose.rules.made_up_machine import only
 from tests.unit.diagnose.rules.made_up_ranks import MIB, case, ranks, site
 
@@ -50,6 +56,38 @@ def test_from_one_trace_the_shortest_call_tells_what_sending_takes() -> None:
     assert "late rank" in found.doubt
 
 
+def test_the_fix_is_of_the_collective_that_was_seen() -> None:
+    held = site(25, size=25 * MIB, name="all_to_all", phase="forward", function="")
+    found = only(look(case(held, run=False)))
+    assert "in all_to_all" in found.claim
+    assert found.change.startswith("work = dist.all_to_all_single(received, sent, async_op=True)")
+    gradients = only(look(case(site(25, size=25 * MIB, function=""), run=False)))
+    assert "DistributedDataParallel" in gradients.change
+    barrier = site(25, size=None, name="barrier", phase="other", function="")
+    assert "leave out" in only(look(case(barrier, run=False))).change
+
+
+def test_one_collective_is_told_by_one_rule() -> None:
+    """5 calls of 8 KiB in 3.5 ms: another rank is late, and late-rank says so."""
+    waits = site(20, calls=5, size=8192, name="all_to_all", phase="forward", function="")
+    sends = site(20, size=20 * MIB, phase="forward", function="")
+    for made in (case(waits, run=False), case(waits, sends, run=False)):
+        said = [*look(made), *late(made)]
+        assert len([f for f in said if "all_to_all" in f.claim]) == 0
+        assert len([f for f in said if f.rule == "late-rank"]) == 1
+    assert only(late(case(waits, sends, run=False))).share_pct == pytest.approx(19.5, abs=0.1)
+    assert only(look(case(waits, sends, run=False))).share_pct == pytest.approx(20, abs=0.1)
+    assert not [*late(case(sends, run=False))]
+
+
+def test_the_claim_says_how_much_of_it_is_waiting() -> None:
+    held = site(30, size=100 * MIB)
+    found = only(look(case(held, across=ranks([0, 0], waits=(30, 0)))))
+    assert found.claim.endswith("; 50 % of that is waiting for other ranks")
+    whole = only(look(case(held, across=ranks([0, 0], waits=(0, 0)))))
+    assert whole.claim.endswith("nothing is computed meanwhile")
+
+
 def test_a_few_bytes_that_take_long_are_waiting() -> None:
     assert not [*look(case(site(30, size=64 * 1024)))]
 
@@ -58,13 +96,41 @@ def test_on_a_cpu_the_exchange_takes_cores_too() -> None:
     held = site(25, size=16 * MIB, name="all_gather", phase="other", function="scored", exposed=10)
     found = only(look(case(held, source=SOURCE, gpu=False)))
     assert found.share_pct == pytest.approx(25)
+    assert any("15 ms, on cores that compute would use" in one.text for one in found.evidence)
 
 
-@pytest.mark.parametrize("exposed", [0.0, 2.0])
-def test_silent_where_compute_hides_it(exposed: float) -> None:
-    assert not [*look(case(site(30, size=100 * MIB, exposed=exposed)))]
+@pytest.mark.parametrize("shown", [0.0, 2.0])
+def test_silent_where_compute_hides_it(shown: float) -> None:
+    assert not [*look(case(site(30, size=100 * MIB, exposed=shown)))]
 
 
 def test_many_small_ones_are_another_rules() -> None:
     held = site(20, calls=100, size=4096, phase="forward", function="scored")
     assert not [*look(case(held, source=SOURCE))]
+
+
+def slowed(made: Case, ms: float) -> Case:
+    """Of untraced steps of `ms`: tracing made 100 of them."""
+    phases: dict[Phase, float] = {"forward": 0.15, "backward": 0.8, "optimizer": 0.05}
+    return replace(made, times=times(phases, gpu=False, ms=ms))
+
+
+def test_on_a_cpu_ranks_do_not_wait_longer_than_untraced_phases_leave() -> None:
+    """40 ms of a traced step of 100; 40 ms untraced. Of those the model needs half."""
+    made = slowed(case(site(40, size=400 * MIB), gpu=False), 40)
+    assert exposed(made, *made.exchange.sites) == pytest.approx(0.5)
+    found = only(look(made))
+    assert found.share_pct == pytest.approx(25)  # half the bytes are left
+    assert "the step waits 20 ms" in found.claim
+    assert any("40 ms a traced step" in one.text for one in found.evidence)
+    more = slowed(case(site(70, size=400 * MIB), gpu=False), 40)
+    assert exposed(more, *more.exchange.sites) == pytest.approx(0.7)  # as traced
+    part = slowed(case(site(30, size=400 * MIB), site(10, size=4 * MIB), gpu=False), 40)
+    assert exposed(part, part.exchange.sites[1]) == pytest.approx(0.125)
+
+
+def test_gradients_of_a_tuned_cpu_job_are_below_5_percent() -> None:
+    """4 MB in two buckets take 27 ms, a sixth of it for their bytes."""
+    held = site(13.4, size=3_254_412), site(14.0, size=723_600)
+    made = slowed(case(*held, gpu=False, across=ranks([0, 0], waits=(150, 0))), 65)
+    assert all(found.share_pct < 5 for found in look(made))

@@ -113,3 +113,16 @@ def test_a_trace_alone_is_enough() -> None:
     (finding,) = look(made)
     assert "without end" in finding.claim
     assert finding.memory_pct == 100
+
+
+def test_the_change_takes_what_is_added_off_its_graph_not_the_sum() -> None:
+    """The sum's name ends with the value's."""
+    for line, said in {
+        "total_held += held": "total_held += held.detach()",
+        "total_held = total_held + held  # é": "total_held = total_held + held.detach()",
+        "history.append(held * 2)": "history.append((held * 2).detach())",
+        "history.append((x, held))": "history.append((x, held.detach()))",
+        "history.append({'held': held})": "history.append({'held': held.detach()})",
+    }.items():
+        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line)))
+        assert finding.change == said

@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.diagnose.rules.host_copy_sync import look
-from tests.unit.diagnose.rules.made_up_waits import TO, case, wait
+from tests.unit.diagnose.rules.made_up_waits import TO, at, case, wait
 
 LOOP = """\
 def main():
@@ -22,7 +22,10 @@ def test_a_small_copy_is_named_with_its_line_size_and_count() -> None:
     )
     assert finding.line == 5
     assert finding.share_pct == pytest.approx(10.0)
-    assert "history.append(layer.peaks.detach())" in finding.change
+    assert finding.change.splitlines() == [
+        "history.append(layer.peaks.detach().clone())  # stays on the device",
+        "history = [one.cpu() for one in history]  # once, after the loop",
+    ]
 
 
 def test_large_copies_and_copies_to_the_device_are_not_its() -> None:
@@ -39,3 +42,22 @@ def test_of_several_ways_to_ask_the_one_seen_is_taken() -> None:
 
 def test_under_one_percent_it_is_silent() -> None:
     assert not list(look(case(LOOP, waits=(wait(0.09, ops=TO, via=("cpu",)),))))
+
+
+def test_an_assignment_keeps_its_name_and_is_detached_once() -> None:
+    text = "class M:\n    def forward(self, x):\n        self.peaks = x.detach().amax(0).cpu()\n"
+    (finding,) = look(case(text, waits=(wait(1.0, ops=TO, via=("cpu",), place=at(2)),)))
+    assert finding.change.startswith("self.peaks = x.detach().amax(0)  #")
+    assert finding.change.endswith("self.peaks.cpu()")
+
+
+def test_a_chain_to_numpy_is_one_reading() -> None:
+    text = "def main():\n    for x in data:\n        a = net(x).cpu().numpy()\n"
+    (finding,) = look(case(text, waits=(wait(1.0, ops=TO, via=("cpu",)),)))
+    assert finding.change.startswith("a = net(x).detach()  #")
+    assert finding.change.endswith("a.cpu().numpy()")
+
+
+def test_every_name_in_the_generic_change_is_set_there() -> None:
+    (finding,) = look(case(waits=(SMALL,)))
+    assert finding.change.startswith("history = []")

@@ -48,6 +48,15 @@ def test_a_loss_in_another_type_holds_a_copy() -> None:
     assert finding.share_pct == 0
     assert finding.confidence == "medium"
     assert any("4 ms" in one.text for one in finding.evidence)
+    assert any(one.text == "8,192 × 32,768, bfloat16" for one in finding.evidence)
+    assert not any("c10" in one.text for one in finding.evidence)
+
+
+def test_what_it_costs_in_time_is_said() -> None:
+    head = site("aten::mm", ([8192, 512], [512, 32768]), 7)
+    (finding,) = look(case(*loss(), head, source=SOURCE, peak=4 * GIB))
+    assert "the step becomes longer" in finding.doubt
+    assert any(one.text == "7 ms a step for the head's product alone" for one in finding.evidence)
 
 
 def test_a_loss_in_parts_is_left_alone() -> None:

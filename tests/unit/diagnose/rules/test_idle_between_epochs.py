@@ -30,6 +30,16 @@ EVALUATES = """def train(model):
     for epoch in range(10):
         epoch_of(model)
         validate(model)
+
+
+def epoch_of(model):
+    for batch in loader:
+        model(batch).backward()
+"""
+SETS_UP = """for i in range(100):
+    np.save(f"{i}.npy", data[i])
+for batch in loader:
+    model(batch).backward()
 """
 
 
@@ -56,7 +66,8 @@ def test_a_checkpoint_after_every_epoch() -> None:
 
 def test_evaluations_are_told_with_doubt() -> None:
     found = only(look(case(steps=paused(10, 500, "evaluation"), source=EVALUATES)))
-    assert found.confidence == "low"
+    assert found.confidence == "medium"
+    assert found.doubt
     assert found.place == "train.py:4"
     assert "`validate()`" in found.claim
 
@@ -99,7 +110,72 @@ def test_two_stalls_without_a_cause_are_the_machines() -> None:
 
 
 def test_short_pauses_are_not_worth_a_word() -> None:
-    assert not [*look(case(steps=paused(10, 80), source=SAVES))]
+    assert not [*look(case(steps=paused(10, 20), source=SAVES))]
+
+
+def test_short_pauses_need_a_cause() -> None:
+    found = only(look(case(steps=paused(5, 60), source=SAVES)))
+    assert "`torch.save` takes 60 ms after every 5 steps" in found.claim
+    assert not [*look(case(steps=paused(5, 60)))]
+
+
+def test_a_checkpoint_in_every_third_step() -> None:
+    found = only(look(case(steps=paused(3, 60), source=SAVES)))
+    assert "after every 3 steps" in found.claim
+
+
+def only_timed(steps: list[Step], every: int, since: int = 20) -> list[Step]:
+    """From `since` on only each `every`-th is looked into."""
+    return [
+        msgspec.structs.replace(s, host={}, detailed=False) if s.index >= since and s.index % every
+        else s
+        for s in steps
+    ]  # fmt: skip
+
+
+def test_steps_only_timed_are_compared_with_their_like() -> None:
+    steps = only_timed(paused(10, 500, count=60), 4)
+    found = only(look(case(steps=steps, source=SAVES)))
+    assert found.share_pct == pytest.approx(100 * 2500 / 8500, abs=1)
+    assert not [*look(case(steps=only_timed(noisy(60), 4), source=SAVES))]
+
+
+def test_steps_only_timed_say_nothing_of_their_reason() -> None:
+    steps = only_timed(list(noisy(60)), 4)
+    for i in (33, 37, 51):  # unevenly
+        steps[i] = msgspec.structs.replace(steps[i], dur_ns=3 * steps[i].dur_ns)
+    assert not [*look(case(steps=steps, source=SAVES))]
+
+
+def test_steps_of_ours_do_not_make_pauses_uneven() -> None:
+    steps = paused(5, 60)
+    ours = [
+        msgspec.structs.replace(s, window="traced" if 13 <= s.index <= 16 else "light")
+        for s in steps
+    ]
+    assert "after every 5 steps" in only(look(case(steps=ours, source=SAVES))).claim
+
+
+def test_files_written_before_training_are_no_cause() -> None:
+    found = only(look(case(steps=paused(10, 500), source=SETS_UP)))
+    assert found.file == ""
+    assert not [*look(case(steps=paused(10, 60), source=SETS_UP))]
+
+
+def test_evaluations_of_steps_looked_into_at_the_same_beat() -> None:
+    steps = only_timed(paused(4, 200, "evaluation", count=80), 4, since=40)
+    found = only(look(case(steps=steps, source=EVALUATES)))
+    assert "after every 4 steps" in found.claim
+    assert found.share_pct == pytest.approx(100 * 2000 / 6100, abs=1)  # to the 40th
+
+
+def test_evaluations_only_timed_are_no_checkpoints() -> None:
+    steps = only_timed(paused(10, 200, "evaluation", count=80), 7, since=30)
+    assert not [*look(case(steps=steps, source=SAVES))]
+
+
+def test_a_teacher_asked_in_every_step_is_no_evaluation() -> None:
+    assert not [*look(case(steps=paused(1, 100, "evaluation"), source=SAVES))]
 
 
 def test_what_happens_in_every_other_step_is_the_step() -> None:

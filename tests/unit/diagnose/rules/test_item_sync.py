@@ -1,8 +1,11 @@
 """Numbers read from the device: what they cost, which line asks, silence where they are free."""
 
+import ast
+
 import pytest
 
 from ridgeline.diagnose.rules.item_sync import RULE, look
+from tests.unit.diagnose.made_up_verdict import study
 from tests.unit.diagnose.rules.made_up_waits import MS, at, case, wait
 
 LOOP = """\
@@ -25,7 +28,7 @@ def test_a_number_read_in_an_inner_loop_is_named_with_its_line_and_its_cost() ->
     assert finding.share_pct == pytest.approx(20.0)
     assert finding.gain_bound == pytest.approx(1.25)
     assert finding.confidence == "high"
-    assert "torch.maximum(largest, parameter.grad.norm())" in finding.change
+    assert "largest = parameter.grad.norm().detach().clamp(min=largest)" in finding.change
     assert finding.docs == RULE.docs
 
 
@@ -51,6 +54,8 @@ def test_a_wait_inside_a_library_is_placed_at_the_line_that_calls_it() -> None:
     (finding,) = look(case(text, waits=(wait(1.0, via=via),)))
     assert finding.line == 3
     assert finding.claim.endswith("inside clip_grad_norm_()")
+    assert finding.change == ""  # no line of the program's own would end it
+    assert "torch/nn/utils/clip_grad.py:clip_grad_norm_" in finding.doubt
 
 
 def test_without_a_source_the_function_is_named_and_without_stacks_nothing() -> None:
@@ -74,3 +79,40 @@ def test_the_waits_of_other_rules_are_left_to_them() -> None:
         wait(via=("torch/_tensor.py:__format__", "item")),
     )
     assert not list(look(case(LOOP, waits=others)))
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ("self.peak = y.detach().amax().item()", "self.peak = y.detach().amax()  #"),
+        ("total += float(loss)", "total += loss.detach().clone().double()  #"),
+        ("total += loss.mean().item()", "total += loss.mean().detach().double()  #"),
+        ("history.append(loss.item())", "history.append(loss.detach().clone())  #"),
+        ("norms = [p.norm().item() for p in ps]",
+         "norms = torch.stack([p.norm() for p in ps]).flatten().tolist()  #"),
+        ("print('loss', loss.item())", "if step % 100 == 0:\n    print('loss', loss.item())"),
+        ("if loss.item() > 3: stop()", "value = loss.detach().clone()  # a tensor: use it instead"),
+        ("schedule(loss.item())", "value = loss.detach().clone()  # a tensor: use it instead"),
+    ],
+)  # fmt: skip
+def test_the_change_keeps_the_number_on_the_device_and_means_the_same(
+    line: str, change: str
+) -> None:
+    text = f"def main():\n    for step in range(9):\n        {line}\n"
+    (finding,) = look(case(text, waits=(wait(2.0, via=()),)))
+    assert finding.change.startswith(change)
+    ast.parse(finding.change)
+
+
+def test_without_a_count_in_sight_one_is_made() -> None:
+    text = "class M:\n    def forward(self, x):\n        print(x.sum().item())\n"
+    (finding,) = look(case(text, waits=(wait(2.0, place=at(2, "forward")),)))
+    assert "step" not in finding.change
+    assert "if next(asked) % 100 == 0:\n    print(x.sum().item())" in finding.change
+
+
+def test_few_waits_do_not_promise_launches_hidden_too() -> None:
+    few = wait(2.0, times=1.0, waits=1.0)
+    idle = study({"synchronisation": 0.1, "launch-bound": 0.3}, ms=10.0)
+    (finding,) = look(case(LOOP, waits=(few,), study=idle))
+    assert finding.gain_bound == pytest.approx(1 / (1 - finding.share_pct / 100), abs=0.01)

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.hand_fed import HandFed
 from ridgeline.diagnose.rules.loader_starves import look
 from ridgeline.records.input_site import Callee, InputSite, InputSites
@@ -32,7 +33,7 @@ def test_without_workers_the_line_the_trace_saw_is_named() -> None:
     assert (finding.place, finding.function) == (f"{FILE}:{PARSE}", "parse")
     assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.0, "high")
     assert "num_workers=2" in finding.change
-    assert finding.change.startswith("loader = DataLoader(")
+    assert finding.change.startswith("# train.py:28\nloader = DataLoader(")
     assert "pin_memory=True" in finding.change
     assert "persistent_workers=True" in finding.change
 
@@ -75,7 +76,9 @@ def test_workers_on_full_processors_are_its_own() -> None:
     (finding,) = look(case(workers=4, cores=4, used=0.5, worker_cores=3.5, python=seen))
     assert "4 workers" in finding.claim
     assert finding.line == PARSE
-    assert "cheaper" in finding.change
+    first, second = finding.change.splitlines()
+    assert "cheaper" in first
+    assert not second.startswith("#")  # the line itself
 
 
 def test_idle_processors_leave_it_to_few_workers() -> None:
@@ -114,3 +117,54 @@ def test_without_any_line_the_loader_itself_is_named() -> None:
     idle = told.study and replace(told.study, idle=replace(told.study.idle, causes=()))
     (finding,) = look(replace(told, study=idle))
     assert finding.line in (LOADER - 1, LOADER)
+
+
+def _rows(share: float) -> Case:
+    """A TensorDataset: the trace saw the loader, and no function of the user's in it."""
+    told = case(share, input=InputSites(kind="single", ns=share * 100.0 * MS))
+    assert told.capture is not None
+    assert told.study is not None
+    (loader,) = told.capture.loaders
+    capture = replace(told.capture, loaders=(replace(loader, dataset="TensorDataset"),))
+    idle = replace(told.study.idle, causes=())
+    return replace(told, capture=capture, study=replace(told.study, idle=idle))
+
+
+def test_stacking_rows_is_the_ordinary_price_of_a_loader() -> None:
+    assert not [*look(_rows(0.32))]
+
+
+def test_stacking_rows_that_takes_most_of_the_step_wants_whole_batches() -> None:
+    (finding,) = look(_rows(0.5))
+    assert finding.confidence == "medium"
+    assert "BatchSampler(" in finding.change
+    assert "num_workers" not in finding.change
+
+
+def test_own_lines_that_only_index_are_ordinary_too() -> None:
+    """20 µs a sample, of which the program's own lines take half."""
+    indexed = case(0.2, input=traced(line=17, function="__getitem__", ms=10))
+    many = Throughput(samples_per_step=1000.0)
+    assert not [*look(replace(indexed, throughput=many))]
+    assert [*look(replace(indexed, throughput=Throughput(samples_per_step=100.0)))]
+
+
+def test_a_program_that_does_not_train_is_no_training() -> None:
+    told = case(input=traced(LOADS, TENSOR))
+    (finding,) = look(replace(told, capture=replace(told.capture, stepping="batches")))
+    assert finding.claim.startswith("the program waits 50 %")
+
+
+def test_a_loader_made_anew_in_each_epoch_is_to_be_made_once() -> None:
+    told = case(input=traced(LOADS, TENSOR))
+    assert told.capture is not None
+    (loader,) = told.capture.loaders
+    anew = replace(told.capture, loaders=(loader, replace(loader, begun=(46,))))
+    (finding,) = look(replace(told, capture=anew))
+    assert "once, before the loop" in finding.change
+
+
+def test_a_comprehension_is_its_functions() -> None:
+    (finding,) = look(case(input=traced(LOADS, line=PARSE, function="<listcomp>")))
+    assert "for parse():" in finding.claim
+    assert finding.function == "parse"

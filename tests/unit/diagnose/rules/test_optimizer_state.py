@@ -1,12 +1,15 @@
-"""Optimizer state in a memory that is short."""
+"""Optimizer state in a memory that is half full."""
 
+import ast
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules.optimizer_state import look
-from ridgeline.records.run import ModuleSeen, OptimizerSeen
+from ridgeline.diagnose.source.sources import Sources
+from ridgeline.records.run import ModuleSeen, OptimizerSeen, OutOfMemory
 from tests.unit.diagnose.rules.made_up_memory import FILE, GIB, capture, case
 
 TEXT = """\
@@ -34,7 +37,38 @@ def test_adam_keeps_twice_the_parameters() -> None:
     assert "AdamW keeps 40 GiB of state, 44.4 % of the peak" in finding.claim
     assert finding.memory_pct == 44.44
     assert finding.share_pct == 0
-    assert finding.change.startswith("torch.optim.Adafactor(model.parameters())")
+    assert finding.claim.endswith("which is 64.3 % of the device")
+    assert finding.change == (
+        "torch.optim.Adafactor(model.parameters(), lr=1e-4, weight_decay=1e-2)  # or an 8-bit AdamW"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "kept"),
+    [
+        ("AdamW(net.parameters(), 3e-4)", "net.parameters(), lr=3e-4, weight_decay=1e-2"),
+        ("AdamW(lr=RATE, params=net.parameters(), betas=(0.9, 0.95), weight_decay=0.1)",
+         "net.parameters(), lr=RATE, weight_decay=0.1"),
+        ("AdamW(parts(net, decay=0.1), lr=1e-3, weight_decay=0)",
+         "parts(net, decay=0.1), lr=1e-3, weight_decay=0"),
+        ("AdamW([{'params': a, 'lr': 1e-5}, {'params': b}], lr=1e-3, weight_decay=0)",
+         "[{'params': a, 'lr': 1e-5}, {'params': b}], lr=1e-3, weight_decay=0"),
+        ("AdamW(\n        net.parameters(),\n        **options)",
+         "net.parameters(), lr=1e-3, weight_decay=1e-2"),
+        ("AdamW(*given)", "model.parameters(), lr=1e-3, weight_decay=1e-2"),
+    ],
+)  # fmt: skip
+def test_the_fix_keeps_their_own_parameters_and_rate(made: str, kept: str) -> None:
+    source = Sources(texts={FILE: f"def main():\n    optimizer = torch.optim.{made}\n"})
+    (finding,) = look(replace(state(), sources=source))
+    assert finding.change == f"torch.optim.Adafactor({kept})  # or an 8-bit AdamW"
+    ast.parse(finding.change)
+
+
+def test_a_rate_that_was_not_given_is_the_optimizers_own() -> None:
+    source = Sources(texts={FILE: "made = NAdam(net.parameters())\n"})
+    (finding,) = look(replace(state(name="NAdam"), sources=source))
+    assert "Adafactor(net.parameters(), lr=2e-3)" in finding.change
 
 
 def test_without_its_line_the_step_is_the_place() -> None:
@@ -43,7 +77,15 @@ def test_without_its_line_the_step_is_the_place() -> None:
     assert finding.confidence == "medium"
 
 
-def test_silent_where_memory_is_not_short() -> None:
+def test_out_of_memory_is_said() -> None:
+    made = state()
+    assert made.capture is not None
+    oom = OutOfMemory(asked_bytes=GIB, free_bytes=0, total_bytes=140 * GIB)
+    (finding,) = look(replace(made, capture=replace(made.capture, out_of_memory=oom)))
+    assert finding.claim.endswith("and the program ran out of memory")
+
+
+def test_silent_where_half_of_the_device_is_free() -> None:
     assert not list(look(state(parameters=10, peak=45)))
 
 

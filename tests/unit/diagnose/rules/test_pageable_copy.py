@@ -79,3 +79,37 @@ def test_a_loader_that_pins_is_no_evidence_and_a_trace_alone_has_no_place() -> N
     pinned = replace(made.capture, loaders=(LoaderSeen(batches=9, pin_memory=True),))
     (finding,) = look(replace(made, capture=pinned))
     assert (finding.line, finding.confidence) == (None, "low")
+
+
+def test_pinning_is_assigned_where_no_loader_is_known() -> None:
+    (finding,) = look(case(LOOP, waits=(held(),), copies=(copy(),)))
+    assert finding.change.startswith("images = images.pin_memory()  # once")
+
+
+def test_few_bytes_are_told_as_a_wait_and_need_no_pinning() -> None:
+    small = copy(0.002, bytes=5616.0, copies=2.0)
+    waited = held(1.0, host_ms=1.1, bytes=5616.0)
+    (finding,) = look(case(LOOP, waits=(waited,), copies=(small,)))
+    assert finding.claim == (
+        "`images.to(device)` copies to the GPU (5.48 KiB a step), and the host waits for all that "
+        "was queued before: 10 % of the step"
+    )
+    assert "pin_memory" not in finding.change
+    assert any(one.what == "host held" for one in finding.evidence)
+
+
+def test_an_index_on_the_host_is_no_line_that_copies() -> None:
+    ops = ("aten::index", *TO)
+    small = copy(0.002, bytes=5616.0, copies=2.0, op="aten::index", via=())
+    waited = held(1.0, host_ms=1.1, ops=ops, via=())
+    (finding,) = look(case(LOOP, waits=(waited,), copies=(small,)))
+    assert finding.claim.startswith("An index on the host is copied to the GPU at each use")
+    assert finding.change.startswith("index = index.to(device)")
+    assert finding.gain_bound == pytest.approx(1 / (1 - finding.share_pct / 100), abs=0.01)
+
+
+def test_numbers_made_on_the_device_are_made_in_pinned_memory() -> None:
+    text = "def main():\n    for x in data:\n        y = torch.tensor(x, device=device)\n"
+    via = ("tensor",)
+    (finding,) = look(case(text, waits=(held(via=via),), copies=(copy(via=via),)))
+    assert finding.change == "torch.tensor(x).pin_memory().to(device, non_blocking=True)"

@@ -78,6 +78,12 @@ def test_depth_of_a_model_is_not_a_loop() -> None:
     assert not [*look(case([*deep, *gradients(64)], source=SOURCE))]
 
 
+def test_loop_over_layers_is_the_depth_of_a_model() -> None:
+    """x + tanh(l(x)): the sum and the tanh are the model's own operators, 96 times."""
+    deep = SOURCE.replace("for row in x:", "for l in self.layers:").replace("self.mix(row)", "l(x)")
+    assert not [*look(case([*rows(), *gradients(4)], source=deep))]
+
+
 def test_large_pieces_and_operators_inside_one_call_are_silent() -> None:
     chunks = site("linear", 96, 60.0, at=("forward", 3), dims=((4096, 1024),))
     assert not [*look(case([chunks, *gradients(4)], source=SOURCE))]

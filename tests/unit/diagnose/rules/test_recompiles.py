@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules.recompiles import look
-from ridgeline.records.run import Compilation
+from ridgeline.records.run import Compilation, Window
+from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.trace import Region
 from tests.unit.diagnose.made_up_steps import step
 from tests.unit.diagnose.made_up_verdict import study, work
@@ -63,6 +64,37 @@ def test_silent_at_the_second_shape_alone_and_at_the_start() -> None:
     assert not list(look(again((10,))))
     assert not list(look(again((1, 2))))
     assert not list(look(again(())))
+
+
+def test_every_step_compiles() -> None:
+    made = again(tuple(range(1, 40)))
+    (finding,) = look(replace(made, times=StepTimes(), shares=None))
+    assert "39 steps of 39 steps compiled again, 39 s in all" in finding.claim
+    assert "gave up" not in finding.claim
+    assert finding.share_pct == pytest.approx(100 * 1.0 / 1.1, abs=0.1)
+    assert finding.confidence == "high"
+    assert finding.place == f"{FILE}:2"
+
+
+def test_every_step_compiles_and_no_guard_is_remembered() -> None:
+    made = again(tuple(range(1, 40)))
+    (finding,) = look(replace(made, capture=capture()))
+    assert finding.confidence == "medium"
+
+
+def test_from_the_start_until_torch_gives_up() -> None:
+    (finding,) = look(again(tuple(range(1, 8))))
+    assert "7 steps of 39 steps compiled again, 7 s in all" in finding.claim
+    assert "until torch gave up" in finding.claim
+    assert finding.share_pct == pytest.approx(100 * 7.0 / (7.7 + 3.2), abs=0.1)
+
+
+def test_an_early_start_counts_against_all_that_ran_on() -> None:
+    made = again(tuple(range(1, 5)))
+    assert len(list(look(made))) == 1
+    alone = Window(kind="alone", first_step=40, start_ns=0, end_ns=3600 * 10**9)
+    assert made.capture is not None
+    assert not list(look(replace(made, capture=replace(made.capture, windows=(alone,)))))
 
 
 def test_silent_where_it_is_little() -> None:

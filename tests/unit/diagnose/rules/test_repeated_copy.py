@@ -24,7 +24,9 @@ def test_an_attribute_set_in_init_is_found_and_becomes_a_buffer() -> None:
     assert finding.claim.startswith("`self.table.to(x.device)` moves the same 36.7 MiB to the GPU")
     assert finding.share_pct == pytest.approx(21.0)
     assert finding.confidence == "high"
-    assert 'self.register_buffer("table", table, persistent=False)' in finding.change
+    buffer = 'self.register_buffer("table", torch.arange(100), persistent=False)'
+    assert finding.change.startswith(buffer)
+    assert finding.change.endswith("return x + self.table")
     assert not list(pageable_copy.look(made))
     assert not list(blocking_copy.look(made))
 
@@ -46,3 +48,9 @@ def test_what_the_loop_sets_or_fills_is_another_each_step(line: str) -> None:
 
 def test_without_a_source_it_says_nothing() -> None:
     assert not list(look(case(waits=(held(),), copies=(copy(),))))
+
+
+def test_an_attribute_of_another_class_than_a_module_is_set_anew() -> None:
+    text = TABLE.replace("(nn.Module)", "")
+    (finding,) = look(case(text, waits=(held(place=HERE),), copies=(copy(2.0, place=HERE),)))
+    assert finding.change.startswith("self.table = self.table.to(x.device)  #")

@@ -1,14 +1,19 @@
 """repeated-decoding: the same work for the same sample, epoch after epoch."""
 
+from msgspec.structs import replace
+
 from ridgeline.diagnose.rules import loader_starves
 from ridgeline.diagnose.rules.repeated_decoding import look
+from ridgeline.diagnose.source.sources import Sources
 from ridgeline.records.input_site import Callee
 from tests.unit.diagnose.rules.made_up_input import (
     DRAW,
     FILE,
+    LOADER,
     MS,
     PARSE,
     RETURN,
+    SOURCE,
     case,
     line,
     traced,
@@ -57,3 +62,28 @@ def test_a_library_that_may_draw_is_not_trusted() -> None:
 def test_source_that_cannot_be_read_proves_nothing() -> None:
     gone = line(PARSE, "parse", 0.9, file="gone.py")
     assert not [*look(case(epochs=3, workers=2, python=view(gone, workers=2)))]
+
+
+def _collated(by: str) -> Sources:
+    """The same program, whose loader puts batches together with `by`."""
+    lines = SOURCE.replace("WORKERS", "0").replace("THREADS", "1").splitlines()
+    lines[LOADER - 1] = f"loader = DataLoader(Records(), 32, shuffle=True, collate_fn={by})"
+    return Sources(texts={FILE: "\n".join([*lines, "def join(items):", "    return parse(items)"])})
+
+
+def test_a_collate_fn_and_what_it_calls_meet_other_samples_each_time() -> None:
+    told = case(epochs=3, input=traced(LOADS, TENSOR))
+    for by in ("parse", "join", "partial(join, pad=0)", "lambda items: parse(items)"):
+        assert not [*look(replace(told, sources=_collated(by)))]
+    assert [*look(replace(told, sources=_collated("torch.stack")))]
+
+
+def test_loaders_made_anew_in_each_epoch_are_one_with_many_epochs() -> None:
+    told = case(epochs=1, input=traced(LOADS, TENSOR))
+    assert told.capture is not None
+    (loader,) = told.capture.loaders
+    anew = replace(told.capture, loaders=(loader, replace(loader, begun=(46,))))
+    (finding,) = look(replace(told, capture=anew))
+    assert any(e.what == "epochs" and e.value == 2 for e in finding.evidence)
+    other = replace(told.capture, loaders=(loader, replace(loader, length=5)))  # an evaluation's
+    assert not [*look(replace(told, capture=other))]

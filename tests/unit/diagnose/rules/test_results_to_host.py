@@ -34,3 +34,11 @@ def test_a_copy_nobody_waits_for_counts_where_the_step_hangs_on_it() -> None:
 
 def test_small_copies_are_host_copy_syncs() -> None:
     assert not list(look(case(LOOP, waits=(wait(2.0, ops=TO, via=("cpu",)),))))
+
+
+def test_a_list_of_them_is_copied_without_waiting_not_kept_on_the_device() -> None:
+    text = "def main():\n    for x in data:\n        kept.append(model(x).cpu())\n"
+    (finding,) = look(case(text, waits=(PULLED,)))
+    assert finding.change.startswith("values = model(x).detach()  #")
+    assert "host.copy_(values, non_blocking=True)" in finding.change
+    assert "copied.synchronize()" in finding.change

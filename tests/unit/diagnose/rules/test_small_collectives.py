@@ -25,6 +25,13 @@ def test_gradients_reduced_one_by_one() -> None:
     assert "torch.cat" in found.change
 
 
+def test_the_fix_is_of_the_collective_that_was_seen() -> None:
+    held = site(20, calls=100, size=4096, name="broadcast", phase="forward", function="")
+    found = only(look(case(held)))
+    assert "one broadcast of flat" in found.change
+    assert "all_reduce" not in found.change
+
+
 def test_sizes_of_one_function_are_taken_together() -> None:
     held = [site(5, calls=5, size=n * 1024, phase="forward", function="average") for n in (1, 64)]
     found = only(look(case(*held, source=SOURCE)))

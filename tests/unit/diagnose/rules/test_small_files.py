@@ -62,3 +62,22 @@ def test_a_fed_device_and_little_reading_are_silent() -> None:
     assert not [*look(case(0.01, workers=2, python=view(line(OPEN, GET, 0.9), workers=2)))]
     seen = view(line(OPEN, GET, 0.1), line(PARSE, "parse", 0.9), workers=2)
     assert not [*look(case(workers=2, python=seen))]
+
+
+def test_loading_of_arrays_is_reading() -> None:
+    for calls in ("numpy.lib._npyio_impl.load", "numpy.lib.npyio.load", "torch.serialization.load",
+                  "skimage.io._io.imread", "imread"):  # fmt: skip
+        seen = view(line(PARSE, "parse", 0.8, calls=calls), workers=2)
+        assert [*look(case(workers=2, python=seen))], calls
+    named = line(PARSE, "parse", 0.8, source="return np.load(self.paths[index])")
+    assert [*look(case(workers=2, python=view(named, workers=2)))]
+
+
+def test_parsing_is_reading_where_the_same_function_opens_the_file() -> None:
+    opened = line(READ, GET, 0.8, source="return json.load(file)", calls="json.load")
+    (finding,) = look(case(workers=2, python=view(opened, workers=2)))
+    assert finding.confidence == "medium"  # some of it is parsing
+    given = line(PARSE, "parse", 0.8, source="return json.load(file)", calls="json.load")
+    assert not [*look(case(workers=2, python=view(given, workers=2)))]
+    text = line(PARSE, "parse", 0.8, calls="json.loads")
+    assert not [*look(case(workers=2, python=view(text, workers=2)))]

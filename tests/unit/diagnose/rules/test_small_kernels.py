@@ -2,9 +2,12 @@
 
 from msgspec.structs import replace
 
+from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules import cuda_graph_candidate, small_kernels
+from ridgeline.diagnose.rules._launch import bound_ahead, held_back
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.run_summary import SyncPoint, Telemetered
+from ridgeline.records.sync_site import SyncSite
 from ridgeline.records.trace import Launch
 from tests.unit.diagnose.rules.made_up_launch import captured, case, gradients, site
 
@@ -79,3 +82,54 @@ def test_tracing_and_other_programs_are_not_taken_for_the_program() -> None:
         case(kernels(), gpu=True, busy=0.3), telemetered=Telemetered(other_processes=1)
     )
     assert not [*cuda_graph_candidate.look(shared)]
+
+
+def test_the_share_is_at_most_the_waiting_and_the_bound_at_most_what_is_idle() -> None:
+    # all of the host's time is in squash(): more than the device waits
+    for kind in ("run", "trace"):
+        whole = case(kernels(1 / 3), gpu=True, busy=0.08, source=SOURCE, kind=kind)
+        (one,) = small_kernels.look(whole)
+        waiting, count = one.evidence[0].value, one.evidence[1].text
+        assert waiting is not None
+        assert one.share_pct <= 100 * waiting + 0.01
+        assert one.gain_bound <= 1 / 0.08
+        assert "133, 100 % of them under 10 µs; of these 133 in squash()" in count
+        assert ("slows the host" in one.doubt) == (kind == "trace")
+
+
+def waited(whole: Case, waits: float, idle_ms: float = 6.0) -> Case:
+    """With so many waits a step; 6 ms of 100 idle after them, as a trace with stacks shows it."""
+    one = SyncSite(ops=("aten::item",), call="cudaStreamSynchronize", times=waits, waits=waits,
+                   idle_ns=idle_ms * 1e6)  # fmt: skip
+    return replace(whole, sites=replace(whole.sites, waits=(one,)))
+
+
+def test_many_waits_a_step_are_why_the_host_is_not_ahead() -> None:
+    alone = case(kernels(), gpu=True, busy=0.3, kind="trace")  # 400 kernels
+    assert [*cuda_graph_candidate.look(alone)]
+    held = waited(alone, 32)
+    assert held_back(held)
+    assert not [*cuda_graph_candidate.look(held)]
+    assert not [*small_kernels.look(held)]
+    assert (bound_ahead(held, 0.06) or 0.0) > 1.5  # launches are hidden then, too
+
+
+def test_few_waits_or_a_device_with_next_to_no_work_are_not() -> None:
+    alone = case(kernels(), gpu=True, busy=0.3, kind="trace")
+    for other in (
+        waited(alone, 3),  # at the end of a step: the loss, a metric
+        waited(alone, 10),  # 40 kernels apart
+        waited(alone, 32, idle_ms=0.0),  # the device was done already
+        waited(case(kernels(), gpu=True, busy=0.1, kind="trace"), 32),
+    ):
+        assert not held_back(other)
+        assert bound_ahead(other, 0.06) is None
+        assert [*cuda_graph_candidate.look(other)]
+
+
+def test_idle_time_after_waits_counts_against_the_untraced_waiting() -> None:
+    # 12 of 100 ms after one wait, a fifth of the traced waiting, is most of the untraced one
+    alone = case(kernels(), gpu=True, busy=0.42, kind="trace")
+    assert held_back(waited(alone, 1, idle_ms=12.0))
+    run = case(kernels(), gpu=True, busy=0.42)
+    assert not held_back(waited(run, 1, idle_ms=12.0))

@@ -1,6 +1,7 @@
 """An optimizer's update, by tensor, all at once, or fused."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.rules import metrics_by_tensor
 from ridgeline.diagnose.rules.unfused_optimizer import look
@@ -46,6 +47,71 @@ def test_without_a_run_the_trace_tells() -> None:
     (one,) = look(case([*chain(ms=6.0), *gradients()], kind="trace", gpu=True, busy=0.5))
     assert one.confidence == "medium"
     assert one.share_pct > 5
+    assert "Adam" not in one.change.split("#")[0]  # which one it is, nobody has said
+    assert one.claim.startswith("The optimizer")
+
+
+def test_without_a_run_the_source_names_the_optimizer() -> None:
+    ops = [*chain(ms=6.0), *gradients()]
+    text = SOURCE.replace("AdamW", "SGD")
+    (one,) = look(case(ops, kind="trace", gpu=True, source=text))
+    assert one.claim.startswith("SGD updates one parameter at a time")
+    assert "optim.SGD(" in one.change
+    assert one.place == "train.py:4"
+    text = text.replace("foreach=False", "fused=True")  # not the one that was traced
+    (one,) = look(case(ops, kind="trace", gpu=True, source=text))
+    assert one.claim.startswith("The optimizer")
+
+
+def test_without_a_run_the_mark_of_its_step_names_the_optimizer() -> None:
+    alone = case([*chain(ms=6.0), *gradients()], kind="trace", gpu=True)
+    (one,) = look(replace(alone, sites=replace(alone.sites, optimizer="SGD")))
+    assert one.claim.startswith("SGD updates one parameter at a time")
+    assert "torch.optim.SGD(model.parameters(), …, fused=True)" in one.change
+    (own,) = look(replace(alone, sites=replace(alone.sites, optimizer="Lion")))
+    assert own.claim.startswith("Lion")
+    assert "torch.optim.Lion" not in own.change
+
+
+def test_of_several_ranks_the_phases_are_not_added_up() -> None:
+    alone = case([*chain(ms=2.0), *gradients()], kind="trace", gpu=True, busy=0.3)
+    (one,) = look(alone)
+    assert alone.study is not None
+    summed = tuple(replace(phase, host_ns=8 * phase.host_ns) for phase in alone.study.phases)
+    eight = replace(alone, study=replace(alone.study, phases=summed))
+    (same,) = look(eight)
+    assert same.share_pct == one.share_pct <= 20
+
+
+def large(*names: str) -> list[OpSite]:
+    """An update of 40 large parameters: 250 µs a kernel."""
+    return [site(op, 40, 1.0, phase="optimizer", device_ms=10.0) for op in names]
+
+
+def test_passes_over_memory_stay_where_no_fused_update_is() -> None:
+    ops = [*large("lerp_", "square_", "mean", "rsqrt_", "mul_", "add_"), *gradients(40)]
+    asked = captured("Adafactor", foreach="False")
+    (one,) = look(case(ops, gpu=True, busy=0.95, capture=asked))
+    assert one.share_pct < 10  # not the 60 % that its kernels take
+    assert "foreach=True" in one.change
+    assert "memory" in one.doubt
+    assert not [
+        *look(case(ops, gpu=True, busy=0.95, capture=captured("Adafactor", foreach="None")))
+    ]
+    unnamed = [*look(case(ops, gpu=True, busy=0.95, kind="trace"))]
+    assert all(f.share_pct < 10 and "foreach=True" in f.change for f in unnamed)
+
+
+def test_of_a_fused_update_a_third_of_the_passes_stays() -> None:
+    ops = [*large("mul_", "lerp_", "addcmul_", "sqrt", "addcdiv_", "div_"), *gradients(40)]
+    (one,) = look(case(ops, gpu=True, busy=0.95, kind="trace"))
+    assert 38 <= one.share_pct <= 46  # of 60 %
+
+
+def test_foreach_operators_of_what_has_no_fused_update_are_silent() -> None:
+    ops = [site(f"_foreach_{op}", 1, 0.1, phase="optimizer", device_ms=8.0) for op in CHAIN]
+    for asked in (captured("RMSprop", foreach="None"), captured("RMSprop", foreach="True")):
+        assert not [*look(case([*ops, *gradients()], gpu=True, busy=0.95, capture=asked))]
 
 
 def test_torchs_defaults_are_a_fault_only_where_they_cost_much() -> None:

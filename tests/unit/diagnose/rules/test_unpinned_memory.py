@@ -1,6 +1,7 @@
 """unpinned-memory: the loader's option, where copies from its batches hold the step up."""
 
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rules import pageable_copy
 from ridgeline.diagnose.rules.unpinned_memory import look
 from ridgeline.diagnose.source.sources import Sources
 from ridgeline.records.op_site import CopySite, Sites
@@ -33,10 +34,21 @@ def test_the_loader_is_named_where_only_its_option_is_missing() -> None:
     assert "batch =" not in finding.change
 
 
-def test_a_copy_that_is_waited_for_anyway_is_less_sure() -> None:
-    (finding,) = look(copied(20.0))
-    assert finding.confidence == "medium"
-    assert "non_blocking=True" in finding.change
+def test_a_copy_that_is_waited_for_anyway_is_left_to_pageable_copy() -> None:
+    made = copied(20.0)
+    assert not [*look(made)]
+    (finding,) = pageable_copy.look(made)
+    assert finding.change.splitlines()[:2] == [
+        f"# {FILE}:{LOADER}",
+        "loader = DataLoader(Records(), 32, num_workers=4, worker_init_fn=prepare, "
+        "pin_memory=True)",
+    ]
+    assert finding.change.endswith("batch = batch.to(device, non_blocking=True)")
+
+
+def test_a_copy_that_only_lacks_the_option_is_told_once() -> None:
+    made = copied(20.0, line="batch.to(device, non_blocking=True)")
+    assert not [*pageable_copy.look(made)]
 
 
 def test_pinned_copies_and_a_loader_that_pins_are_silent() -> None:

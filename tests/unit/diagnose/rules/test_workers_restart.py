@@ -1,5 +1,7 @@
 """workers-restart: what the first step of each epoch takes longer."""
 
+from msgspec.structs import replace
+
 from ridgeline.diagnose.rules import few_workers, loader_starves
 from ridgeline.diagnose.rules.workers_restart import look
 from tests.unit.diagnose.rules.made_up_input import FILE, LOADER, case, steps
@@ -39,3 +41,16 @@ def test_one_epoch_or_no_workers_is_silent() -> None:
     assert not [*look(case(0.2, workers=2, epochs=1, begun=(0,), steps=steps((0,), 300)))]
     made = steps(BEGUN, extra_ms=300)
     assert not [*look(case(0.2, workers=0, epochs=4, begun=BEGUN, steps=made))]
+
+
+def test_a_loader_made_anew_in_each_epoch_keeps_no_workers() -> None:
+    """persistent_workers does not help: they end with their loader."""
+    told = case(0.2, workers=2, stays=True, steps=steps(BEGUN, extra_ms=300))
+    assert told.capture is not None
+    (loader,) = told.capture.loaders
+    each = tuple(replace(loader, begun=(index,)) for index in BEGUN)
+    (finding,) = look(replace(told, capture=replace(told.capture, loaders=each)))
+    assert finding.claim.endswith("the DataLoader is made anew")
+    assert 17 < finding.share_pct < 18.5
+    assert "once, before the loop" in finding.change
+    assert "for batch in loader:" in finding.change

@@ -30,6 +30,21 @@ def test_a_loader_for_training_is_preferred_and_rewritten() -> None:
     )
 
 
+def test_a_call_on_one_line_stays_as_it_was_written() -> None:
+    for text, new in (
+        ("a = DataLoader(x, timeout=1e-3, f='é')",
+         "a = DataLoader(x, timeout=1e-3, f='é', num_workers=8)"),
+        ("a = DataLoader((x))", "a = DataLoader((x), num_workers=8)"),
+        ("a = DataLoader(x, )", "a = DataLoader(x, num_workers=8)"),
+        ("a = DataLoader()", "a = DataLoader(num_workers=8)"),
+        ("a = f(DataLoader(x, num_workers=n + 1, shuffle=True))",
+         "a = f(DataLoader(x, num_workers=8, shuffle=True))"),
+    ):  # fmt: skip
+        found = called(f"{text}\n")
+        assert found is not None
+        assert found.with_options(num_workers="8") == new
+
+
 def test_the_number_of_workers_tells_two_apart() -> None:
     text = "a = DataLoader(x)\nb = DataLoader(x, num_workers=4)\n"
     for workers, line in ((0, 1), (4, 2)):

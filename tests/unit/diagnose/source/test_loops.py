@@ -60,3 +60,20 @@ def test_what_cannot_be_read_has_no_loops() -> None:
     source = FILES.get("a.py")
     assert source is not None
     assert function_around(source, 15) == "main"
+
+
+def test_loops_over_a_models_layers() -> None:
+    heads = {
+        "for l in layers:\n    x = x + torch.tanh(l(x))": True,
+        "for i, l in enumerate(self.many):\n    x = l(x)": True,
+        "for i in range(9):\n    x = self.many[i](x)": True,
+        "for l in net.children():\n    x = l.mix(x)": True,
+        "self.blocks = nn.ModuleList()\nfor b in self.blocks[1:]:\n    x = b.mix(x)": True,
+        "[head(x) for head in heads]": True,
+        "for row in x:\n    y.append(mix(row))": False,
+        "for t in range(9):\n    h = self.cell(x[t], h)": False,
+        "self.blocks = [4, 5]\nfor b in self.blocks:\n    x = mix(x[b])": False,
+    }
+    for text, said in heads.items():
+        (loop,) = loops_at(Sources(texts={"b.py": text}), Place(file="b.py", line=1))
+        assert loop.over_modules is said, text
