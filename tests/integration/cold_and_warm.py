@@ -59,6 +59,8 @@ class Warm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # else the child has COLUMNS=80, which readline sets beneath Python (pytest has it)
+            env=dict(os.environ),
         )
 
     def __call__(self, arguments: Sequence[str], folder: Path) -> Outcome:

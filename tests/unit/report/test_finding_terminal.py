@@ -168,7 +168,8 @@ def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     assert not re.search(r"\x1b\[[\d;]*3\d", out.getvalue())
 
 
-def test_the_number_is_coloured_and_the_claim_is_not() -> None:
+def test_the_number_is_coloured_and_the_claim_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
     out = io.StringIO()
     summary = replace(made_up_run.summary(), findings=found.findings())
     for width in (80, 140):
