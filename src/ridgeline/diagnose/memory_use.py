@@ -83,7 +83,8 @@ def _on_host(
     if len(inside) < RESIDENT_READINGS:
         return None
     clock = np.array([t.at_ns for t in inside], dtype=np.float64)
-    beyond = np.maximum(clock - ends[-1], 0.0) / np.median([s.dur_ns for s in later])
+    length = max(float(np.median([s.dur_ns for s in later])), 1.0)
+    beyond = np.maximum(clock - ends[-1], 0.0) / length
     at = np.interp(clock, ends, indices) + beyond
     own = [sum(p.rss_bytes for p in t.processes if not p.worker) for t in inside]
     half = len(own) // 2
