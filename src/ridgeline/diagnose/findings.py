@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from ridgeline.diagnose.answers import answers
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.memory_room import growth
 from ridgeline.diagnose.remains import Remains, remains
 from ridgeline.diagnose.rule import Budget, Registered, Rule, registered
-from ridgeline.diagnose.rules._memory import growth
 from ridgeline.records.finding import Confidence, Finding, Findings
 
 LEAST_PCT = 0.5
@@ -50,8 +50,10 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
     kept = _told_apart(kept)
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
     rest = attempts.part("what remains", lambda: remains(case)) or Remains()
+    ordered = tuple(_ordered(kept[:MOST], case))
     return Findings(
-        findings=tuple(_ordered(kept[:MOST], case)),
+        findings=ordered,
+        gain_bound=round(total_bound(ordered), 3),
         left_out=len(kept[MOST:]),
         answers=attempts.part("the answers", lambda: answers(case)) or (),
         ceiling_pct=rest.ceiling_pct,

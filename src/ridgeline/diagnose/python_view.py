@@ -9,10 +9,7 @@ of the shares. Our own hooks and the program's imports are in no figure at all.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Literal
-
-import msgspec
 
 from ridgeline.diagnose import python_source
 from ridgeline.diagnose.input_lines import input_lines
@@ -34,8 +31,6 @@ HALF_A_LINE_NS = 500_000_000
 """A line is written each second: one that is half of the time before is left out."""
 _FEW, _MANY = 3, 10
 """Samples: a row of fewer than `_FEW` is chance, and left out beside one of `_MANY`."""
-_LARGEST = 64 * 2**20
-"""Of a file of samples; the sampler stops at 16 MiB."""
 
 Process = Literal["main", "worker"]
 PROCESSES: tuple[Process, ...] = ("main", "worker")
@@ -71,25 +66,6 @@ class _Tally:
             self.total[frame] += times
         for function in {(frame.file, frame.function) for frame in path}:
             self.total_functions[function] += times
-
-
-def sampled_in(directory: Path) -> tuple[Sampled, ...]:
-    """All lines of a run's python-<pid>.jsonl files that can be read; a torn one is left out."""
-    found: list[Sampled] = []
-    decode = msgspec.json.Decoder(Sampled).decode
-    for path in sorted(directory.glob("python-*.jsonl")):
-        try:
-            if not path.is_file() or path.stat().st_size > _LARGEST:
-                continue
-            lines = path.read_bytes().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            try:
-                found.append(decode(line))
-            except (msgspec.DecodeError, RecursionError):  # torn when the process was killed
-                continue
-    return tuple(found)
 
 
 def settled(sampled: Sequence[Sampled], since_ns: int) -> tuple[Sampled, ...]:

@@ -74,6 +74,8 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     schema: int = 1
     findings: tuple[Finding, ...] = ()
+    gain_bound: float = 1.0
+    """Of all of them together, no time counted twice."""
     left_out: int = 0
     """Less valuable ones beyond those."""
     answers: tuple[Answer, ...] = ()

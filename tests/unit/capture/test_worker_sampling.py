@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torchs
 
 from ridgeline.capture.sampling import sampler, workers
-from ridgeline.diagnose.python_view import python_view, sampled_in
+from ridgeline.diagnose.python_view import python_view
 from ridgeline.records.python_view import PythonView
+from ridgeline.records.run_directory import RunDirectory
 from tests.unit.capture import slow_dataset
 
 ORIGINAL = torchs._worker_loop
@@ -42,7 +43,7 @@ def viewed(
             pass
     del loader
     workers.uninstall()
-    return python_view([s for s in sampled_in(directory) if s.process == "worker"])
+    return python_view([s for s in RunDirectory(directory).sampled() if s.process == "worker"])
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -136,4 +137,4 @@ def test_a_killed_worker_leaves_what_it_had_written(
     os.kill(int(file.stem.partition("-")[2]), signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
         list(batches)
-    assert python_view(sampled_in(tmp_path)).lines[0].line == line_of("BURNS")
+    assert python_view(RunDirectory(tmp_path).sampled()).lines[0].line == line_of("BURNS")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline import capture
-from ridgeline.diagnose.python_view import python_view, sampled_in
+from ridgeline.diagnose.python_view import python_view
 from ridgeline.records.python_view import CUT, OTHERS, PythonLine, PythonView, Sampled
+from ridgeline.records.run_directory import RunDirectory
 
 MS = 1_000_000
 SITE = sysconfig.get_path("purelib")
@@ -261,4 +262,4 @@ def test_torn_lines_are_left_out(tmp_path: Path) -> None:
     whole = b'{"pid":7,"samples":2,"interval_ns":1,"stacks":[[["/a.py:1:f"],2]]}\n'
     (tmp_path / "python-7.jsonl").write_bytes(whole + whole[:30])
     (tmp_path / "python-8.jsonl").write_bytes(b"\x00\xff\n" + whole)
-    assert [record.samples for record in sampled_in(tmp_path)] == [2, 2]
+    assert [record.samples for record in RunDirectory(tmp_path).sampled()] == [2, 2]

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.memory_room import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.diagnose.source.block_loops import BlockLoop, block_loops
 from ridgeline.records.finding import Evidence, Finding

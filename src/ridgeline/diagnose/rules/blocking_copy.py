@@ -36,7 +36,7 @@ RULE = Rule(
     fix="""Do not wait, and copy the next batch on a stream of its own while this one is worked on.
 
 ```python
-def ahead(batches):         # each a list of tensors in pinned memory
+def ahead(batches):  # each a list of tensors in pinned memory
     beside, ready = torch.cuda.Stream(), None
     for batch in batches:
         with torch.cuda.stream(beside):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.memory_room import LARGE, device_bytes, peak_bytes
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import LARGE, device_bytes, peak_bytes
 from ridgeline.diagnose.source.graph_names import GraphNames
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.memory_room import peak_bytes
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import peak_bytes
 from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.diagnose.source.graph_names import GraphNames
 from ridgeline.diagnose.source.sources import Source

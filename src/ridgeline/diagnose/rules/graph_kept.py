@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.memory_room import HORIZON, ROOM, Growth, full_in, growth, host_bytes
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import HORIZON, ROOM, Growth, full_in, growth, host_bytes
 from ridgeline.diagnose.rules._memory_lines import kept_lines
 from ridgeline.diagnose.source.kept import Kept
 from ridgeline.records.finding import Confidence, Evidence, Finding

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.memory_room import Growth, full_in, growth
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import Growth, full_in, growth
 from ridgeline.diagnose.rules._memory_lines import kept_lines
 from ridgeline.diagnose.rules.graph_kept import look as graphs_kept
 from ridgeline.diagnose.source.kept import Kept

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.memory_room import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.diagnose.source.calls import SourceCall, all_calls
 from ridgeline.records.finding import Evidence, Finding

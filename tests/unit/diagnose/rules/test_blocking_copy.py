@@ -4,7 +4,8 @@ import ast
 
 import pytest
 
-from ridgeline.diagnose.rules.blocking_copy import look
+from ridgeline.diagnose.rules.blocking_copy import RULE, look
+from ridgeline.diagnose.source.sent_ahead import AHEAD
 from tests.unit.diagnose.rules.made_up_waits import case, copy, held
 
 LOOP = """\
@@ -59,3 +60,7 @@ def main():
     assert "for step, (images, labels) in enumerate(ahead(loader)):" in finding.change
     assert "part.record_stream(" in finding.change
     ast.parse(finding.change)
+
+
+def test_the_page_shows_the_function_the_change_writes() -> None:
+    assert AHEAD in RULE.fix

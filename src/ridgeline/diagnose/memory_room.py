@@ -1,4 +1,4 @@
-"""Memory that keeps growing, and memory that is half used: what the rules of the family share."""
+"""Memory that keeps growing, and how much there is: for the ranking, and the rules of memory."""
 
 from msgspec import Struct
 
