@@ -5,26 +5,29 @@
     python benchmarks/diagnosis.py --only item_sync                 one pair
     python benchmarks/diagnosis.py --page cpu.json gpu.json --out docs/results/diagnosis.md
 
-Each program of examples/faults has one fault, named in its docstring, at the line that says
-`# fault`; its twin `…_fixed.py` differs by the fix alone. Both are run under `ridgeline run`, in
-turn, `--rounds` times. Asked of the first finding: is it the planted rule, at that file and line,
-with a bound no smaller than the gain measured between the twins (the steps' medians, untraced)?
-Asked of the twin: is there a finding above 5 %?
+Each program of examples/faults has one fault, named in its docstring, at the line that says `#
+fault`; its twin `…_fixed.py` differs by the fix alone. Both are run under `ridgeline run`, in turn,
+`--rounds` times. Asked of the first finding: is it the planted rule, at that file and line, with a
+bound no smaller than the gain measured between the twins (the steps' medians, untraced, of the
+fastest round of each)? Asked of the twin: is there a finding above 5 %? A program may name another
+measure: `memory`, the peak; `reserved`, what torch's allocator holds; `kept`, a step that was not
+thrown away; `whole`, the program run by itself, less what importing torch takes.
 """
 
 import argparse
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -32,11 +35,15 @@ from msgspec import Struct
 
 import ridgeline
 from ridgeline.machine import processor
+from ridgeline.records.run_directory import RunDirectory
 
 FAULTS = Path(__file__).resolve().parents[1] / "examples" / "faults"
 ALARM_PCT = 5.0
 LONGEST_S = 300
 _SETTING = re.compile(r"^\s*(fault|runs on|ranks|arguments|options|measure|slow): *(.+)$", re.M)
+
+
+Measure = Literal["step", "memory", "reserved", "kept", "whole"]
 
 
 class Pair(Struct, frozen=True):
@@ -49,8 +56,12 @@ class Pair(Struct, frozen=True):
     ranks: int = 1
     arguments: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    memory: bool = False
-    """The fix saves memory, not time."""
+    measure: Measure = "step"
+
+    @property
+    def memory(self) -> bool:
+        """The fix saves memory, not time."""
+        return self.measure in ("memory", "reserved")
 
 
 class Seen(Struct, frozen=True):
@@ -58,10 +69,15 @@ class Seen(Struct, frozen=True):
 
     rules: tuple[tuple[str, float, float, str], ...]
     """(rule, share or memory in percent, bound, place), as ranked."""
-    step_ms: float
+    cost: float
+    """By the pair's measure: milliseconds or bytes."""
     ci: tuple[float, float]
-    peak_bytes: int
     failed: str = ""
+
+
+def fastest(rounds: Sequence[Seen]) -> Seen:
+    """Of equal runs: what else the machine does can only make one slower."""
+    return min(rounds, key=lambda seen: seen.cost)
 
 
 class Result(Struct, frozen=True):
@@ -85,17 +101,13 @@ class Result(Struct, frozen=True):
 
     @property
     def gain(self) -> float:
-        if self.pair.memory:
-            after = median(seen.peak_bytes for seen in self.fixed)
-            return median(seen.peak_bytes for seen in self.faulty) / after if after else 1.0
-        after = median(seen.step_ms for seen in self.fixed)
-        return median(seen.step_ms for seen in self.faulty) / after if after else 0.0
+        before, after = fastest(self.faulty), fastest(self.fixed)
+        return before.cost / after.cost if after.cost else 0.0
 
     @property
     def least_gain(self) -> float:
         """What the gain is at least, by the intervals of the medians."""
-        low = median(seen.ci[0] for seen in self.faulty)
-        high = median(seen.ci[1] for seen in self.fixed)
+        low, high = fastest(self.faulty).ci[0], fastest(self.fixed).ci[1]
         return low / high if high else 0.0
 
     @property
@@ -139,10 +151,18 @@ def pairs(only: Sequence[str], device: str) -> list[Pair]:
             Pair(
                 path.stem, told["fault"].strip(), devices, lines[0] if lines else 0,
                 int(told.get("ranks", "1")), tuple(told.get("arguments", "").split()),
-                tuple(told.get("options", "").split()), told.get("measure", "") == "memory",
+                tuple(told.get("options", "").split()), _measure(told, path),
             )
         )  # fmt: skip
     return sorted(found, key=lambda pair: only.index(pair.name)) if only else found
+
+
+def _measure(told: dict[str, str], path: Path) -> Measure:
+    try:
+        named: Measure = msgspec.convert(told.get("measure", "step").strip(), Measure)
+    except msgspec.ValidationError as error:
+        raise SystemExit(f"{path.name}: {error}") from None
+    return named
 
 
 def seen(pair: Pair, fixed: bool, keep: Path | None) -> Seen:
@@ -165,38 +185,56 @@ def seen(pair: Pair, fixed: bool, keep: Path | None) -> Seen:
             )
             result = json.loads((Path(folder) / "result.json").read_text())
         except (subprocess.TimeoutExpired, OSError, ValueError) as error:
-            return Seen((), 0.0, (0.0, 0.0), 0, failed=str(error)[:200])
-        if keep is not None:
-            _keep(Path(folder), keep / script.stem)
+            return Seen((), 0.0, (0.0, 0.0), failed=str(error)[:200])
+        recorded = max((Path(folder) / ".ridgeline" / "runs").glob("*"), default=None)
+        if keep is not None and recorded is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(recorded, keep / script.stem, dirs_exist_ok=True)
         why = ended.stderr.strip().splitlines()[-1][:200] if ended.returncode else ""
-        return _said(result, why)
+        rows = tuple(
+            (f["rule"], max(f["share_pct"], f["memory_pct"]), f["gain_bound"], _place(f))
+            for f in result["findings"]
+        )
+        if pair.measure == "whole":
+            alone = whole_ms([str(script), *pair.arguments], folder)
+            return Seen(rows, alone, (alone, alone), why)
+        cost, ci = _cost(pair.measure, result, recorded)
+        return Seen(rows, cost, ci, why)
 
 
-def _said(result: dict[str, Any], failed: str) -> Seen:
-    rows = tuple(
-        (f["rule"], max(f["share_pct"], f["memory_pct"]), f["gain_bound"], _place(f))
-        for f in result["findings"]
-    )
+def whole_ms(arguments: Sequence[str], folder: str) -> float:
+    """The program by itself, less an empty one that imports torch."""
+    spent = []
+    for command in (arguments, ["-c", "import torch"]):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, check=True)
+        spent.append(1e3 * (time.perf_counter() - begun))
+    return max(spent[0] - spent[1], 0.0)
+
+
+def _cost(
+    measure: Measure, result: dict[str, Any], recorded: Path | None
+) -> tuple[float, tuple[float, float]]:
     step, memory = result["step"], result["memory"]
-    peak = memory.get("device_peak_bytes") or memory.get("host_peak_bytes") or 0
+    if measure in ("memory", "reserved"):
+        peak = memory.get("device_peak_bytes") or memory.get("host_peak_bytes") or 0
+        held = float(memory.get("device_reserved_bytes") or 0 if measure == "reserved" else peak)
+        return held, (held, held)
+    scale = 1.0
+    if measure == "kept" and recorded is not None:
+        steps = RunDirectory(recorded).steps()
+        scale = len(steps) / max(sum(not one.skipped for one in steps), 1)
     low, high = step.get("ci") or (0.0, 0.0)
-    return Seen(rows, step.get("median_ms") or 0.0, (low, high), peak, failed)
+    return scale * (step.get("median_ms") or 0.0), (scale * low, scale * high)
 
 
 def _place(finding: dict[str, Any]) -> str:
     return f"{finding['file']}:{finding['line']}" if finding["file"] else ""
 
 
-def _keep(folder: Path, to: Path) -> None:
-    """The run directory, to be looked at."""
-    found = sorted((folder / ".ridgeline" / "runs").glob("*"))
-    if found:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-r", str(found[-1]), str(to)], check=False)
-
-
 def run(pair: Pair, rounds: int, keep: Path | None) -> Result:
-    faulty, fixed = [], []
+    faulty: list[Seen] = []
+    fixed: list[Seen] = []
     for number in range(rounds):
         order = (False, True) if number % 2 == 0 else (True, False)
         for twin in order:

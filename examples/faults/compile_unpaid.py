@@ -2,6 +2,7 @@
 
 fault: compile-unpaid
 runs on: cpu, gpu
+measure: whole
 slow: yes
 """
 

@@ -2,7 +2,6 @@
 
 fault: fragmentation
 runs on: gpu
-measure: memory
 """
 
 import torch
@@ -12,16 +11,16 @@ from torch import nn
 def main() -> None:
     torch.manual_seed(0)
     device = torch.device("cuda")
-    width, steps = 2048, 100
+    width, steps = 256, 100
     model = nn.Sequential(
         nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, width),
         nn.ReLU(inplace=True), nn.Linear(width, width), nn.ReLU(inplace=True),
         nn.Linear(width, width),
     ).to(device, torch.bfloat16)  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, fused=True)
-    longest = 512 * (steps + 40)
+    longest = 4096 * (steps + 40)
     tokens = torch.randn(longest, width, device=device, dtype=torch.bfloat16)
-    for length in range(512 * 40, longest, 512):
+    for length in range(4096 * 40, longest, 4096):
         loss = model(tokens[:length]).square().mean()  # fault
         optimizer.zero_grad()
         loss.backward()

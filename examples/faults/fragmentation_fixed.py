@@ -1,13 +1,8 @@
-"""Batches that get longer step by step, in memory that grows with them.
+"""Batches that get longer step by step, in memory that held the longest before.
 
 fault: fragmentation
 runs on: gpu
-measure: memory
 """
-
-import os
-
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 import torch
 from torch import nn
@@ -16,16 +11,18 @@ from torch import nn
 def main() -> None:
     torch.manual_seed(0)
     device = torch.device("cuda")
-    width, steps = 2048, 100
+    width, steps = 256, 100
     model = nn.Sequential(
         nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, width),
         nn.ReLU(inplace=True), nn.Linear(width, width), nn.ReLU(inplace=True),
         nn.Linear(width, width),
     ).to(device, torch.bfloat16)  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, fused=True)
-    longest = 512 * (steps + 40)
+    longest = 4096 * (steps + 40)
     tokens = torch.randn(longest, width, device=device, dtype=torch.bfloat16)
-    for length in range(512 * 40, longest, 512):
+    model(tokens).square().mean().backward()  # the longest first: every later one fits
+    optimizer.zero_grad()
+    for length in range(4096 * 40, longest, 4096):
         loss = model(tokens[:length]).square().mean()
         optimizer.zero_grad()
         loss.backward()

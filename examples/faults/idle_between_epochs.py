@@ -2,6 +2,7 @@
 
 fault: idle-between-epochs
 runs on: cpu, gpu
+measure: whole
 """
 
 import tempfile

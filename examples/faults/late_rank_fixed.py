@@ -27,7 +27,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     rank = dist.get_rank()
     torch.manual_seed(rank)
-    inputs, targets = torch.randn(4096, 128), torch.randn(4096, 128)
+    inputs, targets = torch.randn(2048, 128), torch.randn(2048, 128)
     for _ in range(STEPS):
         loss = F.mse_loss(model(inputs), targets)
         optimizer.zero_grad()

@@ -53,7 +53,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = DataLoader(Signals(STEPS * BATCH), BATCH, pin_memory=device == "cuda")
-    model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)
+    model = Network(*((1024, 3072) if device == "cuda" else (96, 256))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, fused=True)
     loss = torch.zeros(())
     for x, y in loader:

@@ -2,6 +2,7 @@
 
 fault: loss-scale-thrash
 runs on: gpu
+measure: kept
 """
 
 import torch
@@ -15,7 +16,7 @@ def main() -> None:
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, WIDTH, bias=False, device="cuda") for _ in range(LAYERS)]
     model = nn.Sequential(*layers)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     scaler = torch.amp.GradScaler("cuda", growth_interval=1)  # fault
     inputs = torch.randn(BATCH, WIDTH, device="cuda")
     targets = torch.randn(BATCH, WIDTH, device="cuda")

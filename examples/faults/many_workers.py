@@ -1,4 +1,4 @@
-"""Workers that each start as many threads as there are processors.
+"""Workers that each start four times as many threads as there are processors.
 
 fault: many-workers
 runs on: cpu, gpu
@@ -24,14 +24,14 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         picture = self.originals[index % 16]
-        for _ in range(3):
+        for _ in range(8):
             picture = (picture * 1.1 - 0.05).clamp(0, 1)
         return F.adaptive_avg_pool2d(picture.mean(0, keepdim=True), 16).flatten(), index % 10
 
 
 def prepare(worker: int) -> None:
     torch.manual_seed(worker)
-    torch.set_num_threads(os.cpu_count() or 1)  # fault
+    torch.set_num_threads(4 * (os.cpu_count() or 1))  # fault
 
 
 class Network(nn.Module):
@@ -57,7 +57,7 @@ def main() -> None:
     data, pinned = Pictures(STEPS * BATCH), device == "cuda"
     workers = min(os.cpu_count() or 1, 8)
     loader = DataLoader(data, BATCH, num_workers=workers, worker_init_fn=prepare, pin_memory=pinned)
-    model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)
+    model = Network(*((1024, 3072) if device == "cuda" else (96, 256))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, fused=True)
     loss = torch.zeros(())
     for x, y in loader:

@@ -24,7 +24,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         picture = self.originals[index % 16]
-        for _ in range(3):
+        for _ in range(8):
             picture = (picture * 1.1 - 0.05).clamp(0, 1)
         return F.adaptive_avg_pool2d(picture.mean(0, keepdim=True), 16).flatten(), index % 10
 
@@ -57,7 +57,7 @@ def main() -> None:
     data, pinned = Pictures(STEPS * BATCH), device == "cuda"
     workers = min(os.cpu_count() or 1, 8)
     loader = DataLoader(data, BATCH, num_workers=workers, worker_init_fn=prepare, pin_memory=pinned)
-    model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)
+    model = Network(*((1024, 3072) if device == "cuda" else (96, 256))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, fused=True)
     loss = torch.zeros(())
     for x, y in loader:

@@ -2,6 +2,7 @@
 
 fault: recompiles
 runs on: cpu, gpu
+measure: whole
 slow: yes
 """
 

@@ -28,7 +28,7 @@ def main() -> None:
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     torch.manual_seed(dist.get_rank())
-    inputs, targets = torch.randn(2048, 64), torch.randn(2048, 64)
+    inputs, targets = torch.randn(4096, 64), torch.randn(4096, 64)
     for _ in range(STEPS):
         loss = F.mse_loss(model(inputs), targets)
         optimizer.zero_grad()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 STEPS = 80
-WIDTH, LAYERS, ROWS = 8192, 20, 1024
+WIDTH, LAYERS, ROWS = 8192, 20, 2048
 NARROW, STAGES = 64, 40
 
 

@@ -48,6 +48,8 @@ class Counts(Struct):
     backwards: int = 0
     optimizer_steps: int = 0
     skipped: bool = False
+    overflow: Any = None
+    """Of an optimizer that is told of infinities and skips by itself: a ticket of `Losses`."""
     loss: Any = None
     """Of several backwards the last one's: a ticket of `Losses`."""
     regions: dict[str, int] = {}
@@ -77,6 +79,8 @@ class Counts(Struct):
         self.backwards += before.backwards
         self.optimizer_steps += before.optimizer_steps
         self.skipped = self.skipped or before.skipped
+        if self.overflow is None:
+            self.overflow = before.overflow
         if self.loss is None:
             self.loss = before.loss
         for name, ns in before.regions.items():

@@ -39,6 +39,7 @@ class Draft(Struct):
         work = counts.work(self.trains)
         given = work.amount
         loss, broke = losses.read(counts.loss)
+        overflow, _ = losses.read(counts.overflow)
         return Step(
             index=self.index,
             start_ns=self.start_ns,
@@ -54,7 +55,7 @@ class Draft(Struct):
             forwards=work.forwards,
             backwards=counts.backwards,
             optimizer_steps=counts.optimizer_steps,
-            skipped=counts.skipped,
+            skipped=counts.skipped or bool(overflow),
             compile_ns=self.compile_ns,
             memory=self.memory,
             detailed=self.detailed,

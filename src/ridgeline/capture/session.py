@@ -139,7 +139,7 @@ class Session:
                 self.progress.roots.nothing_was_quiet()
                 self._timeline.nothing_was_quiet()
             counts.backwards += 1
-            counts.loss = self._loss(tensors)
+            counts.loss = self._number(tensors)
             self._timeline.enter(BACKWARD)
             self._in_backward = self.gate.closed = True
         except Exception as error:
@@ -174,6 +174,9 @@ class Session:
             self._optimizer_depth += 1
             if self._optimizer_depth == 1:
                 self._timeline.enter(OPTIMIZER)
+                told = getattr(optimizer, "found_inf", None)  # by a scaler, for a fused update
+                if told is not None:
+                    self.progress.counts.overflow = self._number(told)
         except Exception as error:
             self._broke("optimizer", error)
 
@@ -225,6 +228,8 @@ class Session:
         if self.progress.off or not self._mine(trains=True):
             return None
         self.progress.recording.scaler = True
+        if not self.progress.needs_all and getattr(optimizer, "_step_supports_amp_scaling", False):
+            self.progress.look_at_all()  # whether it skips is seen inside its step
         counts = self.progress.counts
         return (optimizer, counts, counts.optimizer_steps, self.progress.index)
 
@@ -349,7 +354,7 @@ class Session:
                 dtype = str(self._torch.get_autocast_dtype(kind)).removeprefix("torch.")
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
 
-    def _loss(self, tensors: Any) -> Any:
+    def _number(self, tensors: Any) -> Any:
         if self.progress.recording.tracing.running:
             return None  # a copy of ours would stand in the trace
         try:

@@ -124,6 +124,11 @@ def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
         why = "the program left no record: it ended before it could, or ran no Python"
     elif not capture.torch_imported:
         why = "the program did not import torch"
+    elif 2 * len(times.compile_steps) > times.counted:
+        why = (
+            f"{len(times.compile_steps)} of {units.plural(times.counted, 'step')} compiled, and "
+            "none is left that can be timed: see what makes it compile again"
+        )
     elif times.counted:
         why = f"{units.plural(times.counted, 'step')} seen, none that can be timed"
     else:

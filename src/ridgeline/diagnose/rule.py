@@ -34,6 +34,9 @@ Budget = Literal["input", "transfer", "overhead", "communication", "work", "paus
 work, pauses between steps, or (memory) none."""
 MOST_SHARE = 0.995
 """A bound of 200 ×: beyond it the step's own remainder is noise."""
+KNOWN = 0.01
+"""Of a share: kernels' times repeat to no better than that from run to run (clocks, caches), so a
+bound allows for as much."""
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -96,17 +99,19 @@ def found(
     """A finding of a rule. `share`: exposed time, a fraction of the step, that would be gone with
     it; `line`: where the source shows it inside the measured function; `change_at`: the line the
     change is of, where not this one; `memory`: fraction of the peak saved; `bound`: the gain's
-    bound, where another than 1 / (1 - share)."""
-    share = min(max(share, 0.0), MOST_SHARE)
+    bound, where another than the share's own, 1 / (1 - share)."""
+    share = min(max(float(share), 0.0), MOST_SHARE)
+    if bound is None:
+        bound = 1 / (1 - min(share * (1 + KNOWN), MOST_SHARE))
     file = place.file if place is not None else ""
     at = line if line is not None else place.line if place is not None else None
     function = place.function if place is not None else ""
     return Finding(
         rule=rule.id,
         id=":".join(part for part in (rule.id, file, function or module) if part),
-        claim=claim,
-        share_pct=round(100 * float(share), 2),
-        gain_bound=round(float(bound) if bound is not None else 1 / (1 - float(share)), 3),
+        claim=_sentence(claim),
+        share_pct=round(100 * share, 2),
+        gain_bound=round(float(bound), 3),
         confidence=confidence,
         file=file,
         line=int(at) if at is not None else None,
@@ -118,6 +123,12 @@ def found(
         doubt=doubt,
         memory_pct=round(100 * float(min(max(memory, 0.0), 1.0)), 2),
     )
+
+
+def _sentence(claim: str) -> str:
+    """With a capital, unless it begins with a name from the program: clip() goes …"""
+    first = claim.partition(" ")[0]
+    return claim[:1].upper() + claim[1:] if first.isalpha() and first.islower() else claim
 
 
 def _placed(change: str, where: Place | None, file: str, line: int | None) -> str:

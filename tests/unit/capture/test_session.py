@@ -134,6 +134,23 @@ def test_a_scaler_that_skips_still_ends_the_step(session: Any) -> None:
     assert seen.capture.flags.gradient_scaler
 
 
+def test_a_fused_optimizer_that_skips_by_itself_is_seen(session: Any) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, growth_interval=1)
+    with session() as seen:
+        applied = []
+        for _ in range(40):
+            before = [p.detach().clone() for p in model.parameters()]
+            scaler.scale(model(torch.randn(4, 4)).pow(2).sum() * 1e3).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            applied.append(not all(map(torch.equal, before, model.parameters())))
+    assert 0 < sum(applied) < 40
+    assert [not step.skipped for step in seen.steps] == applied
+
+
 def test_a_closure_is_timed_inside_the_optimizer(session: Any) -> None:
     model = net()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)

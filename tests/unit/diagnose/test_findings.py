@@ -181,7 +181,7 @@ def test_what_is_kept_has_bounds() -> None:
 def test_a_finding_knows_its_family_bound_and_place() -> None:
     place = Place(file="train.py", line=40, function="step")
     one = found(rule("a"), claim="c", share=0.5, place=place, line=44, memory=0.2)
-    assert (one.gain_bound, one.share_pct, one.memory_pct) == (2.0, 50.0, 20.0)
+    assert (one.gain_bound, one.share_pct, one.memory_pct) == (2.02, 50.0, 20.0)
     assert (one.place, one.id) == ("train.py:44", "a:train.py:step")
     assert drawn([says("a", 0.5)]).findings[0].family == "kernels"
     assert found(rule("a"), claim="c", share=7.0).gain_bound == 200.0

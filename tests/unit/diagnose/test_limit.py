@@ -333,6 +333,12 @@ def test_no_step_is_unknown_with_what_to_do() -> None:
     assert "ridgeline.step()" in found.sentence
 
 
+def test_a_program_that_compiles_in_every_step_is_told_so() -> None:
+    times = StepTimes(counted=12, compile_steps=tuple(range(12)))
+    said = limit(times, capture=capture()).sentence
+    assert said.startswith("unknown: 12 of 12 steps compiled, and none is left that can be timed")
+
+
 def test_a_program_without_torch_is_unknown_and_says_so() -> None:
     found = limit(StepTimes(), capture=Capture(torch_imported=False))
     assert "did not import torch" in found.sentence

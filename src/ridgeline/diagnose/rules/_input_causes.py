@@ -34,7 +34,7 @@ EXPLAINED = 0.5
 def speaker(case: Case, fed: Feeding) -> Speaker:
     if not fed.workers or fed.plain:
         return "loader-starves"
-    if worker_threads(case) > 1 and crowded(case, fed):
+    if worker_threads(case) > 1 and crowded(case, fed.workers):
         return "many-workers"
     enough = fed.needed is None or fed.needed > fed.workers
     return "few-workers" if enough and room(case, fed) else "loader-starves"
@@ -66,18 +66,18 @@ def waits(case: Case, fed: Feeding) -> bool:
     return line is not None and bool(_WAITING.search(f"{line.source} {line.calls}"))
 
 
-def crowded(case: Case, fed: Feeding) -> bool:
+def crowded(case: Case, workers: int | None) -> bool:
     """Whether workers, or their threads, take each other's processors."""
     cores = cores_of(case)
-    if not cores or not fed.workers:
+    if not cores or not workers:
         return False
     full = in_use(case)
-    return full is not None and full >= FULL * cores and running(case, fed) > CROWD * cores
+    return full is not None and full >= FULL * cores and running(case, workers) > CROWD * cores
 
 
-def running(case: Case, fed: Feeding) -> float:
+def running(case: Case, workers: int) -> float:
     """Threads that want a processor: those of a worker's pool count, its feeder threads do not."""
-    return (fed.workers or 0) * max(worker_threads(case), 1)
+    return workers * max(worker_threads(case), 1)
 
 
 def worker_threads(case: Case) -> int:

@@ -22,17 +22,24 @@ were not. One wait of 23 µs does not make a step 1.58 × as fast."""
 
 
 def wait_finding(
-    rule: Rule, case: Case, wait: Waiting, *, claim: str, lines: Sequence[Line], change: str
+    rule: Rule,
+    case: Case,
+    wait: Waiting,
+    *,
+    claim: str,
+    lines: Sequence[Line],
+    change: str,
+    of_library: str = "",
 ) -> Finding:
     """`lines`: those of the user's function that may ask for it, the likeliest first. Where a
-    library waits, the line that calls it is named instead."""
+    library waits, the line that calls it is named instead, and the change is `of_library`: what
+    would end the library's wait, where that is known."""
     doubt = ""
     if wait.library and not lines:
         lines = through_library(case, wait.place, wait.via)
-        change = ""  # what would end it is the library's: no line of the user's does
-        doubt = (
-            f"the wait is the library's own, in {library_of(wait.via)}: only another option or "
-            "function of it ends it"
+        change = of_library
+        doubt = f"the wait is the library's own, in {library_of(wait.via)}" + (
+            "" if of_library else ": only another option or function of it ends it"
         )
     share = cost(case, wait)
     confidence: Confidence = "high" if lines else "medium" if wait.place is not None else "low"

@@ -68,7 +68,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     call, named = _call(case, held)
     bound = _bound(case)
-    starved = seen.workers > held and case.share_of("input") > LEAST
+    starved = not allowed and seen.workers > held and case.share_of("input") > LEAST
     if not (measured or call or bound or starved or _held_outside(case, held)):
         return  # one busy thread beside idle ones is how most programs run
     share = 1 - held / min(wanted, held + idle)

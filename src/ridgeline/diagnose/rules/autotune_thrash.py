@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._convolutions import KERNELS, as_traced, the_model
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
@@ -57,6 +57,7 @@ def look(case: Case) -> Iterator[Finding]:
     share = case.host_share(spent)
     if share < LEAST:
         return
+    whole = sum(site.host_ns for site in slow) + _asked_ns(case)
     place, line, text = _where(case, slow[0])
     calls = sum(site.calls for site in slow)
     yield found(
@@ -67,6 +68,7 @@ def look(case: Case) -> Iterator[Finding]:
         place=place,
         line=line,
         change=text,
+        bound=1 / (1 - min(case.host_share(whole), MOST_SHARE)),
         confidence="high" if flags is not None else "low",
         doubt="" if flags is not None else "the trace does not say that benchmark is on",
         evidence=(
@@ -93,6 +95,11 @@ def _fresh(case: Case, sites: list[OpSite]) -> float:
         return 0.0
     once = [size for size, calls in counted.items() if calls < 2 * sites_a_size[size]]
     return len(once) / len(counted) if len(counted) > 1 else 0.0
+
+
+def _asked_ns(case: Case) -> float:
+    """For memory of the driver: each kernel tried wants a workspace of its own."""
+    return case.traced_memory.segments.host_ns if case.traced_memory is not None else 0.0
 
 
 def _tried(site: OpSite) -> bool:

@@ -102,7 +102,7 @@ def _products(case: Case) -> float:
 
 def _ended(case: Case) -> bool:
     """By itself: what was stopped or killed says nothing of how long it was meant to run."""
-    return case.run is not None and case.run.status == "finished"
+    return case.capture is not None and case.capture.ended == "finished"
 
 
 def _steps(case: Case) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnose.case import SATURATED, Case
-from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rule import KNOWN, MOST_SHARE, Rule, found
 from ridgeline.diagnose.source.layers import Layer, layers, with_argument
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.normed_conv import NormedConv
@@ -57,6 +57,7 @@ def _of_place(case: Case, normed: list[NormedConv]) -> Iterator[Finding]:
         claim=f"{units.plural(calls, 'convolution')} a step add a bias that the batch norm right "
         "behind takes away again",
         share=share,
+        bound=_bound(case, share),
         place=place,
         line=made[0].line if made else None,
         module=normed[0].module,
@@ -83,6 +84,13 @@ def _share(case: Case, ns: float, exposed: float) -> float:
     if (case.busy or 0.0) >= SATURATED:
         return whole
     return min(whole, case.device_share(exposed))
+
+
+def _bound(case: Case, share: float) -> float:
+    """With each kernel its part of the gaps between kernels goes, on a GPU that has no others."""
+    busy = case.busy or 1.0
+    goes = share / busy if case.on_gpu and busy >= SATURATED else share
+    return 1 / (1 - min(goes * (1 + KNOWN), MOST_SHARE))
 
 
 def _made(case: Case, normed: Sequence[NormedConv]) -> tuple[Place | None, list[Layer]]:

@@ -19,6 +19,14 @@ UNUSED = 0.3
 """Of what is reserved: blocks are rounded up and cached, so a tenth or two lies idle in every
 program."""
 
+EXPANDABLE = (
+    'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before `import torch`'
+)
+LONGEST_FIRST = """\
+# once, before the first step: memory for the longest batch, into which every other one fits
+loss_fn(model(longest), targets).backward()
+optimizer.zero_grad()"""
+
 RULE = Rule(
     id="fragmentation",
     family="memory",
@@ -43,9 +51,12 @@ RULE = Rule(
         "unused."
     ),
     fix=(
-        "Let segments grow instead of adding new ones, before torch starts:\n\n```sh\n"
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py\n```\n\n"
-        "Or keep shapes fixed: pad to a few lengths, and run the longest batch first."
+        "Where steps ask the driver for memory, keep shapes fixed: pad to a few lengths, or run "
+        "the longest batch once before the first step, so that every later one fits:\n\n"
+        "```python\nloss_fn(model(longest), targets).backward()\noptimizer.zero_grad()\n```\n\n"
+        "Where memory lies unused, let segments grow instead of adding new ones, before torch "
+        "starts (asking for more takes as long as before):\n\n```sh\n"
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py\n```"
     ),
     wrong_when=(
         "The first steps of a trace, in which the allocator still fills; or a program that frees "
@@ -74,8 +85,7 @@ def look(case: Case) -> Iterator[Finding]:
         memory=unused if wasted or retried else 0.0,
         evidence=_evidence(case, segments, peak, reserved),
         place=place,
-        change='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'
-        "  # before `import torch`",
+        change=EXPANDABLE if wasted or retried else LONGEST_FIRST,
         confidence="high" if asks and unused >= UNUSED else "medium",
     )
 
@@ -96,9 +106,9 @@ def _reserved(case: Case) -> int:
 
 def _share(case: Case, segments: SegmentCalls) -> float:
     """The GPU's idle time for it, or the host's time in those calls where the GPU waits for the
-    host anyway."""
+    host anyway: the driver's own, which tracing does not lengthen."""
     busy = case.busy or 0.0
-    calls = 0.0 if busy >= SATURATED else min(case.host_share(segments.host_ns), 1 - busy)
+    calls = 0.0 if busy >= SATURATED else min(case.device_share(segments.host_ns), 1 - busy)
     return max(case.idle("allocator"), calls)
 
 

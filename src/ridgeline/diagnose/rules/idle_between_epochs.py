@@ -81,7 +81,7 @@ class _Pauses(Struct, frozen=True):
 
     @property
     def regular(self) -> bool:
-        return bool(self.between) and len(self.steps) >= REGULAR
+        return self.between > 1 and len(self.steps) >= REGULAR  # one after the other: a stall
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -38,7 +38,8 @@ if step % 100 == 99:
 
 Several numbers: `torch.stack([...]).tolist()` reads all with one wait. Instead of Python's `max`
 and `sum` over numbers: `torch.maximum`, `torch.stack(...).sum()`. Where a library reads (`step()`
-of some optimizers, a metric's `update()`), another option or function of it ends that.""",
+of some optimizers, a metric's `update()`), another option or function of it ends that: a gradient
+scaler reads whether there were infinities, unless the optimizer is made with `fused=True`.""",
     wrong_when="The number decides what happens next (early stopping, a line search): then it has "
     "to be read, but every so many steps may do. Where several places wait close together, taking "
     "away one of them moves the wait to the next.",
@@ -49,6 +50,12 @@ total += loss.detach()  # stays on the device
 if step % 100 == 99:
     print(total.item() / 100)  # one wait in 100 steps
     total.zero_()"""
+
+
+_SCALER = """\
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # yours, with fused=True: the
+# scaler then leaves it to the GPU to skip a step (Adam, AdamW, SGD, Adagrad).
+# bfloat16 needs no scaler at all."""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -62,6 +69,7 @@ def look(case: Case) -> Iterator[Finding]:
             claim=f"{asked or _word(wait)} makes the host wait for the GPU {often(wait.times)}",
             lines=lines,
             change=_change(case, wait, lines),
+            of_library=_SCALER if any("grad_scaler.py:" in name for name in wait.via) else "",
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._input import Feeding, feeding, wait_evidence, who
 from ridgeline.diagnose.rules._repeated import epochs, repeated_lines, repeated_share
 from ridgeline.records.finding import Evidence, Finding
@@ -50,6 +50,7 @@ def look(case: Case) -> Iterator[Finding]:
         claim=f"{who(case)} waits {units.percent(exposed)} of each step for {name}(), which gives "
         f"the same result in every epoch{_each(fed, share)}",
         share=exposed,
+        bound=1 / (1 - min(fed.share, MOST_SHARE)),  # what is kept needs no putting together either
         evidence=[
             wait_evidence(case, fed),
             Evidence(

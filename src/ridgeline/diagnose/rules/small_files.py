@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._input import feeding, wait_evidence, who
 from ridgeline.diagnose.rules._input_causes import worker_load
 from ridgeline.diagnose.rules._reading import decodes_too, reading_lines, reading_share
@@ -51,6 +51,7 @@ def look(case: Case) -> Iterator[Finding]:
         claim=f"{who(case)} waits {units.percent(exposed)} of each step while {name}() opens and "
         "reads files",
         share=exposed,
+        bound=1 / (1 - min(fed.share, MOST_SHARE)),  # one file needs no putting together either
         evidence=[
             wait_evidence(case, fed),
             Evidence(

@@ -88,7 +88,7 @@ def test_out_of_memory_before_any_step_takes_the_lines_that_were_alive() -> None
     )  # fmt: skip
     made = replace(case(STACK), capture=capture(out_of_memory=oom), traced_memory=None)
     (finding,) = look(made)
-    assert "out of memory with 70 GiB of 100 GiB" in finding.claim
+    assert "Out of memory with 70 GiB of 100 GiB" in finding.claim
     assert finding.place == f"{FILE}:4"
     assert finding.memory_pct == 70
     parameters = replace(oom, alive=((f"{FILE}:1", 90 * GIB, 10),))

@@ -189,7 +189,7 @@ def test_weights_cast_by_hand_at_every_call() -> None:
     place = Place(file=FILE, line=1, function="forward")
     again = cast(1.0, 8, WEIGHT, narrow=False, within=("aten::to",), place=place)
     [found] = look(run(again, gradients(), source=text))
-    assert "the program casts the same weights 8 times a step" in found.claim
+    assert "The program casts the same weights 8 times a step" in found.claim
     assert found.line == 2
     assert found.change == "cast = self.weight.float()  # once, and kept"
 

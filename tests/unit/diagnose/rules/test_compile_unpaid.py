@@ -33,7 +33,7 @@ def test_longer_than_all_it_can_save() -> None:
     (finding,) = look(short())
     assert finding.rule == "compile-unpaid"
     assert finding.place == f"{FILE}:2"
-    assert "compiling took 20 s, the 60 steps 6 s: it cannot pay before 500 steps" in finding.claim
+    assert "Compiling took 20 s, the 60 steps 6 s: it cannot pay before 500 steps" in finding.claim
     assert finding.share_pct == pytest.approx(100 * 20 / 26, abs=0.1)
     assert finding.change.startswith("model  #")
 
@@ -55,8 +55,8 @@ def test_silent_where_nobody_waited() -> None:
 
 def test_silent_where_the_program_did_not_end_by_itself() -> None:
     made = short()
-    assert made.run is not None
-    assert not list(look(replace(made, run=replace(made.run, status="stopped"))))
+    assert made.capture is not None
+    assert not list(look(replace(made, capture=replace(made.capture, ended="stopped"))))
 
 
 def test_compiling_later_is_another_rules() -> None:

@@ -25,7 +25,7 @@ def main():
 def test_a_collective_the_program_waits_for_at_once() -> None:
     held = site(25, size=16 * MIB, name="all_gather", phase="other", function="scored")
     found = only(look(case(held, source=SOURCE)))
-    assert "the step waits 25 ms in all_gather for 16 MiB" in found.claim
+    assert "The step waits 25 ms in all_gather for 16 MiB" in found.claim
     assert found.place == "train.py:3"
     assert found.share_pct == pytest.approx(25)
     assert found.confidence == "high"
@@ -121,7 +121,7 @@ def test_on_a_cpu_ranks_do_not_wait_longer_than_untraced_phases_leave() -> None:
     assert exposed(made, *made.exchange.sites) == pytest.approx(0.5)
     found = only(look(made))
     assert found.share_pct == pytest.approx(25)  # half the bytes are left
-    assert "the step waits 20 ms" in found.claim
+    assert "The step waits 20 ms" in found.claim
     assert any("40 ms a traced step" in one.text for one in found.evidence)
     more = slowed(case(site(70, size=400 * MIB), gpu=False), 40)
     assert exposed(more, *more.exchange.sites) == pytest.approx(0.7)  # as traced

@@ -46,6 +46,7 @@ def test_calls_of_the_driver_cost_what_the_gpu_idles_for_them() -> None:
     assert "asked for memory 8 times a step" in finding.claim
     assert 29 < finding.share_pct < 31
     assert finding.memory_pct == 0
+    assert "the longest batch" in finding.change  # growing segments are asked for just as often
 
 
 def test_retries_with_memory_unused() -> None:

@@ -79,7 +79,7 @@ def test_silent_where_it_costs_microseconds() -> None:
 def test_a_trace_alone_tells_many_pieces() -> None:
     (finding,) = look(replace(broken(), kind="trace", capture=None))
     assert finding.confidence == "low"
-    assert "each step runs 20 compiled pieces" in finding.claim
+    assert "Each step runs 20 compiled pieces" in finding.claim
     assert not list(look(replace(broken(pieces=3.0), kind="trace", capture=None)))
     assert not list(look(replace(broken(glue_ms=3.0), kind="trace", capture=None)))
 

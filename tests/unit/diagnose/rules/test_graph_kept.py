@@ -48,7 +48,7 @@ def test_without_a_source_nodes_that_never_run_tell() -> None:
     (finding,) = look(growing("", unrun=9.0))
     assert finding.file == ""
     assert finding.confidence == "medium"
-    assert "something keeps" in finding.claim
+    assert "Something keeps" in finding.claim
 
 
 def test_silent_where_memory_does_not_grow_and_nothing_is_kept() -> None:

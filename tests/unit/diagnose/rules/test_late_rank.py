@@ -24,7 +24,7 @@ def test_one_rank_alone_does_more() -> None:
     found = only(look(case(across=ranks([60, 0]), places=[cause], source=SOURCE, gpu=False)))
     assert (
         found.claim
-        == "rank 0 comes 20 ms late in each step, from watch: the other ranks wait for it"
+        == "Rank 0 comes 20 ms late in each step, from watch: the other ranks wait for it"
     )
     assert found.place == "train.py:8"
     assert found.share_pct == pytest.approx(20)
@@ -43,7 +43,7 @@ def test_a_condition_on_the_rank_inside_the_function() -> None:
 def test_without_a_cause_a_gpu_is_told_with_doubt() -> None:
     found = only(look(case(across=ranks([60, 0]))))
     assert found.confidence == "low"
-    assert found.claim == "rank 0 comes 20 ms late in each step: the other ranks wait for it"
+    assert found.claim == "Rank 0 comes 20 ms late in each step: the other ranks wait for it"
     assert any("aten::mm, 100 % of that time" in one.text for one in found.evidence)
     assert "ridgeline hardware" in found.change
 
@@ -71,7 +71,7 @@ def test_a_function_the_others_are_in_as_long_is_no_cause() -> None:
 
 def test_of_many_ranks_each_one_waits_its_own_time() -> None:
     found = only(look(case(across=ranks([0, 90, 0, 0]))))
-    assert found.claim.startswith("rank 1 comes 10 ms late")
+    assert found.claim.startswith("Rank 1 comes 10 ms late")
     assert found.share_pct == pytest.approx(10)
 
 

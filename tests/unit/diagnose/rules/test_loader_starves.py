@@ -28,10 +28,10 @@ TENSOR = Callee(name="tensor", ns=10 * MS)
 def test_without_workers_the_line_the_trace_saw_is_named() -> None:
     (finding,) = look(case(gpu=True, input=traced(LOADS, TENSOR)))
     assert finding.claim == (
-        "the GPU waits 50 % of each step for parse(): 1.56 ms a sample, no workers"
+        "The GPU waits 50 % of each step for parse(): 1.56 ms a sample, no workers"
     )
     assert (finding.place, finding.function) == (f"{FILE}:{PARSE}", "parse")
-    assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.0, "high")
+    assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.02, "high")
     assert "num_workers=2" in finding.change
     assert finding.change.startswith("# train.py:28\nloader = DataLoader(")
     assert "pin_memory=True" in finding.change
@@ -90,7 +90,7 @@ def test_a_trace_alone_has_the_function() -> None:
     told = case(input=traced(LOADS), gpu=True)
     nothing = {"run": None, "capture": None, "times": StepTimes(), "throughput": Throughput()}
     (finding,) = look(replace(told, kind="trace", **nothing))
-    assert finding.claim == "the GPU waits 50 % of each step for parse(): 50 ms a batch, no workers"
+    assert finding.claim == "The GPU waits 50 % of each step for parse(): 50 ms a batch, no workers"
     assert finding.confidence == "medium"
     assert finding.line == PARSE
 
@@ -98,7 +98,7 @@ def test_a_trace_alone_has_the_function() -> None:
 def test_a_trace_without_stacks_has_the_wait() -> None:
     told = case(input=InputSites(kind="multiple", ns=50.0 * MS), gpu=True)
     (finding,) = look(replace(told, kind="trace", run=None, capture=None, times=StepTimes()))
-    assert finding.claim == "the GPU waits 50 % of each step for its batches"
+    assert finding.claim == "The GPU waits 50 % of each step for its batches"
 
 
 def test_batches_made_by_hand() -> None:
@@ -152,7 +152,7 @@ def test_own_lines_that_only_index_are_ordinary_too() -> None:
 def test_a_program_that_does_not_train_is_no_training() -> None:
     told = case(input=traced(LOADS, TENSOR))
     (finding,) = look(replace(told, capture=replace(told.capture, stepping="batches")))
-    assert finding.claim.startswith("the program waits 50 %")
+    assert finding.claim.startswith("The program waits 50 %")
 
 
 def test_a_loader_made_anew_in_each_epoch_is_to_be_made_once() -> None:

@@ -29,7 +29,7 @@ def test_the_line_that_opens_is_named() -> None:
     open_, reads = Callee(name="open", ns=30 * MS), Callee(name="read", ns=10 * MS)
     (finding,) = look(case(input=traced(open_, reads, line=17, function="__getitem__", ms=40)))
     assert finding.claim == (
-        "training waits 40 % of each step while Records.__getitem__() opens and reads files"
+        "Training waits 40 % of each step while Records.__getitem__() opens and reads files"
     )
     assert finding.place == f"{FILE}:{OPEN}"
     assert finding.confidence == "high"

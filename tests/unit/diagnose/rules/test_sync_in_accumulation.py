@@ -16,7 +16,7 @@ SOURCE = """def main():
 def test_gradients_exchanged_after_each_part() -> None:
     held = site(40, calls=8, size=10 * MIB)
     found = only(look(case(held, source=SOURCE, backwards=4, parameters=20 * MIB)))
-    assert found.claim.startswith("gradients are exchanged 4 times a step")
+    assert found.claim.startswith("Gradients are exchanged 4 times a step")
     assert found.place == "train.py:5"
     assert found.share_pct == pytest.approx(30)
     assert found.confidence == "high"

@@ -26,7 +26,7 @@ def copied(
 
 def test_the_loader_is_named_where_only_its_option_is_missing() -> None:
     (finding,) = look(copied(20.0, line="batch.to(device, non_blocking=True)"))
-    assert finding.claim.startswith("the loader's batches are not pinned: copying 61 MiB a step")
+    assert finding.claim.startswith("The loader's batches are not pinned: copying 61 MiB a step")
     assert finding.place == f"{FILE}:{LOADER}"
     assert finding.confidence == "high"
     assert 15 < finding.share_pct <= 20.0

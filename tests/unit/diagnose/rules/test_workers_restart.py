@@ -13,7 +13,7 @@ def test_restarts_are_charged_with_what_they_add() -> None:
     """Three of 40 steps (the first is the program's own start) take 300 ms more than 100."""
     made = steps(BEGUN, extra_ms=300)
     (finding,) = look(case(0.2, workers=2, epochs=4, begun=BEGUN, steps=made))
-    assert finding.claim.startswith("each epoch begins with 300 ms of starting 2 workers")
+    assert finding.claim.startswith("Each epoch begins with 300 ms of starting 2 workers")
     assert 17 < finding.share_pct < 18.5
     assert finding.place == f"{FILE}:{LOADER}"
     assert finding.confidence == "high"
