@@ -9,9 +9,9 @@ Each program of examples/faults has one fault, named in its docstring, at the li
 fault`; its twin `…_fixed.py` differs by the fix alone. Both are run under `ridgeline run`, in turn,
 `--rounds` times. Asked of the first finding: is it the planted rule, at that file and line, with a
 bound no smaller than the gain measured between the twins (the steps' medians, untraced, of the
-fastest round of each)? Asked of the twin: is there a finding above 5 %? A program may name another
-measure: `memory`, the peak; `reserved`, what torch's allocator holds; `kept`, a step that was not
-thrown away; `whole`, the program run by itself, less what importing torch takes.
+fastest round of each), as far as its interval tells? Asked of the twin: is there a finding above 5
+%? A program may name another measure: `memory`, the peak; `kept`, a step that was not thrown away;
+`whole`, the program run by itself, less what importing torch takes.
 """
 
 import argparse
@@ -43,7 +43,7 @@ LONGEST_S = 300
 _SETTING = re.compile(r"^\s*(fault|runs on|ranks|arguments|options|measure|slow): *(.+)$", re.M)
 
 
-Measure = Literal["step", "memory", "reserved", "kept", "whole"]
+Measure = Literal["step", "memory", "kept", "whole"]
 
 
 class Pair(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Pair(Struct, frozen=True):
     @property
     def memory(self) -> bool:
         """The fix saves memory, not time."""
-        return self.measure in ("memory", "reserved")
+        return self.measure == "memory"
 
 
 class Seen(Struct, frozen=True):
@@ -105,15 +105,15 @@ class Result(Struct, frozen=True):
         return before.cost / after.cost if after.cost else 0.0
 
     @property
-    def least_gain(self) -> float:
-        """What the gain is at least, by the intervals of the medians."""
-        low, high = fastest(self.faulty).ci[0], fastest(self.fixed).ci[1]
-        return low / high if high else 0.0
+    def gain_interval(self) -> tuple[float, float]:
+        """By the intervals of the medians."""
+        before, after = fastest(self.faulty).ci, fastest(self.fixed).ci
+        return before[0] / max(after[1], 1e-9), before[1] / max(after[0], 1e-9)
 
     @property
     def bounded(self) -> bool:
         """The bound is at least the gain, as far as the gain is known."""
-        return self.pair.memory or self.first[2] >= self.least_gain
+        return self.pair.memory or self.first[2] >= self.gain_interval[0]
 
     @property
     def alarm(self) -> tuple[str, float, float, str] | None:
@@ -216,10 +216,9 @@ def _cost(
     measure: Measure, result: dict[str, Any], recorded: Path | None
 ) -> tuple[float, tuple[float, float]]:
     step, memory = result["step"], result["memory"]
-    if measure in ("memory", "reserved"):
-        peak = memory.get("device_peak_bytes") or memory.get("host_peak_bytes") or 0
-        held = float(memory.get("device_reserved_bytes") or 0 if measure == "reserved" else peak)
-        return held, (held, held)
+    if measure == "memory":
+        peak = float(memory.get("device_peak_bytes") or memory.get("host_peak_bytes") or 0)
+        return peak, (peak, peak)
     scale = 1.0
     if measure == "kept" and recorded is not None:
         steps = RunDirectory(recorded).steps()
@@ -251,18 +250,24 @@ def row(result: Result) -> str:
         "✓" if result.found else f"✗ {rule}",
         "✓" if result.placed else f"✗ {Path(place).name or '—'}, not {result.pair.line}",
         f"{share:.0f} %",
-        f"{'✓' if result.bounded else '✗'} {bound:.2f} × ≥ {result.gain:.2f} ×"
-        if not result.pair.memory
-        else f"memory {result.gain:.2f} ×",
+        _gained(result, bound),
         "none" if alarm is None else f"✗ {alarm[0]} {alarm[1]:.0f} %",
     ]
     failed = next((s.failed for s in (*result.faulty, *result.fixed) if s.failed), "")
     return f"| {' | '.join(marks)} |" + (f" <!-- {failed} -->" if failed else "")
 
 
+def _gained(result: Result, bound: float) -> str:
+    if result.pair.memory:
+        return f"memory {result.gain:.2f} ×"
+    low, high = result.gain_interval
+    known = f" [{low:.2f}, {high:.2f}]" if low < high else ""
+    return f"{'✓' if result.bounded else '✗'} {bound:.2f} × for {result.gain:.2f}{known} ×"
+
+
 HEADER = (
-    "| program | planted | found first | file and line | share | bound ≥ gain between the twins "
-    "| above 5 % on the twin |\n| --- | --- | --- | --- | ---: | --- | --- |"
+    "| program | planted | found first | file and line | share | bound for the gain between the "
+    "twins | above 5 % on the twin |\n| --- | --- | --- | --- | ---: | --- | --- |"
 )
 
 

@@ -8,13 +8,16 @@ from typing import Any
 from msgspec import Struct
 
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import KNOWN, MOST_SHARE
 from ridgeline.records.op_site import OpSite
 
 PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::matmul")
 SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
 REACHED, REACHED_CPU = 0.75, 0.5
-"""Of the matmul ceiling: fused attention's best (FlashAttention-3's forward; 0.38 was measured on a
-CPU). The bound is to hold for the best kernel."""
+"""Of the matmul ceiling: fused attention on a GPU at its best (FlashAttention-3's forward), on a
+CPU usually (0.38 and 0.64 were measured)."""
+BEST_CPU = 0.8
+"""The same, for the bound."""
 AGAIN = 7 / 6
 """Products of a fused operator against those written out: the scores once more in the backward."""
 _MASKING = ("masked_fill", "where", "tril", "triu")
@@ -71,14 +74,14 @@ def products(sites: Iterable[OpSite], scores: Scores) -> tuple[list[OpSite], lis
     return made, read
 
 
-def fused_ns(case: Case, sites: Sequence[OpSite]) -> float:
+def fused_ns(case: Case, sites: Sequence[OpSite], reached_cpu: float = REACHED_CPU) -> float:
     """What one fused operator needs at least for all that these sites' products compute; 0 where
     no ceiling is known. A causal one skips half."""
     total = 0.0
     masked = any(word in site.op for site in sites for word in _MASKING)
     for site in sites:
         if site.op in PRODUCTS and site.flops:
-            rate = _rate(case, site.dtype)
+            rate = _rate(case, site.dtype) * (REACHED if case.on_gpu else reached_cpu)
             total += site.flops / rate * 1e9 if rate else 0.0
     again = AGAIN if any(site.phase == "backward" for site in sites) else 1.0
     return total * again * (0.5 if masked else 1.0)
@@ -102,12 +105,18 @@ def saved_bytes(sites: Sequence[OpSite], scores: Scores) -> float:
     return calls * scores.numel * sum(_BYTES.get(kind, 4) for kind in kinds | reads)
 
 
-def without_scores(case: Case, sites: Sequence[OpSite]) -> float:
+def most_gained(case: Case, sites: Sequence[OpSite]) -> float:
+    """The bound, by the best fused operator."""
+    goes = without_scores(case, sites, BEST_CPU) * (1 + KNOWN)
+    return 1 / (1 - min(goes, MOST_SHARE))
+
+
+def without_scores(case: Case, sites: Sequence[OpSite], reached_cpu: float = REACHED_CPU) -> float:
     """Of the step: exposed time a fused operator would take away."""
     spent = sum(site.work_ns if case.on_gpu else site.host_ns for site in sites)
     if spent <= 0:
         return 0.0
-    return case.exposed(*sites) * max(1 - fused_ns(case, sites) / spent, 0.0)
+    return case.exposed(*sites) * max(1 - fused_ns(case, sites, reached_cpu) / spent, 0.0)
 
 
 def peak_bytes(case: Case) -> float:
@@ -127,8 +136,7 @@ def _rate(case: Case, dtype: str) -> float:
         return 0.0
     names = ("tf32", "float32") if case.on_gpu and dtype == "float32" else (dtype or "float32",)
     found = [case.device.ceiling("matmul", name) for name in names]
-    most = max((one.value for one in found if one is not None), default=0.0)
-    return most * (REACHED if case.on_gpu else REACHED_CPU)
+    return max((one.value for one in found if one is not None), default=0.0)
 
 
 def _sizes(dims: Any) -> bool:

@@ -47,8 +47,8 @@ RULE = Rule(
     "(depthwise ones too) and calls under 20 µs do not count: no kernel is fast there.",
     why="cuDNN has many kernels for a convolution and picks one by rules of thumb. They are "
     "good for most layers, and poor for some. With benchmark on, it tries the candidates once for "
-    "each new shape and keeps the fastest. Where shapes stay, those trials pay for themselves in a few "
-    "steps.",
+    "each new shape and keeps the fastest. Where shapes stay, those trials pay for themselves in a "
+    "few steps.",
     fix=f"```python\n{SETTING}  # before the first step\n```",
     wrong_when="The kernel at hand is already the best there is: only trying tells. Results may "
     "differ in rounding from run to run, because another kernel may win.",

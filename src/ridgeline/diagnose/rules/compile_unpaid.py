@@ -70,6 +70,7 @@ def look(case: Case) -> Iterator[Finding]:
         claim=f"compiling took {units.seconds(spent)}, the {units.count(steps)} steps "
         f"{units.seconds(steps * step)}: it cannot pay before {needed}",
         share=share,
+        bound=1 + _begun(case, spent) / (steps * step),
         evidence=(
             Evidence(what="compiling", text=f"{units.seconds(spent)}, {units.percent(share)} of "
                      "the time of all steps", value=spent),
@@ -91,6 +92,13 @@ def _spent(case: Case) -> float:
     """Before the program first ran without: what comes later is another rule's."""
     end = start_ends(case.steps, case.capture.compilations if case.capture is not None else ())
     return sum(step.compile_ns for step in case.steps if step.index <= end) / 1e9
+
+
+def _begun(case: Case, spent: float) -> float:
+    """With what comes before compiling: torch's compiler is imported, and starts its processes."""
+    end = start_ends(case.steps, case.capture.compilations if case.capture is not None else ())
+    first = sum(step.dur_ns for step in case.steps if step.index <= end and step.compile_ns) / 1e9
+    return max(spent, first)
 
 
 def _products(case: Case) -> float:

@@ -7,6 +7,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._scores import (
     Scores,
+    most_gained,
     peak_bytes,
     saved_bytes,
     without_scores,
@@ -91,6 +92,7 @@ def _group(case: Case, calls: list[OpSite]) -> Iterator[Finding]:
         claim="scaled_dot_product_attention runs as plain operators, not as a fused kernel"
         + (f": {reason.text}" if reason else ""),
         share=share,
+        bound=most_gained(case, touching),
         place=place,
         line=line,
         module=calls[0].module,

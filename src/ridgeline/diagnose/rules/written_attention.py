@@ -9,6 +9,7 @@ from ridgeline.diagnose.rules._scores import (
     PRODUCTS,
     SOFTMAX,
     Scores,
+    most_gained,
     peak_bytes,
     products,
     saved_bytes,
@@ -110,6 +111,7 @@ def _group(
         f"{units.plural(passes, 'operator')} a step, where one fused operator would keep them on "
         "the chip",
         share=share,
+        bound=most_gained(case, touching),
         place=place,
         line=line,
         module=softmax[0].module,
