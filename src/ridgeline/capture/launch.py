@@ -46,14 +46,16 @@ def _up_to(text: str, stops: str) -> tuple[str, str, str]:
     return text, "", ""
 
 
-def environment(directory: Path, rank: int) -> dict[str, str]:
-    """The program's environment with what gets us in; taken out again before its first line."""
+def environment(directory: Path, rank: int, begins: str = "") -> dict[str, str]:
+    """The program's environment with what gets us in; taken out again before its first line.
+    `begins`: the module whose `begin` is called once torch is imported, where not capture's."""
     own = dict(os.environ)
     before = own.get("PYTHONPATH")
     if before is not None:
         own["RIDGELINE_BEFORE"] = before
     own["PYTHONPATH"] = os.pathsep.join([str(_BOOT), *([before] if before else [])])
-    own["RIDGELINE_BOOT"] = "\n".join([str(directory.absolute()), str(_PACKAGE_HOME), str(rank)])
+    said = [str(directory.absolute()), str(_PACKAGE_HOME), str(rank), *([begins] if begins else [])]
+    own["RIDGELINE_BOOT"] = "\n".join(said)
     return own
 
 

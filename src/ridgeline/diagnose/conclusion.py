@@ -54,6 +54,13 @@ def _silent(text: str) -> None:
 
 def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _silent) -> RunSummary:
     """Raises only where the run was written by a newer version."""
+    return concluded_case(directory, on_progress)[0]
+
+
+def concluded_case(
+    directory: RunDirectory, on_progress: Callable[[str], None] = _silent
+) -> tuple[RunSummary, Case | None]:
+    """The same, with all that it was drawn from."""
     attempts = Attempts()
     on_progress("reading the run")
     read = read_run(directory, attempts)
@@ -106,7 +113,7 @@ def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _sile
         next=next_commands(directory, read.run.target, verdict, device, shown, capture),
     )
     problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
-    return replace(summary, problems=tuple(dict.fromkeys(problems)))
+    return replace(summary, problems=tuple(dict.fromkeys(problems))), case
 
 
 def _findings(case: Case, read: RunRead, attempts: Attempts) -> Findings:

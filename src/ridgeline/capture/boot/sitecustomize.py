@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 def _begin(torch: "Any") -> None:
+    name = _settings[3] if len(_settings) > 3 else "ridgeline.capture.begin"
     try:
-        from ridgeline.capture.begin import begin
+        beginning = __import__(name, fromlist=["begin"])
     except ImportError:
         sys.path.append(_settings[1])  # started from a source tree by a relative PYTHONPATH
         try:
-            from ridgeline.capture.begin import begin
+            beginning = __import__(name, fromlist=["begin"])
         finally:
             sys.path.remove(_settings[1])
-    begin(torch, _settings[0])
+    beginning.begin(torch, _settings[0])
 
 
 def _goodbye() -> None:
@@ -166,9 +167,9 @@ def _leave_no_trace() -> None:
 
 _said = os.environ.pop("RIDGELINE_BOOT", "")
 _leave_no_trace()
-_settings = _said.split("\n")  # the run's directory, where ridgeline lies, the rank
+_settings = _said.split("\n")  # the run's directory, where ridgeline lies, the rank, what begins
 _pid = os.getpid()
-if len(_settings) == 3:
+if len(_settings) in (3, 4):
     atexit.register(_goodbye)  # the first to register is the last to run
     sys.modules.pop("atexit", None)  # what is registered stays
     sys.meta_path.insert(0, _Finder)

@@ -1,0 +1,159 @@
+"""What a loader's dataset and its functions hold, seen from outside: nothing of theirs is called,
+hashed or compared."""
+
+import io
+import multiprocessing
+import pickle
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+DEEP = 4
+"""Dataset → subset → transforms → their list → one of them."""
+EACH = 32
+"""Of a list or dict: samples of one dataset are alike."""
+MOST = 4_000
+_FILES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4")
+"""Their files are not to be used on both sides of a fork."""
+_PLAIN = (bool, int, float, str, bytes, complex, type(None))
+
+
+def is_stream(torch: Any, dataset: Any) -> bool:
+    return isinstance(dataset, torch.utils.data.IterableDataset)
+
+
+def shards(dataset: Any, *functions: Any) -> bool:
+    """A method of its class, or one of the functions, asks which worker it is in."""
+    kinds = [kind for kind in type(dataset).__mro__ if not kind.__module__.startswith("torch.")]
+    found = [one for kind in kinds for one in vars(kind).values()]
+    codes = [getattr(one, "__code__", None) for one in (*found, *functions)]
+    return any(_names(code, "get_worker_info") for code in codes if code is not None)
+
+
+def on_gpu(torch: Any, dataset: Any) -> bool:
+    return any(isinstance(one, torch.Tensor) and one.is_cuda for one in _held(dataset))
+
+
+def own_generator(torch: Any, dataset: Any) -> str:
+    """The kind of a random generator that it keeps; "" where it keeps none."""
+    numpy = sys.modules.get("numpy")
+    kinds: tuple[Any, ...] = (torch.Generator, random.Random)
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    found = (one for one in _held(dataset) if isinstance(one, kinds))
+    return next((f"{type(one).__module__}.{type(one).__name__}" for one in found), "")
+
+
+def open_file(dataset: Any) -> str:
+    """The kind of an open file that it keeps; "" where it keeps none."""
+    for one in _held(dataset):
+        kind = type(one)
+        in_memory = isinstance(one, io.BytesIO | io.StringIO)
+        if isinstance(one, io.IOBase) and not in_memory and not one.closed:
+            return "file"
+        if kind.__module__.split(".")[0] in _FILES:
+            return f"{kind.__module__.split('.')[0]} file"
+    return ""
+
+
+def start_method(context: Any = None) -> str:
+    """How workers will be started. It is not fixed by asking: a program may still set it."""
+    if isinstance(context, str):
+        return context
+    if context is not None:
+        return str(context.get_start_method())
+    told = multiprocessing.get_start_method(allow_none=True)
+    return told or multiprocessing.get_all_start_methods()[0]
+
+
+def unpicklable(given: Mapping[str, Any]) -> str:
+    """The first thing that could not be sent to a worker that is not forked, and why."""
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        try:
+            pickle.Pickler(_Nowhere(), protocol=5).dump(given.get(name))
+        except Exception as error:
+            return f"its {name} cannot be pickled: {type(error).__name__}: {error}"[:200]
+    return ""
+
+
+def state(dataset: Any) -> tuple[tuple[str, Any], ...]:
+    """Its attributes, in small: what is plain by value, the rest by identity and length; of a
+    subset the dataset behind it besides."""
+    found: list[tuple[str, Any]] = []
+    for deep in range(DEEP):
+        own = getattr(dataset, "__dict__", None)
+        if not isinstance(own, dict):
+            break
+        found += [(f"{'dataset.' * deep}{name}", _small(value)) for name, value in own.items()]
+        dataset = own.get("dataset")
+    return tuple(found)
+
+
+def changed(before: tuple[tuple[str, Any], ...], now: tuple[tuple[str, Any], ...]) -> str:
+    """The first attribute that is not as it was; "" where all are."""
+    known = dict(before)
+    return next((n for n, value in now if n not in known or known[n] != value), "")
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+def _small(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value if value == value else "nan"
+    size = len(value) if type(value) in (list, dict, set, tuple) else 0
+    return (id(value), size)
+
+
+def _names(code: Any, name: str) -> bool:
+    if not isinstance(code, CodeType):
+        return False
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return name in code.co_names or any(_names(one, name) for one in inner)
+
+
+def _held(value: Any) -> Iterator[Any]:
+    """The value and what its attributes and containers hold."""
+    seen: set[int] = set()
+    waiting = [(value, 0)]
+    while waiting and len(seen) < MOST:
+        one, depth = waiting.pop()
+        if type(one) in _PLAIN or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if depth < DEEP:
+            waiting += [(inner, depth + 1) for inner in _inside(one)]
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, ModuleType | FunctionType | type):
+        return []
+    if type(value) in (list, tuple):
+        return list(value[:EACH])
+    if type(value) is dict:
+        return [inner for _, inner in zip(range(EACH), value.values(), strict=False)]
+    own = getattr(value, "__dict__", None)
+    if not isinstance(own, dict):
+        return []
+    codes = _methods(type(value))
+    if not codes:
+        return list(own.values())
+    # What only __init__ names made the samples; it is not used to fetch them.
+    return [held for name, held in own.items() if any(_names(code, name) for code in codes)]
+
+
+def _methods(kind: type) -> list[CodeType]:
+    """Python code of its methods, but for __init__."""
+    found = []
+    for each in kind.__mro__:
+        for name, one in vars(each).items():
+            function = getattr(one, "fget", None) or getattr(one, "__func__", one)
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType) and name != "__init__":
+                found.append(code)
+    return found

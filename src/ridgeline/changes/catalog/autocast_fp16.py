@@ -1,0 +1,76 @@
+"""float16 for products, with a scaled loss, around the model."""
+
+from collections.abc import Mapping
+
+from ridgeline.changes import precision
+from ridgeline.changes.change import Change, NotWritten, Source
+from ridgeline.changes.program import Model, Program
+from ridgeline.changes.scaling import Scaling, resists
+from ridgeline.records.edit import Edit
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="autocast-fp16",
+    group="model",
+    title="float16 autocast with a scaled loss",
+    alters="rounding",
+    precision="float16",
+    slot="precision",
+    answers=("autocast-missing", "misaligned-shape"),
+    together=("channels-last",),
+    why="Products run in float16 on tensor cores. Gradients too small for float16 are kept by "
+    "scaling the loss during the backward; before anything reads them they are scaled back.",
+    wrong_when="A backward of the program's own is not linear (it clips or rounds gradients), or "
+    "activations pass 65,504: those steps are skipped, and counted.",
+)
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "it is for a GPU's tensor cores"
+    if ground.capability >= (8, 0):
+        return "this GPU has bfloat16, which needs no scaling"
+    if ground.capability < (7, 0):
+        return "this GPU has no tensor cores"
+    if not ground.trains:
+        return "nothing trains, so nothing needs scaling"
+    if ground.flags.gradient_scaler:
+        return "the program scales its gradients already"
+    if len(ground.optimizers) != 1:
+        seen = len(ground.optimizers) or "no"
+        return f"a step that overflows must be skipped, and the program has {seen} optimizers"
+    return precision.able(ground)
+
+
+def bound(ground: Ground) -> float:
+    return precision.bound(ground)
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    torch = program.torch
+    if program.device != "cuda" and options.get("device") != "cpu":
+        program.found_nothing(CHANGE.id, "it is for a GPU's tensor cores")
+        return
+    scaling = Scaling(torch, lambda what: program.did(CHANGE.id, what))
+
+    def cast(model: Model) -> str:
+        why = precision.resists(torch, model) or resists(torch, model.module)
+        if why:
+            program.found_nothing(CHANGE.id, why)
+            return ""
+        scaling.add(model.module)
+        return precision.cast(torch, model, CHANGE.id, "float16")
+
+    program.on_model(CHANGE.id, cast)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    """Three places of a loop must change together, and clipping between them: not from outside."""
+    device, _ = precision.said(applied.what)
+    raise NotWritten(
+        f'write around the model\'s call and the loss: with torch.autocast("{device}", '
+        f'dtype=torch.float16):; before the loop: scaler = torch.amp.GradScaler("{device}", '
+        "init_scale=4096.0); then scaler.scale(loss).backward(), scaler.unscale_(optimizer) before "
+        "any clipping, and scaler.step(optimizer); scaler.update() for optimizer.step()"
+    )

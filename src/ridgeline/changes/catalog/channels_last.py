@@ -1,0 +1,101 @@
+"""Channels last for convolutions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.changes.around import Forward, around
+from ridgeline.changes.change import Change, NotWritten, Source
+from ridgeline.changes.outputs import mapped
+from ridgeline.changes.program import Model, Program
+from ridgeline.changes.writing import after_made, before_call
+from ridgeline.records.edit import Edit
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="channels-last",
+    group="model",
+    title="channels-last convolutions",
+    alters="rounding",
+    slot="layout",
+    answers=("layout-transposes",),
+    together=("autocast",),
+    why="Tensor cores read images with the channels innermost; otherwise cuDNN turns them around "
+    "for every layer.",
+    wrong_when="Operators between the convolutions want the other order: each then copies. A "
+    "`view` of an image raises: `reshape` or `flatten` is needed there.",
+)
+
+
+def able(ground: Ground) -> str:
+    return "" if ground.convolutions else "no convolution was seen"
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    torch = program.torch
+
+    def lay_out(model: Model) -> str:
+        inner = model.inner
+        if inner is not model.module:
+            program.found_nothing(
+                CHANGE.id, "the model is in DDP, which laid out its gradients when it was made"
+            )
+            return ""
+        found = _laid_out(torch, inner)
+        if not found:
+            program.found_nothing(CHANGE.id, "no convolution of two or three dimensions is in it")
+            return ""
+        around(inner, CHANGE.id, lambda forward: _with_images(torch, found, forward))
+        first = model.args[0] if model.args else None
+        image = isinstance(first, torch.Tensor) and first.dim() in found
+        with_it = " and its images" if image else ""
+        return f"{type(inner).__name__}{with_it} in {' and '.join(found.values())}"
+
+    program.on_model(CHANGE.id, lay_out)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    kind, _, rest = applied.what.partition("; ")[0].partition(" in ")
+    kind, _, images = kind.partition(" and its ")
+    if " and " in rest:
+        raise NotWritten(
+            "convolutions of two and of three dimensions are in one model; turn each one's weight: "
+            "conv.weight.data = conv.weight.data.to(memory_format=torch.channels_last)"
+        )
+    to = f".to(memory_format=torch.{rest})"
+    found = after_made(applied, source, "{name}" + to, "channels innermost", kind)
+    if images:
+        turned = "{given} = {given}" + to
+        found += before_call(applied, source, turned, "as the convolutions read it", kind)
+    return found
+
+
+def _laid_out(torch: Any, model: Any) -> dict[int, str]:
+    """Dimensions of an image to its format, of the convolutions there are. Only their weights are
+    turned: another parameter of four dimensions may be viewed as something else."""
+    nn = torch.nn
+    found: dict[int, str] = {}
+    for module in model.modules():
+        for kinds, rank, name in (
+            ((nn.Conv2d, nn.ConvTranspose2d), 4, "channels_last"),
+            ((nn.Conv3d, nn.ConvTranspose3d), 5, "channels_last_3d"),
+        ):
+            if isinstance(module, kinds) and module.weight.dim() == rank:
+                weight = module.weight
+                weight.data = weight.data.contiguous(memory_format=getattr(torch, name))
+                found[rank] = name
+    return found
+
+
+def _with_images(torch: Any, formats: dict[int, str], forward: Forward) -> Forward:
+    known = {rank: getattr(torch, name) for rank, name in formats.items()}
+
+    def last(tensor: Any) -> Any:
+        if tensor.dim() in known and tensor.is_floating_point():
+            return tensor.contiguous(memory_format=known[tensor.dim()])
+        return tensor
+
+    def under(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return forward(self, *mapped(torch, args, last), **mapped(torch, kwargs, last))
+
+    return under

@@ -1,0 +1,49 @@
+"""torch.compile that times its choices."""
+
+from collections.abc import Mapping
+
+from ridgeline.changes import compiling
+from ridgeline.changes.change import Change, Source
+from ridgeline.changes.program import Program
+from ridgeline.records.edit import Edit
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+GIVEN: dict[str, str | bool] = {"mode": "max-autotune-no-cudagraphs"}
+CHANGE = Change(
+    id="compile-max-autotune",
+    group="model",
+    title="torch.compile, products chosen by timing",
+    alters="rounding",
+    slot="compile",
+    answers=("misaligned-shape", *compiling.ANSWERS),
+    slow_start=True,
+    why="Besides fusing, products are written in Triton, several ways, and the fastest is kept.",
+    wrong_when="The library's own products are the best already, as they are for large sizes: the "
+    "minutes of trying are then lost.",
+)
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "it chooses among GPU kernels"
+    if ground.shapes_change:
+        return "shapes change: every new one would be tuned again"
+    return compiling.able(ground)
+
+
+def bound(ground: Ground) -> float:
+    """Products may be chosen anew too; half of their time is more than was ever seen."""
+    free = 1 - ground.products_share / 2 - ground.input_share
+    return 1 / (1 - min(max(free, 0.0), 0.97))
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    if program.device != "cuda":
+        program.found_nothing(CHANGE.id, "it chooses among GPU kernels")
+        return
+    compiling.whole(program, CHANGE.id, GIVEN)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return compiling.edits(applied, source, GIVEN, "products chosen by timing")

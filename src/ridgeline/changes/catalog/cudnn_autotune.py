@@ -1,0 +1,79 @@
+"""cuDNN tries its algorithms out, and keeps the fastest for each shape."""
+
+from collections.abc import Mapping
+
+from ridgeline.changes.change import Change, Source
+from ridgeline.changes.program import Program
+from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="cudnn-autotune",
+    group="global",
+    title="cuDNN autotuning",
+    alters="rounding",
+    answers=("autotune-off",),
+    why="For each new shape of a convolution cuDNN times the algorithms it has, instead of "
+    "choosing by rule.",
+    wrong_when="Shapes change from batch to batch: each new one is timed again. The algorithm may "
+    "be another in the next run, and its rounding with it.",
+)
+SETTING = "torch.backends.cudnn.benchmark = True"
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "a CPU has no cuDNN"
+    if not ground.convolutions:
+        return "no convolution was seen"
+    if ground.flags.cudnn_benchmark:
+        return "it is on already"
+    if ground.flags.cudnn_deterministic or ground.flags.deterministic:
+        return "the program asks for deterministic algorithms"
+    if ground.shapes_change:
+        return "shapes change from step to step: each would be timed anew"
+    return ""
+
+
+def bound(ground: Ground) -> float:
+    """Convolutions twice as fast: more was not seen from the choice of the algorithm alone."""
+    return 1 / (1 - min(ground.products_share / 2, 0.99))
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    flags = program.torch.backends.cudnn
+    if program.device != "cuda":
+        program.found_nothing(CHANGE.id, "there is no GPU")
+        return
+    if flags.benchmark:
+        program.found_nothing(CHANGE.id, "it is on already")
+        return
+    flags.benchmark = True
+    program.found_nothing(CHANGE.id, "no step ended: whether the program sets it was not seen")
+    looked = False
+
+    def look() -> None:
+        nonlocal looked
+        if looked:
+            return
+        looked = True
+        if flags.deterministic or program.torch.are_deterministic_algorithms_enabled():
+            flags.benchmark = False
+            program.found_nothing(CHANGE.id, "the program asks for deterministic algorithms")
+        elif flags.benchmark:
+            program.did(CHANGE.id, SETTING)
+        else:
+            program.found_nothing(CHANGE.id, "the program turns it off itself")
+
+    program.on_step(look)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return (
+        Import(file="", text="import torch"),
+        Top(
+            file="", where="after imports", text=SETTING,
+            why="cuDNN keeps the fastest algorithm for each shape",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""One kernel for the whole update."""
+
+from collections.abc import Mapping
+
+from ridgeline.changes.change import Change, Source
+from ridgeline.changes.places import at
+from ridgeline.changes.program import Made, Program
+from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+OTHER_WAYS = ("foreach", "capturable", "differentiable", "maximize")
+"""With any of them set, which path is taken is the program's own choice, or fused refuses."""
+
+CHANGE = Change(
+    id="fused-optimizer",
+    group="optimizer",
+    title="a fused optimizer update",
+    alters="rounding",
+    slot="update",
+    answers=("unfused-optimizer", "small-kernels", "optimizer-state"),
+    why="Reads and writes parameters, gradients and moments once, in a kernel or loop of its own, "
+    "instead of once for each term of the formula.",
+    wrong_when="Gradients are sparse, or the optimizer is one that torch has not fused.",
+)
+
+
+def able(ground: Ground) -> str:
+    names = [one.name for one in ground.optimizers]
+    if not names:
+        return "the program has no optimizer"
+    if not any(name in FUSED for name in names):
+        return f"torch has no fused {names[0]}"
+    told = [one for one in ground.optimizers if one.options.get("fused") == "True"]
+    return "it is fused already" if told else ""
+
+
+def bound(ground: Ground) -> float:
+    return 1 / (1 - min(ground.optimizer_share, 0.99))
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    def fuse(made: Made) -> str:
+        given = made.arguments
+        if made.kind not in FUSED or any(given.get(name) for name in ("fused", *OTHER_WAYS)):
+            return ""
+        given["fused"] = True
+        return f"{made.kind}(fused=True)"
+
+    program.on_optimizer(CHANGE.id, fuse)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return tuple(
+        Keyword(
+            file=file, line=line, call=applied.what.partition("(")[0], name="fused", value="True",
+            why="one pass over parameters and moments",
+        )
+        for file, line in at(applied)
+    )  # fmt: skip

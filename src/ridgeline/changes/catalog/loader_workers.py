@@ -1,0 +1,125 @@
+"""Samples made in processes of their own, while the step runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.changes.catalog import _dataset as dataset
+from ridgeline.changes.catalog._cores import usable
+from ridgeline.changes.change import Change, Source
+from ridgeline.changes.places import at
+from ridgeline.changes.program import Made, Program
+from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+MOST = 16
+"""Workers for one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
+
+CHANGE = Change(
+    id="loader-workers",
+    group="loader",
+    title="DataLoader workers",
+    alters="nothing",
+    slot="workers",
+    answers=(
+        "loader-starves", "few-workers", "many-workers", "small-files", "repeated-decoding",
+        "idle-between-epochs",
+    ),
+    together=("persistent-workers",),
+    why="The next batches are read, decoded and stacked in other processes while this one trains. "
+    "The sampler stays in the main process and draws what it drew before, so the order is the "
+    "same.",
+    wrong_when="Samples are drawn at random inside the dataset: each worker then has a random "
+    "stream of its own. The dataset is changed while it is read, or all cores are busy already.",
+)  # fmt: skip
+
+
+def able(ground: Ground) -> str:
+    if not ground.loaders:
+        return "the program has no DataLoader"
+    fewest = min(one.workers for one in ground.loaders)
+    each = _each(ground)
+    if fewest >= max(2 * each, 2) and "many-workers" not in ground.findings:
+        return f"its loaders have {fewest} workers for {each} cores already"
+    return ""
+
+
+def bound(ground: Ground) -> float:
+    """A step that never waits for its batch."""
+    return 1 / (1 - min(ground.input_share, 0.99))
+
+
+def choices(ground: Ground) -> tuple[dict[str, str], ...]:
+    """Numbers worth trying, the likeliest first: as many as cores; more, where they wait for
+    files; one, where the step itself wants the cores."""
+    each = _each(ground)
+    has = {one.workers for one in ground.loaders}
+    wanted = dict.fromkeys(min(number, MOST) for number in (each, 2 * each, 1))
+    return tuple({"workers": str(one)} for one in wanted if has != {one})
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    asked = int(options.get("workers") or min(usable(), MOST))
+
+    def hire(made: Made) -> str:
+        given = made.arguments
+        why = _against(program.torch, given)
+        if why:
+            program.found_nothing(CHANGE.id, why)
+            return ""
+        # Workers that share a stream out make other batches of it: with one they stay the same.
+        number = 1 if dataset.is_stream(program.torch, given.get("dataset")) else asked
+        if given.get("num_workers", 0) == number:
+            return ""
+        if _batches(given) == 1:
+            program.found_nothing(CHANGE.id, "the loader makes one batch, and none ahead")
+            return ""
+        given["num_workers"] = number
+        return f"DataLoader(num_workers={number})"
+
+    program.on_loader(CHANGE.id, hire)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    number = applied.what.partition("num_workers=")[2].partition(")")[0]
+    return tuple(
+        Keyword(
+            file=file, line=line, call="DataLoader", name="num_workers", value=number,
+            why="batches are made while the step runs",
+        )
+        for file, line in at(applied)
+    )  # fmt: skip
+
+
+def _against(torch: Any, given: Mapping[str, Any]) -> str:
+    data, start = given.get("dataset"), given.get("worker_init_fn")
+    if dataset.is_stream(torch, data) and not dataset.shards(data, start):
+        return (
+            "the dataset is a stream that does not ask for its worker: each would yield all of it"
+        )
+    if dataset.on_gpu(torch, data):
+        return "the dataset's tensors are on the GPU, which workers cannot share"
+    file = dataset.open_file(data)
+    if file:
+        return f"the dataset keeps a {file} open, whose position forked workers would share"
+    own = dataset.own_generator(torch, data)
+    if own:
+        return f"the dataset keeps a {own}: each worker would draw the same numbers from its copy"
+    if dataset.start_method(given.get("multiprocessing_context")) != "fork":
+        return dataset.unpicklable(given)
+    return ""
+
+
+def _batches(given: Mapping[str, Any]) -> int | None:
+    """None where it is not known. One batch leaves nothing to make ahead."""
+    if given.get("sampler") is not None or given.get("batch_sampler") is not None:
+        return None
+    size = given.get("batch_size", 1)
+    try:
+        return -(-len(given["dataset"]) // size) if size else None
+    except Exception:
+        return None
+
+
+def _each(ground: Ground) -> int:
+    return max(ground.cores // max(ground.ranks, 1), 1)

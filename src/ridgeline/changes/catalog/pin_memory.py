@@ -1,0 +1,69 @@
+"""Batches in memory that the GPU reads by itself."""
+
+from collections.abc import Mapping
+
+from ridgeline.changes.catalog import _dataset as dataset
+from ridgeline.changes.change import Change, Source
+from ridgeline.changes.places import at
+from ridgeline.changes.program import Made, Program
+from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="pin-memory",
+    group="loader",
+    title="pinned memory for batches",
+    alters="nothing",
+    answers=("unpinned-memory", "pageable-copy", "blocking-copy"),
+    together=("non-blocking",),
+    why="A copy from ordinary memory goes through a buffer of the driver's, and the program waits "
+    "for it; from pinned memory the GPU fetches it alone.",
+    wrong_when="Memory is short: pinned pages cannot be moved out. Batches of a class of the "
+    "program's own are pinned only where it has a pin_memory method.",
+)
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "batches stay on the CPU: there is no copy to make faster"
+    if not ground.loaders:
+        return "the program has no DataLoader"
+    return "its loaders pin their memory already" if all(_pins(ground)) else ""
+
+
+def bound(ground: Ground) -> float:
+    """Without its copies and without the idle time around them."""
+    idle = 1 - ground.busy if ground.busy else 0.99
+    return 1 / (1 - min(idle + ground.copy_share, 0.99))
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    def pin(made: Made) -> str:
+        given = made.arguments
+        if given.get("pin_memory"):
+            return ""
+        if program.device != "cuda":
+            program.found_nothing(CHANGE.id, "there is no GPU to copy to")
+            return ""
+        if dataset.on_gpu(program.torch, given.get("dataset")):
+            program.found_nothing(CHANGE.id, "the dataset's tensors are on the GPU already")
+            return ""
+        given["pin_memory"] = True
+        return "DataLoader(pin_memory=True)"
+
+    program.on_loader(CHANGE.id, pin)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return tuple(
+        Keyword(
+            file=file, line=line, call="DataLoader", name="pin_memory", value="True",
+            why="the GPU fetches batches by itself",
+        )
+        for file, line in at(applied)
+    )  # fmt: skip
+
+
+def _pins(ground: Ground) -> list[bool]:
+    return [one.pin_memory for one in ground.loaders]

@@ -1,0 +1,65 @@
+"""What the ways of compiling a model share."""
+
+from typing import Any
+
+from ridgeline.changes.change import Source
+from ridgeline.changes.program import Model, Program
+from ridgeline.changes.writing import after_made
+from ridgeline.records.edit import Edit
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+ANSWERS = ("fusable-chain", "small-kernels", "graph-breaks", "written-attention")
+
+
+def able(ground: Ground) -> str:
+    if not ground.compiler:
+        return "nothing here can compile: no C++ compiler, or no Triton"
+    return "the program compiles already" if ground.compiled else ""
+
+
+def bound(ground: Ground) -> float:
+    """All that is no product may go: launches, passes over memory, Python."""
+    return 1 / (1 - min(max(1 - ground.products_share - ground.input_share, 0.0), 0.97))
+
+
+def resists(torch: Any, module: Any) -> str:
+    """Why it is left as it is; "" where it can be compiled."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"{type(module).__name__} is TorchScript"
+    for one in module.modules():
+        if hasattr(one, "_orig_mod") or one._compiled_call_impl is not None:
+            return "the program compiles its model already"
+    if getattr(module.forward, "_torchdynamo_disable", False):
+        return f"{type(module).__name__} is kept from compiling by the program"
+    return ""
+
+
+def whole(program: Program, change: str, given: dict[str, str | bool]) -> None:
+    """Each outermost module that trains, as a whole, at its next call."""
+
+    def build(model: Model) -> str:
+        inner = model.inner
+        why = resists(program.torch, inner)
+        if why:
+            program.found_nothing(change, why)
+            return ""
+        inner.compile(**given)
+        return f"{type(inner).__name__}{call_of(given)}"
+
+    program.on_model(change, build)
+
+
+def call_of(given: dict[str, str | bool]) -> str:
+    said = ", ".join(
+        f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
+        for key, value in given.items()
+    )
+    return f".compile({said})"
+
+
+def edits(
+    applied: Applied, source: Source, given: dict[str, str | bool], why: str
+) -> tuple[Edit, ...]:
+    kind = applied.what.partition(".compile")[0]
+    return after_made(applied, source, "{name}" + call_of(given), why, kind)

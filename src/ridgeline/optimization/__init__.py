@@ -1,0 +1,1 @@
+"""Changes tried on a program, kept where they are faster and equal, and confirmed as a whole."""

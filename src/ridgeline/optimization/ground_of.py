@@ -1,0 +1,81 @@
+"""What a diagnosed run tells of the ground its changes would stand on."""
+
+import shutil
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from ridgeline.diagnose.case import Case
+from ridgeline.records.finding import Finding
+from ridgeline.records.ground import Ground
+from ridgeline.records.op_site import OpSite
+
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "linear", "matmul", "attention")
+_CONVOLUTIONS = ("convolution", "conv2d", "conv1d", "conv3d")
+
+
+def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
+    capture = case.capture
+    if capture is None:
+        return Ground()
+    cuda = capture.device.kind == "cuda"
+    products = [site for site in case.sites.ops if _named(site, _PRODUCTS)]
+    return Ground(
+        device=capture.device.kind,
+        capability=_capability(capture.device.architecture),
+        cores=capture.flags.allowed_cores or (case.run.environment.cores if case.run else 1),
+        torch=_version(capture.flags.torch),
+        emulated=case.emulated,
+        compiler=find_spec("triton") is not None if cuda else _can_compile(),
+        ranks=case.ranks,
+        trains=capture.stepping in ("optimizer", "backward"),
+        loaders=capture.loaders,
+        optimizers=capture.optimizers,
+        modules=tuple(one for one in capture.modules if not one.loss),
+        flags=capture.flags,
+        autocast=capture.flags.autocast,
+        compiled=bool(capture.compilations),
+        convolutions=any(_named(site, _CONVOLUTIONS) for site in case.sites.ops),
+        products_share=_share(case, products),
+        shapes_change=_shapes_change(products),
+        busy=case.busy or 0.0,
+        input_share=case.share_of("input"),
+        optimizer_share=sum(p.share for p in case.times.phases if p.phase == "optimizer"),
+        overhead_share=case.share_of("overhead"),
+        copy_share=case.share_of("transfer"),
+        findings=tuple(dict.fromkeys(finding.rule for finding in findings)),
+        variables=dict(case.run.environment.variables) if case.run is not None else {},
+        processors=case.processors,
+    )
+
+
+def _named(site: OpSite, words: tuple[str, ...]) -> bool:
+    name = site.op.removeprefix("aten::").lstrip("_")
+    return any(name == word or word in name.split("_") or name.startswith(word) for word in words)
+
+
+def _share(case: Case, sites: list[OpSite]) -> float:
+    if case.on_gpu:
+        return case.device_share(sum(site.device_ns for site in sites))
+    return case.host_share(sum(site.host_ns for site in sites))
+
+
+def _shapes_change(sites: list[OpSite]) -> bool:
+    """Some product is not called a whole number of times a step: sizes differ between steps."""
+    return any(abs(site.calls - round(site.calls)) > 1e-6 for site in sites if site.dims)
+
+
+def _capability(architecture: str) -> tuple[int, int]:
+    """sm_90 → (9, 0)"""
+    digits = "".join(one for one in architecture if one.isdigit())
+    return (int(digits[:-1]), int(digits[-1])) if len(digits) > 1 else (0, 0)
+
+
+def _version(text: str) -> tuple[int, int]:
+    parts = text.split(".")
+    if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit():
+        return int(parts[0]), int(parts[1])
+    return 0, 0
+
+
+def _can_compile() -> bool:
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))

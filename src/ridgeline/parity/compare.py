@@ -1,0 +1,144 @@
+"""A changed program's trial against the unchanged one's: whether both compute the same, and what
+could not be asked."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from ridgeline.parity.band import OWN, Band, band_of
+from ridgeline.parity.counted import counted, data
+from ridgeline.parity.direction import direction, level
+from ridgeline.parity.finite import finite
+from ridgeline.parity.state import doubtful, movement, state
+from ridgeline.parity.trajectory import trajectory
+from ridgeline.parity.words import small, why_differs, why_equal
+from ridgeline.records.parity import Alters, Check, Equality, Parity
+from ridgeline.records.trial import Trial
+from ridgeline.units import plural
+
+FEW = 3
+"""Fewer watched steps than this: the second step is the first that depends on an update."""
+WIDE = 0.1
+"""A band wider than this at the first step tells nothing apart: the program varies by itself."""
+_ORDER: tuple[Equality, ...] = ("equal", "weak", "unknown", "differs")
+
+
+def compare(
+    baseline: Sequence[Trial],
+    candidate: Trial | Sequence[Trial],
+    alters: Alters,
+    precision: str = "float32",
+) -> Parity:
+    """`baseline`: repeats of the unchanged program; those with a jitter say what rounding alone
+    does to it. Of several candidates' trials the worst counts. `precision`: the lowest that the
+    changed program computes in."""
+    repeats = [_named(trial) for trial in baseline if trial.jitter == 0]
+    given = [candidate] if isinstance(candidate, Trial) else candidate
+    candidates = [_named(trial) for trial in given]
+    if not repeats or not candidates:
+        return Parity(equality="unknown", why="there is no trial to compare")
+    jitters = [_named(trial) for trial in baseline if trial.jitter > 0]
+    band = band_of(repeats, jitters, alters, precision)
+    found = [_one(repeats, trial, alters, band) for trial in candidates]
+    return max(found, key=lambda parity: _ORDER.index(parity.equality))
+
+
+def _one(repeats: Sequence[Trial], candidate: Trial, alters: Alters, band: Band) -> Parity:
+    base = repeats[0]
+    if not _anything(base) or not _anything(candidate):
+        who = "baseline" if not _anything(base) else "changed program"
+        return Parity(equality="unknown", why=f"nothing was seen of the {who}")
+    if alters == "semantics":
+        return _alike(base, candidate)
+    missing = list(_missing(repeats, candidate, band))
+    asked = _same_data(repeats, candidate, band)
+    if asked:
+        missing.append(asked)
+    check, note = finite(base, candidate)
+    checks = [check, *counted(base, candidate, same_data=not asked)]
+    if asked:
+        checks += [*direction(base, candidate), *level(base, candidate)]
+        checks += movement(base, candidate, band)
+    else:
+        checks += [*trajectory(base, candidate, band), *state(base, candidate, band)]
+    missing += [check.text for check in checks if check.doubt]
+    if len(repeats) == 1 and not all(check.passed for check in checks):
+        missing.append("the baseline ran once, so that its own variation is not known")
+    return _concluded(checks, missing, note, len(candidate.watched))
+
+
+def _concluded(checks: list[Check], missing: list[str], note: str, steps: int) -> Parity:
+    if any(not check.passed for check in checks):
+        why, equality = why_differs(checks), "differs"
+    elif not any(check.difference is not None for check in checks if check.what != "data"):
+        why, equality = "nothing that both computed was seen", "unknown"
+    else:
+        why = why_equal(checks, steps) or "what was counted is equal"
+        equality = "weak" if missing else "equal"
+        why += f"; weak: {missing[0]}" if missing else f"; {note}" if note else ""
+    known: Equality = equality  # type: ignore[assignment]
+    return Parity(equality=known, why=why, checks=tuple(checks), missing=tuple(missing))
+
+
+def _alike(base: Trial, candidate: Trial) -> Parity:
+    checks = tuple(direction(base, candidate))
+    missing = ("the change alters what is computed: equality is not asked",)
+    if any(not check.passed for check in checks):
+        return Parity(equality="differs", why=why_differs(checks), checks=checks, missing=missing)
+    if not checks:
+        why = "the change alters what is computed, and no losses show how"
+        return Parity(equality="unknown", why=why, missing=missing)
+    return Parity(
+        equality="weak", why=f"{checks[0].text}; weak: {missing[0]}", checks=checks, missing=missing
+    )
+
+
+def _named(trial: Trial) -> Trial:
+    """Tensors by the names the program gave them: a compiled or wrapped module adds its own."""
+    tensors = tuple(
+        replace(tensor, name=tensor.name.replace("_orig_mod.", "").removeprefix("module."))
+        for tensor in trial.tensors
+    )
+    return replace(trial, tensors=tensors)
+
+
+def _anything(trial: Trial) -> bool:
+    return bool(trial.watched or trial.tensors or trial.evaluation)
+
+
+def _same_data(repeats: Sequence[Trial], candidate: Trial, band: Band) -> str:
+    """Why equal data cannot be asked for; "" where they can. Workers that draw need not draw
+    otherwise than they did: where every batch is seen and equal, the data are."""
+    if not band.same_data:
+        return "the baseline itself does not see the same data twice"
+    base = repeats[0]
+    if not (base.workers_draw or candidate.workers_draw):
+        return ""
+    seen = all(step.batch_sum is not None for step in (*base.watched, *candidate.watched))
+    if seen and base.watched and all(check.passed for check in data(base, candidate)):
+        return ""
+    return "samples are made in worker processes that draw random numbers"
+
+
+def _missing(repeats: Sequence[Trial], candidate: Trial, band: Band) -> Iterator[str]:
+    base = repeats[0]
+    steps = min(len(base.watched), len(candidate.watched))
+    if steps < FEW:
+        yield f"only {plural(steps, 'step')} watched"
+    pairs = list(zip(base.watched, candidate.watched, strict=False))
+    losses = sum(one.loss is not None and other.loss is not None for one, other in pairs)
+    if losses == 0:
+        yield "no losses were seen"
+    elif losses < FEW <= steps:
+        yield f"a loss was seen at {losses} of {plural(steps, 'step')} alone"
+    if not base.tensors or not candidate.tensors:
+        yield "the parameters were not seen"
+    else:
+        lost = {t.name for t in base.tensors} - {t.name for t in candidate.tensors}
+        if lost:
+            yield f"{plural(len(lost), 'tensor')} of the baseline were not found by name"
+    doubted = doubtful(base, candidate, band)
+    if doubted:
+        yield f"{doubted[0]} went another way, perhaps by rounding alone: no jittered trial tells"
+    if band.losses and band.losses[0] > WIDE:
+        yield f"the baseline differs from itself by {small(band.losses[0] / OWN)} at its first step"

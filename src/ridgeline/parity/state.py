@@ -1,0 +1,208 @@
+"""Parameters and buffers after the last watched step, and what the model then says."""
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+
+from msgspec import Struct
+
+from ridgeline.parity import drift
+from ridgeline.parity.band import SMALL, Band, TensorBand
+from ridgeline.parity.floors import SWITCHED, SWITCHED_BUFFER, SWITCHED_OUTPUT, SWITCHED_WAY
+from ridgeline.parity.pull import pulled
+from ridgeline.parity.words import small
+from ridgeline.records.parity import Check
+from ridgeline.records.trial import TensorPrint, Trial
+from ridgeline.units import plural
+
+LESS = 0.5
+"""A parameter that moved less than half as far, or more than twice, is not rounded otherwise: Adam
+under bfloat16 alters single directions, and the length of the way by a few percent."""
+STUCK = 1e-3
+"""Of its way in the baseline: less is standing still."""
+
+DOUBTED = 0.05
+"""Of all elements: biases before batch norms and of keys are fewer."""
+
+
+class _Seen(Struct, frozen=True):
+    ours: TensorPrint
+    theirs: TensorPrint
+    band: TensorBand
+    drift: float
+
+
+def state(baseline: Trial, candidate: Trial, band: Band) -> Iterator[Check]:
+    pairs = _pairs(baseline, candidate, band)
+    yield from movement(baseline, candidate, band)
+    doubted = doubtful(baseline, candidate, band)
+    for what, buffers in (("parameters", False), ("buffers", True)):
+        seen = [
+            pair for pair in pairs if pair.ours.buffer == buffers and pair.ours.name not in doubted
+        ]
+        if seen:
+            systematic = 0.0 if buffers else pulled(baseline, candidate)
+            yield _judged(what, seen, band.doubt, systematic)
+        if not buffers:
+            yield from _way(baseline, candidate, band)
+    yield from _evaluation(baseline, candidate, band)
+
+
+def movement(baseline: Trial, candidate: Trial, band: Band) -> Iterator[Check]:
+    """Whether the same parameters moved at all: asked whatever the tolerance is."""
+    if not baseline.tensors or not candidate.tensors:
+        return
+    found = {tensor.name: tensor for tensor in candidate.tensors}
+    lost = [tensor.name for tensor in baseline.tensors if tensor.name not in found]
+    others = {tensor.name for tensor in candidate.tensors} - {t.name for t in baseline.tensors}
+    words = []
+    if lost and len(lost) < len(baseline.tensors) and not others:
+        words.append(f"{lost[0]} is not there any more{_more(len(lost))}")
+    pairs = _pairs(baseline, candidate, band)
+    words += [
+        f"{pair.ours.name} is {pair.theirs.dtype}, not {pair.ours.dtype}"
+        for pair in pairs
+        if pair.ours.dtype and pair.theirs.dtype and pair.ours.dtype != pair.theirs.dtype
+    ]
+    stuck = [pair.ours.name for pair in pairs if _stuck(pair)]
+    if stuck:
+        words.append(f"{stuck[0]} does not move{_more(len(stuck))}")
+    roused = [pair.ours.name for pair in pairs if _roused(pair, band.typical_move)]
+    if roused:
+        words.append(f"{roused[0]} moves and did not in the baseline{_more(len(roused))}")
+    moving = sum(pair.band.moves for pair in pairs)
+    text = words[0] if words else f"the same {plural(moving, 'tensor')} moved"
+    yield Check(what="movement", passed=not words, text=text)
+
+
+def _more(number: int) -> str:
+    return f" ({number - 1} more)" if number > 1 else ""
+
+
+def _stuck(pair: _Seen) -> bool:
+    moves = pair.band.moves and not pair.band.by_rounding
+    return moves and not pair.theirs.moved > STUCK * pair.ours.moved
+
+
+def _roused(pair: _Seen, typical: float) -> bool:
+    """By as much as others move: what rounds to nothing in one precision need not in another."""
+    like_others = typical * sqrt(max(pair.ours.numel, 1))
+    if pair.ours.buffer:
+        return pair.ours.moved == 0 and pair.theirs.moved > pair.band.allowed * pair.band.scale
+    if pair.band.by_rounding:
+        return False
+    return not pair.band.moves and pair.theirs.moved > max(pair.band.allowed, 0.1) * like_others
+
+
+def doubtful(baseline: Trial, candidate: Trial, band: Band) -> tuple[str, ...]:
+    """Parameters beyond the band that may have moved by rounding alone, where no perturbed trial
+    tells: they still move, and hold few of the elements. What they are is not known, so that the
+    answer is weak."""
+    pairs = [pair for pair in _pairs(baseline, candidate, band) if not pair.ours.buffer]
+    if band.perturbed or band.doubt <= 1:
+        return ()
+    wrong = [pair for pair in pairs if _wrong(pair)]
+    share = sum(pair.ours.numel for pair in wrong) / max(sum(p.ours.numel for p in pairs), 1)
+    return tuple(pair.ours.name for pair in wrong) if share <= DOUBTED else ()
+
+
+def _judged(what: str, seen: Sequence[_Seen], doubt: float, systematic: float) -> Check:
+    asked = [pair for pair in seen if not pair.band.by_rounding]
+    left = len(seen) - len(asked)
+    if not asked:
+        text = f"all {plural(left, 'tensor')} move by rounding alone"
+        return Check(what=what, passed=True, text=text)
+    beyond = [pair for pair in asked if _wrong(pair)]
+    wrong = [pair for pair in beyond if systematic or not _doubted(pair, doubt)]
+    worst = max(
+        wrong or beyond or asked, key=lambda pair: pair.drift / (pair.band.allowed or 1e-300)
+    )
+    if beyond:
+        text = (
+            f"{worst.ours.name} is off by {small(worst.drift)} of its way, allowed "
+            f"{small(worst.band.allowed)}{_more(len(beyond))}"
+        )
+        text += f", all by {small(systematic)} of their norm" if systematic and wrong else ""
+    else:
+        worst = max(asked, key=lambda pair: pair.drift)
+        near = f"to {small(worst.drift)} of their way" if worst.drift else "exactly"
+        text = f"{what} equal {near}"
+        text += f"; {plural(left, 'tensor')} moved by rounding alone" if left else ""
+    return Check(
+        what=what, passed=not wrong, text=text, difference=worst.drift,
+        allowed=worst.band.allowed, doubt=bool(beyond) and not wrong,
+    )  # fmt: skip
+
+
+def _doubted(pair: _Seen, doubt: float) -> bool:
+    """Beyond the band, and yet perhaps honest."""
+    if _whole(pair) or doubt <= 1:
+        return False
+    few = 1 + SMALL / sqrt(max(pair.ours.numel, 1))
+    switched = SWITCHED_BUFFER if pair.ours.buffer else SWITCHED * few
+    return pair.drift <= min(max(doubt * pair.band.allowed, switched), LESS)
+
+
+def _wrong(pair: _Seen) -> bool:
+    if _whole(pair):
+        return pair.drift > 0
+    ratio = pair.theirs.moved / pair.ours.moved if pair.ours.moved else 1.0
+    far = pair.band.moves and pair.band.allowed < LESS and not LESS <= ratio <= 1 / LESS
+    own = pair.ours.moved >= LESS * pair.band.scale
+    return not pair.drift <= pair.band.allowed or (far and own)
+
+
+def _whole(pair: _Seen) -> bool:
+    """Integers; where no dtype was noted, a buffer that counts batches."""
+    tensor = pair.ours
+    if tensor.dtype.startswith(("int", "uint", "bool")):
+        return True
+    whole = tensor.norm.is_integer() and tensor.moved.is_integer()
+    return tensor.buffer and not tensor.dtype and tensor.numel == 1 and whole and tensor.moved >= 1
+
+
+def _way(baseline: Trial, candidate: Trial, band: Band) -> Iterator[Check]:
+    further = drift.of_way(baseline, candidate)
+    if further is None:
+        return
+    near = further <= band.way
+    passed = near or (band.doubt > 1 and further <= SWITCHED_WAY)
+    text = f"the parameters went {'as far' if near else 'further or less far'}: their median way "
+    text += f"is {small(further)} off, allowed {small(band.way)}"
+    yield Check(
+        what="way", passed=passed, text=text, difference=further, allowed=band.way,
+        doubt=passed and not near,
+    )  # fmt: skip
+
+
+def _evaluation(baseline: Trial, candidate: Trial, band: Band) -> Iterator[Check]:
+    if not baseline.evaluation or not candidate.evaluation:
+        return
+    if len(baseline.evaluation) != len(candidate.evaluation):
+        yield Check(what="evaluation", passed=False, text="it returns another number of outputs")
+        return
+    drifts = [v for v in drift.of_evaluation(baseline, candidate) if v is not None]
+    worst = max(drifts, default=0.0)
+    near = worst <= band.evaluation
+    passed = near or (
+        band.doubt > 1 and worst <= max(band.doubt * band.evaluation, SWITCHED_OUTPUT)
+    )
+    text = f"the evaluation output is equal to {small(worst)}, allowed {small(band.evaluation)}"
+    if not near:
+        text = f"the evaluation output is off by {small(worst)}, allowed {small(band.evaluation)}"
+    yield Check(
+        what="evaluation", passed=passed, text=text, difference=worst, allowed=band.evaluation,
+        doubt=passed and not near,
+    )  # fmt: skip
+
+
+def _pairs(baseline: Trial, candidate: Trial, band: Band) -> list[_Seen]:
+    found = {tensor.name: tensor for tensor in candidate.tensors}
+    pairs = []
+    for tensor, limits in zip(baseline.tensors, band.tensors, strict=True):
+        other = found.get(tensor.name)
+        if other is None:
+            continue
+        value = drift.of_tensor(tensor, other, limits.scale)
+        # Not finite in both is equal here; in one alone, `finite` has said so.
+        pairs.append(_Seen(tensor, other, limits, value or 0.0))
+    return pairs

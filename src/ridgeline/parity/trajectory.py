@@ -1,0 +1,47 @@
+"""Losses and gradient norms, step by step, against the band."""
+
+from collections.abc import Iterator
+
+from ridgeline.parity import drift
+from ridgeline.parity.band import Band
+from ridgeline.parity.drift import Series
+from ridgeline.parity.words import small
+from ridgeline.records.parity import Check
+from ridgeline.records.trial import Trial
+from ridgeline.units import plural
+
+EARLY = 2
+"""Steps that no update, or one, has come before: nothing has grown yet, and nothing is doubted."""
+
+
+def trajectory(baseline: Trial, candidate: Trial, band: Band) -> Iterator[Check]:
+    losses = drift.of_losses(baseline, candidate)
+    yield from _along("losses", "loss", losses, band.losses, band.doubt)
+    norms = drift.of_gradient_norms(baseline, candidate)
+    yield from _along("gradient norms", "gradient norm", norms, band.gradient_norms, band.doubt)
+
+
+def _along(
+    what: str, one: str, drifts: Series, allowed: tuple[float, ...], doubt: float
+) -> Iterator[Check]:
+    seen = [
+        (value, limit, step)
+        for step, (value, limit) in enumerate(zip(drifts, allowed, strict=False))
+        if value is not None
+    ]
+    if not seen:
+        return
+    beyond = [item for item in seen if not item[0] <= item[1]]
+    wrong = [item for item in beyond if item[2] < EARLY or not item[0] <= doubt * item[1]]
+    if beyond:
+        value, limit, step = (wrong or beyond)[0]
+        text = f"the {one} at step {step + 1} is off by {small(value)}, allowed {small(limit)}"
+    else:
+        value, limit, step = max(seen)
+        over = f"over {plural(len(seen), 'step')}"
+        text = f"{what} equal to {small(value)} {over}, allowed {small(limit)} at step {step + 1}"
+        text = text if value else f"{what} equal exactly {over}"
+    yield Check(
+        what=what, passed=not wrong, text=text, difference=value, allowed=limit, step=step,
+        doubt=bool(beyond) and not wrong,
+    )  # fmt: skip

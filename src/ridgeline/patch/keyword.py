@@ -1,0 +1,126 @@
+"""A keyword of a call: added, or its literal value changed."""
+
+import ast
+import keyword as python
+import re
+
+import libcst as cst
+
+from ridgeline.patch import shape
+from ridgeline.patch.bindings import aliases
+from ridgeline.patch.cannot import Cannot
+from ridgeline.patch.comment import comment, marked
+from ridgeline.patch.draft import Asked, Draft, Note
+from ridgeline.patch.positional import POSITIONAL
+from ridgeline.patch.splice import Rank, Splice
+from ridgeline.patch.tree import Spot, own
+from ridgeline.records.edit import Keyword
+
+_STRINGS = (cst.FormattedString, cst.TemplatedString)
+
+
+def keyword(edit: Keyword, draft: Draft) -> bool:
+    """False where the call has it already."""
+    shape.expression(edit.value)
+    if not edit.name.isidentifier() or python.iskeyword(edit.name):
+        raise Cannot(f"{edit.name!r} is no name")
+    try:
+        spot, call = _found(edit, draft)
+    except Cannot:
+        if _moved(edit, draft):
+            return False
+        raise
+    given = _given(edit, call)
+    if given is not None:
+        return _changed(edit, draft, spot, given)
+    # by its end: a chain of calls begins where its first call does
+    end = draft.tree.span(call)[1]
+    asked = draft.calls.setdefault(end, Asked(call, spot.statement))
+    for name, value, _ in asked.keywords:
+        if name == edit.name and value != edit.value:
+            raise Cannot(f"another edit gives it {name}={value}")
+    asked.keywords.append((edit.name, edit.value, edit.why))
+    return True
+
+
+def _found(edit: Keyword, draft: Draft) -> tuple[Spot, cst.Call]:
+    spot = draft.tree.at(edit.line)
+    calls = []
+    for node, _ in own(spot.part):
+        if isinstance(node, cst.Call) and _is_named(edit, draft, node):
+            first, last = draft.tree.lines_of(node)
+            if first <= edit.line <= last:
+                calls.append(node)
+    if len(calls) != 1:
+        often = "no call" if not calls else f"{len(calls)} calls"
+        raise Cannot(f"there is {often} of {edit.call} on line {edit.line}")
+    start, end = draft.tree.span(calls[0])
+    for node, _ in own(spot.part):
+        if isinstance(node, _STRINGS):
+            first, last = draft.tree.span(node)
+            if first < start and end < last:
+                raise Cannot("the call is inside a string")
+    return spot, calls[0]
+
+
+def _is_named(edit: Keyword, draft: Draft, call: cst.Call) -> bool:
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value == edit.call
+    if not isinstance(call.func, cst.Name):
+        return False
+    name = call.func.value
+    return name == edit.call or aliases(draft.tree.text).get(name) == edit.call
+
+
+def _moved(edit: Keyword, draft: Draft) -> bool:
+    """Lines have moved, and a call of that name has the keyword and our comment."""
+    note = comment(edit.why, draft.encoding)
+    if all(found.value != note for found in draft.tree.comments.values()):
+        return False
+    wanted = shape.expression(edit.value)
+    for statement in draft.tree.statements():
+        if not marked(draft.tree, statement, note):
+            continue
+        for node, _ in own(statement.node):
+            if isinstance(node, cst.Call) and _is_named(edit, draft, node):
+                values = [a.value for a in node.args if a.keyword and a.keyword.value == edit.name]
+                codes = [draft.tree.module.code_for_node(value) for value in values]
+                if any(shape.expression(code) == wanted for code in codes):
+                    return True
+    return False
+
+
+def _given(edit: Keyword, call: cst.Call) -> cst.Arg | None:
+    """The argument that gives it now."""
+    for argument in call.args:
+        if argument.keyword is not None and argument.keyword.value == edit.name:
+            return argument
+    stars = [argument.star for argument in call.args if argument.star]
+    if stars:
+        raise Cannot(f"{edit.name} may be in the {stars[0]}… of the call")
+    bare = [argument for argument in call.args if argument.keyword is None]
+    order = edit.positional or POSITIONAL.get(edit.call, ())
+    if edit.name in order and order.index(edit.name) < len(bare):
+        return bare[order.index(edit.name)]
+    if len(bare) > len(order) and "*" not in order:
+        raise Cannot(f"{edit.name} may be one of the call's bare arguments")
+    return None
+
+
+def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg) -> bool:
+    code = draft.tree.module.code_for_node(argument.value)
+    if shape.expression(code) == shape.expression(edit.value):
+        return False
+    inner = re.sub(r"\s+", " ", code.strip())
+    try:
+        ast.literal_eval(f"({code}\n)")
+    except (SyntaxError, ValueError) as error:
+        raise Cannot(f"it has {edit.name}={inner}, which is worked out elsewhere") from error
+    start, end = draft.tree.span(argument.value)
+    if draft.tree.line_at(start) != draft.tree.line_at(end):
+        raise Cannot(f"its value of {edit.name} is written over several lines")
+    draft.splices.append(Splice(start=start, end=end, text=edit.value, rank=Rank.TEXT))
+    line = draft.tree.line_at(start)
+    why = f"{edit.why} (was {inner})"
+    draft.notes.append(Note(spot.statement, line, why, len(edit.value) - (end - start)))
+    return True

@@ -1,0 +1,102 @@
+"""An edit of the user's source: what is to stand where, and why. Made from what was seen while the
+program ran; carried out on a copy by `ridgeline.patch`."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Keyword(Struct, frozen=True, kw_only=True, tag=True):
+    """A keyword of the call on that line: `pin_memory=True` of `DataLoader(…)`."""
+
+    file: str
+    line: int
+    """Any line of the call: run-time frames name the first or the last one, by version."""
+    call: str
+    """Its last name: DataLoader, AdamW, autocast."""
+    name: str
+    value: str
+    """As Python writes it."""
+    why: str
+    positional: tuple[str, ...] = ()
+    """What that call takes by position, in order, where its signature was seen; `*` for any number.
+    Without it only calls of torch that are known by name may hold bare arguments."""
+
+
+class Insert(Struct, frozen=True, kw_only=True, tag=True):
+    """Statements before or after the one on that line, in its block."""
+
+    file: str
+    line: int
+    where: Literal["before", "after"]
+    text: str
+    """Not indented; may be several lines."""
+    why: str
+
+
+class Within(Struct, frozen=True, kw_only=True, tag=True):
+    """The statements on those lines, and no others, put into `with …:`."""
+
+    file: str
+    first: int
+    last: int
+    header: str
+    """torch.autocast("cuda", dtype=torch.bfloat16)"""
+    why: str
+
+
+class Replace(Struct, frozen=True, kw_only=True, tag=True):
+    """An expression in the statement on that line by another."""
+
+    file: str
+    line: int
+    before: str
+    """Compared without its whitespace and comments."""
+    after: str
+    why: str
+
+
+class Top(Struct, frozen=True, kw_only=True, tag=True):
+    """Statements that stand for the whole program: `start` before its first import (environment
+    variables), else after its imports (torch's flags)."""
+
+    file: str
+    where: Literal["start", "after imports"]
+    text: str
+    why: str
+
+
+class Import(Struct, frozen=True, kw_only=True, tag=True):
+    """An import that must be there: `import torch`. Nothing, where the name is bound already."""
+
+    file: str
+    text: str
+    why: str = ""
+
+
+Edit = Keyword | Insert | Within | Replace | Top | Import
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """An edit that could not be carried out safely."""
+
+    edit: Edit
+    why: str
+    write: str
+    """What to write, and where, by hand: a sentence and the code."""
+
+
+class Patched(Struct, frozen=True, kw_only=True):
+    """One file, patched."""
+
+    file: str
+    text: str
+    """The whole new source; the old one where nothing was done."""
+    diff: str
+    """Unified; empty where nothing was done."""
+    encoding: str = "utf-8"
+    """That of the file: its text in it gives the file's bytes; `utf-8-sig` begins with the mark."""
+    done: tuple[Edit, ...] = ()
+    already: tuple[Edit, ...] = ()
+    """Those that stood there before."""
+    refused: tuple[Refused, ...] = ()

@@ -1,0 +1,46 @@
+"""What is known of a program and its machine before anything is tried: whether a change could be
+put on there, and whether it could win."""
+
+from msgspec import Struct
+
+from ridgeline.records.run import Flags, LoaderSeen, ModuleSeen, OptimizerSeen
+
+
+class Ground(Struct, frozen=True, kw_only=True):
+    device: str = "cpu"
+    """cpu or cuda"""
+    capability: tuple[int, int] = (0, 0)
+    """Of the GPU: 8.0 and later have bfloat16 and TF32 in their tensor cores."""
+    cores: int = 1
+    """The program may use."""
+    torch: tuple[int, int] = (2, 6)
+    emulated: tuple[str, ...] = ()
+    """Types the processor has no instructions for."""
+    compiler: bool = True
+    """torch.compile can make code here: g++ for a CPU, Triton for a GPU."""
+    ranks: int = 1
+    trains: bool = True
+    loaders: tuple[LoaderSeen, ...] = ()
+    optimizers: tuple[OptimizerSeen, ...] = ()
+    modules: tuple[ModuleSeen, ...] = ()
+    flags: Flags = Flags()
+    autocast: tuple[str, ...] = ()
+    compiled: bool = False
+    convolutions: bool = False
+    """Operators seen in a traced step."""
+    products_share: float = 0.0
+    """Of the step: matrix products and convolutions."""
+    shapes_change: bool = False
+    busy: float = 0.0
+    """Of the step the device works."""
+    input_share: float = 0.0
+    optimizer_share: float = 0.0
+    overhead_share: float = 0.0
+    copy_share: float = 0.0
+    """Of the step: copies from the host to the device."""
+    findings: tuple[str, ...] = ()
+    """Ids of the rules that found something."""
+    variables: dict[str, str] = {}
+    """Of the environment, those of the allow list that are set."""
+    processors: int = 0
+    """Of the machine; 0: not known. `cores` may be fewer."""

@@ -1,0 +1,38 @@
+"""Whether a changed program computes what the unchanged one does, and how that is known."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Alters = Literal["nothing", "rounding", "semantics"]
+"""What a change may alter, by its kind."""
+Equality = Literal[
+    "equal",  # every check that was asked for passed
+    "weak",  # what could be compared is equal, but it is not enough to be sure
+    "differs",
+    "unknown",  # nothing could be compared
+]
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One comparison of a changed trial with the baseline's."""
+
+    what: str
+    """losses, gradient norms, applied steps, samples, parameters, buffers, evaluation"""
+    passed: bool
+    text: str
+    """A sentence with its numbers: largest difference 2e-7 at step 3, allowed 1e-5."""
+    difference: float | None = None
+    allowed: float | None = None
+    step: int | None = None
+    doubt: bool = False
+    """It lies beyond the band by little: passed, and the answer is weak."""
+
+
+class Parity(Struct, frozen=True, kw_only=True):
+    equality: Equality
+    why: str
+    """A sentence for the table."""
+    checks: tuple[Check, ...] = ()
+    missing: tuple[str, ...] = ()
+    """What could not be compared, and why: the loader draws in its workers."""

@@ -1,0 +1,130 @@
+"""One trial: the user's own program in a process of its own, with changes put on from outside,
+stopped after some steps. Written by that process; what it computed is kept small enough to compare
+(numbers a step, two numbers a tensor)."""
+
+from msgspec import Struct
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """A change asked for, with its own settings: workers=4."""
+
+    change: str
+    options: dict[str, str] = {}
+
+
+class FunctionEdit(Struct, frozen=True, kw_only=True):
+    """A function of the user's to be run from other source: its file, its first line, the whole
+    file's new text, in which it begins at `new_line`."""
+
+    file: str
+    line: int
+    name: str
+    text: str
+    new_line: int
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is asked of a trial."""
+
+    changes: tuple[Asked, ...] = ()
+    seed: int = 0
+    steps: int = 40
+    """Then the program is ended."""
+    watch: int = 8
+    """Steps whose results are kept, the first ones."""
+    jitter: float = 0.0
+    """Parameters are moved by so much of themselves before the first step, up or down: what
+    rounding alone does to this program."""
+    same_random: bool = False
+    """Compiled code draws the random numbers that eager code would: slower, but dropout drops the
+    same, so that results can be compared."""
+    trains: bool = True
+    """False: inference; changes of the model are put on at its first call of any kind."""
+    functions: tuple[FunctionEdit, ...] = ()
+
+
+class Applied(Struct, frozen=True, kw_only=True):
+    """A change that found something to change."""
+
+    change: str
+    what: str
+    """DataLoader at data.py:41: num_workers 0 → 4"""
+    places: tuple[str, ...] = ()
+    """file:line of the user's own calls it was put on, for the patch."""
+
+
+class NotApplied(Struct, frozen=True, kw_only=True):
+    """A change that found nothing to change: never the same as one that changed nothing."""
+
+    change: str
+    why: str
+
+
+class TensorPrint(Struct, frozen=True, kw_only=True):
+    """A parameter or buffer at the trial's end, in three numbers."""
+
+    name: str
+    norm: float
+    projection: float
+    """On a direction of length 1 drawn from its name and size: equal tensors have equal ones."""
+    moved: float
+    """Norm of its difference from where it was before the first step."""
+    numel: int
+    buffer: bool = False
+    dtype: str = ""
+    """float32, int64; "" where it was not noted. A parameter kept in fewer bits is another program,
+    whatever its norm says."""
+
+
+class WatchedStep(Struct, frozen=True, kw_only=True):
+    """What a step computed. None: not seen, which is not the same as zero."""
+
+    loss: float | None = None
+    """nan and inf are kept as they are."""
+    gradient_norm: float | None = None
+    """Over all parameters the step updated, before the update."""
+    gradients: int = 0
+    """Parameters that had a gradient."""
+    applied: bool = True
+    """False: a gradient scaler threw the update away."""
+    samples: int | None = None
+    """That the loader handed out since the step before."""
+    batch_sum: float | None = None
+    """Sum over the first tensor of each batch: the same data have the same."""
+    forwards: int = 0
+    backwards: int = 0
+    learning_rate: float | None = None
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    schema: int = 1
+    changes: tuple[str, ...] = ()
+    applied: tuple[Applied, ...] = ()
+    not_applied: tuple[NotApplied, ...] = ()
+    step_ns: tuple[int, ...] = ()
+    """From the end of one step to the end of the next; by the device's clock where there is one."""
+    step_cpu_ns: tuple[int, ...] = ()
+    watched: tuple[WatchedStep, ...] = ()
+    """The first steps only: watching takes time, and those steps are not timed."""
+    evaluation: tuple[float, ...] = ()
+    """The model's outputs on its first batch after the last watched step, in evaluation mode:
+    their norms and projections. It sees what a loss cannot: batch-norm statistics."""
+    tensors: tuple[TensorPrint, ...] = ()
+    """After the last watched step."""
+    peak_bytes: int = 0
+    device: str = "cpu"
+    compile_s: float = 0.0
+    first_step_s: float = 0.0
+    """From the start of the process to the end of its first step."""
+    workers_draw: bool = False
+    """Samples are made in worker processes by code that draws random numbers: their equality
+    cannot be asked for."""
+    jitter: float = 0.0
+    """The inputs were moved by so much of themselves (1.2e-7: one ulp of float32), to see what
+    rounding alone does to this program. 0: as they are."""
+    settings: tuple[str, ...] = ()
+    """What the optimizers were told that alters results, a parameter group each: AdamW, 34
+    parameters, lr 0.001, weight_decay 0.01 … Not fused, foreach, capturable."""
+    ended: str = ""
+    """"" where it took the steps asked for, else why not: the program ended before, raised …"""
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,71 @@
+"""Whether a loader's samples are made by code that draws random numbers: moved into workers, or to
+other workers, it draws others, and equal data cannot be asked for.
+
+Seen by the state of the three global generators (torch, random, numpy) before and after a batch is
+fetched, in the main process and in forked workers. A worker that was not forked has no hooks of
+ours: then what the unchanged program drew in its own process is all that is known.
+"""
+
+import functools
+import importlib
+import mmap
+import os
+import random
+import sys
+from typing import Any
+
+LOOKS = 8
+"""Batches a process that are looked at, as many as the steps that are watched and not timed."""
+
+
+class Drawing:
+    """One for the trial, put on before the program makes its loaders."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._pid = os.getpid()
+        self._looks: dict[int, int] = {}
+        self._said = mmap.mmap(-1, 2)
+        """Shared with what is forked: drew in the main process, drew in a worker."""
+
+    @property
+    def in_main(self) -> bool:
+        return self._said[0] == 1
+
+    @property
+    def in_workers(self) -> bool:
+        return self._said[1] == 1
+
+    def put_on(self) -> None:
+        fetch = importlib.import_module("torch.utils.data._utils.fetch")
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            kind.fetch = self._around(kind.fetch)
+
+    def _around(self, theirs: Any) -> Any:
+        @functools.wraps(theirs)
+        def fetch(fetcher: Any, index: Any) -> Any:
+            pid = os.getpid()
+            looks = self._looks.get(pid, 0)
+            if looks >= LOOKS:
+                return theirs(fetcher, index)
+            self._looks[pid] = looks + 1
+            before = self._states()
+            try:
+                return theirs(fetcher, index)
+            finally:
+                self._compare(before, pid)
+
+        return fetch
+
+    def _compare(self, before: tuple[Any, ...], pid: int) -> None:
+        if before != self._states():
+            self._said[0 if pid == self._pid else 1] = 1
+
+    def _states(self) -> tuple[Any, ...]:
+        numpy = sys.modules.get("numpy")
+        drawn = numpy.random.get_state() if numpy is not None else None
+        return (
+            self._torch.get_rng_state().numpy().tobytes(),
+            random.getstate(),
+            None if drawn is None else (drawn[1].tobytes(), *drawn[2:]),
+        )

@@ -1,0 +1,168 @@
+"""Whole programs with changes of the model put on, each in a process of its own."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.run import Target
+from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.trials.arm import run
+
+TRAINS = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(1)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.n = nn.Linear(16, 16), nn.LayerNorm(16)
+    def forward(self, x):
+        return x + F.gelu(self.n(self.a(x)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Conv2d(3, 16, 3, padding=1)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.table = nn.Embedding(8192, 16)
+    def forward(self, x):
+        x = self.c(x).mean((2, 3))
+        for block in self.blocks:
+            x = block(x)
+        return x @ self.table.weight.T
+
+def main():
+    model = Net()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, y = torch.randn(8, 3, 8, 8), torch.randint(8192, (8,))
+    model.eval()
+    with torch.no_grad():
+        model(x)  # evaluation comes first
+    model.train()
+    for step in range(100):
+        for part in range(2):
+            loss = F.cross_entropy(model(x), y) / 2
+            loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        opt.zero_grad()
+
+main()
+"""
+INFERS = """
+import torch, torch.nn as nn
+torch.manual_seed(1)
+net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+net[1].running_mean.uniform_(); net[1].running_var.uniform_(0.5, 2)
+net.eval()
+with torch.no_grad():
+    for step in range(100):
+        net(torch.randn(4, 3, 3, 3))
+"""
+
+
+def tried(home: Path, program: str, *changes: Asked, trains: bool = True, watch: int = 4) -> Trial:
+    script = home / "program.py"
+    script.write_text(program)
+    plan = Plan(changes=changes, steps=8, watch=watch, trains=trains)
+    target = Target(kind="script", name=str(script), arguments=())
+    outcome = run(target, plan, home / "-".join(one.change for one in changes), timeout_s=300)
+    assert outcome.trial is not None, (outcome.failed, outcome.said)
+    assert not outcome.trial.problems
+    return outcome.trial
+
+
+def off(trial: Trial, base: Trial) -> float:
+    """The largest relative difference of the losses and gradient norms."""
+    assert len(trial.watched) == len(base.watched) == 4
+    found = []
+    for one, was in zip(trial.watched, base.watched, strict=True):
+        assert (one.gradients, one.applied, one.samples) == (was.gradients, True, was.samples)
+        for ours, theirs in ((one.loss, was.loss), (one.gradient_norm, was.gradient_norm)):
+            assert ours is not None
+            assert theirs is not None
+            assert math.isfinite(ours)
+            found.append(abs(ours - theirs) / abs(theirs))
+    return max(found)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return tried(tmp_path_factory.mktemp("base"), TRAINS)
+
+
+def test_checkpointing_alters_nothing_and_names_the_line_of_the_blocks(
+    base: Trial, tmp_path: Path
+) -> None:
+    trial = tried(tmp_path, TRAINS, Asked(change="checkpointing"))
+    assert trial.applied[0].what == "4 of 4 blocks checkpointed (Block)"
+    lines = [int(place.rpartition(":")[2]) for place in trial.applied[0].places]
+    text = TRAINS.splitlines()
+    assert [text[line - 1].strip() for line in lines] == [
+        "loss = F.cross_entropy(model(x), y) / 2",
+        "x = block(x)",
+    ]
+    assert off(trial, base) == 0
+    assert trial.tensors == base.tensors
+    assert trial.evaluation == base.evaluation
+
+
+def test_chunks_of_the_loss_and_channels_last_alter_rounding_alone(
+    base: Trial, tmp_path: Path
+) -> None:
+    cut = Asked(change="chunked-cross-entropy", options={"elements": str(2 * 8192)})
+    trial = tried(tmp_path, TRAINS, cut, Asked(change="channels-last"))
+    assert [one.what for one in trial.applied] == [
+        "Net and its images in channels_last",
+        "cross_entropy of 8,192 classes, 2 rows at a time",
+    ]
+    assert off(trial, base) < 1e-5
+
+
+def test_float16_is_scaled_and_unscaled_around_clipping_and_accumulation(
+    base: Trial, tmp_path: Path
+) -> None:
+    small = Asked(change="autocast-fp16", options={"device": "cpu"})
+    trial = tried(tmp_path, TRAINS, small)
+    assert [one.what for one in trial.applied] == ["autocast('cpu', float16) around Net"]
+    assert 0 < off(trial, base) < 2e-2
+
+
+@pytest.fixture(scope="module")
+def resisting(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    asked = ("checkpointing", "compile-regional", "chunked-cross-entropy", "padded-vocabulary")
+    changes = [Asked(change=one) for one in asked]
+    return tried(tmp_path_factory.mktemp("plain"), INFERS, *changes, trains=False)
+
+
+def test_what_finds_nothing_to_change_says_why(resisting: Trial) -> None:
+    assert resisting.applied == ()
+    why = {one.change: one.why for one in resisting.not_applied}
+    assert set(why) == set(resisting.changes)
+    assert why["checkpointing"] == why["compile-regional"] == "the model has no repeated blocks"
+    assert "large enough" in why["chunked-cross-entropy"]
+
+
+def test_inference_is_folded_and_records_nothing(resisting: Trial, tmp_path: Path) -> None:
+    asked = (Asked(change="eval-fusing"), Asked(change="inference-mode"))
+    trial = tried(tmp_path, INFERS, *asked, trains=False)
+    assert [one.what for one in trial.applied] == [
+        "1 batch norms of Sequential folded",
+        "inference_mode around Sequential",
+    ]
+    assert trial.evaluation
+    assert trial.evaluation != resisting.evaluation
+    assert trial.evaluation == pytest.approx(resisting.evaluation, rel=1e-5)
+    assert [one.samples for one in trial.watched] == [one.samples for one in resisting.watched]
+
+
+@pytest.mark.reliability  # 20 and 40 s: with the other whole programs
+@pytest.mark.parametrize("changes", [("compile-regional",), ("compile", "compiled-autograd")])
+def test_a_compiled_model_trains_as_before(
+    base: Trial, tmp_path: Path, changes: tuple[str, ...]
+) -> None:
+    trial = tried(tmp_path, TRAINS, *(Asked(change=one) for one in changes))
+    assert {one.change for one in trial.applied} == set(changes)
+    assert trial.compile_s > 0
+    assert off(trial, base) < 1e-4

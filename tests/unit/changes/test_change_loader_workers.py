@@ -1,0 +1,149 @@
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, Subset, TensorDataset, get_worker_info
+
+from ridgeline.changes.catalog import _dataset, loader_workers
+from ridgeline.patch.patching import patched
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import LoaderSeen
+from ridgeline.records.trial import Applied
+from tests.unit.changes.seams_here import Here, no_source
+
+DATA = TensorDataset(torch.zeros(64, 2))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(64))
+
+
+class Shared(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return self._mine()
+
+    def _mine(self) -> Any:
+        info = get_worker_info()
+        return iter(range(info.id if info else 0, 64, info.num_workers if info else 1))
+
+
+class Holds:
+    def __init__(self, held: Any) -> None:
+        self.transforms = [held]
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, at: int) -> int:
+        assert self.transforms
+        return at
+
+
+class Made(Holds):
+    """Uses it once, to make its samples."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__(None)
+        self.rng = held
+        self.samples = [held.random() for _ in range(4)]
+
+
+def put_on(workers: int = 4, **given: Any) -> tuple[Here, Any]:
+    program = Here()
+    loader_workers.put_on(program, {"workers": str(workers)})
+    return program, program.makes(**given)
+
+
+def test_a_loader_without_workers_gets_them() -> None:
+    program, given = put_on(dataset=DATA, batch_size=8)
+    assert given["num_workers"] == 4
+    assert program.done == ["DataLoader(num_workers=4)"]
+
+
+def test_the_number_is_written_on_the_loaders_line() -> None:
+    program, _ = put_on(dataset=DATA, batch_size=8)
+    edits = loader_workers.written(program.outcome()[0][0], no_source)
+    done = patched("train.py", b"loader = DataLoader(data, 8, num_workers=0)\n", edits)
+    assert "DataLoader(data, 8, num_workers=4)" in done.text
+    assert not done.refused
+
+
+def test_a_stream_that_every_worker_would_yield_whole_is_left() -> None:
+    program, given = put_on(dataset=Stream(), batch_size=8)
+    assert "num_workers" not in given
+    assert "each would yield all of it" in program.why_not
+
+
+def test_a_stream_that_is_shared_out_gets_one_worker_which_keeps_its_batches() -> None:
+    assert put_on(dataset=Shared(), batch_size=8)[1]["num_workers"] == 1
+
+
+def test_a_loader_of_one_batch_has_nothing_to_make_ahead() -> None:
+    program, given = put_on(dataset=DATA, batch_size=64)
+    assert "num_workers" not in given
+    assert "one batch" in program.why_not
+
+
+@pytest.mark.parametrize("held", [torch.Generator(), random.Random(1)])
+def test_a_random_generator_of_the_datasets_own_would_be_copied(held: Any) -> None:
+    program, given = put_on(dataset=Subset(Holds(held), [1, 2]))  # type: ignore[arg-type]
+    assert "num_workers" not in given
+    assert "each worker would draw the same numbers" in program.why_not
+
+
+def test_a_generator_that_only_made_the_samples_is_no_obstacle() -> None:
+    assert put_on(dataset=Made(random.Random(1)))[1]["num_workers"] == 4
+
+
+def test_an_open_file_would_be_shared_but_bytes_in_memory_are_not(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    with open(tmp_path / "a", "rb") as file:
+        assert "position" in put_on(dataset=Holds(file))[0].why_not
+    assert put_on(dataset=Holds(io.BytesIO(b"1")))[1]["num_workers"] == 4
+
+
+def test_what_cannot_be_pickled_matters_only_where_workers_are_not_forked() -> None:
+    def collate(batch: Any) -> Any:
+        return batch
+
+    assert put_on(dataset=DATA, collate_fn=collate, multiprocessing_context="fork")[0].done
+    program, _ = put_on(dataset=DATA, collate_fn=collate, multiprocessing_context="spawn")
+    assert "its collate_fn cannot be pickled" in program.why_not
+
+
+def test_asking_how_workers_start_does_not_fix_it() -> None:
+    import multiprocessing
+
+    before = multiprocessing.get_start_method(allow_none=True)
+    assert _dataset.start_method() in multiprocessing.get_all_start_methods()
+    assert multiprocessing.get_start_method(allow_none=True) == before
+
+
+def test_able_needs_a_loader_and_room_for_workers() -> None:
+    assert "no DataLoader" in loader_workers.able(Ground())
+    assert loader_workers.able(Ground(cores=2, loaders=(LoaderSeen(workers=0),))) == ""
+    full = Ground(cores=2, loaders=(LoaderSeen(workers=4),))
+    assert "4 workers for 2 cores" in loader_workers.able(full)
+
+
+def test_the_bound_is_the_wait_for_input() -> None:
+    assert loader_workers.bound(Ground(input_share=0.75)) == pytest.approx(4)
+
+
+def test_choices_leave_out_what_is_there_and_are_divided_among_ranks() -> None:
+    ground = Ground(cores=8, ranks=2, loaders=(LoaderSeen(workers=4),))
+    assert [one["workers"] for one in loader_workers.choices(ground)] == ["8", "1"]
+
+
+def test_several_loaders_are_each_written() -> None:
+    applied = Applied(
+        change="loader-workers", what="DataLoader(num_workers=2)", places=("a.py:3", "b.py:9")
+    )
+    assert [(e.file, e.line, e.value) for e in loader_workers.written(applied, no_source)] == [  # type: ignore[union-attr]
+        ("a.py", 3, "2"),
+        ("b.py", 9, "2"),
+    ]

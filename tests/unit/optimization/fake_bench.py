@@ -1,0 +1,86 @@
+"""A bench without processes: each set of changes has a speed, a spread and what it computes."""
+
+import math
+import random
+from collections.abc import Callable
+
+from ridgeline.changes.change import Change
+from ridgeline.optimization.ladder import Candidate
+from ridgeline.records.trial import Applied, Asked, NotApplied, TensorPrint, Trial, WatchedStep
+from ridgeline.trials.arm import Outcome
+
+Speed = Callable[[frozenset[str]], float]
+
+
+class FakeBench:
+    def __init__(
+        self, speed: Speed, *, spread: float = 0.01, seed: int = 0, trials: int = 10_000
+    ) -> None:
+        self._speed = speed
+        self._spread = spread
+        self._rng = random.Random(seed)
+        self._left = trials
+        self.ran: list[frozenset[str]] = []
+        self.skips: set[str] = set()
+        """Changes under which the scaler throws updates away."""
+        self.moves: set[str] = set()
+        """Changes under which losses differ."""
+        self.missing: dict[str, str] = {}
+        """Changes that find nothing to change."""
+        self.fails: dict[str, str] = {}
+        self.compiles: dict[str, float] = {}
+
+    def trial(
+        self, changes: tuple[Asked, ...], *, jitter: float = 0.0, same_random: bool = False
+    ) -> Outcome:
+        names = frozenset(one.change for one in changes)
+        self.ran.append(names)
+        self._left -= 1
+        failed = next((why for name, why in self.fails.items() if name in names), "")
+        if failed:
+            return Outcome(failed=failed)
+        done = names - set(self.missing)
+        base = 1e8 / self._speed(done) * math.exp(self._rng.gauss(0, self._spread))
+        steps = tuple(round(base * (1 + self._rng.gauss(0, 0.002))) for _ in range(24))
+        return Outcome(trial=self._computed(names, done, steps, jitter))
+
+    def _computed(
+        self, names: frozenset[str], done: frozenset[str], steps: tuple[int, ...], jitter: float
+    ) -> Trial:
+        off = 0.3 if done & self.moves else 1e-7 if jitter or done else 0.0
+        watched = tuple(
+            WatchedStep(
+                loss=(2.0 - 0.05 * i) * (1 + off * (i + 1)), gradient_norm=1.0 + 0.1 * i,
+                gradients=4, applied=not (done & self.skips and i % 2), samples=16,
+                batch_sum=float(i), forwards=1, backwards=1, learning_rate=0.1,
+            )
+            for i in range(8)
+        )  # fmt: skip
+        tensor = TensorPrint(name="weight", norm=3.0, projection=1.0, moved=0.5, numel=64)
+        return Trial(
+            changes=tuple(names),
+            applied=tuple(Applied(change=name, what=name) for name in sorted(done)),
+            not_applied=tuple(
+                NotApplied(change=name, why=self.missing[name]) for name in sorted(names - done)
+            ),
+            step_ns=steps,
+            watched=watched,
+            tensors=(tensor,),
+            evaluation=(1.0, 2.0),
+            peak_bytes=1000,
+            compile_s=sum(self.compiles.get(name, 0.0) for name in done),
+            jitter=jitter,
+        )
+
+    def time_for(self, trials: int) -> bool:
+        return self._left >= trials
+
+
+def candidate(
+    name: str, *, bound: float | None = None, unable: str = "", **told: object
+) -> Candidate:
+    given: dict[str, object] = {
+        "id": name, "group": "model", "title": name.upper(), "alters": "rounding", "why": "",
+        "wrong_when": "", **told,
+    }  # fmt: skip
+    return Candidate(change=Change(**given), bound=bound, unable=unable)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""What could not be asked makes an answer weak, and nothing seen makes it unknown."""
+
+from math import inf, nan
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.parity.compare import compare
+from ridgeline.records.trial import TensorPrint, Trial, WatchedStep
+
+LOSSES = (2.0, 1.9, 1.7, 1.6, 1.4, 1.3)
+
+
+def steps(
+    losses: tuple[float | None, ...] = LOSSES, sums: tuple[float, ...] = ()
+) -> tuple[WatchedStep, ...]:
+    return tuple(
+        WatchedStep(
+            loss=loss, gradient_norm=1.0, gradients=2, samples=8, forwards=1, backwards=1,
+            batch_sum=sums[place] if sums else float(place + 1),
+        )
+        for place, loss in enumerate(losses)
+    )  # fmt: skip
+
+
+def tensor(name: str = "weight", moved: float = 0.1, norm: float = 2.0) -> TensorPrint:
+    return TensorPrint(name=name, norm=norm, projection=0.3, moved=moved, numel=64)
+
+
+BASE = Trial(watched=steps(), tensors=(tensor(), tensor("bias")), evaluation=(3.0, 0.5))
+
+
+def test_equal_records_are_equal() -> None:
+    assert compare([BASE, BASE], BASE, "nothing").equality == "equal"
+
+
+def test_two_watched_steps_are_weak() -> None:
+    short = replace(BASE, watched=BASE.watched[:2])
+    found = compare([short, short], short, "nothing")
+    assert found.equality == "weak"
+    assert found.missing == ("only 2 steps watched",)
+    assert "weak: only 2 steps watched" in found.why
+
+
+def test_no_losses_are_weak() -> None:
+    blind = replace(BASE, watched=steps((None,) * 6))
+    assert compare([blind, blind], blind, "nothing").equality == "weak"
+
+
+def test_nothing_seen_is_unknown() -> None:
+    assert compare([BASE], Trial(), "nothing").equality == "unknown"
+    assert compare([Trial()], BASE, "rounding").equality == "unknown"
+    assert compare([], BASE, "rounding").equality == "unknown"
+
+
+def test_workers_that_draw_other_samples_are_weak_and_still_count() -> None:
+    losses = tuple(loss * 1.05 for loss in LOSSES)
+    other = replace(BASE, watched=steps(losses, (9.0, 8.0, 7.0, 5.0, 3.0, 2.0)), workers_draw=True)
+    found = compare([BASE, BASE], other, "nothing")
+    assert found.equality == "weak"
+    assert "draw random numbers" in found.missing[0]
+    skipped = replace(other, watched=(*other.watched[:5], replace(other.watched[5], applied=False)))
+    assert compare([BASE, BASE], skipped, "nothing").equality == "differs"
+    frozen = replace(other, tensors=(tensor(moved=0.0), tensor("bias")))
+    assert compare([BASE, BASE], frozen, "nothing").equality == "differs"
+
+
+def test_workers_that_drew_the_same_samples_are_asked_for_equality() -> None:
+    drawn = replace(BASE, workers_draw=True)
+    assert compare([drawn, drawn], drawn, "nothing").equality == "equal"
+    off = replace(drawn, watched=steps(tuple(loss * 1.01 for loss in LOSSES)))
+    assert compare([drawn, drawn], off, "nothing").equality == "differs"
+
+
+def test_other_samples_without_drawing_workers_differ() -> None:
+    other = replace(BASE, watched=steps(sums=(1.0, 2.0, 3.0, 6.0, 5.0, 4.0)))
+    found = compare([BASE, BASE], other, "nothing")
+    assert found.why == "differs: the data of steps 4 and 6 are not the baseline's"
+
+
+def test_a_baseline_that_varies_widens_its_own_band() -> None:
+    other = replace(BASE, watched=steps(tuple(loss * 1.002 for loss in LOSSES)))
+    third = replace(BASE, watched=steps(tuple(loss * 0.997 for loss in LOSSES)))
+    assert compare([BASE, BASE], third, "nothing").equality == "differs"
+    assert compare([BASE, other], third, "nothing").equality == "equal"
+
+
+@pytest.mark.parametrize("value", [nan, inf])
+def test_a_number_that_is_not_finite_matches_only_itself(value: float) -> None:
+    broken = replace(BASE, watched=steps((*LOSSES[:5], value)))
+    found = compare([BASE, BASE], broken, "rounding", "bfloat16")
+    assert found.equality == "differs"
+    assert found.checks[0].what == "finite"
+    both = compare([broken, broken], broken, "nothing")
+    assert both.equality == "equal"
+    assert "the loss is not finite at step 6, in both" in both.why
+
+
+def test_semantics_ask_for_losses_that_fall_and_are_weak_at_best() -> None:
+    larger = replace(BASE, watched=steps(tuple(loss * 0.8 for loss in LOSSES)))
+    assert compare([BASE, BASE], larger, "semantics").equality == "weak"
+    rising = replace(BASE, watched=steps(LOSSES[::-1]))
+    assert compare([BASE, BASE], rising, "semantics").equality == "differs"
+    broken = replace(BASE, watched=steps((*LOSSES[:5], nan)))
+    assert compare([BASE, BASE], broken, "semantics").equality == "differs"
+    blind = replace(BASE, watched=steps((None,) * 6))
+    assert compare([BASE, BASE], blind, "semantics").equality == "unknown"
+
+
+def test_a_program_that_ended_early_differs_and_says_why() -> None:
+    short = replace(BASE, watched=BASE.watched[:4], ended="it raised RuntimeError")
+    found = compare([BASE, BASE], short, "rounding")
+    assert found.why.startswith("differs: it took 4 steps where the baseline took 6: it raised")
+
+
+def test_a_compiled_modules_names_are_the_programs_own() -> None:
+    wrapped = tuple(replace(one, name=f"_orig_mod.{one.name}") for one in BASE.tensors)
+    found = compare([BASE, BASE], replace(BASE, tensors=wrapped), "nothing")
+    assert found.equality == "equal"
+    assert any(check.what == "parameters" for check in found.checks)
+
+
+def test_a_little_beyond_the_band_is_doubted_late_and_refused_early() -> None:
+    def off(step: int, by: float) -> Trial:
+        losses = (loss + by if place == step else loss for place, loss in enumerate(LOSSES))
+        return replace(BASE, watched=steps(tuple(losses)))
+
+    near = compare([BASE, BASE], off(5, 2e-4), "rounding")
+    assert near.equality == "weak"
+    assert near.missing[0].startswith("the loss at step 6 is off by 1e-4, allowed")
+    assert compare([BASE, BASE], off(5, 2e-3), "rounding").equality == "differs"
+    assert compare([BASE, BASE], off(0, 2e-5), "rounding").equality == "differs"
+    assert compare([BASE, BASE], off(5, 2e-4), "nothing").equality == "differs"

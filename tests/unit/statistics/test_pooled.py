@@ -1,0 +1,62 @@
+"""Few pairs, judged by a spread learned from all of them."""
+
+import math
+import random
+
+import pytest
+
+from ridgeline.statistics.pooled import LEAST_SPREAD, LOOKS, MOST, Pool
+
+MATTERS = math.log(1.02)
+
+
+def called(rng: random.Random, sigma: float, effect: float) -> str:
+    """One comparison, after three pairs of the baseline with itself."""
+    pair = sigma * math.sqrt(2)
+    pool = Pool()
+    pool.same([rng.gauss(0, pair) for _ in range(3)])
+    differences: list[float] = []
+    for number in range(1, MOST + 1):
+        differences.append(effect + rng.gauss(0, pair))
+        if number in LOOKS:
+            mean, low, high = pool.interval(differences, LOOKS[number])
+            if low > 0 and mean >= MATTERS:
+                return "faster"
+            if high < 0 and mean <= -MATTERS:
+                return "slower"
+    return ""
+
+
+def rate(sigma: float, effect: float, verdict: str, runs: int = 1200) -> float:
+    rng = random.Random(3)
+    return sum(called(rng, sigma, effect) == verdict for _ in range(runs)) / runs
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.03, 0.06])
+def test_identical_programs_are_seldom_called_different(sigma: float) -> None:
+    assert rate(sigma, 0.0, "faster") + rate(sigma, 0.0, "slower") < 0.06
+
+
+def test_ten_per_cent_are_found_where_processes_differ_by_three() -> None:
+    assert rate(0.03, math.log(1.1), "faster") > 0.95
+    assert rate(0.03, -math.log(1.1), "slower") > 0.95
+
+
+def test_without_any_spread_nothing_is_known() -> None:
+    mean, low, high = Pool().interval([0.5], 0.05)
+    assert mean == 0.5
+    assert (low, high) == (-math.inf, math.inf)
+
+
+def test_pairs_that_happen_to_agree_prove_no_machine_without_noise() -> None:
+    pool = Pool()
+    pool.same([0.0, 0.0, 0.0])
+    assert pool.spread == LEAST_SPREAD
+
+
+def test_two_programs_add_their_spread_but_not_their_distance() -> None:
+    pool = Pool()
+    pool.same([0.01, -0.01, 0.01])
+    before = pool.spread
+    pool.others([0.7, 0.7])
+    assert pool.spread < before
