@@ -1,5 +1,7 @@
 """Memory that keeps growing, and how much there is: for the ranking, and the rules of memory."""
 
+import math
+
 from msgspec import Struct
 
 from ridgeline import units
@@ -15,6 +17,8 @@ LEAST_SEEN = 0.1
 an allocator's own habits were seen to move it by 3 %."""
 AGREES = 0.5
 """Of what the traced steps of a host leave behind, that its resident size must show too."""
+WATCHED_S = 3.0
+"""Seconds after the trace, from which on the resident size alone is believed."""
 RESOLVED = 8 * 2**20
 """Bytes, over the steps timed: less of a resident size is its own wandering."""
 ROOM = 16 * 2**30
@@ -79,7 +83,10 @@ def _of_host(case: Case) -> Growth | None:
     """The resident size alone: what torch's allocator does not give out, or an allocator's habits.
     So it must be a good part of the program."""
     rate, peak = case.memory.host_growth_bytes_per_step, case.memory.host_peak_bytes
-    if not rate or not peak or rate * _steps(case) < LEAST_SEEN * peak:
+    if not rate or not peak or _watched_s(case) < WATCHED_S:
+        return None
+    before = peak - rate * _alone_steps(case)  # the peak is of the whole run, the steps are not
+    if rate * _steps(case) < LEAST_SEEN * before:
         return None
     return Growth(
         bytes_per_step=rate,
@@ -96,6 +103,22 @@ def _steps(case: Case) -> int:
     return len([step for step in case.steps if step.window == "light"])
 
 
+def _alone_steps(case: Case) -> float:
+    """Steps after the timed ones, by the clock."""
+    windows = case.capture.windows if case.capture is not None else ()
+    alone = sum(w.end_ns - w.start_ns for w in windows if w.kind == "alone")
+    return alone / 1e6 / case.step_ms if case.step_ms else 0.0
+
+
+def _watched_s(case: Case) -> float:
+    """From the last trace to the end; without end where nobody wrote down when that was."""
+    windows = case.capture.windows if case.capture is not None else ()
+    traced = [w.end_ns for w in windows if w.kind == "traced" and w.end_ns]
+    if not traced:
+        return math.inf
+    return (max(w.end_ns for w in windows) - max(traced)) / 1e9
+
+
 def _evidence(case: Case, in_trace: float, in_run: float | None, on_gpu: bool) -> list[Evidence]:
     found = []
     if in_run:
@@ -107,6 +130,15 @@ def _evidence(case: Case, in_trace: float, in_run: float | None, on_gpu: bool) -
         text = f"{_each(in_trace)}, in each of {len(ends) - 1} after the first"
         found.append(Evidence(what="end of the traced steps", text=text, value=in_trace))
     return found
+
+
+def each_step(grown: Growth, step_ms: float) -> Evidence:
+    """What a finding of growth is about, first among its evidence: by its name a report knows that
+    the memory it saves is of every step, and not of the peak."""
+    text = units.bytes_(grown.bytes_per_step) + " a step"
+    full = full_in(grown, step_ms)
+    text += f"; the {grown.on} is full after {full}" if full else ""
+    return Evidence(what="growth", text=text, value=grown.bytes_per_step, source="derived")
 
 
 def full_in(grown: Growth, step_ms: float) -> str:

@@ -2,16 +2,17 @@
 
 A step that is mostly arithmetic is held against the peak of its arithmetic (MFU). One that is not
 is held against its roofline: the time its operators would need at their own ceilings, over the time
-the step takes. Where the device mostly waits, or little was recorded, that is no all-clear: what is
-known of it is said instead, and that no rule explains it.
+the step takes. Where the device mostly waits, where the verdict names a wait, or where little was
+recorded, that is no all-clear: what is known of it is said instead, and that no rule explains it.
 """
 
 from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.limit import winner
 from ridgeline.diagnose.recorded import not_recorded
-from ridgeline.diagnose.shares import TOLD, Kind, kind_of
+from ridgeline.diagnose.shares import TOLD, Kind, Shares, kind_of
 
 LEAST = 0.05
 """Of the step: a smaller part is not what remains."""
@@ -19,6 +20,9 @@ MOST = 3
 WAITS, WAITS_CPU = 0.2, 0.5
 """Of the step not the model's work: from here on silence of the rules is no all-clear. On a CPU
 Python and starts of operators are half of a step of a small model that has no fault."""
+FEWEST = 15
+"""Samples of workers: fewer do not tell how much of their time they wait."""
+_NAMED: tuple[Kind, ...] = ("input", "transfer", "communication")
 _PRODUCTS = ("matmul", "convolution", "attention")
 _PARTS: dict[Kind, str] = {
     "input": "waiting for data",
@@ -88,11 +92,35 @@ def _unexplained(case: Case) -> str:
         return ""
     held = 1 - case.shares.busy
     if held < (WAITS if case.on_gpu else WAITS_CPU):
-        return ""
+        return _named_wait(case, case.shares)
     waits = [kind for kind in _PARTS if kind not in ("compute", "memory")]
     kind = max(waits, key=case.share_of)
     part = f"{_PARTS[kind]} {_percent(case.share_of(kind))}{_cause(kind, case)}"
     return f"{_percent(held)} of the step is not the model's work, and no rule explains it: {part}"
+
+
+def _named_wait(case: Case, shares: Shares) -> str:
+    """A wait that the verdict is named after, however much of the step is work."""
+    loaders = case.capture.loaders if case.capture is not None else ()
+    fed_beside = case.on_gpu or any(one.workers and one.batches for one in loaders)
+    kind = winner(shares, ["input"] if fed_beside else [])
+    share = case.share_of(kind)
+    if kind not in _NAMED or share < LEAST:
+        return ""
+    known = "; ".join(_known_of(kind, case)) or "nothing recorded tells its cause"
+    return f"no rule explains the {_percent(share)} of {_PARTS[kind]}{_cause(kind, case)}: {known}"
+
+
+def _known_of(kind: Kind, case: Case) -> list[str]:
+    """What speaks against the usual causes, or for one outside the program."""
+    said, view, others = [], case.python, case.telemetered
+    if kind == "input" and view is not None and view.worker_samples >= FEWEST:
+        idle = view.worker_idle_samples / view.worker_samples
+        if idle > 0.5:
+            said.append(f"workers had nothing to do {_percent(idle)} of their time")
+    if others.crowded and others.other_cores is not None:
+        said.append(f"other programs took {others.other_cores:.1f} of {others.cores} cores")
+    return said
 
 
 def _cause(kind: Kind, case: Case) -> str:

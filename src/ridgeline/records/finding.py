@@ -50,7 +50,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     doubt: str = ""
     """Why it might be wrong."""
     memory_pct: float = 0.0
-    """Of the peak: memory that would be saved."""
+    """Of the peak: memory that would be saved; of what grows without end 100."""
     after: str = ""
     """Rule of the finding that has to be fixed first: until then this one gains nothing."""
     shares_with: str = ""

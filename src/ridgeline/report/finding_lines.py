@@ -16,8 +16,11 @@ from ridgeline.report.plain import printable
 
 LEAST_PCT = 3.0
 LEAST_MEMORY_PCT = 10.0
-GROWS = "graph-kept"
+GRAPHS = "graph-kept"
 """What a line keeps for ever gets a line of its own, however slowly memory fills."""
+GROWTH = "growth"
+"""The evidence of memory that each step leaves larger: so many bytes a step. Its `memory_pct` is of
+no peak: it is what a usual number of steps would fill."""
 MOST_LINES = 5
 WITH_CODE = 2
 """So many of the first lines have their fix below them."""
@@ -41,6 +44,8 @@ class Line(Struct, frozen=True, kw_only=True):
     place: str
     gain: str
     """up to 1.3 ×, after 1"""
+    doubt: str = ""
+    """Why it might be wrong."""
     code: tuple[str, ...] = ()
     """The fix, where this is one of the first."""
     rule: str = ""
@@ -57,6 +62,7 @@ def lines(findings: Findings) -> tuple[Line, ...]:
             claim=claim(finding),
             place=short_place(finding),
             gain=", ".join([gain(finding), *relations(finding, numbers)]),
+            doubt=printable(" ".join(finding.doubt.split())).rstrip("."),
             code=code(finding) if number <= WITH_CODE else (),
             rule=printable(finding.rule),
         )
@@ -71,7 +77,7 @@ def shown(findings: Findings) -> tuple[Finding, ...]:
 def matters(finding: Finding) -> bool:
     if finding.confidence == "unmeasured":
         return False
-    grows = finding.rule == GROWS and finding.confidence in ("high", "medium")
+    grows = finding.rule == GRAPHS and finding.confidence in ("high", "medium")
     return grows or finding.share_pct >= LEAST_PCT or finding.memory_pct >= LEAST_MEMORY_PCT
 
 
@@ -82,6 +88,9 @@ def claim(finding: Finding) -> str:
 
 def gain(finding: Finding) -> str:
     """A bound is rounded up: what it says cannot be passed."""
+    grows = next((one.value for one in finding.evidence if one.what == GROWTH), None)
+    if grows:
+        return f"ends growth of {units.bytes_(grows)} a step"
     said = []
     if finding.memory_pct and not finding.share_pct:
         return f"up to {max(finding.memory_pct, 1.0):.0f} % less memory"

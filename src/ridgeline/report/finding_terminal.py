@@ -1,7 +1,7 @@
 """Findings at a terminal: numbered lines, the place and the bounded gain beside each claim.
 
-Where the claim has room beside the place and the gain they stand in columns, else below it. The fix
-of the first ones stands below as code, where no line of it has to be cut.
+Where the claim has room beside the place and the gain they stand in columns, else below it. Then
+why it might be wrong, and of the first ones the fix as code.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,10 @@ NARROWEST_CLAIM = 46
 """Columns; with less a claim is broken into stubs."""
 WIDE = 100
 """Columns from which an answer stands beside its question."""
-MOST_CODE = 8
-"""Lines of a fix; a longer one is a patch, and is in findings.json."""
+MOST_CODE = 12
+"""Lines of a fix, broken ones too; of a longer one the first, and how many more there are."""
+MOST_DOUBT = 2
+"""Lines; the whole of it is in findings.json."""
 
 
 def finding_rows(findings: Findings, console: Console) -> list[Text]:
@@ -40,6 +42,7 @@ def finding_rows(findings: Findings, console: Console) -> list[Text]:
     for line in told:
         beside = room >= NARROWEST_CLAIM
         found += _columns(line, room, places, console) if beside else _stacked(line, console)
+        found += _doubt(line, console)
         found += _code(line, console)
     below = [finding_lines.rest(findings), finding_lines.basis(findings)]
     return [*found, *_quiet(below, console)]
@@ -85,12 +88,25 @@ def _number(line: Line) -> Text:
 
 
 def _code(line: Line, console: Console) -> list[Text]:
-    """Whole or not at all: half a line of code misleads."""
     lead = " " * (INDENT + 2)
     code = fitted(line.code, console.width - len(lead))
-    if len(code) > MOST_CODE:
+    if len(code) <= MOST_CODE:
+        return [Text(lead) + Text(text, "green") for text in code]
+    shown = code[: MOST_CODE - 1]
+    more = Text(f"{lead}… and {len(code) - len(shown)} more lines", "dim")
+    return [*(Text(lead) + Text(text, "green") for text in shown), more]
+
+
+def _doubt(line: Line, console: Console) -> list[Text]:
+    if not line.doubt:
         return []
-    return [Text(lead) + Text(text, "green") for text in code]
+    room = console.width - INDENT
+    lines = wrapped(Text(f"it may be wrong: {line.doubt}", "dim"), room, console)
+    if len(lines) > MOST_DOUBT:
+        lines = lines[:MOST_DOUBT]
+        lines[-1].truncate(room - 2)
+        lines[-1].append(" …")
+    return [Text(" " * INDENT) + text for text in lines]
 
 
 def _quiet(sentences: Sequence[str], console: Console) -> list[Text]:

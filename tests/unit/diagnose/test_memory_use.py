@@ -1,4 +1,4 @@
-"""Growth of the host's memory, also after the steps were counted."""
+"""The host's memory: its growth, also after the steps were counted, and its peak."""
 
 import pytest
 
@@ -41,3 +41,65 @@ def test_on_a_gpu_the_host_is_looked_at_beside_the_device() -> None:
     found = memory_use(*told(2.0 * MIB, gpu=True))
     assert found.growth_bytes_per_step is None
     assert found.host_growth_bytes_per_step == pytest.approx(2.0 * MIB, rel=0.02)
+
+
+def traced(sizes: list[int], workers: int = 0) -> tuple[Capture, list[Step], list[Telemetry]]:
+    """Steps of 50 ms, those of the second second traced and written until the third; a sample each
+    tenth of a second, of so many MiB."""
+    second = 1000 * MS
+    captured = Capture(
+        windows=(
+            Window(kind="light", first_step=0, start_ns=1, end_ns=second),
+            Window(kind="traced", first_step=20, start_ns=second, end_ns=2 * second),
+            Window(kind="light", first_step=40, start_ns=2 * second, end_ns=len(sizes) * 100 * MS),
+        )
+    )
+    steps = [
+        Step(index=i, start_ns=at, dur_ns=50 * MS,
+             window="traced" if second <= at < 2 * second else "light")
+        for i, at in enumerate(range(0, len(sizes) * 100 * MS, 50 * MS))
+        if not 2 * second <= at < 3 * second
+    ]  # fmt: skip
+    watched = [
+        Telemetry(
+            at_ns=at * 100 * MS,
+            processes=(
+                ProcessSample(pid=1, rss_bytes=size * MIB),
+                *(ProcessSample(pid=2, worker=True, rss_bytes=9 * MIB) for _ in range(workers)),
+            ),
+        )
+        for at, size in enumerate(sizes)
+    ]
+    return captured, steps, watched
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_peak_is_of_the_whole_run_less_what_the_trace_left(workers: int) -> None:
+    """310 before it, 700 while it is written, 500 when the program goes on."""
+    steady = [310] * 10 + [400] * 10 + [700] * 10
+    found = memory_use(*traced(steady + [500] * 40, workers))
+    assert found.host_peak_bytes == (310 + 9 * workers) * MIB
+    found = memory_use(*traced(steady + [500 + 20 * i for i in range(40)], workers))
+    assert found.host_peak_bytes == (310 + 39 * 20 + 9 * workers) * MIB
+
+
+def test_a_trace_from_the_first_sample_on_is_left_in_the_peak() -> None:
+    captured, steps, watched = traced([400] * 20 + [500] * 20)
+    assert memory_use(captured, steps, watched[12:]).host_peak_bytes == 500 * MIB
+
+
+@pytest.mark.parametrize("thirds", [(3, 3, 3), (4, 0, 4)])
+def test_two_seconds_are_enough_where_every_third_rises_alike(thirds: tuple[int, ...]) -> None:
+    rises = [each for each in thirds for _ in range(7)]
+    sizes = [310] * 30 + [500 + sum(rises[:i]) for i in range(22)]
+    found = memory_use(*traced(sizes))
+    if min(thirds) == 3:  # 100 ms are two steps
+        assert found.host_growth_bytes_per_step == pytest.approx(1.5 * MIB, rel=0.05)
+    else:
+        assert found.host_growth_bytes_per_step is None
+
+
+def test_two_seconds_that_settle_or_stand_still_say_nothing() -> None:
+    for later in ([500 + min(4 * i, 40) for i in range(22)], [500] * 22):
+        found = memory_use(*traced([310] * 30 + later))
+        assert found.host_growth_bytes_per_step is None

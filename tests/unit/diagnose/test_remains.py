@@ -6,7 +6,9 @@ from msgspec.structs import replace
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.remains import remains
 from ridgeline.diagnose.shares import Shares
-from ridgeline.records.run_summary import Efficiency
+from ridgeline.records.python_view import PythonView
+from ridgeline.records.run import Capture, LoaderSeen
+from ridgeline.records.run_summary import Efficiency, Telemetered
 from ridgeline.records.trace import CategoryRow
 from tests.unit.diagnose import made_up_verdict as made
 from tests.unit.diagnose.test_answers import H200
@@ -63,6 +65,36 @@ def test_a_device_that_waits_is_no_all_clear() -> None:
     assert remains(replace(case(0.4, 0.2), on_gpu=False)).unexplained == ""
     assert remains(replace(case(0.3, 0.1), on_gpu=False)).unexplained.endswith("operators 60 %")
     assert remains(Case()).unexplained == ""
+
+
+def waiting(share: float, **changed: object) -> Case:
+    """A CPU that works more than half of the step, and waits for a worker's batches."""
+    of = {"input": share, "transfer": 0.0, "overhead": 0.18, "communication": 0.0,
+          "compute": 0.74 - share, "memory": 0.08}  # fmt: skip
+    loader = LoaderSeen(workers=1, batches=94)
+    made_up = replace(
+        case(0.5, 0.1), on_gpu=False, shares=Shares(of=of), capture=Capture(loaders=(loader,))
+    )
+    return replace(made_up, **changed)
+
+
+def test_a_wait_the_verdict_names_is_no_all_clear() -> None:
+    crowded = Telemetered(other_cores=1.5, cores=2)
+    idle = PythonView(worker_samples=300, worker_idle_samples=213)
+    found = remains(waiting(0.29, telemetered=crowded, python=idle))
+    assert found.unexplained == (
+        "no rule explains the 29 % of waiting for data: workers had nothing to do 71 % of their "
+        "time; other programs took 1.5 of 2 cores"
+    )
+    unknown = remains(waiting(0.29)).unexplained
+    assert unknown.endswith("waiting for data: nothing recorded tells its cause")
+
+
+def test_a_wait_the_verdict_does_not_name_leaves_the_all_clear() -> None:
+    assert remains(waiting(0.06)).unexplained == ""
+    assert remains(waiting(0.0)).unexplained == ""
+    no_workers = Capture(loaders=(LoaderSeen(workers=0, batches=94),))
+    assert remains(waiting(0.12, capture=no_workers)).unexplained == ""
 
 
 def test_little_recorded_is_no_all_clear() -> None:

@@ -3,8 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.finding import Finding, Findings
+from ridgeline.records.finding import Evidence, Finding, Findings
 from ridgeline.report.finding_lines import lines, nothing, rest, short_place, unlooked
+from ridgeline.report.finding_markdown import findings_markdown
 from tests.unit.report import made_up_findings as made
 
 
@@ -61,6 +62,13 @@ def test_a_bound_is_rounded_up_so_that_no_gain_passes_it(bound: float, said: str
 def test_a_finding_that_saves_time_and_memory_says_both() -> None:
     both = replace(made.LOADER, memory_pct=20.0)
     assert lines(Findings(findings=(both,)))[0].gain == "up to 2.5 ×, 20 % less memory"
+
+
+def test_memory_that_grows_is_told_by_the_step_and_not_as_part_of_the_peak() -> None:
+    growth = Evidence(what="growth", text="1.13 MiB a step", value=1.13 * 2**20)
+    leak = Finding(rule="memory-leak", claim="x", memory_pct=100.0, evidence=(growth,))
+    assert lines(Findings(findings=(leak,)))[0].gain == "ends growth of 1.13 MiB a step"
+    assert "less memory" not in "\n".join(findings_markdown(Findings(findings=(leak,))))
 
 
 def test_a_relation_to_a_finding_without_a_line_names_its_rule() -> None:

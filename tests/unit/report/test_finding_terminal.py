@@ -66,13 +66,48 @@ def test_every_width_says_all_and_no_line_is_too_long(width: int) -> None:
             assert line == line.rstrip()
 
 
-def test_the_fix_is_shown_whole_or_not_at_all() -> None:
-    assert "        loader = DataLoader(data, num_workers=8" in of_run(found.findings(), 80)
-    text = replace(found.LOADER, change='name = "a text, that cannot be broken" + rest_of_it')
-    assert "name =" in of_run(Findings(findings=(text,)), 62)
-    assert "name =" not in of_run(Findings(findings=(text,)), 50)
-    long = replace(found.LOADER, change="\n".join(f"x = {i}" for i in range(9)))
-    assert "x = 1" not in of_run(Findings(findings=(long,)))
+@pytest.mark.parametrize(
+    "change",
+    [
+        'name = "a text, that cannot be broken" + rest_of_it',
+        "@torch.compile  # or nn.GRU / nn.LSTM; take products that need no `c` out of the loop",
+        "with nullcontext() if last else model.no_sync():   # last: the last part of a step\n    …",
+        "text = " + repr("x" * 150),
+    ],
+)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_fix_is_always_shown(change: str, width: int) -> None:
+    found_ = Findings(findings=(replace(found.LOADER, change=change),))
+    for text in (of_run(found_, width), of_trace(found_, width)):
+        joined = "".join(text.split()).replace("\\", "").replace("#", "")
+        code, _, comment = change.partition("  #")
+        assert "".join(code.split("\n")[0].split()) in joined
+        assert "".join(comment.split("\n")[0].split()) in joined
+        for line in text.splitlines():
+            assert len(line) <= width or "ridgeline trace" in line or "ridgeline run" in line
+
+
+def test_of_a_long_fix_the_first_lines_are_shown_and_the_rest_is_counted() -> None:
+    long = replace(found.LOADER, change="\n".join(f"x = {i}" for i in range(30)))
+    text = of_run(Findings(findings=(long,)))
+    assert "x = 10\n" in text
+    assert "x = 11" not in text
+    assert "… and 19 more lines" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_why_it_might_be_wrong_stands_under_the_claim(width: int) -> None:
+    lines = of_run(found.findings(), width).splitlines()
+    at = next(i for i, x in enumerate(lines) if "it may be wrong" in x)
+    assert lines[at] == "      it may be wrong: the disk may be as slow"
+    assert lines[at + 1].startswith("        loader = DataLoader(")
+    assert sum("it may be wrong" in x for x in lines) == 1  # the others have no doubt
+    long = replace(found.LOADER, doubt="a reason of many words, " * 20)
+    lines = of_run(Findings(findings=(long,)), width).splitlines()
+    said = [x for x in lines if "reason of many" in x]
+    assert len(said) == 2
+    assert said[-1].endswith(" …")
+    assert max(map(len, said)) <= width
 
 
 def test_a_long_call_is_broken_at_its_commas() -> None:

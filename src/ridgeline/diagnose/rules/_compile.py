@@ -8,6 +8,7 @@ from msgspec import Struct
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.diagnose.source.sources import Source
+from ridgeline.diagnose.source.statements import statement_of
 from ridgeline.records.run import Compilation
 from ridgeline.records.step import Step
 from ridgeline.records.trace import Place
@@ -26,6 +27,9 @@ class CompileLine(Struct, frozen=True, kw_only=True):
     function: str
     text: str
     """The call as written."""
+    without: str = ""
+    """The statement without compiling: net = model, of net = torch.compile(model). A comment where
+    nothing of it is left to do."""
 
     @property
     def place(self) -> Place:
@@ -85,4 +89,20 @@ def _is_compile(called: ast.AST) -> bool:
 def _line(source: Source, node: ast.expr, text: str) -> CompileLine:
     scope = source.scope(node.lineno)
     name = str(getattr(scope, "name", ""))
-    return CompileLine(file=source.file, line=node.lineno, function=name, text=text)
+    without = _without(source, node) if isinstance(node, ast.Call) else ""
+    return CompileLine(
+        file=source.file, line=node.lineno, function=name, text=text, without=without
+    )
+
+
+def _without(source: Source, call: ast.Call) -> str:
+    statement = statement_of(source, call)
+    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return):
+        return ""
+    written = ast.unparse(statement)
+    given = call.args[0] if call.args else next((k.value for k in call.keywords), None)
+    if ast.unparse(call.func) != "torch.compile" or given is None:
+        return f"# {written}" if isinstance(statement, ast.Expr) else ""
+    left = written.replace(ast.unparse(call), ast.unparse(given), 1)
+    begin, _, end = left.partition(" = ")
+    return f"# {written}" if begin == end or left == ast.unparse(given) else left

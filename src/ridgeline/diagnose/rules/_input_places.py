@@ -1,6 +1,7 @@
 """Where the loader is made, in the program's own files."""
 
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.source.datasets import HandsOut, class_given, hands_out
 from ridgeline.diagnose.source.loader_call import LoaderCall, loader_call
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.trace import Place
@@ -8,6 +9,35 @@ from ridgeline.records.trace import Place
 
 def made_at(case: Case, loader: LoaderSeen | None) -> LoaderCall | None:
     return loader_call(case.sources, program_files(case), loader)
+
+
+def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
+    """The dataset, where it hands out its samples itself (an IterableDataset); None: it is asked
+    for them by number, or nothing tells."""
+    files = [*program_files(case), *_of_lines(case)]
+    name = loader.dataset if loader is not None else ""
+    if not name:
+        call = made_at(case, loader)
+        source = case.sources.get(call.place.file) if call is not None else None
+        name = class_given(source, call.dataset()) if call is not None else ""
+    return hands_out(case.sources, files, name) if name else None
+
+
+def _of_lines(case: Case) -> list[str]:
+    return [site.place.file for site in case.sites.ops if site.place is not None]
+
+
+def shared_out(case: Case, loader: LoaderSeen | None, change: str) -> tuple[str, str]:
+    """A change that gives a loader workers, with what its dataset needs for them; and what stands
+    against it. Two copies of a dataset that hands out 640 samples hand out 1280 an epoch."""
+    data = handing_out(case, loader)
+    if data is None or data.shares:
+        return change, ""
+    return (
+        f"{change}\n{data.shared()}",
+        f"{data.name} hands out its samples itself: without the part for each worker, every worker "
+        "hands out all of them",
+    )
 
 
 def taken_at(loader: LoaderSeen | None) -> Place | None:

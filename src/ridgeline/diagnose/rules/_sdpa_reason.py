@@ -6,6 +6,7 @@ import ast
 from msgspec import Struct
 
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.source.assigned import begins
 from ridgeline.diagnose.source.calls import all_calls, calls_at
 from ridgeline.records.finding import Source as Told
 from ridgeline.records.op_site import OpSite
@@ -35,8 +36,7 @@ def _of_inputs(case: Case, site: OpSite) -> Reason | None:
     if not case.on_gpu and dropout:
         return Reason(
             text=f"the CPU's fused kernel has no dropout, and dropout_p is {dropout:g}",
-            change=f"out = {_without_dropout(case, site)}\n"
-            f"out = F.dropout(out, {dropout:g}, self.training)  # of its result, not its weights",
+            change=_dropped_after(case, site, f"{dropout:g}"),
             changes_results=True,
         )
     if "double" in site.types[:3]:
@@ -54,8 +54,8 @@ def _of_inputs(case: Case, site: OpSite) -> Reason | None:
         ranks = len(sizes[0])
         return Reason(
             text=f"its inputs have {ranks} dimensions, fused kernels take 4",
-            change=f"out = F.scaled_dot_product_attention({q}[:, None], {k}[:, None], "
-            f"{v}[:, None])[:, 0]",
+            change=f"{_begins(case, site)}F.scaled_dot_product_attention({q}[:, None], "
+            f"{k}[:, None], {v}[:, None])[:, 0]",
         )
     strides = [s for s in site.strides[:3] if s]
     if any(s[-1] != 1 for s in strides):
@@ -67,7 +67,7 @@ def _of_inputs(case: Case, site: OpSite) -> Reason | None:
         return Reason(
             text=f"the heads' sizes differ: {sizes[0][-1]} of the query, {sizes[2][-1]} of the "
             "value",
-            change=f"out = F.scaled_dot_product_attention({q}, {k}, "
+            change=f"{_begins(case, site)}F.scaled_dot_product_attention({q}, {k}, "
             f"F.pad({v}, (0, {q}.shape[-1] - {v}.shape[-1])))[..., :{v}.shape[-1]]",
         )
     return None
@@ -86,7 +86,8 @@ def _of_settings(case: Case, site: OpSite) -> Reason | None:
         q, k, v = _names(case, site)
         return Reason(
             text="with this mask no fused kernel takes it",
-            change=f"out = F.scaled_dot_product_attention({q}, {k}, {v}, is_causal=True)"
+            change=f"{_begins(case, site)}F.scaled_dot_product_attention({q}, {k}, {v}, "
+            "is_causal=True)"
             "  # where the mask is causal",
         )
     if site.dims and site.dims[0] and case.on_gpu and site.dims[0][-1] > MOST_HEAD:
@@ -105,6 +106,21 @@ def _names(case: Case, site: OpSite) -> tuple[str, str, str]:
         if len(parts) >= 3 and all(part.isidentifier() for part in parts[:3]):
             return parts[0], parts[1], parts[2]
     return "q", "k", "v"
+
+
+def _begins(case: Case, site: OpSite) -> str:
+    """How the program's own statement begins; where the call is a part of one, it is replaced."""
+    calls = calls_at(case.sources, site.place, ("scaled_dot_product_attention",))
+    return begins(case.sources, calls[0]) if calls else "out = "
+
+
+def _dropped_after(case: Case, site: OpSite, dropout: str) -> str:
+    start, plain = _begins(case, site), _without_dropout(case, site)
+    name = start.removesuffix(" = ")
+    why = "# of its result, not its weights"
+    if name != start:
+        return f"{start}{plain}\n{start}F.dropout({name}, {dropout}, self.training)  {why}"
+    return f"{start}F.dropout({plain}, {dropout}, self.training)  {why}"
 
 
 def _without_dropout(case: Case, site: OpSite) -> str:

@@ -50,3 +50,11 @@ def by_whole_batches(call: LoaderCall | None, loader: LoaderSeen | None) -> str:
         f"batches = BatchSampler({order}, {size}, drop_last=False)\n"
         f"loader = DataLoader({data}, sampler=batches, batch_size=None)"
     )
+
+
+def whole_from(dataset: str) -> str:
+    """The same of a dataset that hands out its samples itself, and takes no sampler."""
+    return (
+        f"# in {dataset}.__iter__: yield whole batches, slices of a tensor\n"
+        f"loader = DataLoader({dataset}(…), batch_size=None)"
+    )

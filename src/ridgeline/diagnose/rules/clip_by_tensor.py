@@ -8,7 +8,8 @@ from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._launch import LEAST, cost, parameters
 from ridgeline.diagnose.rules._launch_loops import Loop, loops
 from ridgeline.diagnose.source.calls import calls_at
-from ridgeline.diagnose.source.loops import loops_at
+from ridgeline.diagnose.source.clipping import clamped_to, limit_of, parameters_of
+from ridgeline.diagnose.source.loops import loops_at, node_of, parts_of
 from ridgeline.records.finding import Evidence, Finding
 
 RULE = Rule(
@@ -41,6 +42,7 @@ STAY = 2
 """Calls a parameter on a CPU, by torch's own function: a norm and a product (130 parameters: 1.2 ms
 of the 2.4 that a loop with five calls each takes)."""
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
+_CLAMPS = frozenset({"clamp", "clamp_"})
 _NORMING = frozenset({"norm", "vector_norm", "square", "pow", "sum", "abs", "clamp_", "clamp"})
 
 
@@ -90,13 +92,31 @@ def _in_source(case: Case, loop: Loop) -> tuple[int | None, str]:
     calls = calls_at(case.sources, loop.place, _CLIPS)
     if calls and ("foreach" in calls[0].keywords or not norming):
         text = calls[0].text.replace(", foreach=False", "")
-        return calls[0].line, text if calls[0].loops < 2 else _all("model.parameters()")
-    if not norming:
-        return None, _all("model.parameters()")
+        return calls[0].line, text if calls[0].loops < 2 else _all("", "")
+    source = case.sources.get(loop.place.file)
+    if not norming or source is None:
+        return None, _all("", "")
     first = min(norming, key=lambda one: (-one.inner, one.line))
-    named = "parameters()" in first.over
-    return first.line, _all(first.over if named else "model.parameters()")
+    parameters_ = parameters_of(source, first.line)
+    if first.calls & _CLAMPS and not first.calls & _NORMING - _CLAMPS and not first.squares:
+        return first.line, _by_value(parameters_, clamped_to(parts_of(source, first)[2]))
+    limit = limit_of(source, first.line, node_of(source, first))
+    return first.line, _all(parameters_, limit)
 
 
-def _all(parameters: str) -> str:
-    return f"norm = torch.nn.utils.clip_grad_norm_({parameters}, max_norm)  # all at once"
+def _all(given: str, limit: str) -> str:
+    """With the program's own names; one that it does not show is its writer's to choose."""
+    most = limit or "max_norm=1.0"
+    call = f"norm = torch.nn.utils.clip_grad_norm_({given or 'model.parameters()'}, {most})"
+    return f"{call}  # all at once{_chosen(given, limit, 'max_norm')}"
+
+
+def _by_value(given: str, limit: str) -> str:
+    most = limit or "clip_value=1.0"
+    call = f"torch.nn.utils.clip_grad_value_({given or 'model.parameters()'}, {most})"
+    return f"{call}  # all at once{_chosen(given, limit, 'clip_value')}"
+
+
+def _chosen(given: str, limit: str, name: str) -> str:
+    yours = [word for word, known in (("model", given), (name, limit)) if not known]
+    return f"; {' and '.join(yours)}: yours to choose" if yours else ""

@@ -133,7 +133,7 @@ def _place(case: Case, line: CompileLine | None) -> Place | None:
 
 
 def _change(line: CompileLine | None) -> str:
-    if line is None or line.text.startswith("@"):
+    if line is None or not line.without:
         return "# leave torch.compile out of short runs"
-    inner = line.text.partition("(")[2].partition(",")[0].rstrip(")")
-    return f"{inner}  # without torch.compile in a run this short"
+    what = "not" if line.without.startswith("# ") else "without torch.compile"
+    return f"{line.without}  # {what} in a run this short"

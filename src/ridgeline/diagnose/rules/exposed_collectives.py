@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._machine import place_of_call
+from ridgeline.diagnose.rules._machine import own_calls, place_of_call
 from ridgeline.diagnose.rules._ranks import (
     asked_at,
     at_most,
@@ -16,7 +16,9 @@ from ridgeline.diagnose.rules._ranks import (
     untraced_s,
     wrapped_at,
 )
+from ridgeline.diagnose.source.assigned import target_of
 from ridgeline.diagnose.source.calls import SourceCall
+from ridgeline.diagnose.source.layers import with_argument
 from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
@@ -29,8 +31,8 @@ OWN_CALL = 3.0
 side, and the thread that waits has to be woken."""
 
 WRAPPED = 0.5
-"""Of what a wrapper exchanges on a CPU: hiding it there takes the cores that compute, and its hook
-halves the bytes."""
+"""Of what a wrapper exchanges on a CPU: hiding it there takes the cores that compute, and the bytes
+stay, so that half of it at most is counted."""
 MOSTLY = 0.95
 """Of the time in them: from here on all of it is the exchange."""
 _ASKED = {
@@ -65,9 +67,12 @@ RULE = Rule(
     "work.wait()\n"
     "```\n\n"
     "With DistributedDataParallel: `gradient_as_bucket_view=True`, `find_unused_parameters=False`, "
-    "another `bucket_cap_mb`, half the bytes with "
-    "`model.register_comm_hook(None, default_hooks.bf16_compress_hook)`, and `no_sync()` while "
-    "gradients are accumulated.",
+    "another `bucket_cap_mb`, and `no_sync()` while gradients are accumulated. With NCCL also half "
+    "the bytes (gloo does not take this hook):\n\n"
+    "```python\n"
+    "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
+    "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
+    "```",
     wrong_when="From one rank's trace alone, waiting for another rank cannot be told from sending. "
     "On a CPU the exchange takes cores too, and hiding it behind compute gains less than the "
     "bound.",
@@ -148,7 +153,7 @@ def _finding(
         place=place_of_call(wrapped) if wrapped is not None else site.place,
         line=call.line if call is not None else None,
         evidence=said,
-        change=_change(call, wrapped, site.name, backward),
+        change=_change(case, call, wrapped, site.name, backward),
         doubt="" if case.across is not None else "part of it may be waiting for a late rank",
     )
 
@@ -166,25 +171,47 @@ def _waits(part: float) -> str:
     )
 
 
-def _change(call: SourceCall | None, wrapped: SourceCall | None, name: str, backward: bool) -> str:
+def _change(
+    case: Case, call: SourceCall | None, wrapped: SourceCall | None, name: str, backward: bool
+) -> str:
     if call is not None:
         inside = call.text.rstrip()
         asked = f"{inside[:-1]}, async_op=True)" if inside.endswith(")") else inside
         return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
     if wrapped is not None and wrapped.name in ("DistributedDataParallel", "DDP"):
-        inside = wrapped.text.rstrip()
-        if inside.endswith(")") and "gradient_as_bucket_view" not in wrapped.keywords:
-            inside = f"{inside[:-1]}, gradient_as_bucket_view=True)"
-        return (
-            f"model = {inside}\n"
-            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # half the bytes"
-        )
+        return _wrapped(case, wrapped)
     if backward and name == "all_reduce":  # a wrapper's, whose line is not known
-        return (
-            "model = DistributedDataParallel(model, gradient_as_bucket_view=True)\n"
-            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # half the bytes"
-        )
+        return _wrapped(case, None)
     if name == "barrier":
         return "# leave out dist.barrier(): the collectives themselves keep ranks together"
     asked = f"dist.{_ASKED.get(name, f'{name}(…')}, async_op=True)"
     return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
+
+
+def _wrapped(case: Case, wrapped: SourceCall | None) -> str:
+    """The wrapper's line. Gloo refuses the hook that halves the bytes ("required CUDA 11+ and NCCL
+    2.10+"): there, fewer and larger exchanges."""
+    text = wrapped.text.rstrip() if wrapped is not None else "DistributedDataParallel(model)"
+    model = target_of(case.sources, wrapped) if wrapped is not None else ""
+    written = wrapped.keywords if wrapped is not None else ()
+    gloo = not case.on_gpu or _asks_gloo(case)
+    options = {"gradient_as_bucket_view": "True", **({"bucket_cap_mb": "100"} if gloo else {})}
+    for name, value in options.items():
+        if text.endswith(")") and name not in written:
+            text = with_argument(text, f"{name}={value}")
+    model = model or "ddp_model"
+    if gloo:
+        return (
+            f"{model} = {text}   # fewer, larger exchanges\n"
+            f"# where a step has several backwards, all but the last: with {model}.no_sync():"
+        )
+    return (
+        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+        f"{model} = {text}\n"
+        f"{model}.register_comm_hook(None, default_hooks.bf16_compress_hook)   # half the bytes"
+    )
+
+
+def _asks_gloo(case: Case) -> bool:
+    asked = [call.text for call in own_calls(case, ("init_process_group",))]
+    return any("gloo" in text and "nccl" not in text for text in asked)

@@ -14,7 +14,7 @@ from ridgeline.diagnose.rules._input_causes import (
     waits,
     worker_load,
 )
-from ridgeline.diagnose.rules._input_places import made_at, taken_at
+from ridgeline.diagnose.rules._input_places import made_at, shared_out, taken_at
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
 RULE = Rule(
@@ -45,6 +45,10 @@ def look(case: Case) -> Iterator[Finding]:
         return
     enough = _enough(case, fed)
     call = made_at(case, fed.loader)
+    change = call.with_options(num_workers=str(enough)) if call is not None else ""
+    change = change or f"loader = DataLoader(dataset, batch_size, num_workers={enough})"
+    change, against = shared_out(case, fed.loader, change)
+    crowded = "other programs took a good part of the processors"
     yield found(
         RULE,
         claim=f"{who(case)} waits {units.percent(fed.share)} of each step for "
@@ -52,12 +56,9 @@ def look(case: Case) -> Iterator[Finding]:
         share=fed.share,
         evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_processors(case, fed)][:4],
         place=call.place if call is not None else taken_at(fed.loader),
-        change=(call.with_options(num_workers=str(enough)) if call is not None else "")
-        or f"loader = DataLoader(dataset, batch_size, num_workers={enough})",
+        change=change,
         confidence=_confidence(case, fed),
-        doubt="other programs took a good part of the processors"
-        if case.telemetered.crowded
-        else "",
+        doubt=against or (crowded if case.telemetered.crowded else ""),
     )
 
 

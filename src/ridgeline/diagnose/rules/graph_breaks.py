@@ -9,7 +9,7 @@ from ridgeline import units
 from ridgeline.diagnose.case import SATURATED, Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._compile import users_own
-from ridgeline.diagnose.source.calls import calls_at
+from ridgeline.diagnose.source.breaking import NUMBERS, Breaking, breaking
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place
@@ -33,7 +33,8 @@ _GLUE = ("TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime
 _COMPILED = ("CompiledFunction", "Torch-Compiled Region")
 _PRODUCTS = ("mm", "conv", "attention", "linear", "matmul")
 _BUILTIN = re.compile(r"builtin operator `(\w+)`")
-_CALLS = {"item": ("item", "tolist"), "print": ("print",), "numpy": ("numpy",)}
+_CALLS = {"item": NUMBERS, "print": ("print",), "numpy": ("numpy",)}
+_TO_FIND = "to find the lines: torch.compile(…, fullgraph=True) raises where the graph breaks"
 
 RULE = Rule(
     id="graph-breaks",
@@ -60,7 +61,8 @@ RULE = Rule(
         "self.largest = h.amax()                 # instead of h.amax().item()\n"
         "if not torch.compiler.is_compiling():\n"
         "    print(h)\n"
-        "torch.compile(model, fullgraph=True)    # says at once where it breaks\n```"
+        "```\n\n`torch.compile(model, fullgraph=True)` mends nothing: it raises where the graph "
+        "breaks, which is a way to find the lines."
     ),
     wrong_when=(
         "The break stands where the program must wait anyway, or between large pieces: then it "
@@ -84,17 +86,17 @@ def look(case: Case) -> Iterator[Finding]:
     if not breaks or pieces < PIECES or share < LEAST_SHARE:
         return
     first = next((one for one in breaks if one.place is not None), breaks[0])
-    line = _exact(case, first)
+    at = _exact(case, first)
+    place = at.place if at is not None else first.place
     yield found(
         RULE,
-        claim=f"{_short(case, first, line)} breaks the compiled graph: "
+        claim=f"{_short(case, first, at)} breaks the compiled graph: "
         f"{units.significant(pieces)} compiled pieces a step instead of one",
         share=share,
         evidence=_evidence(breaks, pieces, share),
-        place=first.place,
-        line=line,
-        change=_change(case, first, line),
-        confidence="high" if line is not None else "medium",
+        place=place,
+        change=_change(case, first, at),
+        confidence="high" if place is not None else "medium",
     )
 
 
@@ -111,7 +113,7 @@ def _in_trace(case: Case, pieces: float, share: float) -> Iterator[Finding]:
         share=share,
         evidence=(Evidence(what="compiled pieces", text=text, value=pieces),),
         place=sites[0].place if sites else None,
-        change="torch.compile(model, fullgraph=True)  # names the line that breaks the graph",
+        change=f"# {_TO_FIND}",
         confidence="low",
         doubt="functions may be compiled one by one on purpose",
     )
@@ -187,27 +189,37 @@ def _is_inside(site: OpSite) -> bool:
     return any(name.startswith(_COMPILED) for name in site.within)
 
 
-def _exact(case: Case, one: _Break) -> int | None:
-    """The line: that of the call that breaks, where the source has it; else where it resumes."""
-    if one.place is None:
+def _exact(case: Case, one: _Break) -> Breaking | None:
+    """The call that breaks, where the source has it: on the line it resumes at, or in a function
+    that line calls, which Dynamo cannot inline then."""
+    builtin = _BUILTIN.search(one.reason)
+    names = next((n for word, n in _CALLS.items() if word in one.reason.lower()), ())
+    names = (*names, builtin[1]) if builtin is not None else names
+    if one.place is None or not names:
         return None
-    names = next((n for word, n in _CALLS.items() if word in one.reason), ())
-    calls = calls_at(case.sources, one.place, names)
-    return next((c.line for c in calls if c.line == one.place.line), one.place.line)
+    compilations = case.capture.compilations if case.capture is not None else ()
+    frames = [users_own(c.place) for c in compilations if one.reason in c.graph_breaks]
+    return breaking(case.sources, one.place, names, [f for f in frames if f is not None])
 
 
-def _short(case: Case, one: _Break, line: int | None) -> str:
-    """What breaks it: by Dynamo's reason, else the line as written."""
-    if "Tensor.item()" in one.reason:
-        return "`.item()`"
+def _short(case: Case, one: _Break, at: Breaking | None) -> str:
+    """What breaks it: the call, else by Dynamo's reason, else the line as written."""
+    if at is not None:
+        return f"`{at.called}`"
     builtin = _BUILTIN.search(one.reason)
     if builtin is not None:
         return f"`{builtin[1]}()`"
-    source = case.sources.get(one.place.file) if one.place is not None else None
-    written = source.line(line).partition("  #")[0].rstrip(":") if source and line else ""
+    written = _line(case, one).rstrip(":")
     if written:
         return f"`{written}`"
+    if "Tensor.item()" in one.reason:
+        return "`.item()`"
     return f'"{one.reason.strip().splitlines()[0][:80]}"' if one.reason else "something"
+
+
+def _line(case: Case, one: _Break) -> str:
+    source = case.sources.get(one.place.file) if one.place is not None else None
+    return source.line(one.place.line).partition("  #")[0] if source and one.place else ""
 
 
 def _evidence(breaks: list[_Break], pieces: float, share: float) -> list[Evidence]:
@@ -223,13 +235,17 @@ def _evidence(breaks: list[_Break], pieces: float, share: float) -> list[Evidenc
     return rows
 
 
-def _change(case: Case, one: _Break, line: int | None) -> str:
-    source = case.sources.get(one.place.file) if one.place is not None else None
-    written = source.line(line).partition("  #")[0] if source is not None and line else ""
-    if ".item()" in written:
-        return written.replace(".item()", "") + "  # a tensor; .item() outside the compiled part"
-    if written.startswith("if "):
-        return "h = torch.where(condition, one, other)  # instead of the branch, or torch.cond"
-    if written.startswith("print("):
-        return f"if not torch.compiler.is_compiling():\n    {written}"
-    return "torch.compile(model, fullgraph=True)  # names the line; take it out of the graph"
+def _change(case: Case, one: _Break, at: Breaking | None) -> str:
+    text = at.text if at is not None else _line(case, one)
+    if at is not None and at.without:
+        return f"{at.without}  # a tensor; {at.called} outside the compiled part"
+    if text.startswith(("if ", "elif ", "while ")):
+        return (
+            f"# `{text.rstrip(':')}` needs a number: choose with torch.where(condition, one, "
+            "other), or torch.cond, or decide outside the compiled function"
+        )
+    if text.startswith("print("):
+        return f"if not torch.compiler.is_compiling():\n    {text}"
+    if text:
+        return f"# take `{text}` out of the compiled function\n# {_TO_FIND}"
+    return f"# take what breaks it out of the compiled function; {_TO_FIND}"

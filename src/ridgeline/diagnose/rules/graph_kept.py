@@ -4,7 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.memory_room import HORIZON, ROOM, Growth, full_in, growth, host_bytes
+from ridgeline.diagnose.memory_room import (
+    HORIZON,
+    ROOM,
+    Growth,
+    each_step,
+    full_in,
+    growth,
+    host_bytes,
+)
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._memory_lines import kept_lines
 from ridgeline.diagnose.source.kept import Kept
@@ -76,7 +84,7 @@ def look(case: Case) -> Iterator[Finding]:
     if not lines and (every or unrun < UNRUN):  # what another line keeps is memory-leak's
         return
     line = lines[0] if lines else None
-    evidence = [*grown.evidence, *_source(line)]
+    evidence = [each_step(grown, case.step_ms), *grown.evidence, *_source(line)]
     if unrun >= UNRUN:
         text = f"{units.significant(unrun)} a step are made and never run"
         evidence.append(Evidence(what="autograd nodes", text=text, value=unrun))
@@ -115,8 +123,8 @@ def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
         bound=1.0,
         evidence=(
             Evidence(what="autograd nodes", text=f"{nodes} a step", value=traced.nodes),
-            Evidence(what="kept", text=f"{units.bytes_(each)} a step, {units.bytes_(NODE_BYTES)} a "
-                     "node", value=each, source="estimated"),
+            Evidence(what="growth", text=f"{units.bytes_(each)} a step, {units.bytes_(NODE_BYTES)} "
+                     "a node", value=each, source="estimated"),
             *_source(line),
         ),
         place=_place(line),

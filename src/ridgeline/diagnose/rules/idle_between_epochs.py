@@ -12,6 +12,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._loaders import loaders_seen, made_anew
 from ridgeline.diagnose.rules._machine import own_files
+from ridgeline.diagnose.source.calls import SourceCall
 from ridgeline.diagnose.source.pauses import PauseCall, pause_calls
 from ridgeline.diagnose.steady_steps import duration
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -35,6 +36,7 @@ LIKELY = 2
 """Pauses: one alone may be the machine's."""
 REGULAR = 3
 """Pauses, evenly apart, that are believed with nothing in the source to explain them."""
+MOST_NAMED = 3
 EVEN = 0.6
 """Of the distances between pauses that are the usual one: a stall in between makes two others."""
 
@@ -46,7 +48,8 @@ RULE = Rule(
     needs=("timed",),
     looks_at="The timed steps that are far longer than the others for a reason that is neither "
     "their data nor their forward, backward or update; and calls in the source that would be: "
-    "checkpoints, evaluations, figures.",
+    "checkpoints, evaluations, figures. Where several calls of one function may take the time, the "
+    "function is named.",
     threshold="Two pauses or more, in no more than two fifths of the steps, and 2 % of all time; "
     "of evaluations, a quarter of it. Each is longer than a whole step; than a quarter of one "
     "where they come evenly and the training loop has a call that explains them.",
@@ -114,8 +117,8 @@ def _finding(seen: _Pauses, cause: PauseCall | None) -> Finding:
         Evidence(what="of all time", text=units.percent(share), value=share),
     ]
     if cause is not None:
-        where = f"{cause.call.text}, line {cause.call.line}"
-        said.append(Evidence(what="the source says", text=where, source="read"))
+        said.append(Evidence(what="the source says", text=_read(cause), source="read"))
+    at = _at(cause)
     return found(
         RULE,
         claim=f"training stands still {units.percent(share)} of the time: {name} takes "
@@ -123,7 +126,7 @@ def _finding(seen: _Pauses, cause: PauseCall | None) -> Finding:
         + (f" after every {units.plural(seen.between, 'step')}" if seen.between else ""),
         share=share,
         confidence=_level(seen, cause),
-        place=Place(file=cause.call.file, line=cause.call.line) if cause is not None else None,
+        place=Place(file=at.file, line=at.line) if at is not None else None,
         evidence=said,
         change=_change(seen, cause),
         doubt="an evaluation is work one wants" if seen.kind == "evaluation" else "",
@@ -212,24 +215,26 @@ def _between(far: list[Step], light: list[Step]) -> int:
 
 
 def _restarts(case: Case, seen: _Pauses) -> bool:
-    """Whether these are the starts of a loader's workers, of which another rule speaks."""
+    """Whether these are the starts of a loader's workers, of which another rule speaks. Starts are
+    seen only in steps that are looked into: those only timed are taken for what these are."""
+    known = [s for s in seen.steps if s.detailed] or seen.steps
     for loader in loaders_seen(case):
         again = not loader.persistent_workers or made_anew(case, loader)
         starts = set(loader.begun) if loader.workers and again else set()
-        if starts and all(starts & {s.index - 1, s.index, s.index + 1} for s in seen.steps):
+        if starts and all(starts & {s.index - 1, s.index, s.index + 1} for s in known):
             return True
     return False
 
 
 def _rest(step: Step, device: bool) -> float:
     """What is neither data, nor forward, backward, update and evaluation: of a step that was only
-    timed, all of it, so that its length decides."""
+    timed, all of it, so that its length decides. Between data and forward, `transfer`, is in it: a
+    checkpoint at an epoch's end comes after the loader's last look, and is booked there. The usual
+    copies of a batch go out with the median."""
     whole = duration(step, device)
     if not step.detailed:
         return whole
-    named: tuple[Phase, ...] = (
-        "input", "transfer", "forward", "backward", "optimizer", "evaluation",
-    )  # fmt: skip
+    named: tuple[Phase, ...] = ("input", "forward", "backward", "optimizer", "evaluation")
     return whole - sum(_phase(step, phase, device) for phase in named)
 
 
@@ -243,14 +248,46 @@ def _named(seen: _Pauses, cause: PauseCall | None) -> str:
         return "an evaluation" if seen.kind == "evaluation" else "something between steps"
     if cause.kind == "evaluation":
         return f"`{cause.call.name}()`" if cause.call.name != "eval" else "an evaluation"
-    on = f"{cause.call.on}." if cause.call.on else ""
-    return f"`{on}{cause.call.name}`"
+    if not _others_too(cause):
+        return f"`{_callee(cause.call)}`"
+    if cause.around is not None:
+        return f"`{_callee(cause.around)}()`"
+    names = dict.fromkeys(f"`{_callee(call)}`" for call in _all(cause))
+    return " or ".join([*names][:MOST_NAMED])
+
+
+def _others_too(cause: PauseCall) -> bool:
+    """Whether calls of another name may take the time as well: which one does is not measured."""
+    return any(call.name != cause.call.name for call in cause.beside)
+
+
+def _all(cause: PauseCall) -> list[SourceCall]:
+    return sorted([cause.call, *cause.beside], key=lambda call: call.line)
+
+
+def _callee(call: SourceCall) -> str:
+    """As written where what it is called on is a name; `.tolist` of an expression."""
+    on = call.on if call.on.replace(".", "").isidentifier() else ""
+    return f"{on}.{call.name}" if call.on else call.name
+
+
+def _at(cause: PauseCall | None) -> SourceCall | None:
+    if cause is None:
+        return None
+    return cause.around if cause.around is not None and _others_too(cause) else cause.call
+
+
+def _read(cause: PauseCall) -> str:
+    if not _others_too(cause):
+        return f"{cause.call.text}, line {cause.call.line}"
+    said = ", ".join(f"{_callee(call)} in line {call.line}" for call in _all(cause))
+    return f"{said}: which of them takes the time is not measured"
 
 
 def _level(seen: _Pauses, cause: PauseCall | None) -> Confidence:
     if cause is None:
         return "low"
-    return "high" if cause.kind == "checkpoint" else "medium"
+    return "high" if cause.kind == "checkpoint" and not _others_too(cause) else "medium"
 
 
 def _change(seen: _Pauses, cause: PauseCall | None) -> str:
@@ -260,6 +297,9 @@ def _change(seen: _Pauses, cause: PauseCall | None) -> str:
         return f"with torch.inference_mode():   # larger batches, and less often\n    {text}"
     if cause is None:
         return "ridgeline run --python …   # which line it is"
+    if _others_too(cause):
+        at = cause.around or cause.call
+        return f"if epoch % 10 == 0:   # less often, or from a thread\n    {at.text}{_slow(cause)}"
     if cause.kind == "checkpoint":
         return (
             "state = {k: v.detach().to('cpu', copy=True) for k, v in model.state_dict().items()}\n"
@@ -267,3 +307,10 @@ def _change(seen: _Pauses, cause: PauseCall | None) -> str:
             "args=(state, path)).start()   # or less often"
         )
     return f"if epoch % 10 == 0:   # less often\n    {cause.call.text}"
+
+
+def _slow(cause: PauseCall) -> str:
+    lists = next((call for call in _all(cause) if call.name == "tolist"), None)
+    if lists is None:
+        return ""
+    return f"\n# line {lists.line}: tolist() makes a Python number of each value; keep the tensor"

@@ -14,9 +14,10 @@ from ridgeline.diagnose.rules._input import (
     who,
 )
 from ridgeline.diagnose.rules._input_causes import explained, speaker
-from ridgeline.diagnose.rules._input_places import made_at, taken_at
+from ridgeline.diagnose.rules._input_places import handing_out, made_at, shared_out, taken_at
 from ridgeline.diagnose.rules._loaders import made_anew, once
-from ridgeline.diagnose.rules._whole_batches import by_whole_batches
+from ridgeline.diagnose.rules._whole_batches import by_whole_batches, whole_from
+from ridgeline.diagnose.source.loader_call import LoaderCall
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
 RULE = Rule(
@@ -41,7 +42,9 @@ RULE = Rule(
     "the place of a Python loop, a faster decoder, smaller pictures stored in advance, work moved "
     "to the GPU (`batch = augment(batch.to(device))`). Make the loader once, before the epochs. "
     "Where samples are rows of tensors, ask for whole batches: `DataLoader(dataset, "
-    "sampler=BatchSampler(RandomSampler(dataset), 64, False), batch_size=None)`.",
+    "sampler=BatchSampler(RandomSampler(dataset), 64, False), batch_size=None)`. An "
+    "IterableDataset is copied to each worker: let its `__iter__` hand out only a part, by "
+    "`get_worker_info()`, or two workers double the epoch.",
     wrong_when="The first epoch fills a cache and later ones do not wait; or the program is one "
     "of several on the machine and waits for processors, not for its loader. Samples in worker "
     "processes draw their random numbers from other streams than in the main process.",
@@ -54,22 +57,32 @@ def look(case: Case) -> Iterator[Finding]:
         return
     call = made_at(case, fed.loader)
     place = fed.place or (call.place if call is not None else taken_at(fed.loader))
-    rewritten = call.with_options(**_options(case, fed)) if call is not None else ""
-    if fed.plain:
-        rewritten = by_whole_batches(call, fed.loader)
-    elif rewritten and made_anew(case, fed.loader):
-        rewritten = once(rewritten)
+    rewritten = _rewritten(case, fed, call)
+    change, against = _change(case, fed, rewritten), ""
+    if not fed.workers and not fed.plain and not _by_hand(case):
+        change, against = shared_out(case, fed.loader, change)
     yield found(
         RULE,
         claim=_claim(case, fed),
         share=fed.share,
         evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_workers(case, fed)],
         place=place,
-        change=_change(case, fed, rewritten),
+        change=change,
         change_at=call.place if call is not None and _rewrites(fed, rewritten) else None,
         confidence=_confidence(case, fed),
-        doubt=_doubt(case, fed),
+        doubt="; ".join(one for one in (against, _doubt(case, fed)) if one),
     )
+
+
+def _rewritten(case: Case, fed: Feeding, call: LoaderCall | None) -> str:
+    """The call that makes the loader, as it should be; "" where no source shows it."""
+    wanted = call.with_options(**_options(case, fed)) if call is not None else ""
+    if call is not None and call.trainers:
+        return wanted
+    if fed.plain:
+        data = handing_out(case, fed.loader)
+        return by_whole_batches(call, fed.loader) if data is None else whole_from(data.name)
+    return once(wanted) if wanted and made_anew(case, fed.loader) else wanted
 
 
 def _claim(case: Case, fed: Feeding) -> str:
@@ -117,18 +130,15 @@ def _enough(case: Case, fed: Feeding) -> int:
 
 
 def _change(case: Case, fed: Feeding, rewritten: str) -> str:
+    generic = ", ".join(f"{name}={value}" for name, value in _options(case, fed).items())
     if fed.plain:
         return rewritten
     if fed.workers:
         named = f"\n{fed.line.source}" if fed.line is not None and fed.line.source else ""
         return f"# every processor is at work: make this line cheaper, or do it once{named}"
     if _by_hand(case):
-        return (
-            f"# in a Dataset's __getitem__, with workers beside the training\n"
-            f"loader = DataLoader(dataset, batch_size, num_workers={_enough(case, fed)}, "
-            "pin_memory=True, persistent_workers=True)"
-        )
-    generic = ", ".join(f"{name}={value}" for name, value in _options(case, fed).items())
+        above = "# in a Dataset's __getitem__, with workers beside the training\n"
+        return f"{above}loader = DataLoader(dataset, batch_size, {generic})"
     return rewritten or f"loader = DataLoader(dataset, batch_size, {generic})"
 
 

@@ -1,17 +1,21 @@
 """Memory that grows with every step, for another reason than kept graphs."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.memory_room import Growth, full_in, growth
+from ridgeline.diagnose.memory_room import Growth, each_step, full_in, growth
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._memory_lines import kept_lines
+from ridgeline.diagnose.rules._memory_lines import kept_lines, kept_where_made
 from ridgeline.diagnose.rules.graph_kept import look as graphs_kept
 from ridgeline.diagnose.source.kept import Kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
 from ridgeline.records.trace_memory import StaysBehind
+
+MOST_NAMED = 4
+"""Lines that may keep what stays."""
 
 RULE = Rule(
     id="memory-leak",
@@ -21,7 +25,8 @@ RULE = Rule(
     looks_at=(
         "What is allocated at the end of each step, over the run and in the traced steps; the "
         "sizes of blocks of which each step allocates more than it frees; and the source, for a "
-        "line that puts a tensor into a container that nothing empties."
+        "line that puts a tensor into a container that nothing empties: in the function that "
+        "allocates those blocks, where the trace knows it."
     ),
     threshold=(
         "Memory rises in every step, by enough to fill 5 % of what there is within 100,000 steps. "
@@ -50,37 +55,53 @@ def look(case: Case) -> Iterator[Finding]:
     if grown is None or any(True for _ in graphs_kept(case)):
         return
     stays = case.traced_memory.stays if case.traced_memory is not None and grown.sure else ()
-    lines = [one for one in kept_lines(case) if not one.graph]
-    line = _likeliest(lines, stays)
+    lines = _candidates(case, stays)
+    line = lines[0] if lines else None
     if not grown.confirmed and (line is None or line.guessed):
         return
     yield found(
         RULE,
-        claim=_claim(grown, line, case.step_ms),
+        claim=_claim(grown, lines, case.step_ms),
         share=0.0,
         memory=grown.filled,
         bound=1.0,
-        evidence=[*grown.evidence, *_blocks(stays), *_source(line)],
+        evidence=[each_step(grown, case.step_ms), *grown.evidence, *_blocks(stays),
+                  *_source(lines)],
         place=_place(line, stays),
         change=_change(line),
         confidence=_confidence(grown, line),
         doubt=_doubt(grown, lines),
-    )
+    )  # fmt: skip
 
 
-def _likeliest(lines: list[Kept], stays: tuple[StaysBehind, ...]) -> Kept | None:
-    """In the function that allocates what stays, where the trace knows it; else the first."""
-    places = {(one.place.function) for one in stays if one.place is not None}
-    return next((one for one in lines if one.function in places), lines[0] if lines else None)
+def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
+    """The likeliest first. Where the trace knows which function allocates most of what stays, those
+    that keep something made in it; else what the source alone says."""
+    most = stays[0].place if stays else None
+    made = kept_where_made(case, most) if most is not None else ()
+    found = [one for one in made if not one.graph]
+    found = [one for one in found if not one.guessed] or found
+    return found or [one for one in kept_lines(case) if not one.graph]
 
 
-def _claim(grown: Growth, line: Kept | None, step_ms: float) -> str:
+def _claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
     each = units.bytes_(grown.bytes_per_step)
     full = full_in(grown, step_ms)
     end = f", and the {grown.on}'s memory is full after {full}" if full else ", without end"
-    if line is not None:
-        return f"`{line.container}` keeps {each} of every step{end}"
+    if _unsettled(lines):
+        return f"`{_function(lines[0])}` keeps {each} of every step{end}"
+    if lines:
+        return f"`{lines[0].container}` keeps {each} of every step{end}"
     return f"every step leaves {each} behind{end}"
+
+
+def _unsettled(lines: list[Kept]) -> bool:
+    """Several lines of one function may keep it, and the source calls none of them a tensor."""
+    return len(lines) > 1 and lines[0].guessed and len({(k.file, k.function) for k in lines}) == 1
+
+
+def _function(line: Kept) -> str:
+    return f"{line.function}()" if line.function else Path(line.file).name
 
 
 def _confidence(grown: Growth, line: Kept | None) -> Confidence:
@@ -92,9 +113,12 @@ def _confidence(grown: Growth, line: Kept | None) -> Confidence:
 def _doubt(grown: Growth, lines: list[Kept]) -> str:
     if not grown.sure:
         return "only the process's resident size grows: it may be the host's allocator"
+    if len(lines) > 1:
+        others = ", ".join(f"line {one.line} (`{one.container}`)" for one in lines[1:MOST_NAMED])
+        return f"it may be {others}{' or another' if len(lines) > MOST_NAMED else ''} that keeps it"
     if not lines or lines[0].guessed:
         return "a buffer that is meant to fill grows the same way at first"
-    return f"{len(lines)} lines keep tensors: this is the likeliest" if len(lines) > 1 else ""
+    return ""
 
 
 def _blocks(stays: tuple[StaysBehind, ...]) -> list[Evidence]:
@@ -106,11 +130,17 @@ def _blocks(stays: tuple[StaysBehind, ...]) -> list[Evidence]:
     return [Evidence(what="blocks that stay", text=text, value=float(most.block_bytes))]
 
 
-def _source(line: Kept | None) -> list[Evidence]:
-    if line is None:
-        return []
-    text = f"{line.text}: nothing empties `{line.container}`"
-    return [Evidence(what="source", text=text, source="read")]
+def _source(lines: list[Kept]) -> list[Evidence]:
+    shown = lines[:MOST_NAMED] if _unsettled(lines) else lines[:1]
+    return [
+        Evidence(
+            what="source",
+            text=f"{f'line {one.line}: ' if len(shown) > 1 else ''}{one.text}: nothing empties "
+            f"`{one.container}`",
+            source="read",
+        )
+        for one in shown
+    ]
 
 
 def _place(line: Kept | None, stays: tuple[StaysBehind, ...]) -> Place | None:

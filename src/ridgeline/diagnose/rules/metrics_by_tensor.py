@@ -7,7 +7,8 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._launch import LEAST, cost
 from ridgeline.diagnose.rules._launch_loops import Loop, loops
-from ridgeline.diagnose.source.loops import SourceLoop, loops_at
+from ridgeline.diagnose.source.averages import all_at_once
+from ridgeline.diagnose.source.loops import SourceLoop, loops_at, parts_of
 from ridgeline.records.finding import Evidence, Finding
 
 RULE = Rule(
@@ -50,23 +51,23 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
-    turns = units.count(round(loop.turns))
+    turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
+    each = "" if turns == many else f": {many} operator calls a step"
     return found(
         RULE,
-        claim=f"{loop.name} updates {turns} tensors one at a time: "
-        f"{units.count(round(loop.calls))} operator calls a step",
+        claim=f"{loop.name} updates {turns} tensors{'' if each else ' a step'} one at a time{each}",
         share=share,
         evidence=[
             Evidence(
                 what="calls a step",
                 value=loop.calls,
-                text=f"{units.count(round(loop.calls))}: " + ", ".join(loop.ops[:4]),
+                text=f"{many}: " + ", ".join(loop.ops[:4]),
             ),
             Evidence(what="time", text=f"{units.percent(share)} of the step", value=share),
         ],
         place=loop.place,
         line=at.line if at is not None else None,
-        change=_change(at),
+        change=_change(case, at),
         confidence="high" if at is not None else "medium",
     )
 
@@ -77,9 +78,15 @@ def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
     return min(updating or at, key=lambda one: (-one.inner, one.line), default=None)
 
 
-def _change(loop: SourceLoop | None) -> str:
-    pairs = loop.over[4:-1].split(", ") if loop is not None and loop.over.startswith("zip(") else []
-    pairs = [pair for pair in pairs if not pair.startswith("strict")]
-    if len(pairs) == 2:
-        return f"torch._foreach_lerp_(list({pairs[0]}), list({pairs[1]}), 1 - decay)"
-    return "torch._foreach_lerp_(averages, weights, 1 - decay)  # lists of all tensors"
+def _change(case: Case, loop: SourceLoop | None) -> str:
+    source = case.sources.get(loop.file) if loop is not None else None
+    if loop is not None and source is not None:
+        over, target, body = parts_of(source, loop)
+        written = all_at_once(over, target, body) if target is not None else ""
+        if written:
+            return written
+    through = f" that `{loop.over}` gives" if loop is not None and loop.target else ""
+    return (
+        "torch._foreach_lerp_(averages, weights, 1 - decay)  # names to be replaced by your own: "
+        f"lists of all tensors{through}, and the average's factor"
+    )

@@ -1,16 +1,23 @@
 """A Python loop over rows, time steps or pieces calls the same small operators again and again."""
 
+import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._launch import cost, dims_of, outer
 from ridgeline.diagnose.rules._launch_loops import VIEWS, Loop, loops
-from ridgeline.diagnose.source.loops import SourceLoop, loops_at, loops_calling
+from ridgeline.diagnose.source.by_row import by_row, lines_with, picked
+from ridgeline.diagnose.source.cells import whole_sequence
+from ridgeline.diagnose.source.loops import SourceLoop, loops_at, loops_calling, parts_of
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place
 
 RULE = Rule(
@@ -21,7 +28,8 @@ RULE = Rule(
     needs=("sites", "stacks"),
     looks_at="Calls of the same operators from one function in a step, the sizes of their inputs, "
     "and the loop around them in the source.",
-    threshold="16 calls of one operator a step (32 where each turn needs the one before), on "
+    threshold="16 calls of one operator a step (32 where each turn needs the one before; not where "
+    "the turns change an object, as an environment's steps do), on "
     "tensors of 256 Ki elements or less, with products of at most 16 rows or 10 µs, costing 2 % of "
     "the step or more (10 % where the source cannot be read). More work keeps a processor busy "
     "longer than a call takes.",
@@ -55,31 +63,64 @@ RECURRENT = 32
 """Turns of a loop that each need the one before: fewer may be a model's depth."""
 SMALL_NS = 100_000.0
 """Of an operator whose sizes are not recorded: likewise."""
+_PAIRS = ("zip", "enumerate", "tqdm")
 LEAST, LEAST_UNSEEN = 0.02, 0.1
 """Of the step: with the loop found in the source, and without the source."""
 
 
+class _Seen(Struct, frozen=True):
+    loop: Loop
+    at: SourceLoop | None
+
+
 def look(case: Case) -> Iterator[Finding]:
+    kept: dict[tuple[str, int], list[_Seen]] = defaultdict(list)
     for loop in loops(case):
         if loop.over != "data" or not _small(case, loop) or _feeds(case, loop):
             continue
         at = _in_source(case, loop)
         if at is None and case.sources.get(loop.place.file) is not None:
             continue  # the loop is a library's: nn.Sequential's, over layers that share weights
-        if at is not None and at.over_modules:
+        if at is not None and (at.over_modules or _rolls_out(loop, at)):
             continue  # a model's depth: each turn has weights of its own
-        recurrent = at is not None and bool(at.carried)
-        if recurrent and loop.turns < RECURRENT:
+        if at is not None and at.carried and loop.turns < RECURRENT:
             continue
-        # products of a recurrence stay, whoever runs its loop
-        sites = [s for s in loop.sites if not (recurrent and s.flops and s.phase != "backward")]
-        share = cost(case, sites)
+        share = cost(case, _costing(loop, at))
         if share >= (LEAST if at is not None else LEAST_UNSEEN):
-            yield _found(case, loop, at, share)
+            where = loop.place if at is None else at
+            kept[where.file, where.line].append(_Seen(loop, at))
+    for seen in kept.values():
+        yield _of_one(case, seen)
+
+
+def _rolls_out(loop: Loop, at: SourceLoop) -> bool:
+    """Turns that need the one before, and that nothing makes one call of: an environment's steps,
+    or names handed on between statements where no gradient comes back (a simulation)."""
+    trained = any(site.phase == "backward" for site in loop.sites)
+    return bool(at.state) or (bool(at.carried) and not at.direct and not trained)
+
+
+def _costing(loop: Loop, at: SourceLoop | None) -> list[OpSite]:
+    """Products of a recurrence stay, whoever runs its loop."""
+    recurrent = at is not None and bool(at.carried)
+    return [s for s in loop.sites if not (recurrent and s.flops and s.phase != "backward")]
+
+
+def _of_one(case: Case, seen: list[_Seen]) -> Finding:
+    """One finding for one loop in the source, whichever functions its turns call operators in."""
+    first = seen[0]  # that with the most calls
+    loop, at = first.loop, first.at
+    share = cost(case, [site for one in seen for site in _costing(one.loop, at)])
+    whole = replace(
+        loop,
+        calls=sum(one.loop.calls for one in seen),
+        ops=tuple(dict.fromkeys(op for one in seen for op in one.loop.ops)),
+        sites=tuple(site for one in seen for site in one.loop.sites),
+    )
+    return _found(case, whole, at, share)
 
 
 def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
-    turns = units.count(round(loop.turns))
     many = units.count(round(loop.calls))
     largest = max((s for s in loop.sites if not s.within), key=lambda s: s.host_ns)
     evidence = [
@@ -101,19 +142,25 @@ def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Findi
     confidence: Confidence = "low" if at is None else "high" if inside else "medium"
     return found(
         RULE,
-        claim=f"A Python loop in {_where(loop, at)} calls the same operators {turns} times a step: "
-        f"{many} small calls",
+        claim=f"A Python loop in {_where(loop, at)} calls {_what(loop)}",
         share=share,
         evidence=evidence,
         place=loop.place
         if at is None
         else Place(file=at.file, line=at.line, function=at.function or loop.place.function),
-        change=_change(at),
+        change=_change(case, at),
         confidence=confidence,
         doubt="each turn needs the one before: not all of it can be saved"
         if at is not None and at.carried
         else "",
     )
+
+
+def _what(loop: Loop) -> str:
+    turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
+    if turns == many:
+        return f"{loop.ops[0].removeprefix('aten::')} {turns} times a step"
+    return f"the same operators {turns} times a step: {many} small calls"
 
 
 def _where(loop: Loop, at: SourceLoop | None) -> str:
@@ -174,17 +221,48 @@ def _unlike(at: SourceLoop, loop: Loop) -> tuple[bool, bool]:
     return not names & at.calls, not at.calls
 
 
-def _change(at: SourceLoop | None) -> str:
-    if at is not None and at.carried:
-        return (
-            "@torch.compile  # or nn.GRU / nn.LSTM; take products that need no "
-            f"`{at.carried}` out of the loop\ndef {at.function or 'step'}(…): …"
-        )
-    if at is None:
+def _change(case: Case, at: SourceLoop | None) -> str:
+    source = case.sources.get(at.file) if at is not None else None
+    if at is None or source is None:
         return "# call the operators once, with a dimension more, instead of in a loop"
-    over = (
-        at.over.removeprefix("enumerate(").removesuffix(")") if "enumerate" in at.over else at.over
+    over, target, body = parts_of(source, at)
+    if at.carried:
+        return _recurrence(at, whole_sequence(source, target, over, body) if target else "")
+    if target is None:
+        return f"# without `while {at.over}`: give the operators all turns at once"
+    safe = by_row(source, target, body)
+    rows = picked(target, body) if safe else None
+    if rows:
+        said = ", ".join(f"`{row}` becomes `{all_}`" for row, all_ in rows.items())
+        return f"# without `for {at.target} in {at.over}`: {said}, and nothing is left to stack"
+    if safe and not isinstance(over, ast.Call):
+        return f"# without the loop: give all of `{at.over}` where `{at.target}` is given now"
+    return _in_words(at, over, lines_with(target, body))
+
+
+def _recurrence(at: SourceLoop, layer: str | None) -> str:
+    if layer:
+        return layer
+    left = f"take products that need no `{at.carried}` out of the loop"
+    if not at.function:
+        return f"# put the loop in a function with @torch.compile; {left}"
+    return f"@torch.compile  # above `def {at.function}`; {left}"
+
+
+def _in_words(at: SourceLoop, over: ast.expr, lines: tuple[int, ...]) -> str:
+    """No code: what a line means for all turns at once is the program's to say."""
+    if not lines:
+        return f"# without `for {at.target} in {at.over}`: one call, with a dimension more for it"
+    where = f"line {lines[0]}" if len(lines) == 1 else "lines " + ", ".join(map(str, lines))
+    head = f"# without `for {at.target} in {at.over}`: {where} for all `{at.target}` at once: "
+    if isinstance(over, ast.Call) and ast.unparse(over.func) == "range":
+        numbers = ast.unparse(over).removeprefix("range")
+        return head + (
+            f"whole tensors where `{at.target}` picks a row, torch.arange{numbers} where it is a "
+            "number (broadcasting, torch.gather)"
+        )
+    through = (
+        over.args if isinstance(over, ast.Call) and ast.unparse(over.func) in _PAIRS else [over]
     )
-    if over.startswith("range("):
-        return f"# without `for {at.target} in {over}`: index with `:` instead of `{at.target}`"
-    return f"# without the loop: give all of `{over}` where `{at.target}` is given now"
+    every = ", ".join(f"`{ast.unparse(one)}`" for one in through)
+    return head + f"give the operators all of {every} (torch.stack of a list), a dimension more"

@@ -1,5 +1,6 @@
 """A compiled program that is compiled again while it runs."""
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from ridgeline.diagnose.rules._compile import (
     start_ends,
     users_own,
 )
+from ridgeline.diagnose.rules._memory_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Compilation
 from ridgeline.records.trace import Place
@@ -28,6 +30,7 @@ LIMIT = 8
 """torch's own: after so many compilations of a frame it runs it uncompiled."""
 _SIZE = re.compile(r"tensor '([^']+)' (size|stride|rank) mismatch(?: at index (\d+))?")
 _VALUE = re.compile(r"([\w\[\]'\".]+) == ")
+_GUARDED = re.compile(r"`[\w\[\]'\".]*(?:\w|\])\.(\w+)`")
 
 RULE = Rule(
     id="recompiles",
@@ -64,6 +67,11 @@ RULE = Rule(
 )
 
 
+class _Assigned(Struct, frozen=True):
+    place: Place
+    change: str
+
+
 class _Again(Struct, frozen=True):
     share: float
     steps: int
@@ -81,13 +89,16 @@ def look(case: Case) -> Iterator[Finding]:
     reason = _reason(remembered)
     line = _line(case)
     frame = _frame(remembered)
+    attribute = _attribute(reason)
+    assigned = _assigned(case, frame, attribute)
+    place = line.place if line is not None else frame
     yield found(
         RULE,
         claim=_claim(again, reason, len(remembered)),
         share=again.share,
         evidence=_evidence(again, remembered),
-        place=line.place if line is not None else frame,
-        change=_change(line, reason),
+        place=assigned.place if assigned is not None else place,
+        change=assigned.change if assigned is not None else _change(line, reason),
         confidence="high" if remembered else "medium",
         doubt="" if remembered else "the trace may have been taken while the program still started",
     )
@@ -147,11 +158,12 @@ def _kind(reason: str) -> str:
 
 
 def _claim(again: _Again, reason: str, remembered: int) -> str:
-    times = units.plural(again.steps, "step")
+    number = again.basis.partition(" ")[0]
+    times = "all" if number == str(again.steps) else f"{again.steps} of"
     because = f" because {reason}" if reason.startswith("the ") else f": {reason}" if reason else ""
     gave_up = ", until torch gave up" if again.over and remembered >= LIMIT - 1 else ""
     return (
-        f"{times} of {again.basis} compiled again, {units.seconds(again.seconds)} in all{because}"
+        f"{times} {again.basis} compiled again, {units.seconds(again.seconds)} in all{because}"
         f"{gave_up}"
     )
 
@@ -171,6 +183,53 @@ def _line(case: Case) -> CompileLine | None:
 
 def _frame(remembered: Sequence[Compilation]) -> Place | None:
     return next((p for one in remembered if (p := users_own(one.place)) is not None), None)
+
+
+def _attribute(reason: str) -> str:
+    """step, of a guard on self.step or L['self'].step; "" of one on an argument."""
+    named = _GUARDED.search(reason)
+    return named[1] if named is not None else ""
+
+
+def _assigned(case: Case, frame: Place | None, attribute: str) -> _Assigned | None:
+    """The line that changes an attribute a guard is on: in the compiled frame's file first, under a
+    loop or in a method that runs again, not where the object is made."""
+    first = case.sources.get(frame.file) if frame is not None else None
+    sources = [first] if first is not None else []
+    found_: list[tuple[bool, int, _Assigned]] = []
+    for source in [*sources, *user_sources(case)] if attribute else []:
+        compiled = source.scope(frame.line) if frame is not None and source is first else None
+        for node in ast.walk(source.tree):
+            hit = _stored(node, attribute)
+            if not hit or not isinstance(node, ast.Assign | ast.AugAssign):
+                continue
+            scope = source.scope(node.lineno)
+            name = str(getattr(scope, "name", ""))
+            if name != "__init__" and (name or source.loops(node)):
+                at = Place(file=source.file, line=node.lineno, function=name)
+                change = _as_tensor(node, hit)
+                found_.append((scope is not compiled, len(found_), _Assigned(at, change)))
+    return min(found_)[2] if found_ else None
+
+
+def _stored(node: ast.AST, attribute: str) -> str:
+    """The target with this attribute, as written: self.step; "" where a statement has none."""
+    if not isinstance(node, ast.Assign | ast.AugAssign):
+        return ""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = [p for t in targets for p in ast.walk(t) if isinstance(p, ast.Attribute)]
+    kept = (p for p in parts if p.attr == attribute and isinstance(p.ctx, ast.Store))
+    return next((ast.unparse(p) for p in kept), "")
+
+
+def _as_tensor(node: ast.Assign | ast.AugAssign, attribute: str) -> str:
+    """A tensor's value is in no guard."""
+    on, _, name = attribute.rpartition(".")
+    where = "in __init__" if on == "self" else "before the loop"
+    kept = f"{on}.register_buffer({name!r}, torch.tensor(0.0))  # once, {where}, not a number"
+    alone = isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [attribute]
+    set_ = f"{attribute}.fill_({ast.unparse(node.value)})" if alone else ast.unparse(node)
+    return f"{kept}\n{set_}  # in place; torch.clamp, torch.where instead of min(), max(), if"
 
 
 def _change(line: CompileLine | None, reason: str) -> str:

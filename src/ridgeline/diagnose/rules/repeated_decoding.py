@@ -6,7 +6,9 @@ from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._input import Feeding, feeding, wait_evidence, who
+from ridgeline.diagnose.rules._input_places import handing_out
 from ridgeline.diagnose.rules._repeated import epochs, repeated_lines, repeated_share
+from ridgeline.diagnose.source.decoded_once import done_once
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.python_view import PythonLine
 from ridgeline.records.trace import Place
@@ -63,7 +65,7 @@ def look(case: Case) -> Iterator[Finding]:
             Evidence(what=f"line {line.line}", text=line.source, source="read"),
         ],
         place=Place(file=line.file, line=line.line, function=line.function),
-        change=_change(name),
+        change=done_once(case.sources, line, handing_out(case, fed.loader)),
         confidence="high",
         doubt="the decoded samples have to fit into memory, or on a disk",
     )
@@ -82,16 +84,3 @@ def _costliest(lines: tuple[PythonLine, ...]) -> PythonLine:
 def _each(fed: Feeding, share: float) -> str:
     each = fed.sample_ms
     return f": {units.seconds(share * each / 1e3)} a sample" if each else ""
-
-
-def _change(name: str) -> str:
-    last = name.rpartition(".")[2]
-    if last.startswith("__"):
-        return (
-            "# in __init__: once\nself.decoded = [self.decode(i) for i in range(len(self))]\n"
-            "# in __getitem__\nsample = self.decoded[index]"
-        )
-    return (
-        f"# in __init__: once a sample\nself.decoded = [{last}(one) for one in …]\n"
-        f"# in __getitem__, in the place of {last}(…)\nsample = self.decoded[index]"
-    )

@@ -122,8 +122,8 @@ def _evidence(
     number = sum(site.calls for site in calls)
     yield Evidence(
         what="plain attention",
-        text=f"{units.significant(number)} calls a step, {units.seconds(spent / 1e9)} with its "
-        "backward",
+        text=f"{units.significant(number)} calls a step, {units.seconds(spent / 1e9)} of a traced "
+        "step with its backward",
         value=spent / 1e6,
     )
     if calls[0].dims:

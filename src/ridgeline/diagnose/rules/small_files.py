@@ -7,6 +7,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._input import feeding, wait_evidence, who
 from ridgeline.diagnose.rules._input_causes import worker_load
+from ridgeline.diagnose.rules._input_places import handing_out
 from ridgeline.diagnose.rules._reading import decodes_too, reading_lines, reading_share
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
@@ -65,7 +66,9 @@ def look(case: Case) -> Iterator[Finding]:
         place=Place(file=line.file, line=line.line, function=line.function),
         change="# once: all samples in one file\nnp.save('samples.npy', np.stack(samples))\n"
         "# in __init__\nself.samples = np.load('samples.npy', mmap_mode='r')\n"
-        f"# in {name}, in the place of line {line.line}\nsample = self.samples[index]",
+        f"# in {name}, in the place of line {line.line}\n"
+        + ("sample = self.samples[index]" if handing_out(case, fed.loader) is None else
+           "for sample in self.samples:"),
         confidence="high" if share >= 0.5 and not decodes_too(line) else "medium",
         doubt="" if worker_load(case, fed) is None or case.telemetered.workers == 0 else
         "with storage that answers late, more workers would hide it too",

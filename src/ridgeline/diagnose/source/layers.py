@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
+from ridgeline.diagnose.source.assigned import assigned_to
 from ridgeline.diagnose.source.sources import Source
 
 
@@ -15,6 +16,8 @@ class Layer(Struct, frozen=True, kw_only=True):
     """Conv2d"""
     name: str = ""
     """What it is assigned to: conv, of `self.conv = …`; "" where it stands in a list."""
+    target: str = ""
+    """The same as written: self.conv"""
     owner: str = ""
     """The class it is in."""
     function: str = ""
@@ -34,11 +37,13 @@ def layers(source: Source, kinds: Collection[str]) -> Iterator[Layer]:
     """In the order of the file."""
     found = [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and _kind(n) in kinds]
     for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
+        to = assigned_to(source, node)
         yield Layer(
             file=source.file,
             line=node.lineno,
             kind=_kind(node),
-            name=_name(source, node),
+            name=_name(to),
+            target=ast.unparse(to) if to is not None and _name(to) else "",
             owner=_around(source, node, ast.ClassDef),
             function=_around(source, node, ast.FunctionDef),
             text=ast.get_source_segment(source.text, node) or ast.unparse(node),
@@ -77,14 +82,10 @@ def _kind(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _name(source: Source, node: ast.AST) -> str:
-    parent = next(source.parents(node), None)
-    if isinstance(parent, ast.Assign) and parent.targets:
-        target = parent.targets[0]
-        if isinstance(target, ast.Attribute):
-            return target.attr
-        return target.id if isinstance(target, ast.Name) else ""
-    return ""
+def _name(target: ast.expr | None) -> str:
+    if isinstance(target, ast.Attribute):
+        return target.attr
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def _around(source: Source, node: ast.AST, kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> str:

@@ -11,6 +11,10 @@ from ridgeline.records.run import LoaderSeen
 from ridgeline.records.trace import Place
 
 _NAMES = ("DataLoader", "StatefulDataLoader")
+_TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "RewardConfig")
+"""Hugging Face: a Trainer makes its loaders from these; the first also ends other names."""
+_TAKES = ("train", "evaluate", "predict")
+"""What a Trainer is asked for; its loaders are used beneath it."""
 _NOT_FOR_TRAINING = ("val", "test", "eval", "dev")
 
 
@@ -18,6 +22,8 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
     place: Place
     text: str
     """loader = DataLoader(…), as written."""
+    trainers: bool = False
+    """No DataLoader: the arguments of a Trainer, which makes it. Its options have longer names."""
 
     def with_options(self, **options: str) -> str:
         """The call with these options put in, in the place of those of the same name: as it was
@@ -26,9 +32,12 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
             statement = ast.parse(self.text).body[0]
         except (SyntaxError, IndexError):
             return ""
-        call = next((n for n in ast.walk(statement) if _is_loader(n)), None)
+        of = _is_trainers if self.trainers else _is_loader
+        call = next((n for n in ast.walk(statement) if of(n)), None)
         if not isinstance(call, ast.Call):
             return ""
+        if self.trainers:
+            options = {f"dataloader_{name}": value for name, value in options.items()}
         if "\n" not in self.text:
             return _edited(self.text, call, options)
         kept = [k for k in call.keywords if k.arg not in options]
@@ -36,6 +45,18 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
                  for name, value in options.items()]  # fmt: skip
         call.keywords = [*kept, *added]
         return ast.unparse(ast.fix_missing_locations(statement))
+
+    def dataset(self) -> str:
+        """What it is given to load, as written; "" where that is not known."""
+        try:
+            nodes = ast.walk(ast.parse(self.text))
+        except SyntaxError:
+            return ""
+        call = next((n for n in nodes if _is_loader(n)), None)
+        if not isinstance(call, ast.Call):
+            return ""
+        given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "dataset")]
+        return ast.unparse(given[0]) if given else ""
 
 
 def _edited(text: str, call: ast.Call, options: Mapping[str, str]) -> str:
@@ -61,14 +82,32 @@ def loader_call(
     sources: Sources, files: Iterable[str], loader: LoaderSeen | None
 ) -> LoaderCall | None:
     """The call that made `loader`, by what is known of it; None where no source shows one."""
-    found = []
-    for source in (sources.get(file) for file in dict.fromkeys(files) if file):
-        if source is not None:
-            found += [(source, call) for call in all_calls(source, _NAMES)]
+    read = [sources.get(file) for file in dict.fromkeys(files) if file]
+    found = [(one, call) for one in read if one for call in all_calls(one, _NAMES)]
+    arguments = [(one, call) for one in read if one for call in _trainers(one)]
+    if arguments and (not found or _by_trainer(sources, loader)):
+        return _described(*arguments[0], trainers=True)
     if not found:
         return None
     best = max(found, key=lambda pair: _fits(pair[0], pair[1], loader))
     return _described(*best)
+
+
+def _trainers(source: Source) -> list[SourceCall]:
+    nodes = [n for n in ast.walk(source.tree) if _is_trainers(n)]
+    names = {_name(n) for n in nodes if isinstance(n, ast.Call)}
+    return list(all_calls(source, names))
+
+
+def _by_trainer(sources: Sources, loader: LoaderSeen | None) -> bool:
+    """Whether batches are taken inside a Trainer: the program's own line asks it to train."""
+    file, _, line = loader.place.rpartition(":") if loader is not None else ("", "", "")
+    source = sources.get(file) if file and line.isdecimal() else None
+    if source is None:
+        return False
+    asked = [call for call in all_calls(source, _TAKES) if call.on]
+    loops = [n for n in ast.walk(source.tree) if isinstance(n, ast.For) and n.lineno == int(line)]
+    return not loops and any(call.line == int(line) for call in asked)
 
 
 def _fits(source: Source, call: SourceCall, loader: LoaderSeen | None) -> tuple[int, int]:
@@ -97,7 +136,7 @@ def _options(call: SourceCall) -> dict[str, object]:
     }
 
 
-def _described(source: Source, call: SourceCall) -> LoaderCall:
+def _described(source: Source, call: SourceCall, *, trainers: bool = False) -> LoaderCall:
     statement = _statement(source, call)
     scope = source.scope(call.line)
     text = ast.get_source_segment(source.text, statement) if statement is not None else None
@@ -109,6 +148,7 @@ def _described(source: Source, call: SourceCall) -> LoaderCall:
             function=scope.name if isinstance(scope, ast.FunctionDef) else "<module>",
         ),
         text=text if text and simple else call.text,
+        trainers=trainers,
     )
 
 
@@ -125,7 +165,16 @@ def _statement(source: Source, call: SourceCall) -> ast.stmt | None:
 
 
 def _is_loader(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node) in _NAMES
+
+
+def _is_trainers(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name in _NAMES
+    return _name(node) in _TRAINERS or _name(node).endswith(_TRAINERS[0])
+
+
+def _name(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""

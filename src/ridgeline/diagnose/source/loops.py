@@ -1,11 +1,11 @@
 """Loops in the user's source: which loop of a measured function makes the calls that were seen."""
 
 import ast
-from collections.abc import Iterator
 
 from msgspec import Struct
 
 from ridgeline.diagnose.source.sources import Source, Sources
+from ridgeline.diagnose.source.turns import carried, changes_state
 from ridgeline.records.trace import Place
 
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
@@ -32,7 +32,11 @@ class SourceLoop(Struct, frozen=True, kw_only=True):
     inner: int = 0
     """Loops around it in its function."""
     carried: str = ""
-    """A name that each turn makes from its own value of the turn before: h in h = cell(x, h)."""
+    """A name that each turn takes from the turn before: h in h = cell(x, h)."""
+    direct: bool = False
+    """It is an argument of the very call that gives it its next value."""
+    state: str = ""
+    """An object that each turn leaves changed for the next: env in env.step(a)."""
     squares: bool = False
     """Its body raises something to a power."""
     works: bool = False
@@ -94,6 +98,21 @@ def function_around(source: Source, line: int) -> str:
     return _name(source.scope(line))
 
 
+def node_of(source: Source, loop: SourceLoop) -> ast.AST | None:
+    for node in ast.walk(source.tree):
+        if _is_loop(node):
+            line, over, _, _ = _parts(node)
+            if line == loop.line and ast.unparse(over) == loop.over:
+                return node
+    return None
+
+
+def parts_of(source: Source, loop: SourceLoop) -> tuple[ast.expr, ast.expr | None, list[ast.AST]]:
+    """What a loop goes through, its variable and its body."""
+    node = node_of(source, loop)
+    return _parts(node)[1:] if node is not None else (ast.Constant(value=None), None, [])
+
+
 def _is_loop(node: ast.AST) -> bool:
     return isinstance(node, (ast.For, ast.AsyncFor, ast.While, *_COMPREHENSIONS))
 
@@ -107,6 +126,8 @@ def _loop(source: Source, node: ast.AST, function: str) -> SourceLoop:
     inside = [n for part in body for n in ast.walk(part)]
     called = {_called(n) for n in inside if isinstance(n, ast.Call)}
     named = [n.attr for n in (*inside, *ast.walk(over)) if isinstance(n, ast.Attribute)]
+    needed = _needed(node, body)
+    direct = _in_one_call(inside, needed)
     return SourceLoop(
         file=source.file,
         line=line,
@@ -117,7 +138,9 @@ def _loop(source: Source, node: ast.AST, function: str) -> SourceLoop:
         calls=frozenset(called - {""}),
         attributes=frozenset(named),
         inner=source.loops(node),
-        carried=next(_carried(inside), ""),
+        carried=next(iter(direct or needed), ""),
+        direct=bool(direct),
+        state=changes_state(source, node, body),
         squares=any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for n in inside),
         works=any(isinstance(n, ast.Call | ast.BinOp | ast.AugAssign) for n in inside),
         collects=isinstance(node, _COMPREHENSIONS) or "append" in called,
@@ -176,13 +199,23 @@ def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _carried(nodes: list[ast.AST]) -> Iterator[str]:
+def _needed(node: ast.AST, body: list[ast.AST]) -> tuple[str, ...]:
+    """Names a turn takes from the one before; attributes of the loop's variable are its own."""
+    _, over, target, _ = _parts(node)
+    own = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target is not None else ()
+    found = carried([over, *body] if isinstance(node, ast.While) else body)
+    return tuple(name for name in found if name.partition(".")[0] not in own)
+
+
+def _in_one_call(nodes: list[ast.AST], names: tuple[str, ...]) -> list[str]:
+    """Those given to the call that they are assigned the result of."""
+    found = []
     for node in nodes:
         if not isinstance(node, ast.Assign):
             continue
-        written = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-        for call in ast.walk(node.value):
-            if isinstance(call, ast.Call):
-                given = [*call.args, *(k.value for k in call.keywords)]
-                read = {n.id for a in given for n in ast.walk(a) if isinstance(n, ast.Name)}
-                yield from sorted(written & read)
+        written = {ast.unparse(n) for t in node.targets for n in ast.walk(t)}
+        calls = [call for call in ast.walk(node.value) if isinstance(call, ast.Call)]
+        given = [a for c in calls for a in (*c.args, *(k.value for k in c.keywords))]
+        read = {ast.unparse(n) for a in given for n in ast.walk(a)}
+        found += [name for name in names if name in written & read]
+    return found

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.diagnose.source.calls import SourceCall, all_calls
 from ridgeline.diagnose.source.sources import Source, Sources
@@ -39,6 +40,11 @@ _ON: dict[str, tuple[str, ...]] = {
     "sleep": ("time",),
 }
 """Of these names only calls on these: `image.save` in a dataset is no checkpoint."""
+_SLOW = (
+    "tolist", "cpu", "dumps", "write", "writelines", "savetxt", "to_csv", "deepcopy", "compress",
+)  # fmt: skip
+"""Calls that alone are no sign of a pause, but beside one may be most of it: `.tolist()` makes a
+Python number of every value, and took most of a checkpoint that ends with `torch.save`."""
 _EVALUATES = ("evaluat", "validat", "eval_", "val_", "test_epoch")
 _UPDATES = ("optim", "opt", "scaler", "sgd", "adam")
 _MODELS = ("model", "net", "network", "module")
@@ -52,6 +58,11 @@ _LIBRARIES = ("site-packages", "dist-packages")
 class PauseCall(Struct, frozen=True, kw_only=True):
     kind: Pause
     call: SourceCall
+    beside: tuple[SourceCall, ...] = ()
+    """Others that are made together with it, any of which may take the time; by line."""
+    around: SourceCall | None = None
+    """The call in the training loop of the function it stands in; None: it is in the loop itself,
+    or the way there is not known."""
 
 
 class _Call(Struct, frozen=True):
@@ -80,15 +91,68 @@ def pause_calls(sources: Sources, files: Iterable[str]) -> tuple[PauseCall, ...]
     once: dict[tuple[str, int], PauseCall] = {}
     for one in found:
         once.setdefault((one.call.text, one.call.line), one)
-    return tuple(sorted(once.values(), key=lambda one: order.index(one.kind)))
+    ranked = sorted(once.values(), key=lambda one: order.index(one.kind))
+    return tuple(_placed(one, calls, training) for one in ranked)
+
+
+def _placed(one: PauseCall, calls: Sequence[_Call], training: set[ast.AST]) -> PauseCall:
+    """With what is done beside it, and where the loop calls its function."""
+    own = next((c for c in calls if _is(c, one.call)), None)
+    if own is None or one.kind == "evaluation":
+        return one
+    beside = [
+        made
+        for made in all_calls(own.source, (*_CALLS, *_SLOW))
+        if _pauses(made) and any(_is(c, made) and _together(own, c, training) for c in calls)
+    ]
+    beside.sort(key=lambda call: call.line)
+    return replace(one, beside=tuple(beside), around=_way(own, calls, training))
+
+
+def _is(call: _Call, made: SourceCall) -> bool:
+    line = call.node.func.end_lineno or call.node.lineno
+    return (call.source.file, line, call.name) == (made.file, made.line, made.name)
+
+
+def _pauses(made: SourceCall) -> bool:
+    roots = _ON.get(made.name)
+    return roots is None or made.on.split(".")[0] in roots
+
+
+def _together(own: _Call, other: _Call, training: set[ast.AST]) -> bool:
+    """In the same helper; of calls in the training loop itself, in the same branch of it."""
+    if own.node is other.node or other.node in ast.walk(own.node):
+        return False  # a part of the call
+    if own.source is not other.source or own.around != other.around:
+        return False
+    mine, its = (training.intersection(_loops(call)) for call in (own, other))
+    return mine == its and (not mine or _branch(own) is _branch(other))
+
+
+def _branch(call: _Call) -> ast.AST | None:
+    """What decides whether it is made."""
+    nodes = call.source.parents(call.node)
+    return next((node for node in nodes if isinstance(node, (ast.If, *_LOOPS))), None)
+
+
+def _way(own: _Call, calls: Sequence[_Call], training: set[ast.AST]) -> SourceCall | None:
+    """From its function up to the training loop."""
+    if not training.isdisjoint(_loops(own)):
+        return None
+    names = {own.around} - {""}
+    for _ in range(DEEP):
+        callers = [call for call in calls if call.name in names]
+        looped = next((c for c in callers if not training.isdisjoint(_loops(c))), None)
+        if looped is not None:
+            made = all_calls(looped.source, (looped.name,))
+            return next((call for call in made if _is(looped, call)), None)
+        names = {call.around for call in callers} - {""}
+    return None
 
 
 def _repeated(source: Source, evaluating: set[str], lines: set[int]) -> Iterator[PauseCall]:
     for call in all_calls(source, tuple(_CALLS)):
-        roots = _ON.get(call.name)
-        if roots is not None and call.on.split(".")[0] not in roots:
-            continue
-        if call.line in lines:
+        if _pauses(call) and call.line in lines:
             yield PauseCall(kind=_CALLS[call.name], call=call)
     named = [c for c in all_calls(source, tuple(evaluating)) if c.line in lines]
     # by its name, else by what it does, else the line that turns the model over

@@ -33,7 +33,7 @@ def test_loop_over_gradients_is_found_at_its_line() -> None:
     assert one.place == "train.py:5"
     assert one.confidence == "high"
     assert 8 <= one.share_pct <= 25  # half of its operators, and the Python around them
-    assert "clip_grad_norm_" in one.change
+    assert one.change == ("norm = torch.nn.utils.clip_grad_norm_(parameters, most)  # all at once")
     assert one.gain_bound == pytest.approx(1 / (1 - one.share_pct / 100), rel=0.01)
 
 
@@ -62,3 +62,27 @@ def test_few_tensors_and_little_time_are_silent() -> None:
     quick = [*(site("mm", 900, 50.0, module=f"L{i}") for i in range(9)), *norms(ms=0.01)]
     assert not [*look(case([*quick, *gradients()], source=SOURCE, shares={"forward": 0.05,
                 "backward": 0.9}))]  # fmt: skip
+
+
+def test_the_limit_is_the_programs_own_or_said_to_be_chosen() -> None:
+    scaled = "gradient.mul_(most / total)"
+    for then, limit in {
+        "if total.sqrt() > 2.5: gradient.mul_(2.5 / total.sqrt())": "parameters, 2.5)",
+        "gradient.mul_(self.limit / (total + 1e-6))": "parameters, self.limit)",
+        "log(total)": "parameters, max_norm=1.0)  # all at once; max_norm: yours to choose",
+    }.items():
+        (one,) = look(case([*norms(), *gradients()], source=SOURCE.replace(scaled, then)))
+        assert f"clip_grad_norm_({limit}" in one.change, then
+    (one,) = look(case([*norms(), *gradients()]))
+    assert "model and max_norm: yours to choose" in one.change
+
+
+def test_clipping_by_value_stays_by_value() -> None:
+    text = """def clip(net):
+    for name, p in net.named_parameters():
+        p.grad.clamp_(-0.5, 0.5)
+"""
+    at = ("clip", 1)
+    ops = [site("clamp_", 100, 4.0, at=at), *gradients()]
+    (one,) = look(case(ops, source=text, gpu=True))
+    assert one.change.startswith("torch.nn.utils.clip_grad_value_(net.parameters(), 0.5)")

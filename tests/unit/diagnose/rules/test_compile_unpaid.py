@@ -35,7 +35,16 @@ def test_longer_than_all_it_can_save() -> None:
     assert finding.place == f"{FILE}:2"
     assert "Compiling took 20 s, the 60 steps 6 s: it cannot pay before 500 steps" in finding.claim
     assert finding.share_pct == pytest.approx(100 * 20 / 26, abs=0.1)
-    assert finding.change.startswith("model  #")
+    assert finding.change.startswith("# model = torch.compile(model)  # not in")
+
+
+def test_the_change_is_a_whole_statement() -> None:
+    for call in ("torch.compile(model)", "torch.compile(model, mode='max-autotune')"):
+        other = case(f"def main():\n    net = {call}\n")
+        (finding,) = look(short(sources=other.sources))
+        assert finding.change == "net = model  # without torch.compile in a run this short"
+    (finding,) = look(short(sources=case("def main():\n    model.compile()\n").sources))
+    assert finding.change.startswith("# model.compile()  #")
 
 
 def test_steps_after_the_windows_count() -> None:

@@ -1,7 +1,9 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from ridgeline.diagnose.rules import python_loop
 from ridgeline.diagnose.rules.dense_embedding_gradient import look
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import Flags, OptimizerSeen
@@ -121,3 +123,68 @@ def test_the_bounds_of_two_tables_are_not_over_the_whole_step() -> None:
     gone = [1 - 1 / one.gain_bound for one in (first, second)]
     assert sum(gone) == pytest.approx(0.8, abs=0.01)
     assert gone[0] == pytest.approx(0.48, abs=0.01)
+
+
+LOOP = """\
+emb, lin = nn.Embedding(5000, 64), nn.Linear(64, 20)
+
+
+def pool(batch):
+    rows = []
+    for d in batch:
+        rows.append(emb(d).mean(0))
+    return torch.stack(rows)
+"""
+
+
+def lookups(calls: float = 100.0) -> list[OpSite]:
+    """Documents of two lengths, each looked up by itself."""
+    given: dict[str, Any] = {
+        "concrete": ("", "", "5000", "-1", "False"), "phase": "backward", "gpu": False,
+        "place": place(4, "pool"), "module": "Embedding_0", "calls": calls,
+    }  # fmt: skip
+    op = "aten::embedding_dense_backward"
+    return [
+        site(op, ([n, 64], [n], [], [], []), 30, **given) for n in (20, 40)
+    ]  # fmt: skip
+
+
+def test_many_lookups_of_one_table_are_one_lookup_too_little() -> None:
+    """200 a step of 30 rows on average: more rows in all than the table has."""
+    (finding,) = look(case(*lookups(), source=LOOP, gpu=False))
+    assert finding.claim.startswith(
+        "One embedding of 5,000 rows is looked up 200 times a step, for some 30 rows each"
+    )
+    assert (finding.line, finding.function) == (7, "pool")
+    assert finding.change.splitlines() == [
+        "# one lookup in the place of 200",
+        "rows = emb(torch.cat(batch)).split([len(d) for d in batch])",
+        "# or, if it has to be many",
+        "emb = nn.Embedding(5000, 64, sparse=True)",
+    ]
+    told = {one.what: one.text for one in finding.evidence}
+    assert "a traced step for 200 × " in told["gradient of the table"]
+    assert told["rows used"].endswith("a lookup")
+
+
+def test_a_loop_that_another_rule_names_comes_first() -> None:
+    small = [
+        site("aten::embedding", ([100, 64], [20]), 5, calls=200.0, module="Embedding_0",
+             place=place(4, "pool"), gpu=False),
+        site("aten::mean", ([20, 64],), 5, calls=200.0, place=place(4, "pool"), gpu=False),
+    ]  # fmt: skip
+    made = case(*lookups(), *small, source=LOOP, gpu=False)
+    made = replace(made, sites=replace(made.sites, stacks=True))
+    assert [*python_loop.look(made)]
+    (finding,) = look(made)
+    assert finding.confidence == "low"
+    assert "goes with the loop" in finding.doubt
+
+
+def test_a_table_outside_a_class_keeps_its_own_name_for_sparse_adam() -> None:
+    source = "emb = nn.Embedding(1_000_000, 64)\n\n\n\n\ndef forward(x):\n    return emb(x)\n"
+    adam = (OptimizerSeen(name="Adam"),)
+    (finding,) = look(case(backward(), source=source, flags=Flags(), optimizers=adam))
+    first, second = finding.change.splitlines()
+    assert first == "emb = nn.Embedding(1_000_000, 64, sparse=True)"
+    assert "SparseAdam([emb.weight]" in second

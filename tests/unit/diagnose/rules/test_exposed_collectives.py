@@ -41,6 +41,33 @@ def test_gradients_that_no_backward_hides() -> None:
     assert "gradient_as_bucket_view=True" in found.change
 
 
+OWN_NAME = SOURCE.replace("model = DistributedDataParallel(net)", "wrapped = DDP(net)")
+
+
+def test_the_hook_that_halves_the_bytes_is_nccls_alone() -> None:
+    held = site(30, size=100 * MIB)
+    told = ranks([0, 0], waits=(0, 0))
+    first, second, third = only(look(case(held, source=OWN_NAME, across=told))).change.splitlines()
+    assert first == "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
+    assert second == "wrapped = DDP(net, gradient_as_bucket_view=True)"
+    assert third.startswith("wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)")
+    for made in (
+        case(held, source=OWN_NAME, across=told, gpu=False),
+        case(held, source=f"{OWN_NAME}    dist.init_process_group('gloo')\n", across=told),
+    ):
+        change = only(look(made)).change
+        assert "hook" not in change
+        assert change.startswith("wrapped = DDP(net, gradient_as_bucket_view=True, bucket_cap_mb=")
+        assert "wrapped.no_sync()" in change
+
+
+def test_a_wrapper_that_is_no_variables_value_is_called_something() -> None:
+    source = SOURCE.replace("model = Dist", "return Dist")
+    held = site(30, size=100 * MIB)
+    change = only(look(case(held, source=source, across=ranks([0, 0], waits=(0, 0))))).change
+    assert "ddp_model.register_comm_hook(" in change
+
+
 def test_what_the_rank_waited_for_others_is_not_sending() -> None:
     held = site(30, size=100 * MIB)
     found = only(look(case(held, across=ranks([0, 0], waits=(30, 0)))))

@@ -108,3 +108,34 @@ def test_a_break_after_a_break_is_at_its_own_line() -> None:
     (finding,) = look(replace(broken(), capture=told))
     assert finding.line == 4
     assert finding.evidence[0].text == "2: line 4, line 5"
+
+
+def test_a_break_in_a_function_called_there_is_at_its_own_line() -> None:
+    text = """\
+def note(name, t):
+    seen[name] = float(t.norm())
+class Block(nn.Module):
+    def forward(self, x):
+        h = F.relu(x)
+        note("one", h)
+        return self.out(h)
+"""
+    told = capture(compilations=(
+        Compilation(place=f"{FILE}:4", function="forward", graph_breaks=(ITEM,)),
+        Compilation(place=f"{FILE}:1", function="note", graph_breaks=(ITEM,)),
+        Compilation(place=f"{FILE}:6", function="torch_dynamo_resume_in_forward_at_6"),
+    ))  # fmt: skip
+    (finding,) = look(replace(broken(), capture=told, sources=case(text).sources))
+    assert finding.claim.startswith("`float()` breaks the compiled graph")
+    assert (finding.place, finding.function) == (f"{FILE}:2", "note")
+    assert finding.change.startswith("seen[name] = t.norm()  #")
+
+
+def test_a_way_to_find_a_break_is_not_the_change() -> None:
+    branch = TEXT.replace("self.largest = h.amax().item()", "if h.amax().item() > 1:")
+    branch = branch.replace("return", "    return")
+    other = TEXT.replace("self.largest = h.amax().item()", "library.note(h)")
+    for text, said in ((branch, "torch.where"), (other, "take `library.note(h)` out of")):
+        (finding,) = look(replace(broken(), sources=case(text).sources))
+        assert said in finding.change
+        assert all(line.startswith("#") for line in finding.change.splitlines())

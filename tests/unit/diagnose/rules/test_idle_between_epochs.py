@@ -26,6 +26,13 @@ class Pictures:
     def __getitem__(self, i):
         image.save("copy.png")
 """
+SAVES_SLOWLY = SAVES.replace(
+    "    torch.save(",
+    """    values = {k: v.tolist() for k, v in model.state_dict().items()}
+    with open("last.json", "w") as file:
+        json.dump(values, file)
+    torch.save(""",
+)
 EVALUATES = """def train(model):
     for epoch in range(10):
         epoch_of(model)
@@ -180,3 +187,43 @@ def test_a_teacher_asked_in_every_step_is_no_evaluation() -> None:
 
 def test_what_happens_in_every_other_step_is_the_step() -> None:
     assert not [*look(case(steps=paused(2, 500), source=SAVES))]
+
+
+def test_a_pause_between_the_loaders_last_look_and_the_next_forward() -> None:
+    """A checkpoint at an epoch's end is booked as transfer, whether all steps are looked into or
+    some only timed."""
+    for steps in (paused(5, 500, "transfer"), only_timed(paused(5, 500, "transfer"), 3)):
+        found = only(look(case(steps=steps, source=SAVES)))
+        assert "after every 5 steps" in found.claim
+        assert found.share_pct == pytest.approx(100 * 3500 / 7500, abs=1)
+
+
+def test_copies_that_every_step_makes_are_no_pause() -> None:
+    assert not [*look(case(steps=paused(1, 500, "transfer"), source=SAVES))]
+
+
+def test_of_several_calls_in_a_function_the_function_is_named() -> None:
+    found = only(look(case(steps=paused(10, 500), source=SAVES_SLOWLY)))
+    assert found.place == "train.py:9"
+    assert "`keep()` takes 500 ms after every 10 steps" in found.claim
+    assert found.confidence == "medium"
+    said = found.evidence[-1].text
+    assert "v.tolist in line 13, json.dump in line 15, torch.save in line 16" in said
+    assert "keep(model)" in found.change
+    assert "line 13: tolist()" in found.change
+
+
+def test_of_several_calls_in_the_loop_all_are_named() -> None:
+    text = SAVES.replace(
+        "  keep(model)", "  json.dump(history, file)\n        torch.save(model, path)"
+    )
+    found = only(look(case(steps=paused(10, 500), source=text)))
+    assert "`json.dump` or `torch.save` takes 500 ms" in found.claim
+    assert found.confidence == "medium"
+
+
+def test_workers_that_start_again_in_steps_only_timed_are_another_rules_too() -> None:
+    loader = LoaderSeen(workers=2, begun=(0, 10, 20, 40), batches=60)  # 30 and 50 were only timed
+    seen = msgspec.structs.replace(capture(), loaders=(loader,))
+    steps = only_timed(paused(10, 500, "transfer", count=60), 4, since=25)
+    assert not [*look(case(steps=steps, capture=seen))]

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.hand_fed import HandFed
 from ridgeline.diagnose.rules.loader_starves import look
+from ridgeline.diagnose.source.sources import Sources
 from ridgeline.records.input_site import Callee, InputSite, InputSites
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import StepTimes, Throughput
@@ -15,6 +16,7 @@ from tests.unit.diagnose.rules.made_up_input import (
     MS,
     PARSE,
     RETURN,
+    SOURCE,
     case,
     line,
     traced,
@@ -110,6 +112,19 @@ def test_batches_made_by_hand() -> None:
     assert "by hand" in finding.claim
     assert finding.confidence == "medium"
     assert "by its name" in finding.doubt
+    assert "pin_memory" not in finding.change  # there is no GPU to copy to
+    (finding,) = look(replace(told, on_gpu=True, capture=Capture(stepping="optimizer", steps=46)))
+    assert "pin_memory=True" in finding.change
+
+
+def test_a_loader_that_a_trainer_makes_is_changed_by_its_arguments() -> None:
+    text = SOURCE.partition("val_loader")[0].replace("THREADS", "1")
+    text += "args = TrainingArguments('out')\nTrainer(args=args, train_dataset=Records()).train()\n"
+    (finding,) = look(case(input=traced(LOADS), sources=Sources(texts={FILE: text})))
+    assert finding.change == (
+        "# train.py:27\nargs = TrainingArguments('out', dataloader_num_workers=2, "
+        "dataloader_persistent_workers=True)"
+    )
 
 
 def test_without_any_line_the_loader_itself_is_named() -> None:

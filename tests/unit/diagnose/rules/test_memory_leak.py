@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules.memory_leak import look
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.trace import Place
@@ -37,6 +38,51 @@ def test_without_a_line_it_names_what_allocates_the_blocks_that_stay() -> None:
     assert finding.place == f"{FILE}:3"
     assert finding.confidence == "medium"
     assert any("2 a step of 4 MiB, allocated by aten::cat" in e.text for e in finding.evidence)
+
+
+BUFFER = """\
+class Buffer:
+    def __init__(self):
+        self.seen, self.done, self.more = [], [], []
+
+    def add(self, x, a):
+        self.done.append(a)
+        self.times.append(time.time())
+        self.seen.append(x.repeat(1, 8))
+"""
+
+
+def kept_in_add(text: str) -> Case:
+    made = growing(text)
+    place = Place(file=FILE, line=5, function="add")
+    stays = (
+        StaysBehind(block_bytes=4 * MIB, blocks=2.0, ops=("aten::empty",), place=place),
+        StaysBehind(block_bytes=512, blocks=2.0, ops=("aten::resize_",)),
+    )
+    assert made.traced_memory is not None
+    return replace(made, traced_memory=replace(made.traced_memory, stays=stays))
+
+
+def test_the_line_is_the_one_that_makes_what_it_keeps_where_the_function_allocates_it() -> None:
+    """An argument that is only put away was allocated by the caller."""
+    (finding,) = look(kept_in_add(BUFFER))
+    assert (finding.line, finding.confidence) == (8, "medium")
+    assert "`self.seen` keeps 8 MiB" in finding.claim
+    assert finding.evidence[0].what == "growth"
+    assert any(e.text.startswith("self.seen.append(x.repeat(1, 8)):") for e in finding.evidence)
+
+
+def test_of_several_such_lines_all_are_named() -> None:
+    (finding,) = look(kept_in_add(BUFFER + "        self.more.append(x * 2)\n"))
+    assert "`add()` keeps 8 MiB" in finding.claim
+    assert "line 9 (`self.more`)" in finding.doubt
+    assert [e.text[:6] for e in finding.evidence if e.what == "source"] == ["line 8", "line 9"]
+
+
+def test_what_such_a_line_keeps_may_be_let_go_elsewhere() -> None:
+    emptied = BUFFER + "\n    def end(self):\n        self.seen.clear()\n"
+    (finding,) = look(kept_in_add(emptied))
+    assert "self.seen" not in finding.claim
 
 
 def test_kept_graphs_are_the_other_rules() -> None:

@@ -94,3 +94,103 @@ def test_large_pieces_and_operators_inside_one_call_are_silent() -> None:
 def test_views_alone_are_silent() -> None:
     views = [site("select", 500, 5.0, at=("forward", 3)), site("detach", 500, 5.0)]
     assert not [*look(case([*views, *gradients(4)], source=SOURCE))]
+
+
+def of(body: str) -> list[str]:
+    """Changes proposed for a loop at line 7."""
+    text = f"""import torch
+class Net:
+    def __init__(self):
+        self.mix, self.score = nn.Linear(8, 8), 1
+    def forward(self, x, y):
+        h = x
+{body}
+"""
+    ops = [*rows(at=("forward", 5)), *gradients(4)]
+    return [one.change for one in look(case(ops, source=text))]
+
+
+def test_turns_that_change_an_object_are_silent() -> None:
+    """Steps of an environment: two functions call operators in one loop."""
+    text = """class Env:
+    def step(self, a):
+        self.s = 0.9 * self.s + a
+        return self.s
+env = Env()
+for update in range(9):
+    for t in range(96):
+        a = torch.tanh(pi(obs))
+        nxt = env.step(a)
+        obs = nxt
+    loss.backward()
+"""
+    ops = [*rows(at=("step", 2)), *rows(at=("<module>", 1))]
+    assert not [*look(case([*ops, *gradients(4)], source=text))]
+    alone = text.replace("obs = nxt", "pass")
+    assert not [*look(case([*ops, *gradients(4)], source=alone))]
+    free = alone.replace("0.9 * self.s + a", "torch.tanh(a)")
+    assert [*look(case([*ops, *gradients(4)], source=free))]
+
+
+def test_one_loop_gives_one_finding() -> None:
+    text = """def mix(row):
+    return torch.tanh(row)
+def forward(x):
+    for row in x:
+        y.append(mix(row).exp())
+"""
+    ops = [*rows(at=("mix", 1))[2:3], *rows(at=("forward", 3)), *gradients(4)]
+    (one,) = look(case(ops, source=text))
+    assert one.place == "train.py:4"
+    assert "288 small calls" in one.claim
+
+
+def test_code_is_proposed_only_where_it_means_the_same() -> None:
+    loop = "        for i in range(n):\n            "
+    (safe,) = of(loop + "out.append(torch.tanh(x[i] * 2))")
+    assert "`x[i]` becomes `x`" in safe
+    for body in (
+        "out.append(F.cross_entropy(x[i], torch.tensor([i])))",
+        "out.append((y == i).sum())",
+        "out.append(torch.tanh(x[i]) * i)",
+    ):
+        (words,) = of(loop + body)
+        assert words.startswith("# without `for i in range(n)`: line 8 for all `i` at once")
+        assert "torch.arange(n)" in words
+        assert "`:`" not in words
+
+
+def test_torchs_own_cell_takes_the_whole_sequence() -> None:
+    text = """class Net:
+    def __init__(self):
+        self.rnn = nn.LSTMCell(48, hidden)
+    def forward(self, e):
+        for t in range(e.size(1)):
+            h, c = self.rnn(e[:, t], (h, c))
+            hs.append(h)
+"""
+    ops = [site("lstm_cell", 96, 20.0, at=("forward", 4), dims=(ROW,), module="Net"), *rows()[-2:]]
+    (one,) = look(case([*ops, *gradients(4)], source=text))
+    layer, call = one.change.splitlines()
+    assert layer.startswith("self.rnn = nn.LSTM(48, hidden, batch_first=True)  # line 3")
+    assert call.startswith("hs, _ = self.rnn(e, (h[None], c[None]))  #")
+    assert one.claim == "A Python loop in forward() calls lstm_cell 96 times a step"
+    fed = text.replace("self.rnn(e[:, t],", "self.rnn(mix(h),")
+    (own,) = look(case([*ops, *gradients(4)], source=fed))
+    assert own.change.startswith("@torch.compile")
+
+
+def test_names_handed_on_are_a_recurrence_only_where_gradients_come_back() -> None:
+    text = """def forward(x):
+    for t in range(n):
+        z = torch.tanh(mix(h))
+        h = z + x[t]
+"""
+    ops = [*rows(at=("forward", 1)), *gradients(4)]
+    (one,) = look(case(ops, source=text))
+    assert one.change.startswith("@torch.compile")
+    assert "`h`" in one.change
+    rolled = [s for s in ops if s.phase != "backward" or s.module != "Head"]
+    assert not [*look(case(rolled, source=text))]
+    few = [*rows(at=("forward", 1), number=24), *gradients(4)]
+    assert not [*look(case(few, source=text))]

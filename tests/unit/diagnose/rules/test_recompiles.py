@@ -42,7 +42,7 @@ def test_the_guard_the_cost_and_the_line_that_asks_for_it() -> None:
     (finding,) = look(again((10, 20, 30)))
     assert finding.rule == "recompiles"
     assert finding.confidence == "high"
-    assert "3 steps of 38 steps compiled again, 3 s in all" in finding.claim
+    assert "3 of 38 steps compiled again, 3 s in all" in finding.claim
     assert "because the size of `args[0]` changes in dimension 0" in finding.claim
     assert finding.place == f"{FILE}:2"
     assert finding.share_pct == pytest.approx(100 * 3.0 / 6.8, abs=0.1)
@@ -53,6 +53,33 @@ def test_a_number_that_changes_is_to_be_a_tensor() -> None:
     (finding,) = look(again((10, 20), reason="1/{}: L['scale'] == 0.5  # h = h * scale"))
     assert "the value of `L['scale']` changes" in finding.claim
     assert "torch.tensor" in finding.change
+
+
+def test_an_attribute_that_changes_is_named_where_it_is_assigned() -> None:
+    text = """\
+class Scale(nn.Module):
+    def __init__(self):
+        self.n = 0
+    def forward(self, x):
+        self.n += 1
+        return x * self.n
+def main():
+    model = Scale()
+    net = torch.compile(model)
+"""
+    guard = "0/{}: self.n == 1     # self.n += 1  # train.py:5 in forward"
+    made = again((10, 20), reason=guard, sources=case(text).sources)
+    (finding,) = look(made)
+    assert finding.place == f"{FILE}:5"
+    assert "self.register_buffer('n', torch.tensor(0.0))" in finding.change
+    assert "self.n += 1" in finding.change
+    outside = text.replace("        self.n += 1\n", "").replace(
+        "    net = torch.compile(model)\n",
+        "    net = torch.compile(model)\n    for i in data:\n        model.n = i\n",
+    )
+    (finding,) = look(replace(made, sources=case(outside).sources))
+    assert finding.place == f"{FILE}:10"
+    assert "model.n.fill_(i)" in finding.change
 
 
 def test_without_the_source_the_compiled_frame_is_the_place() -> None:
@@ -69,7 +96,7 @@ def test_silent_at_the_second_shape_alone_and_at_the_start() -> None:
 def test_every_step_compiles() -> None:
     made = again(tuple(range(1, 40)))
     (finding,) = look(replace(made, times=StepTimes(), shares=None))
-    assert "39 steps of 39 steps compiled again, 39 s in all" in finding.claim
+    assert "All 39 steps compiled again, 39 s in all" in finding.claim
     assert "gave up" not in finding.claim
     assert finding.share_pct == pytest.approx(100 * 1.0 / 1.1, abs=0.1)
     assert finding.confidence == "high"
@@ -84,7 +111,7 @@ def test_every_step_compiles_and_no_guard_is_remembered() -> None:
 
 def test_from_the_start_until_torch_gives_up() -> None:
     (finding,) = look(again(tuple(range(1, 8))))
-    assert "7 steps of 39 steps compiled again, 7 s in all" in finding.claim
+    assert "7 of 39 steps compiled again, 7 s in all" in finding.claim
     assert "until torch gave up" in finding.claim
     assert finding.share_pct == pytest.approx(100 * 7.0 / (7.7 + 3.2), abs=0.1)
 

@@ -87,3 +87,18 @@ def test_loaders_made_anew_in_each_epoch_are_one_with_many_epochs() -> None:
     assert any(e.what == "epochs" and e.value == 2 for e in finding.evidence)
     other = replace(told.capture, loaders=(loader, replace(loader, length=5)))  # an evaluation's
     assert not [*look(replace(told, capture=other))]
+
+
+def test_the_change_is_the_programs_own_call() -> None:
+    told = case(epochs=3, input=traced(LOADS, TENSOR))
+    text = SOURCE.replace("WORKERS", "0").replace("THREADS", "1")
+    direct = text.replace("return parse(text)", "return parse(self.texts[index])")
+    (finding,) = look(replace(told, sources=Sources(texts={FILE: direct})))
+    assert finding.change.splitlines() == [
+        "# in __init__: once a sample",
+        "self.decoded = [parse(self.texts[index]) for index in range(len(self))]",
+        "# in __getitem__, in the place of parse(self.texts[index])",
+        "self.decoded[index]",
+    ]
+    (finding,) = look(told)  # what __getitem__ itself read is not there in __init__
+    assert "[parse(one) for one in …]" in finding.change

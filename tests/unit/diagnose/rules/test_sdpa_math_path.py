@@ -46,7 +46,22 @@ def test_dropout_on_a_processor_is_the_reason() -> None:
     assert finding.share_pct == pytest.approx(25.1, abs=0.1)
     assert finding.line == 3
     assert "no dropout" in finding.claim
-    assert "F.scaled_dot_product_attention(q, k, v)\n" in finding.change
+    assert finding.change == (
+        "return F.dropout(F.scaled_dot_product_attention(q, k, v), 0.1, self.training)"
+        "  # of its result, not its weights"
+    )
+
+
+def test_the_change_has_the_programs_own_names() -> None:
+    dropout = ("", "", "", "", "0.1", "False")
+    source = SOURCE.replace("return F.", "y = F.") + "    return self.proj(y)\n"
+    finding = said(*fell(concrete=dropout, gpu=False), gpu=False, source=source)
+    first, second = finding.change.splitlines()
+    assert first == "y = F.scaled_dot_product_attention(q, k, v)"
+    assert second.startswith("y = F.dropout(y, 0.1, self.training)")
+    inside = SOURCE.replace("return F.", "return self.proj(F.").replace("=0.1)", "=0.1))")
+    finding = said(*fell(concrete=dropout, gpu=False), gpu=False, source=inside)
+    assert finding.change.startswith("F.dropout(F.scaled_dot_product_attention(q, k, v), 0.1,")
 
 
 def test_dropout_inside_a_library_is_left_alone_until_it_costs_much() -> None:

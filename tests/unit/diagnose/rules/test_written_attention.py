@@ -95,6 +95,32 @@ def test_without_sizes_the_count_of_products_tells() -> None:
     assert not [*look(case(forward[0], odd, shapes=False))]
 
 
+def test_a_softmax_is_counted_once_with_the_operator_inside_it() -> None:
+    """As torch traces it: softmax calls _softmax."""
+    outer = site("aten::softmax", (), 0.1, calls=12.0)
+    inner = site("aten::_softmax", (), 10, calls=12.0, within=("aten::softmax",))
+    products = site("aten::bmm", (), 20, calls=24.0, within=("aten::einsum",))
+    (finding,) = look(case(outer, inner, products, shapes=False))
+    assert "12 times a step" in finding.claim
+    assert finding.confidence == "low"
+
+
+def test_without_sizes_a_softmax_that_chooses_experts_is_no_attention() -> None:
+    """A gate and two batched products of its experts: as many, but it takes no time."""
+    gate = site("aten::_softmax", (), 0.2, calls=12.0)
+    assert not [*look(case(gate, site("aten::bmm", (), 20, calls=24.0), shapes=False))]
+
+
+def test_what_torchs_own_operators_do_inside_nobody_wrote_out() -> None:
+    """nn.TransformerEncoderLayer in evaluation."""
+    within = ("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention")
+    module = "TransformerEncoder_0 / TransformerEncoderLayer_0"
+    inside = [s for s in attention(within=within, module=module) if s.phase == "forward"]
+    assert not [*look(case(*inside))]
+    bare = [site(s.op, (), 10, within=s.within) for s in inside if s.op != "aten::masked_fill"]
+    assert not [*look(case(*bare, shapes=False))]
+
+
 def test_multihead_attention_is_asked_for_no_weights() -> None:
     source = """\
 class Block:

@@ -20,6 +20,15 @@ def test_layers_are_found_with_their_names_and_arguments() -> None:
     assert (second.line, second.name, second.given("bias", 7)) == (6, "", "")
 
 
+def test_the_name_is_kept_as_written_in_a_tuple_too() -> None:
+    text = "emb, lin = nn.Embedding(9, 4), nn.Linear(4, 2)\nself.a, b = make(nn.Embedding(1, 1))\n"
+    first, second = layers(Source("net.py", text), ("Embedding",))
+    assert (first.name, first.target) == ("emb", "emb")
+    assert (second.name, second.target) == ("", "")
+    (table,) = layers(SOURCE, ("Embedding",))
+    assert (table.name, table.target) == ("table", "self.table")
+
+
 def test_a_name_of_the_file_stands_for_its_number() -> None:
     (table,) = layers(SOURCE, ("Embedding",))
     assert value_of(SOURCE, table.given("num_embeddings", 0)) == 5000

@@ -62,3 +62,39 @@ def test_a_call_inside_a_statement_is_rewritten_alone() -> None:
 def test_no_source_or_no_loader_is_none() -> None:
     assert called("x = 1\n") is None
     assert loader_call(Sources(texts={}), [], None) is None
+
+
+TRAINER = """\
+args = TrainingArguments(output_dir="out", num_train_epochs=9)
+trainer = Trainer(model=model, args=args, train_dataset=Reviews())
+trainer.train()
+"""
+
+
+def test_a_trainers_loader_is_made_from_its_arguments() -> None:
+    found = called(TRAINER, LoaderSeen(place="a.py:3"))
+    assert found is not None
+    assert found.trainers
+    assert found.place.line == 1
+    assert found.with_options(num_workers="2", pin_memory="True") == (
+        'args = TrainingArguments(output_dir="out", num_train_epochs=9, dataloader_num_workers=2, '
+        "dataloader_pin_memory=True)"
+    )
+
+
+def test_a_loader_of_the_programs_own_beside_a_trainer() -> None:
+    both = f"{TRAINER}test = DataLoader(rest, 8)\nfor batch in test:\n    pass\n"
+    found = called(both, LoaderSeen(place="a.py:5"))
+    assert found is not None
+    assert found.text == "test = DataLoader(rest, 8)"
+    assert found.dataset() == "rest"
+    inside = called(both, LoaderSeen(place="a.py:3"))
+    assert inside is not None
+    assert inside.trainers
+
+
+def test_lightning_takes_the_programs_own_loader() -> None:
+    text = "trainer = L.Trainer()\nloader = DataLoader(data, 8)\ntrainer.fit(model, loader)\n"
+    found = called(text, LoaderSeen(place="a.py:3"))
+    assert found is not None
+    assert found.place.line == 2

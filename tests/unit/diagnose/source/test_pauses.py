@@ -1,4 +1,4 @@
-from ridgeline.diagnose.source.pauses import pause_calls
+from ridgeline.diagnose.source.pauses import PauseCall, pause_calls
 from ridgeline.diagnose.source.sources import Sources
 
 
@@ -79,3 +79,37 @@ def test_followed_into_the_files_it_imports() -> None:
     }
     found = pause_calls(Sources(texts=texts), ["job/train.py"])
     assert [(one.call.file, one.call.line) for one in found] == [("job/tools/files.py", 2)]
+
+
+def first(text: str) -> PauseCall:
+    return pause_calls(Sources(texts={"a.py": text}), ["a.py"])[0]
+
+
+def test_what_is_done_beside_a_save_and_where_the_loop_calls_it() -> None:
+    text = (
+        "def keep():\n    a = x.tolist()\n    torch.save(a.cpu(), 'a')\n"
+        "def after():\n    keep()\n"
+        "for e in x:\n    loss.backward()\n    print(loss.tolist())\n    after()\n"
+    )
+    one = first(text)
+    assert [(call.name, call.line) for call in one.beside] == [("tolist", 2)]  # not its argument
+    assert one.around is not None
+    assert (one.around.name, one.around.line) == ("after", 9)
+
+
+def test_in_the_loop_only_what_the_same_branch_does_is_beside() -> None:
+    text = (
+        "for e in x:\n    loss.backward()\n    log.write(loss.tolist())\n"
+        "    if e % 9 == 0:\n        b = copy.deepcopy(model)\n        torch.save(b, 'a')\n"
+    )
+    one = first(text)
+    assert [(call.name, call.line) for call in one.beside] == [("deepcopy", 5)]
+    assert one.around is None
+
+
+def test_steps_of_an_inner_loop_are_not_beside_an_epochs_save() -> None:
+    text = (
+        "for e in range(3):\n    for x in loader:\n        model(x).backward()\n"
+        "        seen.append(x.tolist())\n    torch.save(model, 'a')\n"
+    )
+    assert first(text).beside == ()
