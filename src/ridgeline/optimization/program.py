@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnose.conclusion import concluded_case
 from ridgeline.errors import TargetError
+from ridgeline.optimization.attention import rewritten
 from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
@@ -45,11 +46,16 @@ def optimize(
         if case is None or not summary.step.median_ms:
             raise TargetError(f"{target.name}: {summary.verdict.sentence}", "see `ridgeline run`")
         ground = ground_of(case, summary.findings.findings)
+        edits, why = rewritten(summary.findings.findings)
         bench = ProgramBench(
             target, home / "trials", budget_s=wishes.budget_s, watch=WATCHED,
             steps=_steps(summary.step.median_ms), trains=ground.trains, seed=wishes.seed,
+            functions={"sdpa": edits},
         )  # fmt: skip
-        tried = candidates(ground, summary.findings.findings)
+        tried = [
+            replace(one, unable=why) if why and one.change.id == "sdpa" else one
+            for one in candidates(ground, summary.findings.findings)
+        ]
         ladder = Ladder(bench, tried, keep_exact=wishes.keep_exact, say=say)
         found = ladder.climb(summary.command)
         return replace(found, device=summary.device, trials=bench.taken), summary

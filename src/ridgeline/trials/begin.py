@@ -4,7 +4,6 @@ import atexit
 import os
 import random
 import sys
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ridgeline.changes.change import of
 from ridgeline.changes.program import Program
 from ridgeline.records.trial import Plan, Trial
 from ridgeline.trials.drawing import Drawing
-from ridgeline.trials.functions import rewritten
+from ridgeline.trials.functions import rewrite
 from ridgeline.trials.session import TrialSession
 
 PLAN, RESULT = "plan.json", "trial.json"
@@ -35,14 +34,14 @@ def begin(torch: Any, directory: str) -> None:
     session = TrialSession(torch, home, plan, program, rank, world)
     if plan.same_random:
         setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
-    for function in plan.functions:
-        program.on_model("sdpa", partial(rewritten, function))
     for asked in plan.changes:
         try:
             of(asked.change).put_on(program, asked.options)
         except Exception as error:
             why = f"it could not be put on: {type(error).__name__}: {error}"
             program.found_nothing(asked.change, why[:300])
+    if plan.functions:
+        rewrite(program, "sdpa", plan.functions)
     Seams(torch, session).put_on()
     live.follow_forks()
     live.session = marks.listener = session
