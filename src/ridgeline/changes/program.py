@@ -88,6 +88,12 @@ class Program:
     def on_step(self, do: Callable[[], None]) -> None:
         self._on_step.append(do)
 
+    def after_first_step(self, change: str, look: Callable[[], None]) -> None:
+        """Once: by then the program has set what it sets itself."""
+        self.found_nothing(change, "no step ended: whether the program sets it was not seen")
+        looks = [look]
+        self.on_step(lambda: looks.pop()() if looks else None)
+
     def did(self, change: str, what: str, place: str = "") -> None:
         self._applied.setdefault(change, []).append((what, place))
 

@@ -50,14 +50,8 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         program.found_nothing(CHANGE.id, "it is on already")
         return
     flags.benchmark = True
-    program.found_nothing(CHANGE.id, "no step ended: whether the program sets it was not seen")
-    looked = False
 
     def look() -> None:
-        nonlocal looked
-        if looked:
-            return
-        looked = True
         if flags.deterministic or program.torch.are_deterministic_algorithms_enabled():
             flags.benchmark = False
             program.found_nothing(CHANGE.id, "the program asks for deterministic algorithms")
@@ -66,7 +60,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         else:
             program.found_nothing(CHANGE.id, "the program turns it off itself")
 
-    program.on_step(look)
+    program.after_first_step(CHANGE.id, look)
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:

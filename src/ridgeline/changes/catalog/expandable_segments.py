@@ -49,20 +49,14 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
     if not name:
         program.found_nothing(CHANGE.id, f"{OLD} was not set when the program began")
         return
-    program.found_nothing(CHANGE.id, "no step ended: whether the program sets it was not seen")
-    looked = False
 
     def look() -> None:
-        nonlocal looked
-        if looked:
-            return
-        looked = True
         if _set_in(os.environ) == name:
             program.did(CHANGE.id, f"{name}={os.environ[name]}")
         else:
             program.found_nothing(CHANGE.id, f"the program sets {OLD} itself")
 
-    program.on_step(look)
+    program.after_first_step(CHANGE.id, look)
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:

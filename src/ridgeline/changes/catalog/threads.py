@@ -60,21 +60,15 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         program.found_nothing(CHANGE.id, f"it has {asked} already")
         return
     torch.set_num_threads(asked)
-    program.found_nothing(CHANGE.id, "no step ended: whether the program sets it was not seen")
-    looked = False
 
     def look() -> None:
-        nonlocal looked
-        if looked:
-            return
-        looked = True
         has = torch.get_num_threads()
         if has == asked:
             program.did(CHANGE.id, f"torch.set_num_threads({asked})")
         else:
             program.found_nothing(CHANGE.id, f"the program sets {has} itself")
 
-    program.on_step(look)
+    program.after_first_step(CHANGE.id, look)
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
