@@ -1,5 +1,6 @@
 """Which changes are tried, in which order: those that answer a finding first, by what it allows to
-gain; then by what the step's own budget does."""
+gain; then by what the step's own budget does, which says less. What has to compile first comes last
+among its equals: its trials take minutes."""
 
 from collections.abc import Sequence
 
@@ -13,11 +14,22 @@ def candidates(
     ground: Ground, findings: Sequence[Finding], changes: Sequence[Registered] | None = None
 ) -> list[Candidate]:
     found = [_candidate(one, ground, findings) for one in changes or registered()]
-    return sorted(found, key=lambda one: (one.unable != "", -(one.bound or 0.0), one.change.id))
+    rules = {finding.rule for finding in findings}
+
+    def order(one: Candidate) -> tuple[bool, bool, bool, float, str]:
+        answers = bool(rules & set(one.change.answers))
+        return (
+            one.unable != "", not answers, one.change.slow_start, -(one.bound or 0.0),
+            one.change.id,
+        )  # fmt: skip
+
+    return sorted(found, key=order)
 
 
 def _candidate(one: Registered, ground: Ground, findings: Sequence[Finding]) -> Candidate:
     unable = one.able(ground)
+    if not unable and one.change.saves == "memory":
+        unable = "it saves memory and takes time: speed was asked for"
     answered = [f.gain_bound for f in findings if f.rule in one.change.answers]
     by_budget = one.bound(ground) if one.bound is not None and not unable else None
     known = [*answered, *([by_budget] if by_budget is not None else [])]

@@ -29,6 +29,9 @@ class Bench(Protocol):
         self, changes: tuple[Asked, ...], *, jitter: float = 0.0, same_random: bool = False
     ) -> Outcome: ...
 
+    def by_itself(self, script: str) -> Outcome:
+        """Another script, with nothing put on."""
+
     def time_for(self, trials: int) -> bool:
         """Whether the budget allows so many more."""
 

@@ -64,14 +64,13 @@ class Ladder:
         self._stopped = ""
 
     def climb(self, command: str) -> Optimized:
-        why = self._know_the_baseline()
-        total = None
-        if not why:
-            for candidate in self._candidates.values():
-                self._consider(candidate)
-            self._second_chances()
-            self._leave_out()
-            total = self._confirm()
+        total, why = None, ""
+        try:
+            why = self._know_the_baseline()
+            if not why:
+                total = self._climbed()
+        except KeyboardInterrupt:  # what is known so far is not lost
+            why = "interrupted"
         return Optimized(
             command=command,
             rungs=tuple(self._rungs[name] for name in self._candidates if name in self._rungs),
@@ -79,6 +78,13 @@ class Ladder:
             noise=self._pool.spread / math.sqrt(2) if self._baseline else 0.0,
             stopped=why or self._stopped,
         )
+
+    def _climbed(self) -> Total | None:
+        for candidate in self._candidates.values():
+            self._consider(candidate)
+        self._second_chances()
+        self._leave_out()
+        return self._confirm()
 
     def _know_the_baseline(self) -> str:
         """Repeats, and one moved by rounding alone; "" or why there is nothing to compare with."""
@@ -272,6 +278,7 @@ class Ladder:
             peak_bytes=max((trial.peak_bytes for trial in result.after), default=0),
             compile_s=max((trial.compile_s for trial in result.after), default=0.0),
             pays_after=pays_after(result),
+            applied=result.after[0].applied,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.optimization.patching import write
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_summary import RunSummary
 
 LEAST_STEPS, MOST_STEPS = 24, 60
 """Of a trial: eight watched, and enough to time."""
@@ -35,9 +36,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
-def optimize(
-    target: Target, wishes: Wishes, say: Callable[[str], None]
-) -> tuple[Optimized, RunSummary]:
+def optimize(target: Target, wishes: Wishes, say: Callable[[str], None]) -> Optimized:
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         home = Path(folder)
         say("looking at the program as it is")
@@ -57,8 +56,16 @@ def optimize(
             for one in candidates(ground, summary.findings.findings)
         ]
         ladder = Ladder(bench, tried, keep_exact=wishes.keep_exact, say=say)
+        began = time.monotonic()
         found = ladder.climb(summary.command)
-        return replace(found, device=summary.device, trials=bench.taken), summary
+        written = None
+        if found.total is not None and target.kind == "script":
+            say("writing it into a copy of the source")
+            written = write(target, found, bench)
+        return replace(
+            found, device=summary.device, trials=bench.taken, written=written,
+            spent_s=time.monotonic() - began,
+        )  # fmt: skip
 
 
 def _steps(step_ms: float) -> int:

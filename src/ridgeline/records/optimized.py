@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.records.parity import Alters, Parity
+from ridgeline.records.trial import Applied
 
 Status = Literal[
     "kept",
@@ -64,6 +65,19 @@ class Total(Struct, frozen=True, kw_only=True):
     peak_bytes: int = 0
     compile_s: float = 0.0
     pays_after: int | None = None
+    applied: tuple[Applied, ...] = ()
+    """As put on in those processes, with the user's own lines."""
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """What was kept, in copies of the user's files."""
+
+    files: tuple[str, ...] = ()
+    diff: str = ""
+    by_hand: tuple[str, ...] = ()
+    """What could not be edited safely: what to write where."""
+    checked: str = ""
+    """What the patched program did by itself, in a sentence."""
 
 
 class Optimized(Struct, frozen=True, kw_only=True):
@@ -80,4 +94,5 @@ class Optimized(Struct, frozen=True, kw_only=True):
     spent_s: float = 0.0
     stopped: str = ""
     """Why it ended before everything was tried: the budget, an interrupt."""
+    written: Written | None = None
     problems: tuple[str, ...] = ()

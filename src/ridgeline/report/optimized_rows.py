@@ -53,6 +53,10 @@ def notes(found: Optimized) -> list[str]:
             f"two processes of the same program differ by {units.percent(found.noise)} here"
         )
     said.append(f"{units.plural(found.trials, 'trial')} in {units.seconds(found.spent_s)}")
+    if found.written is not None:
+        said += [f"wrote {name}" for name in found.written.files]
+        said += [found.written.checked] if found.written.checked else []
+        said += [f"by hand: {one}" for one in found.written.by_hand]
     if found.stopped:
         said.append(f"stopped: {found.stopped}")
     return [printable(one) for one in [*said, *found.problems]]

@@ -72,6 +72,9 @@ class FakeBench:
             jitter=jitter,
         )
 
+    def by_itself(self, script: str) -> Outcome:
+        return self.trial(())
+
     def time_for(self, trials: int) -> bool:
         return self._left >= trials
 

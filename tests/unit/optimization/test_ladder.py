@@ -160,3 +160,17 @@ def test_equal_changes_are_seldom_kept() -> None:
         found = climbed(FakeBench(times(), spread=0.03, seed=seed), *map(candidate, "abc"))
         kept += sum(status == "kept" for status in statuses(found).values())
     assert kept <= 12  # of 180; the level is 2.5 % each
+
+
+def test_an_interrupt_loses_nothing_that_is_known() -> None:
+    class Interrupted(FakeBench):
+        def trial(
+            self, changes: tuple[Asked, ...], *, jitter: float = 0.0, same_random: bool = False
+        ) -> Outcome:
+            if any(one.change == "b" for one in changes):
+                raise KeyboardInterrupt
+            return super().trial(changes, jitter=jitter, same_random=same_random)
+
+    found = climbed(Interrupted(times(a=1.5)), *map(candidate, "ab"))
+    assert statuses(found) == {"a": "kept"}
+    assert found.stopped == "interrupted"

@@ -1,0 +1,35 @@
+"""In which order changes are tried, and which are not."""
+
+from ridgeline.optimization.candidates import candidates
+from ridgeline.records.finding import Finding
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import OptimizerSeen
+
+CPU = Ground(
+    device="cpu", emulated=("bfloat16",), products_share=0.4, optimizer_share=0.4,
+    optimizers=(OptimizerSeen(name="AdamW", steps=10, anchor=True),),
+)  # fmt: skip
+
+
+def finding(rule: str, bound: float) -> Finding:
+    return Finding(
+        rule=rule, id=rule, claim="", share_pct=40.0, gain_bound=bound, confidence="high"
+    )
+
+
+def test_what_answers_a_finding_comes_before_what_only_might() -> None:
+    found = [one for one in candidates(CPU, [finding("unfused-optimizer", 1.7)]) if not one.unable]
+    assert found[0].change.id in ("fused-optimizer", "foreach-optimizer")
+    assert found[0].bound == 1.7
+    names = [one.change.id for one in found]
+    assert names.index("fused-optimizer") < names.index("compile")
+
+
+def test_what_cannot_win_stands_last_with_its_reason() -> None:
+    found = candidates(CPU, [])
+    unable = [one for one in found if one.unable]
+    assert found[-len(unable) :] == unable
+    told = {one.change.id: one.unable for one in unable}
+    assert "emulates" in told["autocast"]
+    assert told["tf32"] == "a CPU has no TF32"
+    assert "memory" in told["checkpointing"]
