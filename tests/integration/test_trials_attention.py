@@ -10,6 +10,8 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.trials.arm import run
 
+pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
+
 SCRIPT = """\
 import torch
 from attend import Attention

@@ -10,6 +10,8 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.trials.arm import run
 
+pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
+
 STEPS = 12
 PROGRAM = """
 import torch, torch.nn as nn, torch.nn.functional as F

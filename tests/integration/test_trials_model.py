@@ -9,6 +9,8 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.trials.arm import run
 
+pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
+
 TRAINS = """
 import torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(1)
@@ -157,7 +159,6 @@ def test_inference_is_folded_and_records_nothing(resisting: Trial, tmp_path: Pat
     assert [one.samples for one in trial.watched] == [one.samples for one in resisting.watched]
 
 
-@pytest.mark.reliability  # 20 and 40 s: with the other whole programs
 @pytest.mark.parametrize("changes", [("compile-regional",), ("compile", "compiled-autograd")])
 def test_a_compiled_model_trains_as_before(
     base: Trial, tmp_path: Path, changes: tuple[str, ...]
