@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ridgeline.changes.causal import causal
+
 _PRODUCTS = ("matmul", "bmm")
 _CASTS = ("to", "type_as", "float", "type", "contiguous")
 _FAR_BELOW = -1e4
 """A mask filled with less than this leaves nothing of a weight in any type."""
-_CAUSAL = ("tril", "triu", "causal", "square_subsequent")
 _SCORES = ("bhqd,bhkd->bhqk", "bhid,bhjd->bhij", "bnqd,bnkd->bnqk")
 _MIXES = ("bhqk,bhkd->bhqd", "bhij,bhjd->bhid", "bnqk,bnkd->bnqd")
 
@@ -85,7 +86,7 @@ class _Chain:
         self.call = ""
         self.node: ast.expr | None = None
         """The product that ends it."""
-        self._text = text
+        self._lines = text.splitlines()
 
     def follow(self, statement: ast.stmt) -> bool:
         """Whether this statement ends it."""
@@ -193,20 +194,9 @@ class _Chain:
     def _masked(self, state: _State, mask: ast.expr, value: ast.expr, *, left_out: bool) -> _State:
         if state.softmax or not _far_below(value):
             raise _No("the scores are filled with something that is no mask")
-        if self._is_causal(mask):
+        if causal(self._lines, mask):
             return replace(state, causal=True)
         return replace(state, masks=(*state.masks, _taking_part(mask) if left_out else _text(mask)))
-
-    def _is_causal(self, mask: ast.expr) -> bool:
-        """By its own words, or those of the lines that make it."""
-        words = [ast.unparse(mask)]
-        for node in ast.walk(mask):
-            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-            if name and name not in ("self", "torch"):
-                makes = (f'"{name}"', f"'{name}'", f"{name} =")
-                lines = self._text.splitlines()
-                words += [row for row in lines if any(word in row for word in makes)]
-        return any(word in row.lower() for word in _CAUSAL for row in words)
 
 
 def _call(state: _State, v: str) -> str:

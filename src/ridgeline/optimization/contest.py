@@ -11,7 +11,7 @@ from msgspec import Struct
 from ridgeline.records.optimized import Ratio
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.statistics.pooled import LOOKS, MOST, Pool
-from ridgeline.statistics.steady import steady_start
+from ridgeline.statistics.steady import settled
 from ridgeline.trials.arm import Outcome
 
 Says = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED"]
@@ -139,9 +139,7 @@ def timed(trial: Trial) -> bool:
 
 def step_ns(trial: Trial) -> float:
     """Of the steady steps, the middle one."""
-    steps = trial.step_ns
-    start = steady_start(steps)
-    return float(median(steps[start if start is not None else len(steps) // 2 :]))
+    return float(median(trial.step_ns[settled(trial.step_ns) :]))
 
 
 def typical_ms(trials: Sequence[Trial]) -> float:

@@ -8,6 +8,7 @@ from ridgeline import units
 from ridgeline.records.optimized import Optimized, Ratio, Rung
 from ridgeline.report.plain import printable
 
+RESULTS = {"equal": "equal", "weak": "equal, weakly", "differs": "differ", "unknown": "unknown"}
 ORDER = ("kept", "dropped", "rejected", "not applied", "not tried")
 
 
@@ -38,7 +39,8 @@ def headline(found: Optimized) -> str:
 def notes(found: Optimized) -> list[str]:
     total, said = found.total, []
     if total is not None:
-        said.append(f"results {total.parity.equality}: {total.parity.why}")
+        why = total.parity.why.removeprefix("differs: ")
+        said.append(f"results {RESULTS[total.parity.equality]}: {why}")
         said.append(
             f"peak memory {units.bytes_(total.peak_before_bytes)} → "
             f"{units.bytes_(total.peak_bytes)}"

@@ -29,6 +29,12 @@ _DRIFT_Z = 2.1  # five samples that fall each time give 2.20: the shortest drift
 _SHORTEST_SIDE = 3  # a change is at least three samples long; fewer are outliers
 
 
+def settled(samples: Sequence[float]) -> int:
+    """Where to begin all the same: at the first steady sample, else in the middle."""
+    start = steady_start(samples)
+    return len(samples) // 2 if start is None else start
+
+
 def steady_start(samples: Sequence[float]) -> int | None:
     """Index of the first steady sample, or None where steady state was not reached: the level
     still drifts, or changed so late that less than a quarter of the series follows."""

@@ -1,14 +1,6 @@
 """One trial, seen from outside: the program started with a plan, waited for, and read back."""
 
-import contextlib
-import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,9 +14,7 @@ from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Plan, Trial
 from ridgeline.trials.begin import PLAN, RESULT
-
-_LOOK_EVERY_S = 0.01
-_LINES_SHOWN = 6
+from ridgeline.usercode.process import Ended, to_its_end
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -59,78 +49,40 @@ def run(
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
     environment.update(variables or {})
     command = launch.command(target.kind, target.name, target.arguments)
-    began = time.perf_counter()
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            code, usage = _wait(process, began + timeout_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # workers it left behind
-        wall = time.perf_counter() - began
-        said.seek(0)
-        lines = said.read().decode(errors="replace").splitlines()
-    last = tuple(line[:300] for line in lines if line.strip())[-_LINES_SHOWN:]
-    if code is None:
-        return Outcome(failed=f"it had not ended after {timeout_s:g} s", said=last, wall_s=wall)
-    if code != 0:
-        return Outcome(failed=_ended(code, last), said=last, wall_s=wall)
-    return _read(directory, plan, usage, last, wall)
+    ended = to_its_end(command, environment, timeout_s)
+    if ended.code == 0:
+        return _read(directory, plan, ended)
+    return Outcome(failed=_why(ended, timeout_s), said=ended.said, wall_s=ended.wall_ns / 1e9)
 
 
-def _wait(
-    process: "subprocess.Popen[bytes]", deadline: float
-) -> tuple[int | None, "resource.struct_rusage | None"]:
-    while True:
-        found, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if found:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return process.returncode, usage
-        if time.perf_counter() > deadline:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return None, None
-        time.sleep(_LOOK_EVERY_S)
+def _why(ended: Ended, timeout_s: float) -> str:
+    if ended.code is None:
+        return f"it had not ended after {timeout_s:g} s"
+    if ended.signal:
+        return f"it was killed by {ended.signal}"
+    raised = [line for line in ended.said if "Error" in line or "Exception" in line]
+    return raised[-1][:300] if raised else f"it ended with exit code {ended.code}"
 
 
-def _ended(code: int, lines: tuple[str, ...]) -> str:
-    if code < 0:
-        return f"it was killed by {signal.Signals(-code).name}"
-    raised = next((line for line in reversed(lines) if "Error" in line or "Exception" in line), "")
-    return raised or f"it ended with exit code {code}"
-
-
-def _read(
-    directory: Path,
-    plan: Plan,
-    usage: "resource.struct_rusage | None",
-    said: tuple[str, ...],
-    wall: float,
-) -> Outcome:
-    run = RunDirectory(directory)
+def _read(directory: Path, plan: Plan, ended: Ended) -> Outcome:
+    wall = ended.wall_ns / 1e9
     try:
         trial = msgspec.json.decode((directory / RESULT).read_bytes(), type=Trial)
-        steps = run.steps()
+        steps = RunDirectory(directory).steps()
     except (OSError, msgspec.DecodeError, RidgelineError) as error:
-        why = (
-            "it left no record" if isinstance(error, OSError) else f"its record is damaged: {error}"
-        )
-        return Outcome(failed=why, said=said, wall_s=wall)
+        lost = isinstance(error, OSError)
+        why = "it left no record" if lost else f"its record is damaged: {error}"
+        return Outcome(failed=why, said=ended.said, wall_s=wall)
     timed = [step for step in steps if step.index > plan.watch and not step.compile_ns]
     device = bool(timed) and all(step.device_ns for step in timed)
-    scale = 1 if sys.platform == "darwin" else 1024
-    resident = usage.ru_maxrss * scale if usage is not None else 0
     return Outcome(
         trial=replace(
             trial,
             step_ns=tuple((step.device_ns or 0) if device else step.dur_ns for step in timed),
-            peak_bytes=trial.peak_bytes or resident,
+            peak_bytes=trial.peak_bytes or ended.peak_rss_bytes,
             compile_s=sum(step.compile_ns for step in steps) / 1e9,
             ended="" if len(steps) >= plan.steps else f"the program ended after {len(steps)} steps",
         ),
-        said=said,
+        said=ended.said,
         wall_s=wall,
     )

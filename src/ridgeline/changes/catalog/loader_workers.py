@@ -117,7 +117,7 @@ def _batches(given: Mapping[str, Any]) -> int | None:
     size = given.get("batch_size", 1)
     try:
         return -(-len(given["dataset"]) // size) if size else None
-    except Exception:
+    except Exception:  # a length of the user's own, which may raise what it likes
         return None
 
 

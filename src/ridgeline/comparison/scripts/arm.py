@@ -1,13 +1,7 @@
 """One script, run again and again, each time in a fresh process."""
 
-import contextlib
 import os
-import resource
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -19,13 +13,12 @@ from ridgeline.comparison.scripts.record import ScriptRecord, ScriptRun
 from ridgeline.errors import TargetError
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block
-from ridgeline.statistics.steady import steady_start
+from ridgeline.statistics.steady import settled
+from ridgeline.usercode.process import Ended, to_its_end
 
 LEAST_STEPS = 8
 """Fewer intervals cannot show where warming up ends."""
 DEFAULT_TIMEOUT_S = 1800.0
-_LINES_SHOWN = 6
-_LOOK_EVERY_S = 0.005
 
 By = Literal["step", "run"]
 
@@ -49,26 +42,15 @@ class ScriptArm:
             sys.executable, "-m", "ridgeline.comparison.scripts.child", str(result),
             str(options.seed), str(options.steps or 0), self.script, *options.arguments,
         ]  # fmt: skip
-        with tempfile.TemporaryFile() as said:
-            began = time.perf_counter_ns()
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                env=self._environment(), start_new_session=True,
-            )  # fmt: skip
-            try:
-                status, usage = self._wait(process)
-                wall_ns = time.perf_counter_ns() - began
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # workers it left behind
-            if status != 0:
-                said.seek(0)
-                raise self._ended(status, said.read().decode(errors="replace"))
+        limit = options.timeout_s or DEFAULT_TIMEOUT_S
+        ended = to_its_end(command, self._environment(), limit)
+        if ended.code != 0:
+            raise self._failed(ended, limit)
         run = ScriptRun(
             record=_read(result),
-            wall_ns=wall_ns,
-            cpu_ns=1e9 * (usage.ru_utime + usage.ru_stime),
-            peak_rss_bytes=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            wall_ns=ended.wall_ns,
+            cpu_ns=ended.cpu_ns,
+            peak_rss_bytes=ended.peak_rss_bytes,
         )
         self.runs.append(run)
         return run
@@ -86,32 +68,18 @@ class ScriptArm:
             own["CUDA_VISIBLE_DEVICES"] = "" if kind == "cpu" else index or "0"
         return os.environ | own
 
-    def _wait(self, process: "subprocess.Popen[bytes]") -> tuple[int, "resource.struct_rusage"]:
-        """Exit status and what it used; a script that does not end is killed with its group."""
-        limit = self._options.timeout_s or DEFAULT_TIMEOUT_S
-        deadline = time.monotonic() + limit
-        while True:
-            found, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if found:
-                code = os.waitstatus_to_exitcode(status)
-                process.returncode = code
-                return code, usage
-            if time.monotonic() > deadline:
-                os.killpg(process.pid, signal.SIGKILL)
-                raise TargetError(
-                    f"{self.script} has not ended in {limit:g} s",
-                    "allow it more with --timeout, or end it early with --steps N",
-                )
-            time.sleep(_LOOK_EVERY_S)
-
-    def _ended(self, code: int, said: str) -> TargetError:
+    def _failed(self, ended: Ended, limit: float) -> TargetError:
+        if ended.code is None:
+            return TargetError(
+                f"{self.script} has not ended in {limit:g} s",
+                "allow it more with --timeout, or end it early with --steps N",
+            )
         how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"ended with exit code {code}"
+            f"was killed by {ended.signal}"
+            if ended.signal
+            else f"ended with exit code {ended.code}"
         )
-        lines = [line for line in said.splitlines() if line.strip()]
-        hint = "\n  ".join(["it said:", *lines[-_LINES_SHOWN:]]) if lines else ""
+        hint = "\n  ".join(["it said:", *ended.said]) if ended.said else ""
         return TargetError(f"{self.script} {how}", hint)
 
 
@@ -124,8 +92,7 @@ def reading(run: ScriptRun, by: By) -> Reading:
     if by == "run":
         return Reading(total_ns=run.wall_ns, wall_ns=run.wall_ns, cpu_ns=run.cpu_ns)
     steps = run.record.step_ns
-    start = steady_start(steps)
-    start = len(steps) // 2 if start is None else start
+    start = settled(steps)
     typical = median(steps[start:])
     cpu = run.record.step_cpu_ns[start:]
     return Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)

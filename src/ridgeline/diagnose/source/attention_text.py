@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from ridgeline.changes.causal import causal
 from ridgeline.diagnose.source.sources import Source, Sources
 from ridgeline.records.trace import Place
 
 _PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")
-_CAUSAL = ("tril", "triu", "causal", "square_subsequent")
 _TURNS = ("transpose", "permute", "t", "contiguous", "swapaxes", "mT", "T")
 
 
@@ -98,7 +98,7 @@ def _mask(source: Source, nodes: Sequence[_Node]) -> list[str]:
         if mask is None:
             continue
         text = ast.unparse(mask)
-        if _causal(source, mask):
+        if causal(source.lines, mask):
             return ["is_causal=True"]
         if not negated:
             return [f"attn_mask={text}"]
@@ -120,17 +120,6 @@ def _masking(node: _Node) -> tuple[ast.expr | None, bool]:
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return node.value, False
     return None, False
-
-
-def _causal(source: Source, mask: ast.expr) -> bool:
-    """By its own words, or those of the line that makes it."""
-    words = [ast.unparse(mask)]
-    for node in ast.walk(mask):
-        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-        if name and name not in ("self", "torch"):
-            makes = (f'"{name}"', f"'{name}'", f"{name} =")
-            words += [line for line in source.lines if any(word in line for word in makes)]
-    return any(word in text.lower() for word in _CAUSAL for text in words)
 
 
 def _dropout(nodes: Sequence[_Node]) -> str:
