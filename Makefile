@@ -17,12 +17,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --constraint constraints.txt --group dev --editable .
 	@touch $@
 
-demo: $(READY) ## this machine's ceilings, what models cost, two variants compared
+demo: $(READY) ## this machine's ceilings, what models cost, two variants compared, a program optimized
 	@$(BIN)/ridgeline hardware --measure
 	@$(BIN)/ridgeline model examples/mlp.py:build examples/cnn.py:build examples/transformer.py:build
 	@$(BIN)/ridgeline model examples/transformer.py:build --train
 	@cd examples/pairs && ../../$(BIN)/ridgeline compare \
 		baseline_bandwidth.py:workload optimized_bandwidth.py:workload --budget 20s
+	@cd examples && ../$(BIN)/ridgeline optimize --fresh --budget 2m train_slow_loader.py
 
 test: $(READY) ## every test that needs no GPU
 	@$(BIN)/python -m pytest

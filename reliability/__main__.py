@@ -15,6 +15,7 @@ ROWS = {
     16: "secrets",
     17: "network",
     18: "limits",
+    19: "patching",
 }
 
 

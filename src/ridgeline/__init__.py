@@ -18,6 +18,7 @@ _HOME = {
     "compare": "ridgeline.comparison.api",
     "formula": "ridgeline.formulas",
     "load_ipython_extension": "ridgeline.integrations.notebook",
+    "optimize": "ridgeline.optimization.function_form",
     "profile": "ridgeline.integrations.block",
     "profile_memory": "ridgeline.profiler",
     "quick_profile": "ridgeline.profiler",
@@ -32,27 +33,33 @@ __all__ = [
     "benchmark",
     "compare",
     "formula",
+    "optimize",
     "profile",
-    "quick_profile",
     "read_trace",
     "region",
     "step",
 ]
-"""Ten names. `Timer`, `MemoryProfiler`, `profile_memory` and `analyze_weight_distribution` are
-there too, for those who know them from the course."""
+"""Ten names. `Timer`, `MemoryProfiler`, `profile_memory`, `quick_profile` and
+`analyze_weight_distribution` are there too, for those who know them from the course."""
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ridgeline.capture.marks import region, step
     from ridgeline.comparison.api import benchmark, compare
     from ridgeline.errors import RidgelineError
     from ridgeline.formulas import formula
     from ridgeline.integrations.block import profile
     from ridgeline.profiler import MemoryProfiler as MemoryProfiler
-    from ridgeline.profiler import Profiler, quick_profile
+    from ridgeline.profiler import Profiler
     from ridgeline.profiler import Timer as Timer
     from ridgeline.profiler import analyze_weight_distribution as analyze_weight_distribution
     from ridgeline.profiler import profile_memory as profile_memory
+    from ridgeline.profiler import quick_profile as quick_profile
     from ridgeline.trace.api import read_trace
+
+    # Imported, its layer would lie below those that ask this module for the version.
+    optimize: Callable[..., Any]
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,13 @@ class Anchor:
         self.who = who
         return Turn.ENDS
 
+    def gone(self, who: int) -> None:
+        """That optimizer is no more, and its id may be another's: it will not come back."""
+        self._known.pop(who, None)
+        self.cyclic = self.cyclic and len(self._known) > 1
+        if self._last == who:
+            self._last = None
+
     def _cycle_found(self, who: int) -> Turn:
         self.cyclic = True
         self.who = self._rarest()

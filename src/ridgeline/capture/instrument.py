@@ -26,7 +26,8 @@ def factory(_r_compiling, _r_gate, _r_enter, _r_leave, _r_see):
 """
 
 
-_made: dict[CodeType, CodeType] = {}
+_made: dict[tuple[CodeType, bool], CodeType] = {}
+"""By the function's own code, and whether what it returns is seen."""
 
 
 class Gate:
@@ -53,9 +54,10 @@ def instrumented(
     where the source cannot be had."""
     # One code object for a function, however often it is put on: the profiler knows module calls
     # by the code object that nn.Module.__call__ had when it was first used.
-    code = _made.get(function.__code__)
+    key = (function.__code__, see is not None)  # what sees calls `see`, and None is no function
+    code = _made.get(key)
     if code is None:
-        code = _made[function.__code__] = _code_of(function, passing, see is not None)
+        code = _made[key] = _code_of(function, passing, see is not None)
     values = {
         "_r_compiling": compiling,
         "_r_gate": gate,

@@ -7,12 +7,15 @@ a fault of ours is written down, the seams go quiet, and the program goes on.
 
 import contextlib
 import sys
+import weakref
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 from ridgeline.capture import marks
+from ridgeline.capture.answered import Answered
 from ridgeline.capture.batches import NOTHING, Amount, amount
+from ridgeline.capture.followed import Followed
 from ridgeline.capture.progress import Progress
 from ridgeline.capture.seen import Root
 from ridgeline.capture.stepping import End
@@ -45,8 +48,12 @@ class Session:
         self._optimizer_depth = 0
         self._in_backward = False
         self._ends_after_backward = End.NO
+        self._answered = Answered(torch)
         self._batch = NOTHING
         """Handed out and not yet given to a module."""
+        self._handed: tuple[int, Any] = (0, None)
+        """Its loader, and a weak reference to the iterator."""
+        self._followed = Followed(self._stepping.anchor)
         self._eval_trains = False
         self._eval_with_grad = False
         self._train_mode_seen = False
@@ -74,11 +81,7 @@ class Session:
         try:
             if not self.progress.off and self._mine():
                 self.progress.loaders.handed_out(iterator, self.progress.index)
-                given = amount(self._torch, batch)
-                have = self._batch
-                if have.samples:
-                    given = Amount(have.samples + given.samples, have.tokens + given.tokens)
-                self._batch = given
+                self._hand_out(iterator, amount(self._torch, batch))
         except Exception as error:
             self._broke("input", error)
         return batch
@@ -108,7 +111,7 @@ class Session:
             self._note_call(root, id(module), training, model, args, kwargs)
             self._timeline.enter(FORWARD if training else QUIET)
             self.gate.closed = True
-            return (id(module), training, model)
+            return (id(module), training, model, id(sys.exc_info()[1]))
         except Exception as error:
             return self._broke("forward", error)
 
@@ -118,7 +121,10 @@ class Session:
         self.gate.closed = False
         try:
             self._timeline.leave()
-            who, training, model = token
+            who, training, model, handled = token  # it may stand in an `except` of the program
+            if training:
+                raised = id(sys.exc_info()[1]) != handled  # its batch is spent, and no probe
+                self.progress.counts.trained.ends(0 if raised else self._answered.number())
             if model:
                 end = self._stepping.call_done(who, training)
                 if end is not End.NO:
@@ -139,6 +145,7 @@ class Session:
                 self.progress.roots.nothing_was_quiet()
                 self._timeline.nothing_was_quiet()
             counts.backwards += 1
+            counts.trained.backward(lambda calls: self._answered.by(tensors, calls))
             counts.loss = self._number(tensors)
             self._timeline.enter(BACKWARD)
             self._in_backward = self.gate.closed = True
@@ -193,7 +200,7 @@ class Session:
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1
             self.progress.optimizers.stepped(optimizer)
-            end = self._stepping.optimizer_stepped(id(optimizer))
+            end = self._stepped(optimizer)
             if self._in_backward:  # a profiler started or stopped inside a backward crashes
                 self.progress.needs_all = True
                 if end not in (End.NO, End.EARLIER) and self._ends_after_backward is End.NO:
@@ -241,7 +248,7 @@ class Session:
             optimizer, counts, before, index = token
             if self.progress.index == index and counts.optimizer_steps == before:
                 counts.skipped = True
-                end = self._stepping.optimizer_stepped(id(optimizer))
+                end = self._stepped(optimizer)
                 if end is not End.NO:
                     self.progress.end_step(end)
         except Exception as error:
@@ -315,6 +322,19 @@ class Session:
         except Exception as error:
             self._broke(phase, error)
 
+    def _hand_out(self, iterator: Any, given: Amount) -> None:
+        """With what was handed out and not used before, unless that was a probe: of an iterator of
+        the same loader that was made for one batch and thrown away."""
+        loader, (before, from_iterator) = id(iterator._index_sampler), self._handed
+        have = self._batch
+        if have.samples and not (before == loader and from_iterator() is None):
+            given = Amount(have.samples + given.samples, have.tokens + given.tokens)
+        self._batch, self._handed = given, (loader, weakref.ref(iterator))
+
+    def _stepped(self, optimizer: Any) -> End:
+        self._followed.meet(optimizer)
+        return self._stepping.optimizer_stepped(id(optimizer))
+
     def _mine(self, trains: bool = False) -> bool:
         """Whether this is the thread that trains: the first seen, until another one steps."""
         here, owner = get_ident(), self.progress.thread
@@ -331,12 +351,12 @@ class Session:
         counts = self.progress.counts
         calls = counts.trained if training else counts.quiet
         batch, self._batch = self._batch, NOTHING
-        if batch.samples:
-            calls.batch(batch)
-        if model:
-            calls.forwards += 1
-            if not calls.batches.samples:  # no loader: what the module was given
-                calls.give(who, amount(self._torch, (*args, *kwargs.values())))
+        calls.forwards += model
+        given = NOTHING
+        if model and not (batch.samples or calls.fetched):  # no loader: what the module was given
+            given = amount(self._torch, (*args, *kwargs.values()))
+        if model or batch.samples:
+            calls.begins(who, given, batch, self._answered.number())
         first = not root.calls and (training or not root.quiet_calls)
         if training:
             root.calls += 1

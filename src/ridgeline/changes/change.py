@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ridgeline.changes.program import Program
 
 Group = Literal["global", "loader", "model", "optimizer", "loop"]
-Goal = Literal["speed", "memory", "throughput", "energy"]
 Slot = Literal["", "precision", "compile", "layout", "checkpoint", "workers", "update"]
 """Of changes in one slot a program has one at most."""
 
@@ -43,9 +42,16 @@ class Change(Struct, frozen=True, kw_only=True):
     """Rules whose findings it mends."""
     together: tuple[str, ...] = ()
     """Changes it pays with, tried as one: channels_last with autocast."""
+    usual: bool = False
+    """What a specialist puts on without a thought: where the program waits for launches, and alone
+    nothing pays, all of these are tried as one, with CUDA graphs."""
+    spare_beside: tuple[str, ...] = ()
+    """Changes beside which it cannot win: where one of them is kept, it is not tried."""
     saves: Literal["time", "memory"] = "time"
     slow_start: bool = False
     """It compiles first: a trial takes minutes."""
+    slowest: bool = False
+    """And times many kernels while it does: tried after its like."""
     why: str
     """What it does, a sentence or two."""
     wrong_when: str
@@ -68,9 +74,11 @@ class Registered(Struct, frozen=True):
     bound: Callable[[Ground], float] | None = None
     """The most it can gain, by the step's own budget; None: by its findings alone."""
     variables: Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]] | None = None
+    """(environment, options): what a trial's process is started with besides."""
     choices: Callable[[Ground], tuple[dict[str, str], ...]] | None = None
     """Its options worth trying, the likeliest first."""
-    """(environment, options): what a trial's process is started with besides."""
+    after: Callable[[Ground, Mapping[str, str]], Ground] | None = None
+    """What is known of the program once it is on: workers make other changes possible."""
 
 
 def registered() -> tuple[Registered, ...]:
@@ -96,4 +104,5 @@ def _loaded(name: str) -> Registered:
         getattr(module, "bound", None),
         getattr(module, "variables", None),
         getattr(module, "choices", None),
+        getattr(module, "after", None),
     )

@@ -1,11 +1,13 @@
 """What the ways of compiling a model share."""
 
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from ridgeline.changes.change import Source
 from ridgeline.changes.program import Model, Program
 from ridgeline.changes.writing import after_made
-from ridgeline.records.edit import Edit
+from ridgeline.records.edit import Edit, Import, Insert
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -35,6 +37,26 @@ def resists(torch: Any, module: Any) -> str:
     return ""
 
 
+def in_place(torch: Any, module: Any, given: Mapping[str, str | bool]) -> None:
+    """As `module.compile()`, which compiles nothing, and says nothing, where the class is torch's
+    own: Dynamo steps over torch's files, nn.Sequential's among them. A frame of its own around the
+    call, as torch.compile(module) has it, is one it looks at."""
+    module.compile(**given)
+    if type(module).forward.__module__.partition(".")[0] == "torch":
+        inline = import_module("torch._dynamo.external_utils").wrap_inline
+        module._compiled_call_impl = torch.compile(inline(module._call_impl), **given)
+
+
+def statement(kinds: Iterable[str], name: str, given: Mapping[str, str | bool]) -> str:
+    """What compiles that object in the user's source, by the names of its classes."""
+    own = import_module("torch.nn")
+    if not any(hasattr(own, kind) for kind in kinds):
+        return f"{name}{call_of(given)}"
+    options = call_of(given).removeprefix(".compile(")
+    comma = "" if options == ")" else ", "
+    return f"{name}.forward = torch.compile({name}.forward{comma}{options}"
+
+
 def whole(program: Program, change: str, given: dict[str, str | bool]) -> None:
     """Each outermost module that trains, as a whole, at its next call."""
 
@@ -44,13 +66,13 @@ def whole(program: Program, change: str, given: dict[str, str | bool]) -> None:
         if why:
             program.found_nothing(change, why)
             return ""
-        inner.compile(**given)
+        in_place(program.torch, inner, given)
         return f"{type(inner).__name__}{call_of(given)}"
 
     program.on_model(change, build)
 
 
-def call_of(given: dict[str, str | bool]) -> str:
+def call_of(given: Mapping[str, str | bool]) -> str:
     said = ", ".join(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
         for key, value in given.items()
@@ -62,4 +84,12 @@ def edits(
     applied: Applied, source: Source, given: dict[str, str | bool], why: str
 ) -> tuple[Edit, ...]:
     kind = applied.what.partition(".compile")[0]
-    return after_made(applied, source, "{name}" + call_of(given), why, kind)
+    return with_torch(after_made(applied, source, statement((kind,), "{name}", given), why, kind))
+
+
+def with_torch(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """The same, and the import that they need: a script may know torch.nn alone."""
+    files = dict.fromkeys(
+        one.file for one in edits if isinstance(one, Insert) and "torch." in one.text
+    )
+    return (*edits, *(Import(file=file, text="import torch") for file in files))

@@ -10,12 +10,24 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ridgeline.changes.attention_parts import (
+    dropped,
+    far_below,
+    last_name,
+    number,
+    operands,
+    taking_part,
+    times,
+    turned,
+    unscaled,
+)
 from ridgeline.changes.causal import causal
+from ridgeline.changes.dead import dead
+from ridgeline.patch.bindings import bindings
 
-_PRODUCTS = ("matmul", "bmm")
+_FUNCTIONAL = "torch.nn.functional"
+_WIDTH = 100
 _CASTS = ("to", "type_as", "float", "type", "contiguous")
-_FAR_BELOW = -1e4
-"""A mask filled with less than this leaves nothing of a weight in any type."""
 _SCORES = ("bhqd,bhkd->bhqk", "bhid,bhjd->bhij", "bnqd,bnkd->bnqk")
 _MIXES = ("bhqk,bhkd->bhqd", "bhij,bhjd->bhid", "bnqk,bnkd->bnqd")
 
@@ -32,6 +44,9 @@ class Fused(Struct, frozen=True, kw_only=True):
     first: int
     last: int
     """Lines of the old statements."""
+    before: str = ""
+    after: str = ""
+    """Those lines, and what stands in their place; the rest of the file is as it was."""
 
 
 class _State(Struct):
@@ -59,27 +74,46 @@ def fused(text: str, line: int) -> Fused | str:
     found = _innermost(tree, line)
     if found is None:
         return "no function is at that line"
-    if not any(isinstance(node, ast.Import) and _binds_torch(node) for node in tree.body):
+    name = _functional(text, found)
+    if not name:
         return "the file does not import torch by that name"
     try:
-        return _rewritten(text, found)
+        return _rewritten(text, found, f"{name}.scaled_dot_product_attention")
     except _No as why:
         return str(why)
 
 
-def _rewritten(text: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Fused:
+def _functional(text: str, function: ast.AST) -> str:
+    """How this file names torch.nn.functional, inside that function."""
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    own = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    own |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    bound = {one.thing: one.name for one in bindings(text) if one.certain and one.name not in own}
+    for thing, rest in (
+        (_FUNCTIONAL, ""),
+        ("torch.nn", ".functional"),
+        ("torch", ".nn.functional"),
+    ):
+        if thing in bound:
+            return bound[thing] + rest
+    return ""
+
+
+def _rewritten(text: str, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Fused:
     for block in _blocks(function):
-        chain = _Chain(text)
+        chain = _Chain(text, name)
         for statement in block:
             if chain.follow(statement):
-                return _spliced(text, function, chain, statement)
+                return _spliced(text, function, chain, [*block[: block.index(statement) + 1]])
     raise _No("no product, softmax and product follow each other in one block of it")
 
 
 class _Chain:
     """The statements of one block, as far as the scores go through them."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.given: list[str] = []
         self.states: dict[str, _State] = {}
         self.steps: list[ast.stmt] = []
         """Statements that do nothing but this."""
@@ -114,24 +148,25 @@ class _Chain:
         self.states[name] = state
 
     def _ends(self, node: ast.AST) -> bool:
-        pair = _operands(node, _MIXES) if isinstance(node, ast.expr) else None
+        pair = operands(node, _MIXES) if isinstance(node, ast.expr) else None
         if pair is None:
             return False
         state = self._state(pair[0])
         if state is None or not state.softmax:
             return False
         self.node = node if isinstance(node, ast.expr) else None
-        self.call = _call(state, ast.unparse(pair[1]))
+        self.given = _given(state, ast.unparse(pair[1]))
+        self.call = f"{self.name}({', '.join(self.given)})"
         return True
 
     def _state(self, node: ast.expr) -> _State | None:
         """What this expression is, if it is scores or weights."""
         if isinstance(node, ast.Name):
             return self.states.get(node.id)
-        pair = _operands(node, _SCORES)
+        pair = operands(node, _SCORES)
         if pair is not None:
-            named = isinstance(node, ast.Call) and _name(node) == "einsum"
-            return self._product(*pair, turned=pair[1] if named else _turned(pair[1]))
+            named = isinstance(node, ast.Call) and last_name(node) == "einsum"
+            return self._product(*pair, turned=pair[1] if named else turned(pair[1]))
         if isinstance(node, ast.BinOp):
             return self._binary(node)
         if isinstance(node, ast.Call):
@@ -144,7 +179,7 @@ class _Chain:
         """`turned`: the keys, as they are before the product turns them."""
         if turned is None or self._state(right) is not None or self._state(left) is not None:
             return None
-        q, scale = _unscaled(left)
+        q, scale = unscaled(left)
         return _State(q=ast.unparse(q), k=ast.unparse(turned), scale=scale)
 
     def _binary(self, node: ast.BinOp) -> _State | None:
@@ -160,13 +195,16 @@ class _Chain:
             raise _No("the weights are changed after the softmax")
         text = ast.unparse(other)
         if isinstance(op, ast.Mult | ast.Div) and not state.masks and not state.causal:
-            return replace(state, scale=_times(state.scale, op, text))
+            return replace(state, scale=times(state.scale, op, text))
         if isinstance(op, ast.Add):
             return replace(state, masks=(*state.masks, text), causal=state.causal)
         raise _No("the scores are changed by something that is no scale and no mask")
 
     def _called(self, node: ast.Call) -> _State | None:
-        name, on = _name(node), node.func.value if isinstance(node.func, ast.Attribute) else None
+        name, on = (
+            last_name(node),
+            node.func.value if isinstance(node.func, ast.Attribute) else None,
+        )
         given = [*([on] if on is not None else []), *node.args]
         holding = [(one, state) for one in given if (state := self._state(one)) is not None]
         if len(holding) != 1:
@@ -181,25 +219,27 @@ class _Chain:
         if name == "where" and len(node.args) == 3 and at is node.args[1]:
             return self._masked(state, node.args[0], node.args[2], left_out=False)
         if "drop" in name.lower() and state.softmax and not state.dropout:
-            return replace(state, dropout=_dropped(node))
+            return replace(state, dropout=dropped(node))
         raise _No(f"{name}() is applied to the {'weights' if state.softmax else 'scores'}")
 
     def _softmaxed(self, node: ast.Call, at: ast.expr, state: _State) -> _State:
         dims = [k.value for k in node.keywords if k.arg == "dim"]
         dims += [one for one in node.args if one is not at][:1]
-        if state.softmax or not dims or _number(dims[0]) not in (-1, 3):
+        if state.softmax or not dims or number(dims[0]) not in (-1, 3):
             raise _No("its softmax is not over the last dimension")
         return replace(state, softmax=True)
 
     def _masked(self, state: _State, mask: ast.expr, value: ast.expr, *, left_out: bool) -> _State:
-        if state.softmax or not _far_below(value):
+        if state.softmax or not far_below(value):
             raise _No("the scores are filled with something that is no mask")
         if causal(self._lines, mask):
             return replace(state, causal=True)
-        return replace(state, masks=(*state.masks, _taking_part(mask) if left_out else _text(mask)))
+        return replace(
+            state, masks=(*state.masks, taking_part(mask) if left_out else ast.unparse(mask))
+        )
 
 
-def _call(state: _State, v: str) -> str:
+def _given(state: _State, v: str) -> list[str]:
     if len(state.masks) + state.causal > 1:
         raise _No("several masks are put on one after the other")
     given = [state.q, state.k, v]
@@ -207,15 +247,17 @@ def _call(state: _State, v: str) -> str:
     given += ["is_causal=True"] if state.causal else []
     given += [f"dropout_p={state.dropout}"] if state.dropout else []
     given.append(f"scale={state.scale}")
-    return f"torch.nn.functional.scaled_dot_product_attention({', '.join(given)})"
+    return given
 
 
 def _spliced(
     text: str,
     function: ast.FunctionDef | ast.AsyncFunctionDef,
     chain: _Chain,
-    last: ast.stmt,
+    block: Sequence[ast.stmt],
 ) -> Fused:
+    """`block`: its statements, up to the one that ends it."""
+    last = block[-1]
     steps = [*chain.steps, last]
     inside = {id(node) for step in steps for node in ast.walk(step)}
     for node in ast.walk(function):
@@ -223,30 +265,45 @@ def _spliced(
             raise _No(f"`{node.id}` is used elsewhere, too")
     assert chain.node is not None
     lines = text.encode().splitlines(keepends=True)
-    _put(lines, chain.node, chain.call.encode())
-    for step in sorted(chain.steps, key=lambda one: -one.lineno):
+    _put(lines, chain.node, chain)
+    gone = [*chain.steps, *dead(function, chain.node, chain.call, chain.steps, block[:-1])]
+    for step in sorted(gone, key=lambda one: -one.lineno):
         end = step.end_lineno or step.lineno
         if any(other is not step and _overlap(step, other) for other in ast.walk(function)):
             raise _No("two statements share a line")
         del lines[step.lineno - 1 : end]
     new = b"".join(lines).decode()
     ast.parse(new)
+    first, end = min(step.lineno for step in (*gone, last)), last.end_lineno or last.lineno
+    old = text.encode().splitlines()
+    kept = b"".join(lines).splitlines()[first - 1 :]
+    after = kept[: len(kept) - (len(old) - end)]
     decorated = [one.lineno for one in function.decorator_list]
     return Fused(
         text=new,
         function=function.name,
         line=min([*decorated, function.lineno]),
         call=chain.call,
-        first=min(step.lineno for step in steps),
-        last=last.end_lineno or last.lineno,
+        first=first,
+        last=end,
+        before=b"\n".join(old[first - 1 : end]).decode(),
+        after=b"\n".join(after).decode(),
     )
 
 
-def _put(lines: list[bytes], node: ast.expr, call: bytes) -> None:
-    """In the place of an expression; brackets around it stay."""
+def _put(lines: list[bytes], node: ast.expr, chain: _Chain) -> None:
+    """In the place of an expression; brackets around it stay. On lines of its own where it is too
+    long for one."""
     first, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1
     head, tail = lines[first][: node.col_offset], lines[end][node.end_col_offset :]
-    lines[first : end + 1] = [head + call + tail, *([b""] * (end - first))]
+    call = chain.call
+    if len((head + call.encode() + tail).decode().rstrip()) > _WIDTH:
+        opened = lines[first].decode()
+        indent = opened[: len(opened) - len(opened.lstrip(" \t"))]
+        operands, *rest = [", ".join(chain.given[:3]), *chain.given[3:]]
+        rows = [f"{indent}    {one}," for one in (operands, *rest)]
+        call = "\n".join([f"{chain.name}(", *rows, f"{indent})"])
+    lines[first : end + 1] = [head + call.encode() + tail, *([b""] * (end - first))]
 
 
 def _overlap(step: ast.stmt, other: ast.AST) -> bool:
@@ -254,90 +311,6 @@ def _overlap(step: ast.stmt, other: ast.AST) -> bool:
         return False
     ends = step.end_lineno or step.lineno
     return step.lineno <= other.lineno <= ends
-
-
-def _operands(node: ast.AST, sums: Sequence[str]) -> tuple[ast.expr, ast.expr] | None:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        return node.left, node.right
-    if not isinstance(node, ast.Call):
-        return None
-    if _name(node) == "einsum" and len(node.args) == 3 and isinstance(node.args[0], ast.Constant):
-        told = str(node.args[0].value).replace(" ", "")
-        return (node.args[1], node.args[2]) if told in sums else None
-    if _name(node) not in _PRODUCTS:
-        return None
-    if len(node.args) == 2:
-        return node.args[0], node.args[1]
-    on = node.func.value if isinstance(node.func, ast.Attribute) else None
-    return (on, node.args[0]) if on is not None and len(node.args) == 1 else None
-
-
-def _turned(node: ast.expr) -> ast.expr | None:
-    """What is transposed for the product; None where it is not."""
-    if isinstance(node, ast.Attribute) and node.attr == "mT":
-        return node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        numbers = [_number(one) for one in node.args]
-        if node.func.attr in ("transpose", "swapaxes") and sorted(map(str, numbers)) in (
-            ["-1", "-2"], ["2", "3"], ["1", "2"],
-        ):  # fmt: skip
-            return node.func.value
-        if node.func.attr == "permute" and numbers in ([0, 1, 3, 2], [0, 2, 1]):
-            return node.func.value
-    return None
-
-
-def _unscaled(node: ast.expr) -> tuple[ast.expr, str]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
-        return node.left, _times("1.0", node.op, ast.unparse(node.right))
-    return node, "1.0"
-
-
-def _times(scale: str, op: ast.operator, other: str) -> str:
-    if isinstance(op, ast.Div):
-        return f"{scale} / ({other})"
-    return f"({other})" if scale == "1.0" else f"{scale} * ({other})"
-
-
-def _taking_part(mask: ast.expr) -> str:
-    """masked_fill is told what to leave out, the fused operator what takes part."""
-    if isinstance(mask, ast.Compare) and len(mask.ops) == 1 and isinstance(mask.ops[0], ast.Eq):
-        return f"{ast.unparse(mask.left)} != {ast.unparse(mask.comparators[0])}"
-    if isinstance(mask, ast.UnaryOp) and isinstance(mask.op, ast.Invert):
-        return ast.unparse(mask.operand)
-    return f"~({ast.unparse(mask)})"
-
-
-def _text(node: ast.expr) -> str:
-    return ast.unparse(node)
-
-
-def _dropped(node: ast.Call) -> str:
-    if isinstance(node.func, ast.Attribute) and ast.unparse(node.func).startswith("self."):
-        return f"{ast.unparse(node.func)}.p if self.training else 0.0"
-    named = {k.arg: k.value for k in node.keywords}
-    p = named.get("p", node.args[1] if len(node.args) > 1 else None)
-    training = named.get("training", node.args[2] if len(node.args) > 2 else None)
-    rate = ast.unparse(p) if p is not None else "0.5"
-    return f"{rate} if {ast.unparse(training)} else 0.0" if training is not None else rate
-
-
-def _far_below(node: ast.expr) -> bool:
-    text = ast.unparse(node).replace(" ", "")
-    if "inf" in text.lower() and "-" in text:
-        return True
-    if ".min" in text and "finfo" in text:
-        return True
-    value = _number(node)
-    return value is not None and value <= _FAR_BELOW
-
-
-def _number(node: ast.expr) -> float | None:
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError):
-        return None
-    return value if isinstance(value, int | float) else None
 
 
 def _blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -358,16 +331,3 @@ def _innermost(tree: ast.AST, line: int) -> ast.FunctionDef | ast.AsyncFunctionD
         <= (node.end_lineno or node.lineno)
     ]
     return max(found, key=lambda node: node.lineno, default=None)
-
-
-def _binds_torch(node: ast.Import) -> bool:
-    return any(
-        (one.name == "torch" or one.name.startswith("torch.")) and one.asname in (None, "torch")
-        for one in node.names
-    )
-
-
-def _name(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -6,11 +6,15 @@ model that comes from another file. Each function answers with a record, or with
 """
 
 import ast
+from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.changes.source_tree import FUNCTIONS, Function, Scope, SourceTree, calls, dotted
 
+Others = Sequence[tuple[str, str]]
+"""Files of the program, by path, with their texts."""
 WRAPPERS = ("DistributedDataParallel", "DDP", "DataParallel")
 _NO_BACKWARD = "no backward follows the model's call in its block"
 _DEEP = 4
@@ -24,7 +28,8 @@ class Called(Struct, frozen=True, kw_only=True):
     """Of the statement it is called in, and its last line."""
     last: int
     given: tuple[str, ...] = ()
-    """Names it is called with, in their order; "" for what is no plain name."""
+    """Names it is called with, in their order, that may be given to something else there; "" for
+    what is no such name."""
 
 
 class MadeAt(Struct, frozen=True, kw_only=True):
@@ -32,6 +37,8 @@ class MadeAt(Struct, frozen=True, kw_only=True):
     """The statement after which it stands, by its first line."""
     name: str
     """The model there, without DDP around it: model.module."""
+    file: str = ""
+    """Of another file, where it is made there."""
 
 
 def called(text: str, line: int, kind: str = "") -> Called | str:
@@ -44,22 +51,55 @@ def called(text: str, line: int, kind: str = "") -> Called | str:
     if isinstance(call, str):
         return call
     statement = tree.statement(call)
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)]
+    own = _names_of(tree.scope(call))
     return Called(
         name=dotted(call.func),
         first=statement.lineno,
         last=statement.end_lineno or statement.lineno,
-        given=tuple(one.id if isinstance(one, ast.Name) else "" for one in given),
+        given=tuple(one.id if isinstance(one, ast.Name) and one.id in own else "" for one in given),
     )
 
 
-def made(text: str, line: int, kind: str = "") -> MadeAt | str:
-    """Of the model called at that line."""
+def _names_of(scope: Scope) -> set[str]:
+    """Names that may be given to something else there: in a function its own, not those around
+    it, which an assignment would hide."""
+    stored = {n.id for n in ast.walk(scope) if isinstance(n, ast.Name) and _stores(n)}
+    if not isinstance(scope, FUNCTIONS):
+        return stored
+    far = {name for n in ast.walk(scope) if isinstance(n, ast.Global) for name in n.names}
+    inner = [n for n in ast.walk(scope) if isinstance(n, FUNCTIONS) and n is not scope]
+    theirs = {
+        n.id for one in inner for n in ast.walk(one) if isinstance(n, ast.Name) and _stores(n)
+    }
+    return (stored - theirs) | set(_parameters(scope)) | far
+
+
+def _stores(node: ast.Name) -> bool:
+    return not isinstance(node.ctx, ast.Load)
+
+
+def call_of(text: str, line: int, kind: str = "") -> tuple[SourceTree, ast.Call] | str:
+    """The model's call at that line, in its tree."""
     tree = _tree(text)
     if isinstance(tree, str):
         return tree
     call = _call(tree, line, kind)
-    return call if isinstance(call, str) else _made(tree, dotted(call.func), call, _DEEP)
+    return call if isinstance(call, str) else (tree, call)
+
+
+def made(text: str, line: int, kind: str = "", others: Others = ()) -> MadeAt | str:
+    """Of the model called at that line. `others`: files it may have been handed over from."""
+    tree = _tree(text)
+    if isinstance(tree, str):
+        return tree
+    call = _call(tree, line, kind)
+    if isinstance(call, str):
+        return call
+    found = _made(tree, dotted(call.func), call, _DEEP)
+    if isinstance(found, MadeAt) or not others:
+        return found
+    return _made_in_others(tree, dotted(call.func), call, others) or found
 
 
 def to_backward(text: str, line: int, kind: str = "") -> tuple[int, int] | str:
@@ -192,9 +232,42 @@ def _made_of_class(tree: SourceTree, name: str, use: ast.AST) -> MadeAt | str:
     return f"{name} is not assigned in its class in this file"
 
 
-def _made_by_caller(tree: SourceTree, function: Function, name: str, deep: int) -> MadeAt | str:
+def _made_in_others(
+    tree: SourceTree, name: str, use: ast.AST, others: Others
+) -> MadeAt | str | None:
+    """Where a function of this file gets its model from the one file that calls it; None where
+    that is not how it gets it."""
+    function = next((n for n in tree.above(use) if isinstance(n, FUNCTIONS)), None)
+    if function is None or name not in _parameters(function):
+        return None
+    found: list[MadeAt] = []
+    for file, text in others:
+        other = _tree(text) if function.name in text and text != tree.text else ""
+        if isinstance(other, str):
+            continue
+        where = _from_callers(other, function, _handed(tree, function), name, _DEEP)
+        if isinstance(where, MadeAt):
+            found.append(replace(where, file=file))
+        elif where:
+            return where
+    return found[0] if len(found) == 1 else None
+
+
+def _handed(tree: SourceTree, function: Function) -> list[str]:
+    """Its parameters as callers give them: a method's without self."""
     method = isinstance(tree.scope(function), ast.ClassDef)
-    parameters = _parameters(function)[1 if method else 0 :]
+    return _parameters(function)[1 if method else 0 :]
+
+
+def _made_by_caller(tree: SourceTree, function: Function, name: str, deep: int) -> MadeAt | str:
+    found = _from_callers(tree, function, _handed(tree, function), name, deep)
+    return found or f"{name} comes from where {function.name}() is called, in another file"
+
+
+def _from_callers(
+    tree: SourceTree, function: Function, parameters: list[str], name: str, deep: int
+) -> MadeAt | str:
+    """ "" where nothing in this tree calls it."""
     answers: list[MadeAt | str] = []
     for call in calls(tree.module):
         if dotted(call.func).rpartition(".")[2] != function.name or tree.scope(call) is function:
@@ -207,11 +280,9 @@ def _made_by_caller(tree: SourceTree, function: Function, name: str, deep: int) 
         if not theirs:
             return f"line {call.lineno} hands {name} over without a name"
         answers.append(_made(tree, theirs, call, deep - 1) if deep else "it comes from far away")
-    if not answers:
-        return f"{name} comes from where {function.name}() is called, in another file"
     if any(one != answers[0] for one in answers):
         return f"{function.name}() gets {name} from several places"
-    return answers[0]
+    return answers[0] if answers else ""
 
 
 def _settled(tree: SourceTree, assigned: ast.stmt, use: ast.AST | None, name: str) -> MadeAt | str:

@@ -6,6 +6,7 @@ became of it. A change that raises is not applied; the program goes on without i
 import functools
 import importlib
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ OPTIMIZERS = (
     "Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD",
     "Rprop",
 )  # fmt: skip
+
+NO_MODEL = "no module was called to train"
 
 
 class Made:
@@ -61,7 +64,9 @@ class Program:
         self._on_optimizer: list[tuple[str, Callable[[Made], str]]] = []
         self._on_model: list[tuple[str, Callable[[Model], str]]] = []
         self._on_step: list[Callable[[], None]] = []
-        self._met: set[int] = set()
+        self._met: dict[int, Any] = {}
+        """Weakly, by id: a module is not to be hashed, and the id of one that is gone is used
+        again (a new model for each fold)."""
         self._applied: dict[str, list[tuple[str, str]]] = {}
         self._not: dict[str, str] = {}
 
@@ -79,11 +84,11 @@ class Program:
                 if kind is not None:
                     self._around(kind, self._on_optimizer)
         self._on_optimizer.append((change, do))
-        self._not.setdefault(change, "the program made none of torch's own optimizers")
+        self._not.setdefault(change, "the program made no optimizer it is for")
 
     def on_model(self, change: str, do: Callable[[Model], str]) -> None:
         self._on_model.append((change, do))
-        self._not.setdefault(change, "no module was called to train")
+        self._not.setdefault(change, NO_MODEL)
 
     def on_step(self, do: Callable[[], None]) -> None:
         self._on_step.append(do)
@@ -100,16 +105,31 @@ class Program:
     def found_nothing(self, change: str, why: str) -> None:
         self._not[change] = why
 
+    def no_model(self, why: str) -> None:
+        """Why no module was met, where that can be told."""
+        for change, said in self._not.items():
+            if said == NO_MODEL:
+                self._not[change] = why
+
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """Of an outermost module that trains."""
-        if id(module) in self._met or not self._on_model:
+        if not self._on_model or self._known(module):
             return
-        self._met.add(id(module))
         if next(module.parameters(), None) is None:
             return  # a loss
         model = Model(module, args, kwargs, here())
         for change, do in self._on_model:
             self._try(change, do, model, model.place)
+
+    def _known(self, module: Any) -> bool:
+        before = self._met.get(id(module))
+        if before is not None and before() is module:
+            return True
+        try:
+            self._met[id(module)] = weakref.ref(module)
+        except TypeError:  # a class without room for one
+            self._met[id(module)] = lambda: module
+        return False
 
     def step_ended(self) -> None:
         for do in self._on_step:

@@ -16,6 +16,7 @@ from ridgeline.errors import RidgelineError
 
 COMMANDS = {
     "run": "Profile a program as it is: what limits it, where each step goes.",
+    "optimize": "Try changes on a program as it is; keep what is faster and equal, with proof.",
     "runs": "The runs kept here: list them, show one again, remove them.",
     "hardware": "What this machine can do: peaks, bandwidth, launch latency, measured.",
     "model": "What a model costs: FLOPs, bytes, memory, latency, place on the roofline.",

@@ -102,13 +102,17 @@ def command(
       ridgeline run --python train.py                # slow Python by line, workers too
       torchrun --nproc-per-node 8 -m ridgeline run train.py
     """
+    from ridgeline.cli.output import check_output
+
     given = target_of(ctx)
     if given is None:
         raise UsageError(
             "there is no program to run",
             "e.g. ridgeline run train.py --epochs 1, or ridgeline run -m package.train",
         )
-    _check(given, output)
+    check_output(output, _ENDINGS)
+    if given.kind == "script" and given.name != "-" and not os.path.exists(given.name):
+        raise command.no_such_file(ctx, given.name)
     settings = Settings(
         steps=steps,
         trace_steps=trace_steps,
@@ -122,17 +126,6 @@ def command(
         verbose=verbose,
     )
     _run(given, settings, runs_dir)
-
-
-def _check(given: Given, output: Path | None) -> None:
-    from ridgeline.cli.output import check_output
-
-    check_output(output, _ENDINGS)
-    if given.kind == "script" and given.name != "-" and not os.path.exists(given.name):
-        hint = "what follows the script is for the script: options of ridgeline come before it"
-        raise UsageError(
-            f"there is no file {given.name}", hint if given.name.startswith("-") else ""
-        )
 
 
 def _run(given: Given, settings: Settings, runs_dir: Path | None) -> None:

@@ -28,7 +28,7 @@ from ridgeline.records.run_summary import (
 from ridgeline.records.step import Step
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.telemetry import Telemetry
-from ridgeline.records.trace import Cause, IdleCause, TraceStudy
+from ridgeline.records.trace import Cause, IdleCause, KernelRow, TraceStudy
 from ridgeline.records.trace_memory import TraceMemory
 from ridgeline.records.trace_ranks import Ranks
 
@@ -62,6 +62,9 @@ class Case(Struct, frozen=True, kw_only=True):
     telemetered: Telemetered = Telemetered()
     python: PythonView | None = None
     study: TraceStudy | None = None
+    """Of several ranks: all of them, their times added up. All else is of the first one."""
+    rank_kernels: tuple[KernelRow, ...] | None = None
+    """Where the study is of several ranks: the first one's own."""
     work: StepWork | None = None
     traced_memory: TraceMemory | None = None
     """What the traced steps did with memory."""
@@ -108,6 +111,13 @@ class Case(Struct, frozen=True, kw_only=True):
         if self.study is not None and self.study.ranks is not None:
             return max(len(self.study.files), 2)
         return max(self.run.ranks if self.run else 1, self.capture.world if self.capture else 1)
+
+    @property
+    def kernels(self) -> tuple[KernelRow, ...]:
+        """Of this rank's traced steps, by name."""
+        if self.rank_kernels is not None:
+            return self.rank_kernels
+        return self.study.kernels if self.study is not None else ()
 
     @property
     def traced_ms(self) -> float:

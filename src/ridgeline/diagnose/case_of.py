@@ -31,6 +31,7 @@ from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.analyses.activations import activations
 from ridgeline.trace.analyses.busy import properties_of
 from ridgeline.trace.analyses.input_sites import input_sites
+from ridgeline.trace.analyses.kernels import kernels
 from ridgeline.trace.analyses.step_work import step_work
 from ridgeline.trace.analyses.sync_points import sync_points
 from ridgeline.trace.ceilings import device_of
@@ -93,19 +94,23 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
     """Of several ranks the sites are the first one's; what they did to each other the study has."""
     trace = traces[0]
     links = links_of(trace)
-    window = study.window
+    windows = [study.window] if len(traces) == 1 else [window_of(one) for one in traces]
+    # the study's is the longest of the ranks', unless steps were asked for
+    window = windows[0] if study.window in windows else study.window
     known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
     device = device_of(known) if known is not None else None
     work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
     sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
     syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
     memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
-    windows = [window] if len(traces) == 1 else [window_of(one) for one in traces]
+    several = len(traces) > 1
+    own = attempts.part("its kernels", lambda: kernels(trace, links, window)) if several else None
     across = of_traces(traces, windows, attempts, study.ranks)
     return Case(
         kind="trace",
         on_gpu=bool(len(trace.device)),
         study=study,
+        rank_kernels=own[0] if own is not None else None,
         work=work,
         traced_memory=memory,
         shares=_shares(study, work),

@@ -6,7 +6,7 @@ where until then it would gain nothing: behind a loader that workers cannot fill
 work is hidden.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,10 +16,19 @@ from ridgeline.diagnose.case import SATURATED, Case
 from ridgeline.diagnose.memory_room import growth
 from ridgeline.diagnose.remains import Remains, remains
 from ridgeline.diagnose.rule import Budget, Registered, Rule, registered
+from ridgeline.diagnose.shares import Kind
 from ridgeline.records.finding import Confidence, Finding, Findings
 
 LEAST_PCT = 0.5
 """Of the step: what is below it is not worth a line in a file."""
+SAID_PCT = 3.0
+"""Of the step: a smaller one explains nothing; two runs of the same program differ by as much."""
+_WAITING: dict[Budget, Kind] = {
+    "input": "input",
+    "transfer": "transfer",
+    "overhead": "overhead",
+    "communication": "communication",
+}
 WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.4, "unmeasured": 0.1}
 WAITING = 0.2
 """Of the step: an input wait from which on the work behind it is hidden."""
@@ -49,8 +58,9 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
             or f.confidence == "unmeasured"]  # fmt: skip
     kept = _told_apart(kept)
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
-    rest = attempts.part("what remains", lambda: remains(case)) or Remains()
     ordered = tuple(_ordered(kept[:MOST], case))
+    told = _explained(ordered, {one.rule.id: one.rule.budget for one in every})
+    rest = attempts.part("what remains", lambda: remains(case, told)) or Remains()
     return Findings(
         findings=ordered,
         gain_bound=round(total_bound(ordered), 3),
@@ -68,6 +78,18 @@ def total_bound(findings: Sequence[Finding]) -> float:
     """What fixing all would gain at most, no time counted twice."""
     share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
     return 1 / (1 - min(share, 0.995))
+
+
+def _explained(findings: Sequence[Finding], budgets: Mapping[str, Budget]) -> dict[Kind, float]:
+    """How much of each kind of waiting has a finding worth a line, of the step. By its bound: in a
+    trace alone the share of launches is less than the trace shows, for it is of untraced steps."""
+    told: dict[Kind, float] = {}
+    for finding in findings:
+        kind = _WAITING.get(budgets.get(finding.rule, "work"))
+        if kind is not None and finding.share_pct >= SAID_PCT and not finding.shares_with:
+            most = max(finding.share_pct / 100, 1 - 1 / max(finding.gain_bound, 1.0))
+            told[kind] = told.get(kind, 0.0) + most
+    return told
 
 
 def _told_apart(drawn: list[tuple[Finding, Budget]]) -> list[tuple[Finding, Budget]]:

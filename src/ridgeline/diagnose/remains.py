@@ -4,7 +4,10 @@ A step that is mostly arithmetic is held against the peak of its arithmetic (MFU
 is held against its roofline: the time its operators would need at their own ceilings, over the time
 the step takes. Where the device mostly waits, where the verdict names a wait, or where little was
 recorded, that is no all-clear: what is known of it is said instead, and that no rule explains it.
+What findings explain is taken off before.
 """
+
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -41,16 +44,17 @@ class Remains(Struct, frozen=True, kw_only=True):
     parts: str = ""
     """arithmetic 61 % (most of it matmul), memory traffic 25 %"""
     unexplained: str = ""
-    """Why the silence of the rules is no all-clear; "" where it is one."""
+    """Why the silence of the rules is no all-clear; "" where it is one, or where they speak."""
 
 
-def remains(case: Case) -> Remains:
+def remains(case: Case, explained: Mapping[Kind, float] | None = None) -> Remains:
+    """`explained`: how much of each kind of waiting findings account for, of the step."""
     near, ceiling = _nearness(case)
     return Remains(
         ceiling_pct=None if near is None else round(100 * min(near, 1.0), 1),
         ceiling=ceiling,
         parts=_parts(case),
-        unexplained=_unexplained(case),
+        unexplained=_unexplained(case, explained or {}),
     )
 
 
@@ -85,27 +89,41 @@ def _of_the_peak(case: Case) -> tuple[float | None, str]:
     return work.flops * 1e3 / case.step_ms / peak.value, f"{work.dtype} peak ({peak.source})"
 
 
-def _unexplained(case: Case) -> str:
+def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:
     if why := not_recorded(case):
-        return f"{why}, and no rule could find a cause in it"
+        return "" if explained else f"{why}, and no rule could find a cause in it"
     if case.shares is None:
         return ""
-    held = 1 - case.shares.busy
-    if held < (WAITS if case.on_gpu else WAITS_CPU):
-        return _named_wait(case, case.shares)
-    waits = [kind for kind in _PARTS if kind not in ("compute", "memory")]
-    kind = max(waits, key=case.share_of)
-    part = f"{_PARTS[kind]} {_percent(case.share_of(kind))}{_cause(kind, case)}"
+    held, least = 1 - case.shares.busy, WAITS if case.on_gpu else WAITS_CPU
+    if held < least:
+        return _named_wait(case, case.shares, explained)
+    left = _left(case.shares, explained)
+    rest = sum(left.values())
+    if explained and rest < least:
+        return ""
+    kind = max(left, key=lambda one: left[one])
+    part = f"{_PARTS[kind]} {_percent(left[kind])}{_cause(kind, case)}"
+    if explained:
+        return f"{_percent(rest)} of the step is neither work nor explained by a finding: {part}"
     return f"{_percent(held)} of the step is not the model's work, and no rule explains it: {part}"
 
 
-def _named_wait(case: Case, shares: Shares) -> str:
+def _left(shares: Shares, explained: Mapping[Kind, float]) -> dict[Kind, float]:
+    """Waiting by kind, less what is explained. A wait of the host may hold copies: what is more
+    than its overhead is of the transfers, as in the budgets of findings."""
+    waits: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
+    left = {kind: shares.of[kind] - explained.get(kind, 0.0) for kind in waits}
+    left["transfer"] += min(left["overhead"], 0.0)
+    return {kind: max(share, 0.0) for kind, share in left.items()}
+
+
+def _named_wait(case: Case, shares: Shares, explained: Mapping[Kind, float]) -> str:
     """A wait that the verdict is named after, however much of the step is work."""
     loaders = case.capture.loaders if case.capture is not None else ()
     fed_beside = case.on_gpu or any(one.workers and one.batches for one in loaders)
     kind = winner(shares, ["input"] if fed_beside else [])
     share = case.share_of(kind)
-    if kind not in _NAMED or share < LEAST:
+    if kind not in _NAMED or share < LEAST or _left(shares, explained)[kind] < share / 2:
         return ""
     known = "; ".join(_known_of(kind, case)) or "nothing recorded tells its cause"
     return f"no rule explains the {_percent(share)} of {_PARTS[kind]}{_cause(kind, case)}: {known}"

@@ -1,22 +1,50 @@
 """Trials of the user's own program, within a budget of time."""
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
+from ridgeline.changes.catalog.prefetch import USUAL
 from ridgeline.changes.change import of
-from ridgeline.optimization.contest import Bench
+from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
+from ridgeline.optimization.kept_trials import KeptTrials
+from ridgeline.optimization.launcher import with_script
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, FunctionEdit, Plan
 from ridgeline.trials.arm import Outcome, run
+from ridgeline.trials.rounds import made_ahead
 
 PATIENCE = 4.0
 """Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
 COMPILING_S = 240.0
+GRACE_S = 20.0
+"""Beyond the budget, for a trial that is about to end."""
+COMPILES_S = 45.0
+"""A first guess of what compiling adds to a trial: 20 to 40 s on an H200, 30 to 120 s on a CPU."""
+
+
+class Fed(Struct, frozen=True, kw_only=True):
+    """What feeds the unchanged program: the more is made ahead, the longer a trial has to be."""
+
+    workers: int = 0
+    prefetch: int | None = None
+    ahead: int = 0
+    """Steps of the plan that are for what was made ahead."""
+    most: int = 0
+    """That a trial may have more."""
+
+    def more_steps(self, changes: tuple[Asked, ...]) -> int:
+        told = {one.change: one.options for one in changes}
+        workers = int(told.get("loader-workers", {}).get("workers", self.workers))
+        factor = int(told.get("prefetch", {}).get("factor", self.prefetch or USUAL))
+        ahead = made_ahead(workers, factor)
+        return min(max(ahead - self.ahead, 0), self.most)
 
 
 class ProgramBench(Bench):
@@ -24,25 +52,34 @@ class ProgramBench(Bench):
         self,
         target: Target,
         home: Path,
+        plan: Plan,
         *,
-        budget_s: float,
-        steps: int,
-        watch: int,
-        trains: bool = True,
+        ends: float,
         functions: Mapping[str, tuple[FunctionEdit, ...]] | None = None,
-        seed: int = 0,
+        kept: KeptTrials | None = None,
+        fed: Fed | None = None,
     ) -> None:
+        """`ends`: by the monotonic clock."""
         self._target = target
         self._home = home
-        self._ends = time.monotonic() + budget_s
-        self._plan = Plan(seed=seed, steps=steps, watch=watch, trains=trains)
+        self._ends = ends
+        self._plan = plan
         self._functions = functions or {}
-        self._longest_s = 0.0
-        self._plain_s = 0.0
+        self._kept = kept or KeptTrials(None)
+        self._fed = fed or Fed()
+        self._walls: dict[str, float] = {}
+        self._compiles_s = 0.0
         self.taken = 0
+        self.remembered = 0
+        """Trials of an earlier call."""
 
     def trial(
-        self, changes: tuple[Asked, ...], *, jitter: float = 0.0, same_random: bool = False
+        self,
+        changes: tuple[Asked, ...],
+        *,
+        jitter: float = 0.0,
+        same_random: bool = False,
+        fresh: bool = False,
     ) -> Outcome:
         edits = [edit for one in changes for edit in self._functions.get(one.change, ())]
         plan = msgspec.structs.replace(
@@ -51,31 +88,77 @@ class ProgramBench(Bench):
             jitter=jitter,
             functions=tuple(edits),
             same_random=same_random,
-            steps=self._plan.watch + 1 if same_random else self._plan.steps,
+            steps=self._plan.watch + 1 if same_random else self._steps(changes),
         )
-        home = self._home / (_key(changes) + ("-same" if same_random else ""))
-        found = run(
-            self._target, plan, home, variables=_variables(changes),
-            timeout_s=self._patience(changes),
-        )  # fmt: skip
-        self.taken += 1
-        self._longest_s = max(self._longest_s, found.wall_s)
-        if not changes:
-            self._plain_s = max(self._plain_s, found.wall_s)
+        found = None if fresh else self._kept.take(plan)
+        if found is None:
+            found = self._run(plan, self._folder(changes, same_random))
+            self._kept.put(plan, found)
+            self.taken += 1
+        else:
+            self.remembered += 1
+            found = msgspec.structs.replace(found, remembered=True)
+        if not same_random and not jitter:
+            self._learn(changes, found)
         return found
 
-    def by_itself(self, script: str) -> Outcome:
+    def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
+        """It finds compiled what those have compiled: the same graphs, from another file."""
         self.taken += 1
-        target = msgspec.structs.replace(self._target, name=script)
-        return run(target, self._plan, self._home / "by itself", timeout_s=COMPILING_S + 600)
+        target = with_script(self._target, script)
+        plan = msgspec.structs.replace(self._plan, steps=self._steps(like))
+        limit_s = max(self.left_s(), 0.0) + self._patience(like)
+        return run(target, plan, self._folder(like), timeout_s=limit_s)
 
-    def time_for(self, trials: int) -> bool:
-        return time.monotonic() + trials * self._plain_s < self._ends
+    def _steps(self, changes: tuple[Asked, ...]) -> int:
+        return self._plan.steps + self._fed.more_steps(changes)
+
+    def left_s(self) -> float:
+        return self._ends - time.monotonic()
+
+    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+        known = self._walls.get(_key(changes))
+        if known is not None:
+            return known
+        slow = any(of(one.change).change.slow_start for one in changes)
+        plain = self._walls.get(_key(()), 0.0)
+        return plain + (self._compiles_s or COMPILES_S if slow else 0.0)
+
+    def _run(self, plan: Plan, folder: Path) -> Outcome:
+        """Within its own time, and within the budget but for a last trial of the usual length."""
+        patience = self._patience(plan.changes)
+        left = max(self.left_s(), 0.0) + self._walls.get(_key(()), math.inf) + GRACE_S
+        found = run(
+            self._target, plan, folder, variables=_variables(plan.changes),
+            timeout_s=min(patience, left),
+        )  # fmt: skip
+        if not found.timed_out:
+            return found
+        if _key(()) not in self._walls:  # whose patience was the budget
+            return msgspec.structs.replace(found, cut=True)
+        return (
+            found
+            if left >= patience
+            else msgspec.structs.replace(found, failed=TIME_OVER, cut=True)
+        )
+
+    def _folder(self, changes: tuple[Asked, ...], same_random: bool = False) -> Path:
+        return self._home / (_key(_compiled(changes)) + ("-same" if same_random else ""))
+
+    def _learn(self, changes: tuple[Asked, ...], found: Outcome) -> None:
+        """What was compiled once is found ready the next time."""
+        trial = found.trial
+        compiled = trial.compile_s if trial is not None else 0.0
+        self._compiles_s = max(self._compiles_s, compiled)
+        again = found.wall_s - 0.7 * compiled
+        self._walls[_key(changes)] = max(again, self._walls.get(_key(changes), 0.0))
 
     def _patience(self, changes: tuple[Asked, ...]) -> float:
-        if not self._plain_s:
-            return max(self._ends - time.monotonic(), 60.0)
-        return PATIENCE * self._plain_s + (COMPILING_S if changes else 60.0)
+        plain = self._walls.get(_key(()), 0.0)
+        if not plain:
+            return max(self.left_s(), 60.0)
+        slow = any(of(one.change).change.slow_start for one in changes)
+        return PATIENCE * plain + (COMPILING_S if slow else 60.0)
 
 
 def _variables(changes: tuple[Asked, ...]) -> dict[str, str]:
@@ -88,8 +171,13 @@ def _variables(changes: tuple[Asked, ...]) -> dict[str, str]:
     return found
 
 
+def _compiled(changes: tuple[Asked, ...]) -> tuple[Asked, ...]:
+    """Those that alter what is compiled: each set of them has a folder of its own, so that what one
+    compiles is not found ready by another, and a fused update does not compile the model again."""
+    return tuple(one for one in changes if of(one.change).change.group in ("model", "global"))
+
+
 def _key(changes: tuple[Asked, ...]) -> str:
-    """A folder of its own for each set: what one compiles is not found ready by another."""
     if not changes:
         return "plain"
     text = msgspec.json.encode([msgspec.structs.astuple(one) for one in changes], order="sorted")

@@ -1,35 +1,63 @@
 """Which changes are tried, in which order: those that answer a finding first, by what it allows to
-gain; then by what the step's own budget does, which says less. What has to compile first comes last
-among its equals: its trials take minutes."""
+gain; then by what the step's own budget does, which says less. What has to compile comes last: its
+trials take long, and it compiles what the others have made of the program. But where the device
+waits for launches, nothing pays before they are gone: then CUDA graphs come first."""
 
 from collections.abc import Sequence
 
-from ridgeline.changes.change import Registered, registered
-from ridgeline.optimization.ladder import Candidate
+from ridgeline.changes.change import Registered, of, registered
+from ridgeline.optimization.candidate import Candidate
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
+from ridgeline.records.optimized import Goal
+from ridgeline.records.trial import Asked
+
+BUSY = 0.85
+"""A device that works less of the step waits for launches, or for something else of the host."""
+GRAPHS = "cuda-graph-candidate"
+SAVES_TIME = "it saves memory and takes time"
 
 
 def candidates(
-    ground: Ground, findings: Sequence[Finding], changes: Sequence[Registered] | None = None
+    ground: Ground,
+    findings: Sequence[Finding],
+    changes: Sequence[Registered] | None = None,
+    *,
+    goal: Goal = "speed",
+    kept: Sequence[Asked] = (),
 ) -> list[Candidate]:
-    found = [_candidate(one, ground, findings) for one in changes or registered()]
+    """`kept`: what is on already, which may make others possible."""
+    for one in kept:
+        after = of(one.change).after
+        ground = after(ground, one.options) if after is not None else ground
+    found = [_candidate(one, ground, findings, goal) for one in changes or registered()]
     rules = {finding.rule for finding in findings}
 
-    def order(one: Candidate) -> tuple[bool, bool, bool, float, str]:
-        answers = bool(rules & set(one.change.answers))
+    launches = ground.device == "cuda" and ground.busy < BUSY
+
+    def order(one: Candidate) -> tuple[bool, bool, bool, bool, bool, bool, float, str]:
+        change = one.change
+        graphs = launches and GRAPHS in change.answers and not change.slowest
         return (
-            one.unable != "", not answers, one.change.slow_start, -(one.bound or 0.0),
-            one.change.id,
-        )  # fmt: skip
+            one.unable != "",
+            not (goal == "memory" and change.saves == "memory"),
+            not graphs,
+            change.slow_start,
+            change.slowest,
+            not rules & set(change.answers),
+            -(one.bound or 0.0),
+            change.id,
+        )
 
     return sorted(found, key=order)
 
 
-def _candidate(one: Registered, ground: Ground, findings: Sequence[Finding]) -> Candidate:
+def _candidate(
+    one: Registered, ground: Ground, findings: Sequence[Finding], goal: Goal
+) -> Candidate:
     unable = one.able(ground)
-    if not unable and one.change.saves == "memory":
-        unable = "it saves memory and takes time: speed was asked for"
+    if not unable and one.change.saves == "memory" and goal != "memory":
+        unable = f"{SAVES_TIME}: {goal} was asked for"
     answered = [f.gain_bound for f in findings if f.rule in one.change.answers]
     by_budget = one.bound(ground) if one.bound is not None and not unable else None
     known = [*answered, *([by_budget] if by_budget is not None else [])]
@@ -38,5 +66,6 @@ def _candidate(one: Registered, ground: Ground, findings: Sequence[Finding]) -> 
         change=one.change,
         options=options[0] if options else {},
         unable=unable,
-        bound=round(max(known), 3) if known else None,
+        bound=round(max(known), 3) if known and goal != "memory" else None,
+        others=options[1:],
     )

@@ -1,39 +1,62 @@
-"""Two sets of changes against each other, in alternating processes, until one is known to be faster
-or the pairs are used up."""
+"""Two sets of changes against each other, in alternating processes, until one is known to be better
+or it is known not to matter."""
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.optimization.measure import STEP, Measure, timed, typical_ms
 from ridgeline.records.optimized import Ratio
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.statistics.pooled import LOOKS, MOST, Pool
-from ridgeline.statistics.steady import settled
 from ridgeline.trials.arm import Outcome
 
-Says = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED"]
+Says = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
+"""CUT: the time was over in the middle of it."""
 MATTERS = math.log(1.02)
+BY_ONE_PAIR = math.log(1.5)
+"""What one pair may show. The spread is the unchanged program's, and what was kept may waver more:
+a loader that held a step of 23 ms steady gave 2.9 and 3.9 ms where the step had become short."""
+NOT_WORTH = math.log(1.03)
+"""Where even the upper end of the interval gains less, no more pairs are run."""
+FAR = 2.0
 HOPELESS = math.log(1.25)
 """A first pair this much slower is not tried again."""
-FEWEST_STEPS = 5
-LEVEL = 0.05
+LEVEL, FUTILE = 0.05, 0.10
+RECENT = 4
+"""Trials ago: one of the same set that is not older serves as half of a first pair."""
 
 
-class Bench(Protocol):
-    """Runs one trial; real ones start the user's program."""
+class Arms:
+    """The bench, and the trials it ran."""
 
-    def trial(
-        self, changes: tuple[Asked, ...], *, jitter: float = 0.0, same_random: bool = False
-    ) -> Outcome: ...
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self._ran: list[tuple[tuple[Asked, ...], Outcome]] = []
 
-    def by_itself(self, script: str) -> Outcome:
-        """Another script, with nothing put on."""
+    def trial(self, changes: tuple[Asked, ...], *, fresh: bool = False) -> Outcome:
+        found = self.bench.trial(changes, fresh=fresh)
+        if found.trial is not None:
+            self.saw(changes, found)
+        return found
 
-    def time_for(self, trials: int) -> bool:
-        """Whether the budget allows so many more."""
+    def saw(self, changes: tuple[Asked, ...], found: Outcome) -> None:
+        self._ran.append((changes, found))
+
+    def latest(self, changes: tuple[Asked, ...]) -> Trial | None:
+        return next((found.trial for of, found in reversed(self._ran) if of == changes), None)
+
+    def recent(self, changes: tuple[Asked, ...]) -> Outcome | None:
+        ran = reversed(self._ran[-RECENT:])
+        return next((found for of, found in ran if of == changes), None)
+
+    def beside(self, changes: tuple[Asked, ...], other: Outcome) -> Outcome | None:
+        """The latest of the same call as the other: what was remembered is of another time."""
+        every = [found for of, found in self._ran if of == changes]
+        return next((one for one in reversed(every) if one.remembered == other.remembered), None)
 
 
 class Contest(Struct, frozen=True, kw_only=True):
@@ -42,51 +65,108 @@ class Contest(Struct, frozen=True, kw_only=True):
     ratio: Ratio | None = None
     before: tuple[Trial, ...] = ()
     after: tuple[Trial, ...] = ()
+    spent_s: float = 0.0
 
     @property
     def step_ms(self) -> tuple[float, float]:
         return typical_ms(self.before), typical_ms(self.after)
 
 
+class Rules(Struct, frozen=True, kw_only=True):
+    """How a contest is held."""
+
+    measure: Measure = STEP
+    least: int = 1
+    most: int = MOST
+    fresh: bool = False
+    """In new processes alone."""
+    so_far: "Contest | None" = None
+    """Pairs of an earlier contest of the same two, that are gone on with."""
+    refuse: Callable[[Trial], str] = lambda trial: ""
+    """Why the first trial of the second set is reason enough to end it: nothing was changed, other
+    results."""
+    go_on: Callable[[], bool] = lambda: True
+    """Whether there is time for another pair."""
+    on_pair: Callable[[int, float], None] = lambda number, ratio: None
+
+
 def contest(
-    bench: Bench,
-    pool: Pool,
-    before: tuple[Asked, ...],
-    after: tuple[Asked, ...],
-    *,
-    most: int = MOST,
-    refuse: Callable[[Trial], str] = lambda trial: "",
-    on_pair: Callable[[int, float], None] = lambda number, ratio: None,
+    arms: Arms, pool: Pool, before: tuple[Asked, ...], after: tuple[Asked, ...], rules: Rules
 ) -> Contest:
-    """How many times as fast `after` is. The order turns around from pair to pair. `refuse`: why
-    the first trial of `after` is reason enough to end it: nothing was changed, other results."""
-    old: list[Trial] = []
-    new: list[Trial] = []
-    differences: list[float] = []
-    while len(differences) < most:
+    """How many times as good `after` is. The order turns around from pair to pair."""
+    earlier = rules.so_far
+    old: list[Trial] = list(earlier.before) if earlier is not None else []
+    new: list[Trial] = list(earlier.after) if earlier is not None else []
+    differences = [_difference(*pair, rules.measure) for pair in zip(old, new, strict=True)]
+    while len(differences) < rules.most:
         number = len(differences)
-        order = (before, after) if number % 2 == 0 else (after, before)
-        for changes in order:
-            found = bench.trial(changes)
-            if found.trial is None or not timed(found.trial):
-                return _failed(found, changes is after, old, new)
-            (new if changes is after else old).append(found.trial)
-            if changes is after and len(new) == 1 and (why := refuse(found.trial)):
-                return Contest(says="REFUSED", why=why, before=tuple(old), after=tuple(new))
-        differences.append(math.log(step_ns(old[-1]) / step_ns(new[-1])))
-        on_pair(len(differences), math.exp(sum(differences) / len(differences)))
-        if differences[0] < -HOPELESS and len(differences) == 1:
+        halves: dict[bool, Outcome] = {}
+        for changes in (before, after) if number % 2 == 0 else (after, before):
+            recent = arms.recent(changes) if number == 0 and not rules.fresh else None
+            found = recent or arms.trial(changes, fresh=rules.fresh)
+            if found.cut and number:
+                return _judged(pool, differences, old, new)
+            if found.trial is None or _value(found.trial, rules.measure) is None:
+                return _failed(found, changes is after, old, new, rules.measure)
+            halves[changes is after] = found
+        for trials, trial in zip((old, new), _of_one_call(arms, before, halves), strict=True):
+            trials.append(trial)
+        if number == 0 and (why := rules.refuse(new[0])):
+            return Contest(says="REFUSED", why=why, before=tuple(old), after=tuple(new))
+        differences.append(_difference(old[-1], new[-1], rules.measure))
+        rules.on_pair(len(differences), math.exp(sum(differences) / len(differences)))
+        if len(differences) >= rules.least and _enough(pool, differences, rules):
             break
-        if len(differences) in LOOKS and _says(pool, differences, LOOKS[len(differences)]):
-            break
-        if not bench.time_for(2):
-            break
-    return _judged(pool, differences, old, new)
+    judged = _judged(pool, differences, old, new)
+    if earlier is None:  # whose pairs it has learnt from already
+        pool.others(differences)
+    return judged
+
+
+def _of_one_call(
+    arms: Arms, before: tuple[Asked, ...], halves: dict[bool, Outcome]
+) -> tuple[Trial, Trial]:
+    """A half that an earlier call has run and one that this one has are no pair: a machine is
+    another an hour later."""
+    one, other = halves[False], halves[True]
+    if one.remembered != other.remembered:
+        like = arms.beside(before, other)
+        if like is None and not other.remembered:
+            like = arms.trial(before, fresh=True)
+        one = like if like is not None and like.trial is not None else one
+    assert one.trial is not None
+    assert other.trial is not None
+    return one.trial, other.trial
+
+
+def _enough(pool: Pool, differences: Sequence[float], rules: Rules) -> bool:
+    if _hopeless(pool, differences):
+        return True
+    level = LOOKS.get(len(differences))
+    if level is not None and _says(pool, differences, level):
+        return True
+    return pool.interval(differences, FUTILE)[2] < NOT_WORTH or not rules.go_on()
+
+
+def _hopeless(pool: Pool, differences: Sequence[float]) -> bool:
+    """By its first pair: far worse, also for a machine that wavers."""
+    return len(differences) == 1 and differences[0] < -max(HOPELESS, FAR * pool.spread)
+
+
+def _value(trial: Trial, measure: Measure) -> float | None:
+    return measure.of(trial) if timed(trial) else None
+
+
+def _difference(old: Trial, new: Trial, measure: Measure) -> float:
+    one, other = measure.of(old), measure.of(new)
+    assert one is not None
+    assert other is not None
+    return math.log(one / other)
 
 
 def _says(pool: Pool, differences: Sequence[float], level: float) -> Says | None:
     mean, low, high = pool.interval(differences, level)
-    if low > 0 and mean >= MATTERS:
+    if low > 0 and mean >= (MATTERS if len(differences) > 1 else BY_ONE_PAIR):
         return "FASTER"
     if high < 0 and mean <= -MATTERS:
         return "SLOWER"
@@ -99,14 +179,13 @@ def _judged(
     mean, low, high = pool.interval(differences, LEVEL)
     level = LOOKS.get(len(differences), LEVEL / 2)
     says = _says(pool, differences, level) or "UNDECIDED"
-    if len(differences) == 1 and differences[0] < -HOPELESS:
+    if _hopeless(pool, differences):
         says = "SLOWER"
-    pool.others(differences)
     ratio = Ratio(
         value=math.exp(mean), ci_low=math.exp(low), ci_high=_exp(high), pairs=len(differences)
     )
     return Contest(
-        says=says, why=_worded(says, ratio), ratio=ratio, before=tuple(old), after=tuple(new)
+        says=says, why=worded(says, ratio), ratio=ratio, before=tuple(old), after=tuple(new)
     )
 
 
@@ -114,33 +193,27 @@ def _exp(value: float) -> float:
     return math.exp(min(value, 50.0))
 
 
-def _worded(says: Says, ratio: Ratio) -> str:
+def worded(says: Says, ratio: Ratio) -> str:
     known = f"{ratio.value:.2f} × [{ratio.ci_low:.2f}, {ratio.ci_high:.2f}]"
-    pairs = f"{ratio.pairs} pair{'s' * (ratio.pairs != 1)} of processes"
+    pairs = f"{ratio.pairs} pair{'s' * (ratio.pairs != 1)}"
     return {
         "FASTER": known,
-        "SLOWER": f"slower: {known}",
+        "SLOWER": f"worse: {known}",
         "SAME": f"no difference that matters: {known}",
-        "UNDECIDED": f"not known to be faster: {known} after {pairs}",
+        "UNDECIDED": f"not known to be better: {known} after {pairs}",
         "FAILED": "",
         "REFUSED": "",
+        "CUT": "",
     }[says]
 
 
-def _failed(found: Outcome, mine: bool, old: list[Trial], new: list[Trial]) -> Contest:
-    why = found.failed or "it took too few steps to be timed"
-    whose = "" if mine else "the program without it: "
-    return Contest(says="FAILED", why=f"{whose}{why}", before=tuple(old), after=tuple(new))
-
-
-def timed(trial: Trial) -> bool:
-    return len(trial.step_ns) >= FEWEST_STEPS
-
-
-def step_ns(trial: Trial) -> float:
-    """Of the steady steps, the middle one."""
-    return float(median(trial.step_ns[settled(trial.step_ns) :]))
-
-
-def typical_ms(trials: Sequence[Trial]) -> float:
-    return median(step_ns(trial) for trial in trials) / 1e6 if trials else 0.0
+def _failed(
+    found: Outcome, mine: bool, old: list[Trial], new: list[Trial], measure: Measure
+) -> Contest:
+    why = found.failed
+    if not why:
+        short = found.trial is not None and not timed(found.trial)
+        why = "it took too few steps to be timed" if short else measure.missing
+    whose = "" if mine or found.cut else "the program without it: "
+    says: Says = "CUT" if found.cut else "FAILED"
+    return Contest(says=says, why=f"{whose}{why}", before=tuple(old), after=tuple(new))

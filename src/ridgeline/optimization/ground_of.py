@@ -1,14 +1,18 @@
 """What a diagnosed run tells of the ground its changes would stand on."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 from ridgeline.diagnose.case import Case
+from ridgeline.machine import numa, nvml
 from ridgeline.records.finding import Finding
-from ridgeline.records.ground import Ground
+from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.op_site import OpSite
+from ridgeline.records.run import DeviceSeen
 
+LARGE, TILE = 1024, 64
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "linear", "matmul", "attention")
 _CONVOLUTIONS = ("convolution", "conv2d", "conv1d", "conv3d")
 
@@ -19,6 +23,8 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         return Ground()
     cuda = capture.device.kind == "cuda"
     products = [site for site in case.sites.ops if _named(site, _PRODUCTS)]
+    here = case.processors > 0  # read where it ran: nothing else knows how its machine is laid out
+    gpu = _gpu_address(capture.device) if here and cuda else ""
     return Ground(
         device=capture.device.kind,
         capability=_capability(capture.device.architecture),
@@ -36,6 +42,7 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         compiled=bool(capture.compilations),
         convolutions=any(_named(site, _CONVOLUTIONS) for site in case.sites.ops),
         products_share=_share(case, products),
+        odd_widths=any(_odd(site) for site in products),
         shapes_change=_shapes_change(products),
         busy=case.busy or 0.0,
         input_share=case.share_of("input"),
@@ -45,7 +52,20 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         findings=tuple(dict.fromkeys(finding.rule for finding in findings)),
         variables=dict(case.run.environment.variables) if case.run is not None else {},
         processors=case.processors,
+        nodes=_nodes() if here else (),
+        gpu_address=gpu,
+        gpu_node=numa.node_of(gpu),
     )
+
+
+def _nodes() -> tuple[NumaNode, ...]:
+    """With the cores this process may use, and so a trial it starts."""
+    ask = getattr(os, "sched_getaffinity", None)
+    return numa.nodes(ask(0)) if ask is not None else ()
+
+
+def _gpu_address(device: DeviceSeen) -> str:
+    return numa.gpu_address(nvml.Address(uuid=device.uuid, pci=device.pci, name=device.name))
 
 
 def _named(site: OpSite, words: tuple[str, ...]) -> bool:
@@ -57,6 +77,16 @@ def _share(case: Case, sites: list[OpSite]) -> float:
     if case.on_gpu:
         return case.device_share(sum(site.device_ns for site in sites))
     return case.host_share(sum(site.host_ns for site in sites))
+
+
+def _odd(site: OpSite) -> bool:
+    """Of a matrix's sides: batches and images have others."""
+    matrices = [sides for sides in site.dims if len(sides) == 2 and all(_whole(sides))]
+    return any(side > LARGE and side % TILE for sides in matrices for side in sides)
+
+
+def _whole(sides: Sequence[object]) -> list[bool]:
+    return [isinstance(side, int) for side in sides]
 
 
 def _shapes_change(sites: list[OpSite]) -> bool:

@@ -1,308 +1,262 @@
 """The search: changes in the order of what they may gain, each tried on top of those kept, kept
-where it is faster and equal; partners tried as one; a second chance once the bottleneck has moved;
-at the end each is left out once, and the whole is confirmed in fresh processes."""
+where it is better and equal; partners tried as one; what did not pay alone tried again with what
+moves the bottleneck. Then `proof`: each is left out once, and the whole is confirmed."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.changes.change import Change
-from ridgeline.optimization.contest import Bench, Contest, contest, step_ns, timed
-from ridgeline.parity.compare import compare
-from ridgeline.records.optimized import Optimized, Rung, Status, Total
-from ridgeline.records.parity import Alters, Parity
-from ridgeline.records.trial import Asked, Trial
-from ridgeline.statistics.pooled import Pool
+from ridgeline.optimization.agenda import LEAST_BOUND, Agenda, Ask, Wants, compiles
+from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
+from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.contest import Contest
+from ridgeline.optimization.measure import MEASURES, typical_ms
+from ridgeline.optimization.proof import confirm, larger, leave_out
+from ridgeline.optimization.search import Search, Voice
+from ridgeline.optimization.table import Key, key
+from ridgeline.records.optimized import Optimized, Total
+from ridgeline.records.parity import Parity
+from ridgeline.records.trial import Asked
+from ridgeline.statistics.pooled import MOST
 
-LEAST_BOUND = 1.02
-REPEATS = 3
-CONFIRMED_BY = 4
-"""Pairs at most for leaving one out, and for the whole."""
-MOVES = ("compile", "precision")
-"""Slots whose change moves the bottleneck: what did not pay before may pay behind it."""
-SURE = 1.05
-"""A change known to gain more than this is not left out again to see."""
-_CLASSES: tuple[Alters, ...] = ("nothing", "rounding", "semantics")
-ULP = 2.0**-23
-_JITTERS = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""How far a type rounds: what that alone does to the program is tried, too."""
-_PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
-
-
-class Candidate(Struct, frozen=True, kw_only=True):
-    change: Change
-    options: dict[str, str] = {}
-    unable: str = ""
-    """Why it cannot win here; "" where it may."""
-    bound: float | None = None
-
-    @property
-    def asked(self) -> Asked:
-        return Asked(change=self.change.id, options=self.options)
-
-
-Say = Callable[[str], None]
+MAY_GAIN = 1.05
+"""Where it may still gain so much, and did not fall behind, it is looked at again in the end."""
+SLOWEST = 2.0
+"""To save memory a step may take so many times as long, not more."""
 
 
 class Ladder:
     def __init__(
-        self, bench: Bench, candidates: Sequence[Candidate], *, keep_exact: bool = False,
-        say: Say = lambda text: None,
-    ) -> None:  # fmt: skip
-        self._bench = bench
-        self._candidates = {one.change.id: one for one in candidates}
-        self._keep_exact = keep_exact
-        self._say = say
-        self._pool = Pool()
-        self._baseline: list[Trial] = []
-        self._kept: list[Candidate] = []
-        self._rungs: dict[str, Rung] = {}
-        self._again: list[Candidate] = []
-        """Tried and not faster, before the bottleneck moved."""
+        self,
+        bench: Bench,
+        candidates: Sequence[Candidate] | Ask,
+        wants: Wants | None = None,
+        voice: Voice | None = None,
+    ) -> None:
+        self._wants = wants or Wants()
+        ask: Ask = candidates if callable(candidates) else lambda kept: candidates
+        self._search = Search(
+            bench, measure=MEASURES[self._wants.goal], exact=self._wants.keep_exact,
+            voice=voice or Voice(),
+        )  # fmt: skip
+        self._agenda = Agenda(self._search, ask, self._wants)
+        self._undecided: dict[Key, tuple[tuple[Asked, ...], Contest | None, Parity | None]] = {}
         self._stopped = ""
 
+    @property
+    def search(self) -> Search:
+        return self._search
+
     def climb(self, command: str) -> Optimized:
-        total, why = None, ""
+        search, why = self._search, ""
+        total: Total | None = None
+        with_batch: Total | None = None
         try:
-            why = self._know_the_baseline()
+            why = self._learn()
             if not why:
-                total = self._climbed()
+                search.grows = self._sizes() is not None
+                self._try_all()
+                leave_out(search)
+                total = confirm(search)
+                search.grows = False
+                sizes = self._sizes()
+                with_batch = larger(search, sizes) if sizes is not None else None
         except KeyboardInterrupt:  # what is known so far is not lost
             why = "interrupted"
+        judge = search.judge
+        if judge.baseline:
+            self._name_untried(why)
         return Optimized(
             command=command,
-            rungs=tuple(self._rungs[name] for name in self._candidates if name in self._rungs),
+            goal=self._wants.goal,
+            measured=search.measure.name,
+            baseline_ms=typical_ms(tuple(judge.baseline)),
+            baseline_bytes=judge.peak_bytes,
+            control=judge.control(search.pool),
+            rungs=search.table.rungs(),
             total=total,
-            noise=self._pool.spread / math.sqrt(2) if self._baseline else 0.0,
-            stopped=why or self._stopped,
+            with_batch=with_batch,
+            noise=search.pool.spread / 2**0.5 if len(judge.baseline) > 1 else 0.0,
+            stopped=why or search.trouble or self._stopped,
         )
 
-    def _climbed(self) -> Total | None:
-        for candidate in self._candidates.values():
-            self._consider(candidate)
+    def _learn(self) -> str:
+        search = self._search
+        able = [one for one in self._agenda.all() if not self._agenda.unable(one)]
+        return search.judge.learn(able, search.exact, lambda found: search.arms.saw((), found))
+
+    def _name_unable(self) -> None:
+        for one in self._agenda.without_rung():
+            if why := self._agenda.unable(one):
+                self._search.table.untried(one, why)
+
+    def _name_untried(self, ended: str) -> None:
+        """`ended`: why the search did, where it was not for the time."""
+        self._name_unable()
+        for one in self._agenda.without_rung():
+            if not ended:
+                self._stopped = TIME_OVER
+            self._search.table.untried(one, ended or TIME_OVER)
+
+    def _try_all(self) -> None:
+        """The first that may be tried and was not, until none is left: what is kept may make
+        others possible, and ends others."""
+        while (one := self._agenda.next()) is not None:
+            if not self._search.time_for(self._search.kept, [*self._search.kept, one]):
+                self._stopped = TIME_OVER
+                self._search.table.untried(one, TIME_OVER)
+                continue
+            self._search.share_s = self._agenda.share_s(one)
+            if compiles(one):
+                self._with_companions(one)
+            else:
+                self._alone_or_with_partner(one)
+            self._other_options(one)
         self._second_chances()
-        self._leave_out()
-        return self._confirm()
+        self._second_looks()
+        self._search.share_s = math.inf
+        self._name_unable()  # before one that is the reason is left out
 
-    def _know_the_baseline(self) -> str:
-        """Repeats, and one moved by rounding alone; "" or why there is nothing to compare with."""
-        coarse = _JITTERS.get(_precision([c for c in self._candidates.values() if not c.unable]))
-        moved = [ULP, *([coarse] if coarse and not self._keep_exact else [])]
-        for jitter in [*([0.0] * REPEATS), *moved]:
-            told = ", parameters moved by rounding" if jitter else ""
-            self._say(f"the program as it is{told}")
-            found = self._bench.trial((), jitter=jitter)
-            if found.trial is None:
-                return f"the program as it is: {found.failed}"
-            if not timed(found.trial):
-                return found.trial.ended or "the program takes too few steps to be timed"
-            self._baseline.append(found.trial)
-        self._pool.runs([math.log(step_ns(trial)) for trial in self._baseline])
-        return ""
-
-    def _consider(self, candidate: Candidate) -> None:
-        change = candidate.change
-        if change.id in self._rungs:
-            return  # as somebody's partner
-        why = candidate.unable
-        if not why and self._keep_exact and change.alters != "nothing":
-            why = f"it alters {change.alters}"
-        if not why and candidate.bound is not None and candidate.bound < LEAST_BOUND:
-            why = f"at most {candidate.bound:.2f} × to gain"
-        if not why and not self._bench.time_for(2):
-            why = self._stopped = "the time was over"
-        if why:
-            self._note([candidate], "not tried", why)
+    def _alone_or_with_partner(self, one: Candidate) -> None:
+        result = self._try([one])
+        if result.says not in ("SLOWER", "SAME", "UNDECIDED"):
             return
-        result = self._try([candidate])
-        if result.says in ("SLOWER", "SAME", "UNDECIDED"):
-            partners = [self._candidates.get(name) for name in change.together]
-            for partner in partners:
-                if partner is not None and self._free(partner) and self._bench.time_for(2):
-                    self._try([candidate, partner])
-                    break
-            if self._rungs[change.id].status == "rejected":
-                self._again.append(candidate)
+        partner = self._agenda.partner(one)
+        if partner is not None:
+            self._try([one, partner])
+        if self._search.table[one].status == "rejected":
+            self._agenda.again.append(one)
 
-    def _free(self, partner: Candidate) -> bool:
-        """Not tried yet, and it may be."""
-        allowed = not self._keep_exact or partner.change.alters == "nothing"
-        return not partner.unable and partner.change.id not in self._rungs and allowed
+    def _with_companions(self, one: Candidate) -> None:
+        """What a compiler gains depends on what it compiles, and compiling takes long: so all that
+        did not pay alone is put on at once; `proof` leaves each out again."""
+        beside = self._agenda.companions(one)
+        if beside and self._try([one, *beside], needed=1).says == "FASTER":
+            self._agenda.again = [other for other in self._agenda.again if other not in beside]
+            return
+        time = self._search.time_for(self._search.kept, [*self._search.kept, one])
+        if time and self._try([one]).says == "UNDECIDED":
+            self._agenda.again.append(one)
 
-    def _try(self, tried: Sequence[Candidate]) -> Contest:
-        names = " with ".join(one.change.title for one in tried)
-        bound = tried[0].bound
-        self._say(f"{names}" + (f", at most {bound:.2f} ×" if bound is not None else ""))
-        slots = {one.change.slot for one in tried if one.change.slot}
-        replaced = [one for one in self._kept if one.change.slot in slots]
-        after = [one for one in self._kept if one not in replaced] + list(tried)
-        alike = self._drawn_alike(after)
-        result = alike if isinstance(alike, Contest) else contest(
-            self._bench, self._pool, _asked(self._kept), _asked(after),
-            refuse=lambda trial: self._refused(trial, alike or trial, tried, after),
-        )  # fmt: skip
-        compared = alike if isinstance(alike, Trial) else next(iter(result.after), None)
-        parity = self._parity(compared, after) if compared is not None else None
-        self._settle(tried, replaced, result, parity)
-        return result
-
-    def _drawn_alike(self, after: Sequence[Candidate]) -> Trial | Contest | None:
-        """What is compiled draws other random numbers: dropout drops others, and nothing could be
-        compared. So such a set has a trial of its own in which it draws as it did before."""
-        if not any(one.change.slot == "compile" for one in after):
-            return None
-        found = self._bench.trial(_asked(after), same_random=True)
-        return found.trial or Contest(says="FAILED", why=found.failed)
-
-    def _refused(
-        self, trial: Trial, compared: Trial, tried: Sequence[Candidate], after: Sequence[Candidate]
-    ) -> str:
-        applied = {one.change for one in trial.applied}
-        for one in tried:
-            if one.change.id not in applied:
-                return next(
-                    (n.why for n in trial.not_applied if n.change == one.change.id),
-                    "it found nothing to change",
-                )
-        parity = self._parity(compared, after)
-        return parity.why if parity.equality in ("differs", "unknown") else ""
-
-    def _parity(self, trial: Trial, changes: Sequence[Candidate]) -> Parity:
-        return compare(self._baseline, trial, _alters(changes), _precision(changes))
-
-    def _settle(
-        self,
-        tried: Sequence[Candidate],
-        replaced: Sequence[Candidate],
-        result: Contest,
-        parity: Parity | None,
-    ) -> None:
-        after = result.after[0] if result.after else None
-        missing = after is not None and not {c.change.id for c in tried} <= {
-            one.change for one in after.applied
-        }
-        if result.says == "FASTER":
-            beside = [one for one in self._kept if one not in replaced]
-            for one in replaced:
-                title = tried[0].change.title
-                self._rungs[one.change.id] = replace(
-                    self._rungs[one.change.id], status="dropped", why=f"{title} is faster"
-                )
-            self._kept = [*beside, *tried]
-            self._note(tried, "kept", result.why, result, parity=parity)
-        else:
-            status: Status = "not applied" if missing else "rejected"
-            self._note(tried[:1], status, result.why, result, tried[1:], parity)
-
-    def _note(
-        self,
-        noted: Sequence[Candidate],
-        status: Status,
-        why: str,
-        result: Contest | None = None,
-        partners: Sequence[Candidate] = (),
-        parity: Parity | None = None,
-    ) -> None:
-        before = result.before[0] if result is not None and result.before else None
-        after = result.after[0] if result is not None and result.after else None
-        for one in noted:
-            others = [c.change.id for c in (*noted, *partners) if c is not one]
-            self._rungs[one.change.id] = Rung(
-                change=one.change.id,
-                title=one.change.title,
-                options=one.options,
-                status=status,
-                why=why,
-                alters=one.change.alters,
-                beside=tuple(c.change.id for c in self._kept if c not in noted),
-                together=tuple(others),
-                ratio=result.ratio if result is not None else None,
-                bound=one.bound,
-                parity=parity,
-                peak_bytes=after.peak_bytes if after is not None else None,
-                peak_before_bytes=before.peak_bytes if before is not None else None,
-                compile_s=after.compile_s if after is not None else 0.0,
-                pays_after=pays_after(result) if result is not None else None,
-            )
+    def _other_options(self, one: Candidate) -> None:
+        """Of a change that was applied: where one number paid, another may pay more."""
+        for options in one.others:
+            other = Candidate(change=one.change, options=options, bound=one.bound)
+            rung = self._search.table[one]
+            applied = rung.status in ("kept", "dropped") or rung.ratio is not None
+            if one.change.saves == "memory" and rung.status != "kept":
+                return  # more of what saves nothing saves nothing
+            if not applied or other in self._search.table:
+                return
+            if not self._search.time_for(self._search.kept, [*self._search.kept, other]):
+                return
+            if self._try([other]).says == "UNDECIDED":
+                self._agenda.again.append(other)
 
     def _second_chances(self) -> None:
-        moved = any(one.change.slot in MOVES for one in self._kept)
-        for candidate in self._again if moved else ():
-            taken = any(one.change.slot == candidate.change.slot != "" for one in self._kept)
-            beside = set(self._rungs[candidate.change.id].beside)
-            new = [one for one in self._kept if one.change.slot in MOVES]
-            if taken or all(one.change.id in beside for one in new):
+        """Those tried before something that moves the bottleneck was kept."""
+        for one in self._agenda.again:
+            slots = {other.change.slot for other in self._search.kept if other.change.slot}
+            if one.change.slot in slots:
                 continue
-            if self._bench.time_for(4):
-                self._try([candidate])
-
-    def _leave_out(self) -> None:
-        for one in list(self._kept):
-            ratio = self._rungs[one.change.id].ratio
-            sure = ratio is not None and ratio.ci_low > SURE and self._kept[-1] is one
-            if len(self._kept) < 2 or sure or not self._bench.time_for(2 * CONFIRMED_BY):
+            beside = set(self._search.table[one].beside)
+            new = [c for c in self._search.kept if c.change.slot in ("compile", "precision")]
+            if all(c.change.id in beside for c in new):
                 continue
-            self._say(f"without {one.change.title}")
-            rest = [other for other in self._kept if other is not one]
-            result = contest(
-                self._bench, self._pool, _asked(rest), _asked(self._kept), most=CONFIRMED_BY
-            )
-            if result.says != "FASTER":
-                self._kept = rest
-                self._rungs[one.change.id] = replace(
-                    self._rungs[one.change.id],
-                    status="dropped",
-                    why=f"no longer of use beside the others: {result.why}",
-                )
+            if self._search.time_for(self._search.kept, [*self._search.kept, one]):
+                self._try([one])
 
-    def _confirm(self) -> Total | None:
-        if not self._kept:
-            return None
-        self._say("all that was kept, against the program as it is")
-        alike = self._drawn_alike(self._kept)
-        result = contest(self._bench, self._pool, (), _asked(self._kept), most=CONFIRMED_BY)
-        if result.ratio is None or isinstance(alike, Contest):
-            return None
-        before, after = result.step_ms
-        return Total(
-            ratio=result.ratio,
-            before_ms=before,
-            after_ms=after,
-            parity=compare(
-                self._baseline, [alike] if alike is not None else result.after,
-                _alters(self._kept), _precision(self._kept),
-            ),
-            peak_before_bytes=max((trial.peak_bytes for trial in result.before), default=0),
-            peak_bytes=max((trial.peak_bytes for trial in result.after), default=0),
-            compile_s=max((trial.compile_s for trial in result.after), default=0.0),
-            pays_after=pays_after(result),
-            applied=result.after[0].applied,
-        )  # fmt: skip
+    def _second_looks(self) -> None:
+        """Undecided, and there is time: the most promising first."""
+        self._search.share_s = math.inf
+        undecided = [(self._search.table[one].ratio, one) for one in self._agenda.again]
+        promising = [
+            (ratio.value, one)
+            for ratio, one in undecided
+            if ratio is not None
+            and ratio.pairs < MOST
+            and ratio.value > LEAST_BOUND
+            and ratio.ci_high > MAY_GAIN
+        ]
+        for _, one in sorted(promising, key=lambda pair: -pair[0]):
+            taken = {c.change.slot for c in self._search.kept if c.change.slot}
+            again = self._search.table[one].status == "rejected" and one.change.slot not in taken
+            if again and self._search.time_for(self._search.kept, [*self._search.kept, one]):
+                self._try([one])
+
+    def _try(self, tried: Sequence[Candidate], needed: int = 2) -> Contest:
+        """All at once; the first `needed` have to find something to change."""
+        search = self._search
+        search.say(_announced(tried, self._agenda.bound(tried[0])))
+        slots = {one.change.slot for one in tried if one.change.slot}
+        same = {one.change.id for one in tried}
+        replaced = [c for c in search.kept if c.change.slot in slots or c.change.id in same]
+        beside = [one for one in search.kept if one not in replaced]
+        after = [*beside, *tried]
+        result, parity = self._contested(tried, after, needed)
+        if result.says == "FASTER" and (too_slow := self._too_slow(result)):
+            result = replace(result, says="REFUSED", why=too_slow)
+        unfit = self._unfit(tried, result)
+        on = [one for one in tried if one not in unfit]
+        if result.says == "FASTER":
+            search.table.note(on, "kept", result, parity, beside)
+            for one in unfit:
+                why = search.judge.missing(result.after[0], [one])
+                search.table.unfit(one, why, [*beside, *on])
+            for one in replaced:
+                search.table.drop(one, f"{_named(tried[0])} is better")
+            search.kept = [*beside, *on]
+        elif result.says == "CUT":
+            self._stopped = TIME_OVER
+            search.table.untried(tried[0], TIME_OVER)
+        elif tried[0] not in on:
+            search.table.note(tried[:1], "not applied", result, parity, beside, tried[1:])
+        elif not unfit or needed == 1:
+            search.table.note(tried[:1], "rejected", result, parity, beside, on[1:])
+        # else what it pays with found nothing to change: what is known of it alone stays
+        return result
+
+    def _contested(
+        self, tried: Sequence[Candidate], after: Sequence[Candidate], needed: int
+    ) -> tuple[Contest, Parity | None]:
+        """Undecided once, and nothing else was kept since: those pairs count on."""
+        search, name = self._search, key(tried[0])
+        kept, so_far, known = self._undecided.pop(name, ((), None, None))
+        same = so_far is not None and len(tried) == 1 and kept == asked(search.kept)
+        result, parity = search.judged(
+            search.kept, after, tried[:needed], so_far=so_far if same else None
+        )
+        parity = parity or (known if same else None)
+        if result.says == "UNDECIDED" and len(tried) == 1:
+            self._undecided[name] = (asked(search.kept), result, parity)
+        return result, parity
+
+    def _unfit(self, tried: Sequence[Candidate], result: Contest) -> list[Candidate]:
+        """Those that found nothing to change."""
+        first, judge = result.after[:1], self._search.judge
+        return [one for one in tried for trial in first if judge.missing(trial, [one])]
+
+    def _too_slow(self, result: Contest) -> str:
+        """What saves memory or energy may take time, but not any: of the unchanged program's step,
+        since two that take 1.7 × as long take 2.8 × together."""
+        before, after = typical_ms(tuple(self._search.judge.baseline)), result.step_ms[1]
+        if self._wants.goal in ("speed", "throughput") or after <= SLOWEST * before:
+            return ""
+        return f"a step takes {after / before:.1f} × as long"
+
+    def _sizes(self) -> Candidate | None:
+        """Larger batches, where they are wanted and possible."""
+        sizes = [one for one in self._agenda.all() if one.change.id == "larger-batch"]
+        able = self._wants.batch and sizes and not self._agenda.unable(sizes[0])
+        return sizes[0] if able else None
 
 
-def pays_after(result: Contest) -> int | None:
-    """Steps; None: nothing was compiled, or it never pays."""
-    if result.says != "FASTER" or not result.after:
-        return None
-    before, after = result.step_ms
-    spent = max((trial.compile_s for trial in result.after), default=0.0)
-    spent -= max((trial.compile_s for trial in result.before), default=0.0)
-    return math.ceil(1e3 * spent / (before - after)) if spent > 0.05 and before > after else None
+def _announced(tried: Sequence[Candidate], bound: float | None) -> str:
+    names = " with ".join(map(_named, tried))
+    return names + (f", at most {bound:.2f} ×" if bound is not None else "")
 
 
-def _asked(changes: Sequence[Candidate]) -> tuple[Asked, ...]:
-    return tuple(one.asked for one in changes)
-
-
-def _alters(changes: Sequence[Candidate]) -> Alters:
-    """The most that any of them may."""
-    classes = [one.change.alters for one in changes]
-    return max(classes, key=_CLASSES.index) if classes else "nothing"
-
-
-def _precision(changes: Sequence[Candidate]) -> str:
-    """The lowest of them."""
-    known = [one.change.precision for one in changes if one.change.precision in _PRECISIONS]
-    return max(known, key=_PRECISIONS.index) if known else "float32"
+def _named(one: Candidate) -> str:
+    told = ", ".join(f"{name} {value}" for name, value in one.options.items())
+    return f"{one.change.title} ({told})" if told else one.change.title

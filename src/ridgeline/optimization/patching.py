@@ -1,83 +1,196 @@
-"""What was kept, written into copies of the user's files."""
+"""What was kept, written into copies of the user's files, and a diff of the files themselves."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ridgeline import units
 from ridgeline.changes.change import NotWritten, of
-from ridgeline.optimization.contest import Bench, typical_ms
-from ridgeline.patch import patched, write_copy
-from ridgeline.records.edit import Edit, Patched
-from ridgeline.records.optimized import Optimized, Total, Written
+from ridgeline.changes.framework import of_framework
+from ridgeline.changes.own_classes import Sources
+from ridgeline.errors import RidgelineError
+from ridgeline.optimization.agreement import agreement
+from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.patch import copies, patched, write_copy, write_text
+from ridgeline.patch.by_hand import by_hand
+from ridgeline.patch.copies import Copies, free, signed
+from ridgeline.records.edit import Edit, Keyword, Patched
+from ridgeline.records.optimized import Optimized, Written
 from ridgeline.records.run import Target
-from ridgeline.records.trial import Applied
-from ridgeline.trials.arm import Outcome
+from ridgeline.records.trial import Applied, Asked, Trial
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """The edits of a change. All or none, save keywords: each of those stands for itself."""
+
+    change: str
+    edits: tuple[tuple[Path, Edit], ...]
+
+    @property
+    def whole(self) -> bool:
+        return not all(isinstance(edit, Keyword) for _, edit in self.edits)
 
 
 class Patches(Struct, frozen=True, kw_only=True):
     files: tuple[Patched, ...] = ()
+    """The user's own files as they would be; nothing is written to them."""
     by_hand: tuple[str, ...] = ()
     """What could not be edited safely: what to write where."""
+    missing: tuple[str, ...] = ()
+    """Changes of which that is true."""
+    planned: tuple[Planned, ...] = ()
+    """What is written."""
+
+    def edits(self) -> dict[Path, list[Edit]]:
+        return _by_file(self.planned)
 
 
 def patches(script: Path, applied: Sequence[Applied]) -> Patches:
     """Of the files the changes were put on; global settings go into the script."""
-    edits: dict[str, list[Edit]] = {}
-    by_hand: list[str] = []
-    texts: dict[str, str | None] = {}
-    for one in applied:
+    source = Sources(script)
+    planned: list[Planned] = []
+    words: dict[str, list[str]] = {}
+    # autocast last: what is put before the model's call must stand before its `with`, too
+    for one in sorted(applied, key=lambda one: of(one.change).change.slot == "precision"):
         try:
-            for edit in of(one.change).written(one, lambda file: _text(texts, file)):
-                edits.setdefault(edit.file or str(script), []).append(edit)
+            edits = of_framework(one, source)
+            if edits is None:
+                edits = of(one.change).written(one, source)
         except NotWritten as why:
-            by_hand.append(str(why))
-    done = [patched(file, Path(file).read_bytes(), found) for file, found in edits.items()]
-    by_hand += [refused.write for file in done for refused in file.refused]
+            words.setdefault(one.change, []).append(str(why))
+            continue
+        except Exception as error:  # of one change: the others are written all the same
+            why_not = f"{one.what}: it could not be written ({type(error).__name__}: {error})"
+            words.setdefault(one.change, []).append(why_not)
+            continue
+        paths = [(Path(edit.file or script).resolve(), edit) for edit in edits]
+        planned.append(Planned(change=one.change, edits=tuple(paths)))
+    done = _carried_out(planned, words)
+    missing = [one.change for one in applied if one.change in words]
+    said = [line for change in missing for line in words[change]]
     return Patches(
-        files=tuple(file for file in done if file.done), by_hand=tuple(dict.fromkeys(by_hand))
+        files=tuple(file for file in done if file.done),
+        by_hand=tuple(dict.fromkeys(said)),
+        missing=tuple(dict.fromkeys(missing)),
+        planned=tuple(planned),
     )
 
 
-def write(target: Target, found: Optimized, bench: Bench) -> Written:
-    """The copies beside the originals, and what the patched script does by itself."""
+def _carried_out(planned: list[Planned], words: dict[str, list[str]]) -> list[Patched]:
+    """Until none is refused; a change one of whose edits is, is left out of `planned`."""
+    while True:
+        done = [
+            patched(_shown(path), path.read_bytes(), edits)
+            for path, edits in _by_file(planned).items()
+        ]
+        refused = {one.edit: (one, file.file) for file in done for one in file.refused}
+        if not refused:
+            return done
+        for one in list(planned):
+            mine = [edit for _, edit in one.edits if edit in refused]
+            if not mine:
+                continue
+            why = dict.fromkeys(refused[edit][0].why for edit in mine)
+            left = [
+                (path, edit) for path, edit in one.edits if not one.whole and edit not in refused
+            ]
+            gone = [pair for pair in one.edits if pair not in left]
+            says = [by_hand(edit, _shown(path)) for path, edit in gone]
+            words.setdefault(one.change, []).append(f"{'; '.join(why)}: {'; '.join(says)}")
+            planned.remove(one)
+            if left:
+                planned.append(replace(one, edits=tuple(left)))
+
+
+def write(
+    target: Target,
+    found: Optimized,
+    bench: Bench,
+    baseline: Sequence[Trial] = (),
+    like: Trial | None = None,
+    kept: tuple[Asked, ...] = (),
+) -> Written:
+    """The copies beside the originals, a diff, and what the patched program does by itself.
+    `baseline`: trials of the unchanged program; `like`: one with all that was `kept`."""
     assert found.total is not None
-    made = patches(Path(target.name), found.total.applied)
-    copies = [(file, Path(file.file)) for file in made.files]
-    names = []
-    for file, path in copies:
-        to = path.with_name(f"optimized_{path.name}")
-        write_copy(file, to, overwrite=True)
-        names.append(str(to))
-    own = [file for file, path in copies if path.resolve() == Path(target.name).resolve()]
-    whole = len(own) == len(copies) and not made.by_hand and bool(copies)
+    script = Path(target.name)
+    made = patches(script, found.total.applied)
+    diff = "".join(file.diff for file in made.files)
+    try:
+        laid = copies(script, made.edits())
+        files = _written(laid)
+        diff_file = _write_diff(script, diff)
+    except RidgelineError as error:
+        return Written(diff=diff, by_hand=made.by_hand, checked=str(error))
+    missing = [*made.missing, *_in(made.planned, [file for file, _ in laid.left])]
+    said = [
+        f"the changes of {file} are in no copy: {why}. Put them into the file itself: "
+        f"patch -p0 < {diff_file}"
+        for file, why in laid.left
+    ]
+    written = Written(
+        files=tuple(files), diff=diff, diff_file=diff_file,
+        by_hand=(*made.by_hand, *said, *laid.said),
+    )  # fmt: skip
+    if not files:
+        return written
+    try:
+        outcome = bench.by_itself(files[0], kept)
+    except KeyboardInterrupt:  # the copies stay
+        return replace(written, checked="the copy was not run: interrupted")
+    sentence, agrees = agreement(found.total, outcome, missing, baseline, like)
+    return replace(written, checked=sentence, agrees=agrees)
+
+
+def write_diff(module: Path, found: Optimized) -> Written:
+    """For the user's own files, to be applied by the user: nothing is copied, nothing is run."""
+    assert found.total is not None
+    made = patches(module, found.total.applied)
+    diff = "".join(file.diff for file in made.files)
+    try:
+        named = module.with_name(f"{module.parent.name}.py")
+        diff_file = _write_diff(named if module.name == "__main__.py" else module, diff)
+    except RidgelineError as error:
+        return Written(diff=diff, by_hand=made.by_hand, checked=str(error))
+    said = f"a module is not copied: apply the diff with patch -p0 < {diff_file}"
     return Written(
-        files=tuple(names),
-        diff="".join(file.diff for file in made.files),
-        by_hand=made.by_hand,
-        checked=_checked(found.total, bench.by_itself(names[0])) if whole else "",
+        diff=diff, diff_file=diff_file, by_hand=made.by_hand, checked=said if diff_file else ""
     )
 
 
-def _checked(total: Total, outcome: Outcome) -> str:
-    """Whether the copy is as fast as the trial it was made from."""
-    if outcome.trial is None:
-        return f"the copy does not run: {outcome.failed}"
-    alone = typical_ms((outcome.trial,))
-    gain = total.before_ms / alone if alone else 0.0
-    if gain < 1 + (total.ratio.value - 1) / 2:
-        return (
-            f"the copy by itself is {gain:.2f} × as fast, not {total.ratio.value:.2f} ×: it is not "
-            "what was tried"
-        )
-    return f"the copy by itself takes {units.seconds(alone / 1e3)} a step, {gain:.2f} ×"
+def _written(laid: Copies) -> list[str]:
+    for one in laid.made:
+        write_copy(one.patched, one.to, overwrite=True)
+    return [str(one.to) for one in laid.made]
 
 
-def _text(texts: dict[str, str | None], file: str) -> str | None:
-    if file not in texts:
-        try:
-            texts[file] = Path(file).read_text()
-        except (OSError, UnicodeDecodeError):
-            texts[file] = None
-    return texts[file]
+def _write_diff(script: Path, diff: str) -> str:
+    """Beside the script; where a file of the user's has the name, the next number."""
+    if not diff:
+        return ""
+    to = free(script.with_suffix(".diff"), [])
+    write_text(signed(diff), to)
+    return str(to)
+
+
+def _in(planned: Sequence[Planned], files: Sequence[str]) -> list[str]:
+    """Changes with an edit in one of those files."""
+    left = {Path(file).resolve() for file in files}
+    return [one.change for one in planned if any(path in left for path, _ in one.edits)]
+
+
+def _by_file(planned: Sequence[Planned]) -> dict[Path, list[Edit]]:
+    found: dict[Path, list[Edit]] = {}
+    for one in planned:
+        for path, edit in one.edits:
+            edits = found.setdefault(path, [])
+            if edit not in edits:
+                edits.append(edit)
+    return found
+
+
+def _shown(path: Path) -> str:
+    """From where the command was given: a diff's names, and what a person reads."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd().resolve()) else str(path)

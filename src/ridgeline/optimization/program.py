@@ -1,89 +1,161 @@
-"""A program optimized: diagnosed first, then its changes tried."""
+"""A program optimized: diagnosed first, then its changes tried, then written into its source."""
 
-import subprocess
-import sys
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.diagnose.conclusion import concluded_case
 from ridgeline.errors import TargetError
+from ridgeline.optimization.advice import advice
+from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.attention import rewritten
-from ridgeline.optimization.bench import ProgramBench
+from ridgeline.optimization.bench import Fed, ProgramBench
+from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.candidates import candidates
-from ridgeline.optimization.ground_of import ground_of
+from ridgeline.optimization.diagnosis import Diagnosed, diagnosed
+from ridgeline.optimization.kept_trials import KeptTrials, identity
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.patching import write
-from ridgeline.records.optimized import Optimized
+from ridgeline.optimization.launcher import module_file, script_of, typed
+from ridgeline.optimization.patching import write, write_diff
+from ridgeline.optimization.search import Voice
+from ridgeline.records.optimized import Optimized, Written
 from ridgeline.records.run import Target
-from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.trials.rounds import feeding
 
 LEAST_STEPS, MOST_STEPS = 24, 60
 """Of a trial: eight watched, and enough to time."""
 TRIAL_S = 3.0
 """Of timed steps: longer ones tell no more."""
 WATCHED = 8
-DIAGNOSED = 80
+AHEAD = 16
+"""More where there is a loader: the batches its workers have made ahead are not timed."""
+LEAST_WAIT_S = 120.0
+"""For the run that is diagnosed, whatever the budget: a program may take long to begin."""
+MOST_PROBLEMS = 5
+NO_REFERENCE = "no float64 reference"
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
+    wants: Wants = Wants()
     budget_s: float = 600.0
-    keep_exact: bool = False
     seed: int = 0
+    again: bool = False
+    """Measure everything again, whatever an earlier call has kept."""
+    write: bool = True
+    """Copies of the source."""
 
 
-def optimize(target: Target, wishes: Wishes, say: Callable[[str], None]) -> Optimized:
-    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
-        home = Path(folder)
-        say("looking at the program as it is")
-        directory = _diagnosed(target, home)
-        summary, case = concluded_case(directory)
-        if case is None or not summary.step.median_ms:
-            raise TargetError(f"{target.name}: {summary.verdict.sentence}", "see `ridgeline run`")
-        ground = ground_of(case, summary.findings.findings)
-        edits, why = rewritten(summary.findings.findings)
-        bench = ProgramBench(
-            target, home / "trials", budget_s=wishes.budget_s, watch=WATCHED,
-            steps=_steps(summary.step.median_ms), trains=ground.trains, seed=wishes.seed,
-            functions={"sdpa": edits},
-        )  # fmt: skip
-        tried = [
-            replace(one, unable=why) if why and one.change.id == "sdpa" else one
-            for one in candidates(ground, summary.findings.findings)
-        ]
-        ladder = Ladder(bench, tried, keep_exact=wishes.keep_exact, say=say)
-        began = time.monotonic()
-        found = ladder.climb(summary.command)
-        written = None
-        if found.total is not None and target.kind == "script":
-            say("writing it into a copy of the source")
-            written = write(target, found, bench)
-        return replace(
-            found, device=summary.device, trials=bench.taken, written=written,
-            spent_s=time.monotonic() - began,
-        )  # fmt: skip
-
-
-def _steps(step_ms: float) -> int:
-    return WATCHED + min(max(round(1e3 * TRIAL_S / step_ms), LEAST_STEPS - WATCHED), MOST_STEPS)
-
-
-def _diagnosed(target: Target, home: Path) -> RunDirectory:
-    typed = {"module": ["-m", target.name], "code": ["-c", target.name]}.get(
-        target.kind, [target.name]
-    )
-    command = [sys.executable, "-m", "ridgeline", "run", "-q", "--runs-dir", str(home / "runs")]
-    command += ["--stop-after", str(DIAGNOSED), "--", *typed, *target.arguments]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    made = sorted((home / "runs").glob("*"))
-    if ended.returncode or not made:
-        lines = [line for line in ended.stderr.splitlines() if line.strip()]
+def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Optimized:
+    """`folder`: of what is kept between calls, `.ridgeline` as a rule."""
+    began = time.monotonic()
+    home = folder / "optimize" / identity(target)
+    voice.say("looking at the program as it is")
+    limit_s = max(wishes.budget_s, LEAST_WAIT_S)
+    known = diagnosed(target, folder / "runs", home, again=wishes.again, limit_s=limit_s)
+    if wishes.wants.goal == "energy" and known.ground.device != "cuda":
         raise TargetError(
-            f"{target.name} ended with exit code {ended.returncode}",
-            "\n  ".join(["it said:", *lines[-6:]]),
+            "--goal energy: only a GPU tells how much energy it takes, and this program uses none",
+            "--goal speed: what takes less time takes less energy, as a rule",
         )
-    return RunDirectory(made[-1])
+    with tempfile.TemporaryDirectory(prefix="ridgeline-") as scratch:
+        bench, ladder = _ladder(target, wishes, known, home, Path(scratch), began, voice)
+        found = ladder.climb(typed(target) or known.summary.command)
+        written = None
+        if found.total is not None and wishes.write:
+            written = _in_source(target, found, bench, ladder)
+    return replace(
+        found, device=known.summary.device, trials=bench.taken,
+        remembered=bench.remembered, written=written,
+        advice=advice(known.findings), diagnosis=known.summary.verdict.sentence,
+        run=known.directory.path.name,
+        problems=problems(known.summary.problems, _looked_at(ladder)),
+        spent_s=time.monotonic() - began,
+    )  # fmt: skip
+
+
+def _ladder(
+    target: Target, wishes: Wishes, known: Diagnosed, home: Path, scratch: Path, began: float,
+    voice: Voice,
+) -> tuple[ProgramBench, Ladder]:  # fmt: skip
+    edits, why = rewritten(known.findings)
+    plan = Plan(
+        seed=wishes.seed, steps=_steps(known), watch=WATCHED, trains=known.ground.trains,
+    )  # fmt: skip
+    if wishes.again:
+        shutil.rmtree(home / "trials", ignore_errors=True)
+    trials = KeptTrials(home / "trials")
+    bench = ProgramBench(
+        target, scratch, plan, ends=began + wishes.budget_s, functions={"sdpa": edits}, kept=trials,
+        fed=_fed(known),
+    )  # fmt: skip
+
+    def ask(kept: Sequence[Asked]) -> list[Candidate]:
+        share = max(ladder.search.waits_for_input, known.ground.input_share)
+        ground = replace(known.ground, input_share=share)
+        found = candidates(ground, known.findings, goal=wishes.wants.goal, kept=kept)
+        return [
+            replace(one, unable=why) if why and one.change.id == "sdpa" else one for one in found
+        ]
+
+    ladder = Ladder(bench, ask, wishes.wants, voice)
+    return bench, ladder
+
+
+def _in_source(
+    target: Target, found: Optimized, bench: ProgramBench, ladder: Ladder
+) -> Written | None:
+    """A copy beside the script, run by itself; of a package's module a diff alone: what else the
+    package holds would look for the module and not for its copy."""
+    script, module = script_of(target), module_file(target)
+    if script is not None:
+        ladder.search.say("writing it into a copy of the source, and running that")
+        return _written(script, found, bench, ladder)
+    return write_diff(module, found) if module is not None else None
+
+
+def _written(
+    target: Target, found: Optimized, bench: ProgramBench, ladder: Ladder
+) -> Written | None:
+    try:
+        search = ladder.search
+        kept = asked(search.kept)
+        return write(target, found, bench, search.judge.baseline, search.arms.latest(kept), kept)
+    except KeyboardInterrupt:  # what was proven is reported all the same
+        return None
+    except Exception as error:
+        return Written(checked=f"no copy was written: {type(error).__name__}: {error}"[:300])
+
+
+def _looked_at(ladder: Ladder) -> list[Trial]:
+    """What the answer rests on: the unchanged program, and all that was kept."""
+    search = ladder.search
+    whole = search.arms.latest(asked(search.kept)) if search.kept else None
+    return [*search.judge.baseline, *([whole] if whole is not None else [])]
+
+
+def problems(diagnosis: Sequence[str], trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Each once. That there is no float64 reference is said among the checks of results."""
+    said = [*diagnosis, *(text for trial in trials for text in trial.problems)]
+    noted = list(dict.fromkeys(text for text in said if not text.startswith(NO_REFERENCE)))
+    more = len(noted) - MOST_PROBLEMS
+    return (*noted[:MOST_PROBLEMS], *([f"{more} more of the kind"] if more > 0 else []))
+
+
+def _fed(known: Diagnosed) -> Fed:
+    loader = feeding(known.ground.loaders)
+    most = round(1e3 * TRIAL_S / (known.summary.step.median_ms or 1.0))
+    return Fed(
+        workers=loader.workers, prefetch=loader.prefetch_factor,
+        ahead=AHEAD if known.ground.loaders else 0, most=most if known.ground.loaders else 0,
+    )  # fmt: skip
+
+
+def _steps(known: Diagnosed) -> int:
+    wanted = round(1e3 * TRIAL_S / (known.summary.step.median_ms or 1.0))
+    ahead = AHEAD if known.ground.loaders else 0
+    return WATCHED + ahead + min(max(wanted, LEAST_STEPS - WATCHED), MOST_STEPS)

@@ -8,18 +8,22 @@ from msgspec.structs import replace
 from ridgeline.parity.band import OWN, Band, band_of
 from ridgeline.parity.counted import counted, data
 from ridgeline.parity.direction import direction, level
+from ridgeline.parity.drift import of_evaluation
 from ridgeline.parity.finite import finite
-from ridgeline.parity.state import doubtful, movement, state
-from ridgeline.parity.trajectory import trajectory
+from ridgeline.parity.float64 import anchored
+from ridgeline.parity.state import NEVER, doubtful, movement, state, telling
+from ridgeline.parity.trajectory import steps_told, trajectory
 from ridgeline.parity.words import small, why_differs, why_equal
 from ridgeline.records.parity import Alters, Check, Equality, Parity
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import TensorPrint, Trial
 from ridgeline.units import plural
 
 FEW = 3
 """Fewer watched steps than this: the second step is the first that depends on an update."""
 WIDE = 0.1
 """A band wider than this at the first step tells nothing apart: the program varies by itself."""
+APART = 0.2
+"""Of their norm: outputs of a change that alters what is computed, and are still like them."""
 _ORDER: tuple[Equality, ...] = ("equal", "weak", "unknown", "differs")
 
 
@@ -39,11 +43,17 @@ def compare(
         return Parity(equality="unknown", why="there is no trial to compare")
     jitters = [_named(trial) for trial in baseline if trial.jitter > 0]
     band = band_of(repeats, jitters, alters, precision)
-    found = [_one(repeats, trial, alters, band) for trial in candidates]
+    found = [_one(repeats, jitters, trial, alters, band) for trial in candidates]
     return max(found, key=lambda parity: _ORDER.index(parity.equality))
 
 
-def _one(repeats: Sequence[Trial], candidate: Trial, alters: Alters, band: Band) -> Parity:
+def _one(
+    repeats: Sequence[Trial],
+    jitters: Sequence[Trial],
+    candidate: Trial,
+    alters: Alters,
+    band: Band,
+) -> Parity:
     base = repeats[0]
     if not _anything(base) or not _anything(candidate):
         who = "baseline" if not _anything(base) else "changed program"
@@ -56,15 +66,31 @@ def _one(repeats: Sequence[Trial], candidate: Trial, alters: Alters, band: Band)
         missing.append(asked)
     check, note = finite(base, candidate)
     checks = [check, *counted(base, candidate, same_data=not asked)]
+    steps = len(candidate.watched)
     if asked:
-        checks += [*direction(base, candidate), *level(base, candidate)]
+        checks += _course(repeats, candidate)
         checks += movement(base, candidate, band)
     else:
+        checks += anchored(repeats, candidate, band, jitters if alters == "rounding" else ())
         checks += [*trajectory(base, candidate, band), *state(base, candidate, band)]
+        steps = steps_told(base, candidate, band) or steps
+        until = telling(base, candidate, band)
+        if until == NEVER:
+            missing.append("rounding alone turns even the first gradients")
+        elif until:
+            note = note or f"{until} compared: later ones rounding alone turns as it likes"
     missing += [check.text for check in checks if check.doubt]
     if len(repeats) == 1 and not all(check.passed for check in checks):
         missing.append("the baseline ran once, so that its own variation is not known")
-    return _concluded(checks, missing, note, len(candidate.watched))
+    return _concluded(checks, missing, note, steps)
+
+
+def _course(repeats: Sequence[Trial], candidate: Trial) -> list[Check]:
+    """Of the losses, beside the repeat they are most like: each of these began as it liked. One
+    that asks nothing (two losses, a NaN) is like any, and counts where no other is."""
+    found = [[*direction(base, candidate), *level(base, candidate)] for base in repeats]
+    asked = [checks for checks in found if checks] or [[]]
+    return min(asked, key=lambda checks: sum(not check.passed for check in checks))
 
 
 def _concluded(checks: list[Check], missing: list[str], note: str, steps: int) -> Parity:
@@ -85,6 +111,8 @@ def _alike(base: Trial, candidate: Trial) -> Parity:
     missing = ("the change alters what is computed: equality is not asked",)
     if any(not check.passed for check in checks):
         return Parity(equality="differs", why=why_differs(checks), checks=checks, missing=missing)
+    if not checks and not any(step.backwards for step in base.watched):
+        return _by_outputs(base, candidate, missing)
     if not checks:
         why = "the change alters what is computed, and no losses show how"
         return Parity(equality="unknown", why=why, missing=missing)
@@ -93,13 +121,37 @@ def _alike(base: Trial, candidate: Trial) -> Parity:
     )
 
 
+def _by_outputs(base: Trial, candidate: Trial, missing: tuple[str, ...]) -> Parity:
+    """Inference has no losses: how far the outputs moved is told, and is the user's to judge."""
+    moved = [value for value in of_evaluation(base, candidate) if value is not None]
+    if not moved:
+        why = "the change alters what is computed, and no outputs show how"
+        return Parity(equality="unknown", why=why, missing=missing)
+    far = max(moved)
+    check = Check(
+        what="evaluation", passed=far < APART, difference=far, allowed=APART,
+        text=f"outputs of the first batch are off by {small(far)} of their norm",
+    )  # fmt: skip
+    equality: Equality = "weak" if check.passed else "differs"
+    why = f"{check.text}; weak: {missing[0]}" if check.passed else check.text
+    return Parity(equality=equality, why=why, checks=(check,), missing=missing)
+
+
 def _named(trial: Trial) -> Trial:
     """Tensors by the names the program gave them: a compiled or wrapped module adds its own."""
-    tensors = tuple(
-        replace(tensor, name=tensor.name.replace("_orig_mod.", "").removeprefix("module."))
-        for tensor in trial.tensors
+    return replace(
+        trial,
+        tensors=_plainly(trial.tensors),
+        early=_plainly(trial.early),
+        gradients=_plainly(trial.gradients),
     )
-    return replace(trial, tensors=tensors)
+
+
+def _plainly(tensors: Sequence[TensorPrint]) -> tuple[TensorPrint, ...]:
+    return tuple(
+        replace(tensor, name=tensor.name.replace("_orig_mod.", "").removeprefix("module."))
+        for tensor in tensors
+    )
 
 
 def _anything(trial: Trial) -> bool:
@@ -111,6 +163,8 @@ def _same_data(repeats: Sequence[Trial], candidate: Trial, band: Band) -> str:
     otherwise than they did: where every batch is seen and equal, the data are."""
     if not band.same_data:
         return "the baseline itself does not see the same data twice"
+    if not band.repeatable:
+        return "the baseline itself does not begin alike twice"
     base = repeats[0]
     if not (base.workers_draw or candidate.workers_draw):
         return ""
@@ -127,9 +181,9 @@ def _missing(repeats: Sequence[Trial], candidate: Trial, band: Band) -> Iterator
         yield f"only {plural(steps, 'step')} watched"
     pairs = list(zip(base.watched, candidate.watched, strict=False))
     losses = sum(one.loss is not None and other.loss is not None for one, other in pairs)
-    if losses == 0:
+    if losses == 0 and any(step.backwards for step in base.watched):
         yield "no losses were seen"
-    elif losses < FEW <= steps:
+    elif 0 < losses < FEW <= steps:
         yield f"a loss was seen at {losses} of {plural(steps, 'step')} alone"
     if not base.tensors or not candidate.tensors:
         yield "the parameters were not seen"
@@ -137,6 +191,9 @@ def _missing(repeats: Sequence[Trial], candidate: Trial, band: Band) -> Iterator
         lost = {t.name for t in base.tensors} - {t.name for t in candidate.tensors}
         if lost:
             yield f"{plural(len(lost), 'tensor')} of the baseline were not found by name"
+    moved = any(tensor.moved > 0 for tensor in base.tensors if not tensor.buffer)
+    if base.tensors and not moved and any(step.backwards for step in base.watched):
+        yield "no parameter moved: no update was seen"
     doubted = doubtful(base, candidate, band)
     if doubted:
         yield f"{doubted[0]} went another way, perhaps by rounding alone: no jittered trial tells"

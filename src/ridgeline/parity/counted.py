@@ -23,8 +23,8 @@ def counted(baseline: Trial, candidate: Trial, *, same_data: bool) -> Iterator[C
     yield from _learning_rates(baseline, candidate)
     if baseline.settings and candidate.settings:
         same = sorted(baseline.settings) == sorted(candidate.settings)
-        others = [text for text in candidate.settings if text not in baseline.settings]
-        text = "the optimizers were told the same" if same else _told(others)
+        text = "the optimizers were told the same"
+        text = text if same else _told(baseline.settings, candidate.settings)
         yield Check(what="settings", passed=same, text=text)
 
 
@@ -129,6 +129,15 @@ def _each(
     yield Check(what=what, passed=False, text=text, difference=float(abs(one - other)), step=place)
 
 
-def _told(others: list[str]) -> str:
-    said = others[0] if others else "fewer parameter groups"
+def _told(ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
+    """Where one group was told one thing else, that alone."""
+    before = [text for text in ours if text not in theirs]
+    after = [text for text in theirs if text not in ours]
+    if before and after:
+        old, new = before[0].split(", "), after[0].split(", ")
+        other = [(a, b) for a, b in zip(old, new, strict=False) if a != b]
+        if len(old) == len(new) and len(other) <= 2:
+            said = ", ".join(f"{new}, not {old.rpartition('=')[2]}" for old, new in other)
+            return f"the optimizer was told {said}"
+    said = after[0] if after else "fewer parameter groups"
     return f"the optimizer was told something else: {said}"

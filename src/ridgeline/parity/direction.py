@@ -1,8 +1,8 @@
 """What is asked where equality cannot be: finite losses that fall alike."""
 
 from collections.abc import Iterator
-from math import isfinite
-from statistics import fmean, stdev
+from math import hypot, isfinite, sqrt
+from statistics import fmean, linear_regression, stdev
 
 from ridgeline.parity.words import small
 from ridgeline.records.parity import Check
@@ -11,6 +11,9 @@ from ridgeline.units import percent
 
 FALLS = 0.02
 """Less than this between the first and the last third of the steps is noise, not a direction."""
+ERRORS = 3.0
+"""Losses of few steps on samples of their own rise and fall by chance: so many standard errors of
+a fall, with 6 steps left over from its line, are passed by 1 pair in 400 that fall alike."""
 LEVEL = 0.25
 """Losses on other samples of the same set: 0.24 apart where augmentation moved to the workers."""
 
@@ -28,7 +31,8 @@ def direction(baseline: Trial, candidate: Trial) -> Iterator[Check]:
     if wrong or len(ours) < 3 or len(theirs) < 3 or not all(map(isfinite, ours)):
         return
     fell, falls = _fall(ours), _fall(theirs)
-    passed = not (fell > FALLS and falls < -FALLS)
+    by_chance = ERRORS * hypot(_error(ours), _error(theirs))
+    passed = not (fell > FALLS and falls < -FALLS and fell - falls > by_chance)
     text = f"the losses {_way(falls)}, those of the baseline {_way(fell)}"
     yield Check(what="direction", passed=passed, text=text, difference=abs(fell - falls))
 
@@ -53,10 +57,29 @@ def _losses(trial: Trial) -> list[float]:
 
 
 def _fall(losses: list[float]) -> float:
-    third = max(len(losses) // 3, 1)
-    first, last = fmean(losses[:third]), fmean(losses[-third:])
+    first, last = _ends(losses)
     size = max(abs(first), abs(last))
     return (first - last) / size if size else 0.0
+
+
+def _error(losses: list[float]) -> float:
+    """Of the fall: from how far the losses lie from a line through them."""
+    size = max(map(abs, _ends(losses)))
+    if not size:
+        return 0.0
+    line = linear_regression(range(len(losses)), losses)
+    off = [loss - line.intercept - line.slope * step for step, loss in enumerate(losses)]
+    scatter = sqrt(sum(value * value for value in off) / (len(losses) - 2))
+    return scatter * sqrt(2 / _third(losses)) / size
+
+
+def _ends(losses: list[float]) -> tuple[float, float]:
+    third = _third(losses)
+    return fmean(losses[:third]), fmean(losses[-third:])
+
+
+def _third(losses: list[float]) -> int:
+    return max(len(losses) // 3, 1)
 
 
 def _way(fall: float) -> str:

@@ -2,7 +2,7 @@
 the two was not seen, and where a value is not finite (that is `finite`'s to judge)."""
 
 from collections.abc import Sequence
-from math import isfinite, sqrt
+from math import hypot, isfinite, sqrt
 from statistics import median
 
 from ridgeline.parity.floors import ULP
@@ -30,21 +30,39 @@ def of_batch_sums(one: Trial, other: Trial) -> Series:
 
 
 def of_evaluation(one: Trial, other: Trial) -> Series:
+    return _outputs(one.evaluation, other.evaluation)
+
+
+def of_outputs(one: Trial, other: Trial) -> Series:
+    return _outputs(one.outputs, other.outputs)
+
+
+def _outputs(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Series:
     """A projection is measured by the norm before it: it may be about nothing itself."""
     size = 0.0
     drifts: list[float | None] = []
-    for place, (a, b) in enumerate(zip(one.evaluation, other.evaluation, strict=False)):
+    for place, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         size = abs(a) if place % 2 == 0 else max(size, abs(a))
         drifts.append(_relative(a, b, size))
     return tuple(drifts)
 
 
-def of_tensor(one: TensorPrint, other: TensorPrint, scale: float) -> float | None:
-    """The largest of what its three numbers show."""
-    pairs = ((one.norm, other.norm), (one.projection, other.projection), (one.moved, other.moved))
-    if not all(isfinite(a) and isfinite(b) for a, b in pairs):
+def of_tensor(
+    one: TensorPrint, other: TensorPrint, scale: float, without: frozenset[int] = frozenset()
+) -> float | None:
+    """The largest of what its numbers show. `without`: places of the sketch that follow rounding
+    alone; its norm and its way do in part, and are not asked."""
+    pairs = [] if without else [(one.norm, other.norm), (one.moved, other.moved)]
+    sketched = bool(one.sketch) and len(one.sketch) == len(other.sketch)
+    if not sketched:
+        pairs.append((one.projection, other.projection))
+    if not all(isfinite(a) and isfinite(b) for a, b in (*pairs, (one.norm, other.norm))):
         return None
-    return max(abs(a - b) for a, b in pairs) / scale
+    apart = 0.0
+    if sketched:
+        both = enumerate(zip(one.sketch, other.sketch, strict=True))
+        apart = hypot(*(a - b for place, (a, b) in both if place not in without))
+    return max(apart, *(abs(a - b) for a, b in pairs), 0.0) / scale
 
 
 def of_way(one: Trial, other: Trial) -> float | None:

@@ -37,6 +37,10 @@ class Draft:
     """Lines that edits like these put there before."""
     splices: list[Splice] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    rewritten: list[tuple[int, int]] = field(default_factory=list)
+    """First and last lines that are replaced whole."""
+    beside: list[int] = field(default_factory=list)
+    """Lines of statements that others are put beside."""
     notes: list[Note] = field(default_factory=list)
     calls: dict[int, Asked] = field(default_factory=dict)
     """By where they end."""

@@ -21,13 +21,16 @@ def insert(edit: Insert, draft: Draft) -> bool:
     spot = tree.at(edit.line)
     if not spot.opens:
         raise Cannot(f"line {edit.line} is a part of the statement on line {spot.statement.first}")
-    if spot.shared:
+    if spot.shared and not isinstance(spot.part, cst.SimpleStatementLine):
         raise Cannot(f"line {edit.line} holds more than one statement")
     statement, where = _kept_opening(spot.statement, edit.where)
     if where == "after" and _leaves(statement):
         raise Cannot("nothing after that statement would be reached")
     if _stands(edit, draft, statement, where):
         return False
+    if any(first <= statement.first <= last for first, last in draft.rewritten):
+        raise Cannot("the statement it belongs to is rewritten")
+    draft.beside.append(statement.first)
     indent, newline = tree.indent(statement.first), tree.newline(statement.last)
     text = lines.written(draft, edit.text, edit.why, indent, newline)
     if where == "before":

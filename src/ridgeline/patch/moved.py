@@ -9,7 +9,7 @@ from ridgeline.patch.cannot import Cannot
 from ridgeline.patch.comment import comment, marked
 from ridgeline.patch.replace import WAS_LINES
 from ridgeline.patch.tree import MARK, Tree
-from ridgeline.records.edit import Edit, Import, Insert, Keyword, Replace, Top, Within
+from ridgeline.records.edit import Edit, Import, Insert, Keyword, Replace, Rewrite, Top, Within
 
 
 class Shift(Struct, frozen=True, kw_only=True):
@@ -45,6 +45,12 @@ def shift(tree: Tree, edits: Sequence[Edit], encoding: str) -> Shift:
                 less = was - (edit.after.strip().count("\n") + 1)
                 gone[line] = max(less, 0)
                 added |= set(range(line + 1 + less, line + 1))
+        elif isinstance(edit, Rewrite):
+            for line in _rewritten(tree, marks, note, edit):
+                count = edit.after.count("\n") + 1
+                less = edit.before.count("\n") + 1 - count
+                gone[line + count] = max(less, 0)
+                added |= set(range(line + count + 1 + less, line + count + 1))
     return Shift(added=frozenset(added), gone=tuple(gone.items()))
 
 
@@ -78,6 +84,16 @@ def _replaced(tree: Tree, marks: Sequence[int], note: str) -> Iterator[tuple[int
             while tree.own_comment(below):
                 below += 1
             yield tree.at(below).statement.last, int(count)
+
+
+def _rewritten(tree: Tree, marks: Sequence[int], note: str, edit: Rewrite) -> Iterator[int]:
+    """The comments above lines that were rewritten."""
+    wanted = [line.strip() for line in edit.after.split("\n")]
+    for line in marks:
+        if tree.own_comment(line) == note:
+            here = [tree.line(line + 1 + at).strip() for at in range(len(wanted))]
+            if here == wanted:
+                yield line
 
 
 def _body(edit: Edit) -> list[str] | None:

@@ -18,6 +18,7 @@ from ridgeline.patch.insert import insert
 from ridgeline.patch.keyword import keyword
 from ridgeline.patch.moved import Shift, shift
 from ridgeline.patch.replace import replace
+from ridgeline.patch.rewrite import rewrite
 from ridgeline.patch.splice import composed
 from ridgeline.patch.top import import_, top
 from ridgeline.patch.tree import Tree
@@ -30,6 +31,7 @@ from ridgeline.records.edit import (
     Patched,
     Refused,
     Replace,
+    Rewrite,
     Top,
     Within,
 )
@@ -92,7 +94,7 @@ def _outcome(source: Decoded, edits: list[Edit]) -> Outcome:
 
 
 def _moved(edit: Edit, before: Shift) -> Edit:
-    if isinstance(edit, Within):
+    if isinstance(edit, Within | Rewrite):
         first, last = before.now(edit.first), before.now(edit.last)
         return msgspec.structs.replace(edit, first=first, last=last)
     if isinstance(edit, Keyword | Insert | Replace):
@@ -161,6 +163,8 @@ def _planned(edit: Edit, draft: Draft) -> bool:
             return within(edit, draft)
         case Replace():
             return replace(edit, draft)
+        case Rewrite():
+            return rewrite(edit, draft)
         case Top():
             return top(edit, draft)
         case Import():
@@ -190,7 +194,8 @@ def _difference(file: str, old: str, new: str) -> str:
     if old == new:
         return ""
     out = []
-    for line in difflib.unified_diff(_LINE.findall(old), _LINE.findall(new), file, file):
+    name = f"{file}\t" if " " in file else file  # without it `patch` ends the name at the space
+    for line in difflib.unified_diff(_LINE.findall(old), _LINE.findall(new), name, name):
         ended = line.endswith(("\n", "\r"))
         out.append(line if ended else f"{line}\n\\ No newline at end of file\n")
     return "".join(out)

@@ -22,7 +22,7 @@ def within(edit: Within, draft: Draft) -> bool:
         closes -= 1
     if _is_within(edit, tree, tree.at(opens).statement, tree.at(closes).statement):
         return False
-    first, last = _ends(tree, opens, closes)
+    first, last = whole(tree, opens, closes)
     if first is last and _enters(edit, tree, first):
         return False
     if first.index < lines.opening(first.block):
@@ -37,7 +37,7 @@ def within(edit: Within, draft: Draft) -> bool:
     return True
 
 
-def _ends(tree: Tree, opens: int, closes: int) -> tuple[Statement, Statement]:
+def whole(tree: Tree, opens: int, closes: int) -> tuple[Statement, Statement]:
     """The first and last whole statement of the run, in one block."""
     start, end = tree.at(opens), tree.at(closes)
     if not start.opens:

@@ -26,6 +26,15 @@ def write_copy(patched: Patched, to: Path, *, overwrite: bool = False) -> None:
         raise RidgelineError(f"{to} cannot be written: {reason}.", hint) from error
 
 
+def write_text(text: str, to: Path) -> None:
+    """Whole or not at all."""
+    try:
+        _replace(to, text.encode("utf-8", "surrogateescape"), _mode(to))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RidgelineError(f"{to} cannot be written: {reason}.", "") from error
+
+
 def _refuse(patched: Patched, target: Path, overwrite: bool) -> None:
     if not target.exists():
         return

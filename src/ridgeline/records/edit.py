@@ -24,7 +24,8 @@ class Keyword(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Insert(Struct, frozen=True, kw_only=True, tag=True):
-    """Statements before or after the one on that line, in its block."""
+    """Statements before or after the one on that line, in its block; of several on a line before
+    the first, after the last."""
 
     file: str
     line: int
@@ -56,6 +57,19 @@ class Replace(Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
+class Rewrite(Struct, frozen=True, kw_only=True, tag=True):
+    """Whole lines of one block by others: a function's arithmetic, an import."""
+
+    file: str
+    first: int
+    last: int
+    before: str
+    """The lines as they stand there, joined by \\n: where they differ nothing is done."""
+    after: str
+    """Indented as they are, joined by \\n."""
+    why: str
+
+
 class Top(Struct, frozen=True, kw_only=True, tag=True):
     """Statements that stand for the whole program: `start` before its first import (environment
     variables), else after its imports (torch's flags)."""
@@ -74,7 +88,7 @@ class Import(Struct, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
-Edit = Keyword | Insert | Within | Replace | Top | Import
+Edit = Keyword | Insert | Within | Replace | Rewrite | Top | Import
 
 
 class Refused(Struct, frozen=True, kw_only=True):

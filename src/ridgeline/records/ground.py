@@ -6,6 +6,16 @@ from msgspec import Struct
 from ridgeline.records.run import Flags, LoaderSeen, ModuleSeen, OptimizerSeen
 
 
+class NumaNode(Struct, frozen=True, kw_only=True):
+    """Cores with memory of their own; that of another node is farther away."""
+
+    number: int
+    cores: tuple[int, ...] = ()
+    """That the program may use, as the system numbers them; two may be threads of one core."""
+    physical: int = 0
+    """Of those, cores that share their arithmetic with no other."""
+
+
 class Ground(Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     """cpu or cuda"""
@@ -25,11 +35,16 @@ class Ground(Struct, frozen=True, kw_only=True):
     modules: tuple[ModuleSeen, ...] = ()
     flags: Flags = Flags()
     autocast: tuple[str, ...] = ()
+    """The program's own."""
+    in_16_bits: bool = False
+    """Its products are, by a change that is kept."""
     compiled: bool = False
     convolutions: bool = False
     """Operators seen in a traced step."""
     products_share: float = 0.0
     """Of the step: matrix products and convolutions."""
+    odd_widths: bool = False
+    """A product of large matrices has a side that is no multiple of 64."""
     shapes_change: bool = False
     busy: float = 0.0
     """Of the step the device works."""
@@ -44,3 +59,9 @@ class Ground(Struct, frozen=True, kw_only=True):
     """Of the environment, those of the allow list that are set."""
     processors: int = 0
     """Of the machine; 0: not known. `cores` may be fewer."""
+    nodes: tuple[NumaNode, ...] = ()
+    """Of the machine, those with cores; empty: not known."""
+    gpu_address: str = ""
+    """On the PCI bus, as sysfs names it: 0000:19:00.0."""
+    gpu_node: int = -1
+    """The node it hangs on; -1: not known."""

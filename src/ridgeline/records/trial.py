@@ -61,7 +61,7 @@ class NotApplied(Struct, frozen=True, kw_only=True):
 
 
 class TensorPrint(Struct, frozen=True, kw_only=True):
-    """A parameter or buffer at the trial's end, in three numbers."""
+    """A parameter or buffer, or a gradient, in a few numbers."""
 
     name: str
     norm: float
@@ -74,6 +74,30 @@ class TensorPrint(Struct, frozen=True, kw_only=True):
     dtype: str = ""
     """float32, int64; "" where it was not noted. A parameter kept in fewer bits is another program,
     whatever its norm says."""
+    sketch: tuple[float, ...] = ()
+    """Of its way from where it was: elements with random signs summed, two sums for each twelfth.
+    Two ways lie as far apart as their sketches, give or take a quarter: one number would be a draw
+    of luck."""
+
+
+class OutputPrint(Struct, frozen=True, kw_only=True):
+    """A tensor that an outermost module returned, in a few numbers."""
+
+    numel: int
+    norm: float
+    """Of all elements that are finite."""
+    sketch: tuple[float, ...] = ()
+    """As a TensorPrint's, of some of them in equal distances: two numbers for each twelfth, so that
+    samples left out at the end of a batch show where they are missing."""
+    whole: bool = False
+    """Integers, tokens or classes: they do not round, they are the same or others."""
+    odd: int = 0
+    """Elements that are not finite: a mask of -inf."""
+    rows: int = 0
+    """Its first dimension, mostly the samples. 0: it has none, or it was not noted."""
+    rest: "OutputPrint | None" = None
+    """Beside a mask of finite numbers (-65504, -1e9) its other elements are nothing in a norm: they
+    are printed by themselves. None: there is no such mask."""
 
 
 class WatchedStep(Struct, frozen=True, kw_only=True):
@@ -94,6 +118,11 @@ class WatchedStep(Struct, frozen=True, kw_only=True):
     forwards: int = 0
     backwards: int = 0
     learning_rate: float | None = None
+    outputs: tuple[OutputPrint, ...] = ()
+    """What the model returned, in the order of its calls; of inference alone."""
+    outputs_changed: float | None = None
+    """How far those outputs lie two steps later from what they were, as a part of their norm; inf
+    where they cannot be read any more. None: the program does not keep them so long."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -103,7 +132,12 @@ class Trial(Struct, frozen=True, kw_only=True):
     not_applied: tuple[NotApplied, ...] = ()
     step_ns: tuple[int, ...] = ()
     """From the end of one step to the end of the next; by the device's clock where there is one."""
-    step_cpu_ns: tuple[int, ...] = ()
+    samples: tuple[int | None, ...] = ()
+    """Of the steps in `step_ns`; None: not seen."""
+    input_share: float | None = None
+    """Of those steps' time, waiting for the loader; None: not seen."""
+    energy_j: float | None = None
+    """Of one of those steps, on average; None: the machine does not tell."""
     watched: tuple[WatchedStep, ...] = ()
     """The first steps only: watching takes time, and those steps are not timed."""
     evaluation: tuple[float, ...] = ()
@@ -111,7 +145,22 @@ class Trial(Struct, frozen=True, kw_only=True):
     their norms and projections. It sees what a loss cannot: batch-norm statistics."""
     tensors: tuple[TensorPrint, ...] = ()
     """After the last watched step."""
+    early: tuple[TensorPrint, ...] = ()
+    """After the second: before rounding has grown, in a program that lets it grow."""
+    gradients: tuple[TensorPrint, ...] = ()
+    """Of the first update, by their parameters' names: `moved` is their norm."""
+    outputs: tuple[float, ...] = ()
+    """Of the model in evaluation mode on its first batch, before the first step, as `evaluation`
+    is after the last."""
+    float64_error: float | None = None
+    """How far those outputs lie from what the same model says in float64, as a part of their norm.
+    None: it could not be asked, and `problems` says why."""
     peak_bytes: int = 0
+    """Of the device; on a host of the program with the processes it starts."""
+    own_peak_bytes: int = 0
+    """Of the program's own process on the host. 0: not noted."""
+    others_bytes: int = 0
+    """Of the processes it started, beside what they share with it, where its last step ended."""
     device: str = "cpu"
     compile_s: float = 0.0
     first_step_s: float = 0.0

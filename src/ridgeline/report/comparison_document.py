@@ -1,7 +1,6 @@
 """A comparison as one JSON document. Figures are in the unit their name ends with; ratios are the
 baseline's time over the candidate's; null is "not measured", or not a number."""
 
-import math
 from typing import Any, get_args
 
 import msgspec
@@ -18,6 +17,7 @@ from ridgeline.records.comparison import (
     Verdict,
 )
 from ridgeline.report.comparison_headline import judged
+from ridgeline.report.finite import finite
 
 SCHEMA = "ridgeline.comparison/1"
 FOLDER_SCHEMA = "ridgeline.pairs/1"
@@ -65,7 +65,7 @@ def document(c: Comparison) -> dict[str, Any]:
             for key, arm in samples(c)
         },
     }
-    return _finite(found)  # type: ignore[no-any-return]
+    return finite(found)  # type: ignore[no-any-return]
 
 
 def samples(c: Comparison) -> list[tuple[str, Arm]]:
@@ -199,14 +199,3 @@ def _arm(arm: Arm) -> dict[str, Any]:
 
 def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

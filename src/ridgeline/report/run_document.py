@@ -1,17 +1,17 @@
 """A run's summary as the document of `-o result.json`: plain keys, fractions of 1, None unknown."""
 
-import math
 from typing import Any
 
 import msgspec
 
 from ridgeline.records.run_summary import RunSummary, StepTimes, Verdict
 from ridgeline.report.finding_document import finding_keys
+from ridgeline.report.finite import finite
 from ridgeline.report.run_told import next_of
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
-    found = _finite(_document(summary))
+    found = finite(_document(summary))
     assert isinstance(found, dict)
     return found
 
@@ -94,12 +94,3 @@ def _step(step: StepTimes) -> dict[str, Any]:
 def _plain(record: msgspec.Struct) -> Any:
     """Every field, also those at their default: a reader finds each key in each document."""
     return msgspec.to_builtins(record)
-
-
-def _finite(value: Any) -> Any:
-    """A loss can be infinite or no number, which JSON has no word for: null."""
-    if isinstance(value, dict):
-        return {key: _finite(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(held) for held in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,5 @@
 """The program of a trial has imported torch: it is seeded, changed, watched and timed."""
 
-import atexit
 import os
 import random
 import sys
@@ -10,20 +9,38 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.capture import live, marks
+from ridgeline.capture import launch, live, marks
 from ridgeline.capture.seams import Seams
 from ridgeline.changes.change import of
 from ridgeline.changes.program import Program
-from ridgeline.records.trial import Plan, Trial
+from ridgeline.records.trial import Plan
 from ridgeline.trials.drawing import Drawing
+from ridgeline.trials.ending import Ending
 from ridgeline.trials.functions import rewrite
+from ridgeline.trials.output_seams import OutputSeams
 from ridgeline.trials.session import TrialSession
 
-PLAN, RESULT = "plan.json", "trial.json"
+PLAN = "plan.json"
+RANKS = "ranks"
+"""Folder of the processes a launcher starts."""
+LAUNCHERS = (
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
+    "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
+)  # fmt: skip
 
 
 def begin(torch: Any, directory: str) -> None:
-    home = Path(directory)
+    try:
+        _begin(torch, Path(directory))
+    except Exception as error:  # without us the program would run to its end, and tell nothing
+        print(f"ridgeline: no trial: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _begin(torch: Any, home: Path) -> None:
+    if _launches(sys.orig_argv):
+        _pass_on(home)
+        return
     plan = msgspec.json.decode((home / PLAN).read_bytes(), type=Plan)
     _seed(torch, plan.seed)
     rank = int(os.environ.get("RANK", "0") or 0)
@@ -42,11 +59,32 @@ def begin(torch: Any, directory: str) -> None:
             program.found_nothing(asked.change, why[:300])
     if plan.functions:
         rewrite(program, "sdpa", plan.functions)
-    Seams(torch, session).put_on()
+    (Seams if plan.trains else OutputSeams)(torch, session).put_on()
     live.follow_forks()
     live.session = marks.listener = session
-    if rank == 0:
-        atexit.register(_write, home, plan, session, drawing, os.getpid())
+    Ending(home, plan, session, drawing, rank, world).put_on()
+
+
+def _launches(typed: list[str]) -> bool:
+    """Whether this process only starts others, which train."""
+    words = iter(typed[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "") in LAUNCHERS
+        if not word.startswith("-"):
+            return os.path.basename(word) in LAUNCHERS
+    return False
+
+
+def _pass_on(home: Path) -> None:
+    """What got us in here gets us into the processes it starts."""
+    ranks = home / RANKS
+    ranks.mkdir(exist_ok=True)
+    (ranks / PLAN).write_bytes((home / PLAN).read_bytes())
+    given = launch.environment(ranks, 0, "ridgeline.trials.begin")
+    for name in ("PYTHONPATH", "RIDGELINE_BEFORE", "RIDGELINE_BOOT"):
+        if name in given:
+            os.environ[name] = given[name]
 
 
 def _seed(torch: Any, seed: int) -> None:
@@ -56,34 +94,3 @@ def _seed(torch: Any, seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
-
-
-def _write(home: Path, plan: Plan, session: TrialSession, drawing: Drawing, pid: int) -> None:
-    if os.getpid() != pid:  # a fork that ends by itself
-        return
-    session.gate.closed = True
-    watch = session.watch
-    try:
-        watch.finish()
-    except Exception as error:
-        watch.problems.append(f"{type(error).__name__}: {error}"[:200])
-    applied, left = session.program.outcome()
-    torch = session.program.torch
-    cuda = torch.cuda.is_initialized()
-    trial = Trial(
-        changes=tuple(asked.change for asked in plan.changes),
-        applied=applied,
-        not_applied=left,
-        watched=tuple(watch.steps),
-        evaluation=watch.evaluation,
-        tensors=watch.tensors,
-        peak_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
-        device="cuda" if cuda else "cpu",
-        workers_draw=drawing.in_workers,
-        jitter=plan.jitter,
-        settings=tuple(watch.settings),
-        problems=tuple(dict.fromkeys(watch.problems)),
-    )
-    temporary = home / f".{RESULT}"
-    temporary.write_bytes(msgspec.json.encode(trial))
-    temporary.replace(home / RESULT)

@@ -21,6 +21,9 @@ def rewrite(program: Program, change: str, edits: tuple[FunctionEdit, ...]) -> N
             if _swapped(edit):
                 left.remove(edit)
                 program.did(change, f"{edit.name}() rewritten", f"{edit.file}:{edit.line}")
+        if left:
+            lost = f"{left[0].name}() of {os.path.basename(left[0].file)}:{left[0].line}"
+            program.found_nothing(change, f"{lost} was not found where the program runs")
         return ""
 
     program.on_model(change, swap)
@@ -28,7 +31,7 @@ def rewrite(program: Program, change: str, edits: tuple[FunctionEdit, ...]) -> N
 
 def _swapped(edit: FunctionEdit) -> bool:
     done = False
-    for function in _functions(edit):
+    for function in found_at(edit):
         code = _code_at(compile(edit.text, function.__code__.co_filename, "exec"), edit)
         if code is not None and code.co_freevars == function.__code__.co_freevars:
             function.__code__ = code
@@ -36,7 +39,7 @@ def _swapped(edit: FunctionEdit) -> bool:
     return done
 
 
-def _functions(edit: FunctionEdit) -> Iterator[types.FunctionType]:
+def found_at(edit: FunctionEdit) -> Iterator[types.FunctionType]:
     """That function, wherever its file's module or a class of it holds it."""
     path = os.path.realpath(edit.file)
     for module in list(sys.modules.values()):

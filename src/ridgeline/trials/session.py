@@ -1,14 +1,17 @@
 """A run whose steps are timed, whose first steps are watched, and in which changes are put on: the
 session of a trial."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgeline.capture.session import Session
+from ridgeline.capture.session import MOST_FAULTS, Session
 from ridgeline.capture.stepping import End
 from ridgeline.changes.program import Program
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
+from ridgeline.trials.family import ON_DEVICE
+from ridgeline.trials.meter import Meter
 from ridgeline.trials.watch import Watch
 
 
@@ -20,21 +23,43 @@ class TrialSession(Session):
         super().__init__(torch, directory, settings, rank, world)
         self.program = program
         self.watch = Watch(torch, plan.watch)
+        self.meter = Meter(torch)
+        self.over: Callable[[], None] | None = None
+        """Ends the program where its last step ends."""
+        self._only_called = 0
+        """Steps that were none: see `_only_calls`."""
         self._plan = plan
+        self._directory = directory
         self._jitter = plan.jitter
+        self._awaited: Any = None
+        """The module whose outputs are waited for."""
         self.progress.needs_all = True  # every arm pays the same
+        # One whose loader waits would be sampled, and slowed, and its rivals would not.
+        self.progress.recording.sample = _nothing  # type: ignore[method-assign]
         self._end_step = self.progress.end_step
         self.progress.end_step = self._step_ended  # type: ignore[method-assign]
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if not self.progress.off and self._jit_traces() is None:
-            trains = self._torch.is_grad_enabled() and module.training
+            in_training = module.training or self._eval_trains
+            trains = self._torch.is_grad_enabled() and in_training
             if trains or not self._plan.trains:
                 if self._jitter and next(module.parameters(), None) is not None:
                     self._guarded(self._moved, module)
-                self._guarded(self.watch.call, module, args, kwargs)
+                self._apart(self.watch.call, module, args, kwargs)
                 self.program.call_begins(module, args, kwargs)
-        return super().call_begins(module, args, kwargs)
+                self._apart(self.watch.changed, module)
+        token = super().call_begins(module, args, kwargs)
+        if token is not None and not (self._plan.trains or self.watch.over):
+            self._awaited = module
+        return token
+
+    def call_returned(self, module: Any, value: Any) -> Any:
+        """An outermost module's value, before the call ends and with it perhaps the step."""
+        if self._awaited is module:
+            self._awaited = None
+            self._guarded(self.watch.returned, value)
+        return value
 
     def backward_begins(self, tensors: Any) -> Any:
         self._guarded(self.watch.backward, tensors)
@@ -45,6 +70,10 @@ class TrialSession(Session):
             self._guarded(self.watch.update, optimizer)
         super().optimizer_begins(optimizer, *rest)
 
+    def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
+        self._guarded(self.watch.scaled, scaler)
+        return super().scaler_begins(scaler, optimizer)
+
     def scaler_ends(self, token: Any) -> None:
         if token is not None:
             _, counts, before, index = token
@@ -53,33 +82,88 @@ class TrialSession(Session):
         super().scaler_ends(token)
 
     def _step_ended(self, end: End) -> None:
-        if end in (End.MERGE, End.DROP):
+        if end is End.DROP:
             self.watch.begin_again()
+        elif end is End.MERGE:
+            self.watch.part_of_this()
+        elif end is End.EARLIER:
+            self.watch.merged()
+        compiled = self.progress.compiling.ns > 0
         self._end_step(end)
-        if end is not End.EARLIER:
+        if self._only_calls:
+            self._only_called = self.progress.index
+        elif self.progress.index <= self._only_called:  # counted from the start again
+            self._only_called = 0
+        if end is not End.EARLIER and not self._only_calls:
             was = self.watch.over
-            closed, self.gate.closed = self.gate.closed, True  # its own calls are not the program's
-            try:
-                self._guarded(self.watch.step_ended)
-            finally:
-                self.gate.closed = closed
+            self._apart(self.watch.step_ended)
             if self.watch.over and not was:
+                self._guarded(self.meter.ready)
+                self._guarded(self._say_where)
                 self.progress.timeline.restart(self.progress.clock())
             self.program.step_ended()
+            self._guarded(self._metered, compiled)
+
+    def _metered(self, compiled: bool) -> None:
+        """The step after the last watched one is not timed; nor is one that compiles."""
+        taken, first = self._taken, self._plan.watch + 1
+        if taken == first or (taken > first and compiled):
+            self.meter.begin(taken)
+        elif taken > first:
+            self.meter.ended(taken, taken >= self._plan.steps)
+
+    def _say_where(self) -> None:
+        if self._torch.cuda.is_initialized():
+            (self._directory / ON_DEVICE).touch()
+
+    @property
+    def _taken(self) -> int:
+        return self.progress.index - self._only_called
+
+    def _broke(self, where: str, error: Exception) -> None:
+        super()._broke(where, error)
+        if self._faults >= MOST_FAULTS and self.over is not None:
+            self.over()  # nothing is counted any more, and the program would run to its end
+
+    @property
+    def _only_calls(self) -> bool:
+        """A cell called once a token, a policy once a move: no backward has come yet, and what is
+        counted as steps of an inference are parts of the first one that trains."""
+        return self._plan.trains and self._stepping.mode == "call"
+
+    def _stop_if_due(self) -> None:
+        due = self._taken >= self._plan.steps and not self._only_calls
+        if due and self.over is not None and not self.watch.waits:
+            self._stopped = True
+            self.over()
 
     def _moved(self, module: Any) -> None:
         """Each parameter's elements by that part of themselves, up or down; the program's own
         random numbers are left alone."""
         torch, size, self._jitter = self._torch, self._jitter, 0.0
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator("cpu").manual_seed(0)
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.is_floating_point():
-                    up = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+                    # The program may have made another device the default.
+                    up = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu")
+                    up = up * 2 - 1
                     parameter.mul_(1 + size * up.to(parameter.device, parameter.dtype))
+
+    def _apart(self, do: Any, *given: Any) -> None:
+        """Calls of its own are not the program's."""
+        closed, self.gate.closed = self.gate.closed, True
+        try:
+            self._guarded(do, *given)
+        finally:
+            self.gate.closed = closed
 
     def _guarded(self, do: Any, *given: Any) -> None:
         try:
             do(*given)
         except Exception as error:
             self.watch.problems.append(f"{type(error).__name__}: {error}"[:200])
+
+
+def _nothing(makes_batches: bool = False) -> None:
+    pass

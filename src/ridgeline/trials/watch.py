@@ -3,14 +3,22 @@ those steps are not timed."""
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from msgspec.structs import replace
 
 from ridgeline.capture.batches import amount
 from ridgeline.records.trial import TensorPrint, WatchedStep
+from ridgeline.trials import given, prints
+from ridgeline.trials.anchor import Anchor, undisturbed
+from ridgeline.trials.answers import Answers
 
-SAMPLED = 65_536
-"""Elements of a tensor kept to see how far it moved: a copy of a whole model may not fit."""
 MOST_TENSORS = 2_000
+EARLY = 2
+"""Steps: the second update is the first that momentum has a part in."""
+PATIENCE = 128
+"""Steps, as long as nothing has moved: 40 backwards before an update are not rare."""
 
 
 class Watch:
@@ -22,46 +30,106 @@ class Watch:
         self.over = steps == 0
         self.steps: list[WatchedStep] = []
         self.tensors: tuple[TensorPrint, ...] = ()
+        self.early: tuple[TensorPrint, ...] = ()
+        self.gradients: dict[str, TensorPrint] = {}
+        self.anchor = Anchor(torch)
+        self.answers = Answers(torch)
         self.evaluation: tuple[float, ...] = ()
+        self.peak_bytes = 0
+        """Of the device, up to where something was last asked of it here."""
         self.problems: list[str] = []
         self.settings: list[str] = []
         self._told: set[int] = set()
         self._roots: dict[int, Any] = {}
         self._start: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
         self._first: tuple[Any, Any, Any] | None = None
+        self._anchored = self._unasked = False
         self._new()
 
     def _new(self) -> None:
         self._loss: float | None = None
+        self._scale = 1.0
+        """Of a gradient scaler: the loss that runs backward is so many times the program's."""
         self._square = 0.0
         self._gradients = 0
         self._applied = True
         self._samples: int | None = None
         self._sum: float | None = None
+        self._summed = -1
+        """Backwards of the step when its data were last seen: the first call after one gets new."""
         self._forwards = self._backwards = 0
         self._rate: float | None = None
 
     def call(self, module: Any, args: Any, kwargs: Any) -> None:
-        """A training call of an outermost module."""
+        """Of an outermost module; of a program that trains a training call."""
         if self.over or next(module.parameters(), None) is None:
             return
+        with self._uncounted():
+            self._called(module, args, kwargs)
+
+    def _called(self, module: Any, args: Any, kwargs: Any) -> None:
+        if not self._forwards:
+            self.answers.step_begins(len(self.steps))
         self._forwards += 1
         if id(module) not in self._roots:
             self._roots[id(module)] = module
             prefix = f"{len(self._roots)}." if len(self._roots) > 1 else ""
-            for name, tensor in _named(module):
+            for name, tensor in prints.named(module):
                 if len(self._start) < MOST_TENSORS:
-                    self._start[prefix + name] = self._sampled(tensor)
+                    self._start[prefix + name] = prints.sampled(self._torch, tensor)
+                    self._names.setdefault(id(tensor), prefix + name)
         with self._torch.no_grad():
-            if self._first is None:
-                self._first = (module, _copied(self._torch, args), _copied(self._torch, kwargs))
-            given = (*args, *kwargs.values())
-            found = amount(self._torch, given)
+            if self._first is None and not self._unasked:
+                self._keep(module, args, kwargs)
+            every = (*args, *kwargs.values())
+            found = amount(self._torch, every)
             self._samples = (self._samples or 0) + found.samples
-            first = _first_tensor(self._torch, given)
-            if first is not None:
+            first = _first_tensor(self._torch, every)
+            # What another model of the program has made (a fake, a state) is no data: it rounds.
+            fresh = self._summed != self._backwards
+            if first is not None and fresh and not first.requires_grad:
+                self._summed = self._backwards
                 total = float(first.detach().double().sum())
                 self._sum = total + (self._sum or 0.0)
+
+    def _keep(self, module: Any, args: Any, kwargs: Any) -> None:
+        try:
+            both = [given.kept(self._torch, one, module) for one in (args, kwargs)]
+        except Exception as error:
+            self._unasked = True
+            why = f"what the model is given cannot be copied: {type(error).__name__}: {error}"
+            self.problems.append(f"no float64 reference: {why}"[:200])
+            return
+        self._first = (module, both[0], both[1])
+        self.anchor.begin(*self._first)
+
+    def changed(self, module: Any) -> None:
+        """The changes have been put on it, and its call is about to begin."""
+        if self._first is not None and self._first[0] is module and not self._anchored:
+            self._anchored = True
+            self.anchor.changed(*self._first)
+            if self.anchor.missing:
+                self.problems.append(self.anchor.missing)
+
+    def returned(self, value: Any) -> None:
+        """By a call of inference."""
+        if not self.over and self._forwards:
+            with self._uncounted():
+                self.answers.returned(value)
+
+    @contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """What we take to look at it is not the program's peak."""
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            yield
+            return
+        self.peak_bytes = max(self.peak_bytes, cuda.max_memory_allocated())
+        try:
+            yield
+        finally:
+            cuda.reset_peak_memory_stats()
 
     def backward(self, tensors: Any) -> None:
         if self.over:
@@ -77,13 +145,17 @@ class Watch:
             return
         torch = self._torch
         with torch.no_grad():
-            grads = [p.grad for g in optimizer.param_groups for p in g["params"]]
-            have = [grad for grad in grads if grad is not None]
+            every = [p for g in optimizer.param_groups for p in g["params"]]
+            have = [p for p in every if p.grad is not None]
             scale = getattr(optimizer, "grad_scale", None)
             factor = 1 / float(scale) if scale is not None else 1.0
-            total = sum(self._norm(grad) ** 2 for grad in have)
+            total = sum(prints.norm(torch, p.grad) ** 2 for p in have)
             self._square += total * factor * factor
             self._gradients += len(have)
+            for p in have if id(optimizer) not in self._told else ():
+                name = self._names.get(id(p))
+                if name is not None and name not in self.gradients:
+                    self.gradients[name] = prints.gradient(torch, name, p.grad, factor)
         told = getattr(optimizer, "found_inf", None)
         if told is not None and float(told):
             self._applied = False
@@ -93,6 +165,11 @@ class Watch:
             self._told.add(id(optimizer))
             self.settings += [_told(optimizer, group) for group in optimizer.param_groups]
 
+    def scaled(self, scaler: Any) -> None:
+        """A scaler is about to step: what it has scaled the loss of this step by."""
+        if not self.over:
+            self._scale = float(scaler.get_scale()) or 1.0
+
     def skipped(self) -> None:
         self._applied = False
 
@@ -101,7 +178,7 @@ class Watch:
             return
         self.steps.append(
             WatchedStep(
-                loss=self._loss,
+                loss=None if self._loss is None else self._loss / self._scale,
                 gradient_norm=math.sqrt(self._square) if self._gradients else None,
                 gradients=self._gradients,
                 applied=self._applied,
@@ -110,15 +187,60 @@ class Watch:
                 forwards=self._forwards,
                 backwards=self._backwards,
                 learning_rate=self._rate,
+                outputs=self.answers.step_ended(len(self.steps)),
             )
         )
         self._new()
-        if len(self.steps) >= self._steps:
+        if len(self.steps) >= self._steps and not self.waits:
             self.finish()
+        elif len(self.steps) == EARLY:
+            with self._torch.no_grad():
+                self.early = tuple(self._prints())
+
+    def merged(self) -> None:
+        """All that was counted as steps was one, or the beginning of the one that goes on."""
+        if len(self.steps) > 1:
+            self.steps = [_one(self.steps)]
+
+    def part_of_this(self) -> None:
+        """The step that ends now began with what was counted as steps."""
+        if self.steps:
+            before, self.steps = _one(self.steps), []
+            self._forwards += before.forwards
+            self._backwards += before.backwards
+            self._gradients += before.gradients
+            self._square += (before.gradient_norm or 0.0) ** 2
+            self._applied = self._applied and before.applied
+            self._loss = before.loss if self._loss is None else self._loss
+            if before.samples is not None:
+                self._samples = (self._samples or 0) + before.samples
+            if before.batch_sum is not None:
+                self._sum = (self._sum or 0.0) + before.batch_sum
 
     def begin_again(self) -> None:
         """What was counted as steps was none."""
         self.steps.clear()
+        self.answers.begin_again()
+        if not self._backwards:
+            self._sum = None  # the first half of it was dropped: perhaps a model made what this got
+
+    @property
+    def waits(self) -> bool:
+        """Whether what was counted as steps may turn out to be parts of one: there were backwards
+        and nothing has moved, so that nothing is known of an update."""
+        if self.over or self._told or len(self.steps) >= PATIENCE:
+            return False
+        return any(step.backwards for step in self.steps) and not self._moved()
+
+    def _moved(self) -> bool:
+        torch = self._torch
+        for number, root in enumerate(self._roots.values(), 1):
+            prefix = f"{number}." if number > 1 else ""
+            for name, parameter in root.named_parameters():
+                start = self._start.get(prefix + name.replace("_orig_mod.", ""))
+                if start is not None and not torch.equal(prints.sampled(torch, parameter), start):
+                    return True
+        return False
 
     def finish(self) -> None:
         """The last watched step has ended, or the program has."""
@@ -131,74 +253,56 @@ class Watch:
                 self.evaluation = self._evaluated()
             except Exception as error:
                 self.problems.append(f"not evaluated: {type(error).__name__}: {error}"[:200])
+        changed = self.answers.changed
+        self.steps = [
+            replace(step, outputs_changed=changed.get(number)) if changed else step
+            for number, step in enumerate(self.steps)
+        ]
+        self.answers.forget()
         self._roots.clear()
         self._start.clear()
+        self._names.clear()
         self._first = None
 
     def _prints(self) -> Iterator[TensorPrint]:
         for number, root in enumerate(self._roots.values(), 1):
             prefix = f"{number}." if number > 1 else ""
             buffers = {name for name, _ in root.named_buffers()}
-            for name, tensor in _named(root):
+            for name, tensor in prints.named(root):
                 start = self._start.get(prefix + name)
-                if start is None:
-                    continue
-                now = self._sampled(tensor)
-                scale = math.sqrt(tensor.numel() / max(now.numel(), 1))
-                same = now.shape == start.shape
-                yield TensorPrint(
-                    name=prefix + name,
-                    norm=self._norm(tensor.detach()),
-                    projection=float((now * self._direction(name, now.numel())).sum()),
-                    moved=float((now - start).norm()) * scale if same else math.nan,
-                    numel=tensor.numel(),
-                    dtype=str(tensor.dtype).removeprefix("torch."),
-                    buffer=name in buffers,
-                )
+                if start is not None:
+                    yield prints.printed(
+                        self._torch, prefix + name, tensor, start, buffer=name in buffers
+                    )
 
     def _evaluated(self) -> tuple[float, ...]:
         """Of the first root, on its first batch. What compile made is for training: the plain
         call, under whatever else was put on."""
         if self._first is None:
             return ()
-        torch = self._torch
         root, args, kwargs = self._first
-        modes = [(module, module.training) for module in root.modules()]
-        compiled, root._compiled_call_impl = root._compiled_call_impl, None
-        cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        try:
-            with torch.random.fork_rng(devices=cuda):
-                root.eval()
-                given = root(*args, **kwargs)
-        finally:
-            root._compiled_call_impl = compiled
-            for module, mode in modes:
-                module.training = mode
-        found = []
-        for at, tensor in enumerate(_tensors(torch, given)):
-            if tensor.is_floating_point() and at < 8:
-                flat = self._sampled(tensor)
-                found += [
-                    float(flat.norm()),
-                    float((flat * self._direction(f"output {at}", flat.numel())).sum()),
-                ]
-        return tuple(found)
+        args, kwargs = (given.renewed(self._torch, one, root) for one in (args, kwargs))
+        with undisturbed(self._torch, root):
+            return prints.of_outputs(self._torch, root(*args, **kwargs))
 
-    def _norm(self, tensor: Any) -> float:
-        tensor, double = _dense(tensor), self._torch.float64
-        given = tensor if tensor.is_floating_point() else tensor.to(double)
-        return float(self._torch.linalg.vector_norm(given, dtype=double))
 
-    def _sampled(self, tensor: Any) -> Any:
-        """In double precision, on the host."""
-        flat = _dense(tensor.detach()).reshape(-1)
-        if flat.numel() > SAMPLED:
-            flat = flat[:: flat.numel() // SAMPLED]
-        return flat.to("cpu", self._torch.float64, copy=True)
-
-    def _direction(self, name: str, size: int) -> Any:
-        generator = self._torch.Generator().manual_seed(sum(name.encode()) * 7919 + size)
-        return self._torch.randn(size, generator=generator, dtype=self._torch.float64)
+def _one(steps: list[WatchedStep]) -> WatchedStep:
+    """Steps that were parts of one."""
+    losses = [step.loss for step in steps if step.loss is not None]
+    norms = [step.gradient_norm for step in steps if step.gradient_norm is not None]
+    samples = [step.samples for step in steps if step.samples is not None]
+    sums = [step.batch_sum for step in steps if step.batch_sum is not None]
+    return WatchedStep(
+        loss=losses[-1] if losses else None,
+        gradient_norm=math.hypot(*norms) if norms else None,
+        gradients=sum(step.gradients for step in steps),
+        applied=all(step.applied for step in steps),
+        samples=sum(samples) if samples else None,
+        batch_sum=sum(sums) if sums else None,
+        forwards=sum(step.forwards for step in steps),
+        backwards=sum(step.backwards for step in steps),
+        learning_rate=steps[-1].learning_rate,
+    )
 
 
 def _told(optimizer: Any, group: dict[str, Any]) -> str:
@@ -208,38 +312,7 @@ def _told(optimizer: Any, group: dict[str, Any]) -> str:
     return f"{type(optimizer).__name__}, {len(group['params'])} parameters: {', '.join(said)}"
 
 
-def _named(module: Any) -> Iterator[tuple[str, Any]]:
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if not (tensor.is_complex() or tensor.is_meta):
-            yield name.replace("_orig_mod.", ""), tensor
-
-
-def _dense(tensor: Any) -> Any:
-    local = getattr(tensor, "to_local", None)  # a DTensor: this rank's part
-    tensor = local() if local is not None else tensor
-    return tensor.coalesce().values() if tensor.is_sparse else tensor
-
-
-def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 4 and isinstance(value, tuple | list):
-        for one in value:
-            yield from _tensors(torch, one, depth + 1)
-    elif depth < 4 and hasattr(value, "values"):
-        for one in value.values():
-            yield from _tensors(torch, one, depth + 1)
-
-
 def _first_tensor(torch: Any, given: Any) -> Any:
-    return next((t for t in _tensors(torch, given) if t.dim() > 0 and not t.is_complex()), None)
-
-
-def _copied(torch: Any, value: Any, depth: int = 0) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if depth < 4 and type(value) in (tuple, list):
-        return type(value)(_copied(torch, one, depth + 1) for one in value)
-    if depth < 4 and type(value) is dict:
-        return {key: _copied(torch, one, depth + 1) for key, one in value.items()}
-    return value
+    return next(
+        (t for t in prints.tensors_in(torch, given) if t.dim() > 0 and not t.is_complex()), None
+    )

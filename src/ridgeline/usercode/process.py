@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -32,7 +32,13 @@ class Ended(Struct, frozen=True, kw_only=True):
         return signal.Signals(-self.code).name if self.code is not None and self.code < 0 else ""
 
 
-def to_its_end(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> Ended:
+def to_its_end(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    limit_s: float,
+    look: Callable[[int], None] | None = None,
+) -> Ended:
+    """`look` is called with its process id again and again while it runs."""
     with tempfile.TemporaryFile() as said:
         began = time.perf_counter_ns()
         process = subprocess.Popen(
@@ -40,7 +46,7 @@ def to_its_end(command: Sequence[str], environment: Mapping[str, str], limit_s: 
             start_new_session=True,
         )  # fmt: skip
         try:
-            code, usage = _wait(process, time.monotonic() + limit_s)
+            code, usage = _wait(process, time.monotonic() + limit_s, look)
             wall_ns = time.perf_counter_ns() - began
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -58,7 +64,7 @@ def to_its_end(command: Sequence[str], environment: Mapping[str, str], limit_s: 
 
 
 def _wait(
-    process: "subprocess.Popen[bytes]", deadline: float
+    process: "subprocess.Popen[bytes]", deadline: float, look: Callable[[int], None] | None
 ) -> tuple[int | None, "resource.struct_rusage | None"]:
     while True:
         found, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -69,4 +75,6 @@ def _wait(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return None, None
+        if look is not None:
+            look(process.pid)
         time.sleep(_LOOK_EVERY_S)

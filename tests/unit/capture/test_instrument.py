@@ -133,6 +133,25 @@ def test_what_is_returned_can_be_seen() -> None:
     assert seen == [(1, (1, 2, 3)), (5, (5, 2, 9)), (0, "none")]
 
 
+def test_a_function_that_was_seen_is_put_on_again_without(notes: Notes) -> None:
+    seen: list[Any] = []
+
+    def see(first: Any, value: Any) -> Any:
+        seen.append(value)
+        return value
+
+    plain, sees = notes.around(_pair, "a"), notes.around(_pair, "a", see=see)
+    assert (plain(1), sees(2), notes.around(_pair, "a")(3)) == ((1, 1), (2, 2), (3, 3))
+    assert seen == [(2, 2)]
+    assert notes.around(_pair, "a").__code__ is plain.__code__  # the profiler knows calls by it
+
+
+def test_a_function_that_is_seen_first_is_put_on_again_without() -> None:
+    notes = Notes()
+    assert notes.around(_triple, "a", see=lambda first, value: value)(1) == (1, 1, 1)
+    assert notes.around(_triple, "a")(2) == (2, 2, 2)
+
+
 def test_a_function_that_names_itself_means_the_one_everybody_sees() -> None:
     notes = Notes()
     made = notes.around(_countdown, "n")
@@ -183,6 +202,14 @@ def _sample(a: int, b: int = 2, *, c: int = 3) -> Any:
     if not a:
         return "none"
     return (a, b, c)
+
+
+def _pair(a: int) -> tuple[int, int]:
+    return a, a
+
+
+def _triple(a: int) -> tuple[int, int, int]:
+    return a, a, a
 
 
 def _countdown(n: int) -> int:

@@ -22,7 +22,7 @@ from ridgeline.changes.catalog import compile as whole
 from ridgeline.changes.change import NotWritten, registered
 from ridgeline.changes.program import Program
 from ridgeline.patch.patching import patched
-from ridgeline.records.edit import Insert, Within
+from ridgeline.records.edit import Insert
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -146,7 +146,7 @@ def test_compile_is_written_after_the_model_is_made() -> None:
 
 def test_cuda_graphs_are_written_with_the_mark_before_the_call() -> None:
     seen = applied(compile_reduce_overhead, 'Net.compile(mode="reduce-overhead")')
-    made, mark = compile_reduce_overhead.written(seen, lambda _: SCRIPT)
+    made, mark, _ = compile_reduce_overhead.written(seen, lambda _: SCRIPT)
     assert isinstance(made, Insert)
     assert (made.line, made.where, made.text) == (
         5,
@@ -166,17 +166,14 @@ def test_regional_compile_is_written_as_a_loop_over_the_blocks() -> None:
     compile(text, "t.py", "exec")
 
 
-def test_autocast_is_written_around_the_call_and_the_loss() -> None:
+def test_autocast_is_written_around_the_call_alone() -> None:
     seen = applied(autocast, "autocast('cuda', bfloat16) around Net")
-    around = autocast.written(seen, lambda _: SCRIPT)[0]
-    assert isinstance(around, Within)
-    assert (around.first, around.last) == (8, 9)
-    assert around.header == 'torch.autocast("cuda", dtype=torch.bfloat16)'
-    compile(text_of(autocast, seen), "t.py", "exec")
-    bad = SCRIPT.replace(
-        "loss = F.cross_entropy(model(x), y)", "F.mse_loss(model(x), y).backward()"
-    )
-    with pytest.raises(NotWritten, match=r"one statement; write around .* with torch\.autocast"):
+    text = text_of(autocast, seen)
+    compile(text, "t.py", "exec")
+    assert 'with torch.autocast("cuda", dtype=torch.bfloat16):' in text
+    assert "loss = F.cross_entropy(outputs.float(), y)" in text
+    bad = SCRIPT.replace("model(x)", "[model(one) for one in x]").replace("loss.backward()", "")
+    with pytest.raises(NotWritten, match=r"no backward .*; write around .* with torch\.autocast"):
         autocast.written(seen, lambda _: bad)
 
 

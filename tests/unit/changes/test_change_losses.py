@@ -13,7 +13,8 @@ from ridgeline.changes.catalog import autocast_fp16, chunked_cross_entropy
 from ridgeline.changes.change import NotWritten
 from ridgeline.changes.program import Program
 from ridgeline.changes.scaling import Scaling, resists
-from ridgeline.records.edit import Replace, Top
+from ridgeline.patch import patched
+from ridgeline.records.edit import Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Flags, OptimizerSeen
 from ridgeline.records.trial import Applied
@@ -96,10 +97,11 @@ def test_chunks_are_written_with_their_code() -> None:
         places=("t.py:2",),
     )
     text = "import torch.nn.functional as F\nloss = F.cross_entropy(a.view(-1, v), b.view(-1))\n"
-    top, replace = chunked_cross_entropy.written(applied, lambda _: text)
+    edits = chunked_cross_entropy.written(applied, lambda _: text)
+    top = edits[0]
     assert isinstance(top, Top)
-    assert isinstance(replace, Replace)
-    assert replace.after == "chunked_cross_entropy(a.view(-1, v), b.view(-1), rows=333)"
+    new = patched("t.py", text.encode(), edits).text
+    assert "loss = chunked_cross_entropy(a.view(-1, v), b.view(-1), rows=333)" in new
     scope: dict[str, Any] = {}
     exec(compile(ast.parse(top.text), "t.py", "exec"), scope)
     logits = torch.randn(5, 9, requires_grad=True)
@@ -108,6 +110,18 @@ def test_chunks_are_written_with_their_code() -> None:
     assert torch.allclose(found, PLAIN(logits, target))
     with pytest.raises(NotWritten, match="no cross_entropy"):
         chunked_cross_entropy.written(applied, lambda _: "x = 1\nloss = criterion(a, b)\n")
+
+
+def test_chunks_of_a_loss_object_keep_its_settings() -> None:
+    applied = Applied(
+        change="chunked-cross-entropy", what="…, 9 rows at a time", places=("t.py:3",)
+    )
+    text = "from torch import nn\nlf = nn.CrossEntropyLoss(label_smoothing=0.1)\nloss = lf(a, b)\n"
+    new = patched(
+        "t.py", text.encode(), chunked_cross_entropy.written(applied, lambda _: text)
+    ).text
+    call = "loss = chunked_cross_entropy(a, b, label_smoothing=lf.label_smoothing, rows=9)"
+    assert call in new
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from ridgeline.changes.around import Forward, around, worn
@@ -362,7 +363,9 @@ def test_a_padded_product_gives_the_same_logits_and_gradients() -> None:
 
 def test_padding_is_refused_where_it_cannot_win() -> None:
     assert "tensor cores" in padded_vocabulary.able(Ground())
-    assert padded_vocabulary.able(Ground(device="cuda", capability=(9, 0))) == ""
+    gpu = Ground(device="cuda", capability=(9, 0), odd_widths=True)
+    assert padded_vocabulary.able(gpu) == ""
+    assert "multiple of 64" in padded_vocabulary.able(replace(gpu, odd_widths=False))
     assert padded_vocabulary.padding(50257) == 47
     assert padded_vocabulary.padding(50304) == padded_vocabulary.padding(10) == 0
     why = begun(padded_vocabulary, nn.Linear(8, 1027), torch.ones(1, 8))[1]

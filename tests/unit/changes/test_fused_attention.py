@@ -1,5 +1,6 @@
 """Attention written out, rewritten as one call; and what is left alone."""
 
+import ast
 import math
 from textwrap import dedent, indent
 from typing import Any
@@ -154,6 +155,42 @@ def test_nothing_but_the_attention_is_touched() -> None:
     )
     found = rewritten(text)
     old, new = text.splitlines(), found.text.splitlines()
-    assert [row for row in new if row not in old] == [f"        y = {found.call}"]
+    added = "".join(row.strip() for row in new if row not in old)
+    assert ast.dump(ast.parse(added)) == ast.dump(ast.parse(f"y = {found.call}"))
     assert new[-1] == old[-1]
-    assert math.isclose(found.last - found.first, 3)
+    assert math.isclose(found.last - found.first, 4)
+    assert [*old[: found.first - 1], *found.after.split("\n"), *old[found.last :]] == new
+    assert found.before.split("\n") == old[found.first - 1 : found.last]
+
+
+def test_a_call_too_long_for_a_line_gets_several() -> None:
+    found = rewritten(source(*SAME["causal buffer, scaled by a product"]))
+    assert max(len(row) for row in found.text.split("\n")) <= 100
+    assert "        y = F.scaled_dot_product_attention(" in found.after
+
+
+def test_the_file_s_own_name_for_the_functions_is_used() -> None:
+    for head, name in (
+        ("import torch", "torch.nn.functional"),
+        ("from torch import nn", "nn.functional"),
+        ("import torch.nn.functional as TF", "TF"),
+    ):
+        body = "def f(q, k, v):\n    return (q @ k.mT).softmax(-1) @ v\n"
+        found = fused(f"{head}\n{body}", 2)
+        assert not isinstance(found, str)
+        assert found.call.startswith(f"{name}.scaled_dot_product_attention(q, k, v, ")
+
+
+def test_a_mask_that_nothing_reads_any_more_goes_too() -> None:
+    body = """\
+    T = q.size(2)
+    kept = T + 1
+    future = torch.ones(T, T).triu(1).bool()
+    noise = torch.rand(1)
+    s = (q @ k.mT).masked_fill(future, float("-inf"))
+    return s.softmax(-1) @ v * kept
+    """
+    found = rewritten(source(body))
+    assert "future" not in found.text
+    assert "T = q.size(2)" in found.text
+    assert "noise" in found.text

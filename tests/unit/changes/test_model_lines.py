@@ -61,7 +61,7 @@ def test_a_model_of_a_function_is_found_behind_its_loss() -> None:
 
 
 def test_a_model_of_an_object_is_found_where_init_sets_it() -> None:
-    assert called(TRAINER, 6) == Called(name="self.model", first=6, last=6, given=("", "mask"))
+    assert called(TRAINER, 6) == Called(name="self.model", first=6, last=6, given=("", ""))
     assert made(TRAINER, 6) == MadeAt(line=3, name="self.model")
     assert to_backward(TRAINER, 6) == (6, 11)
 
@@ -84,6 +84,24 @@ def test_a_model_handed_to_a_function_is_followed_to_its_caller() -> None:
 def test_a_model_made_under_the_main_guard_stays_there() -> None:
     text = 'def go(m):\n    m(x)\nif __name__ == "__main__":\n    a = 1\n    m = Net()\n    go(m)\n'
     assert made(text, 2) == MadeAt(line=5, name="m")
+
+
+def test_names_that_may_not_be_given_away_are_left_out() -> None:
+    """An assignment in a closure would hide the name around it."""
+    text = "m = Net()\nfor x in d:\n    def closure():\n        return m(x)\n    m(x, **x)\n"
+    inner, outer = called(text, 4), called(text, 5)
+    assert isinstance(inner, Called)
+    assert isinstance(outer, Called)
+    assert (inner.given, outer.given) == (("",), ("x",))
+
+
+def test_a_model_handed_over_from_another_file_is_found_there() -> None:
+    engine = "def train(model, data):\n    for x in data:\n        model(x).sum().backward()\n"
+    main = "from engine import train\nnet = Net()\ntrain(net, d)\n"
+    files = [("engine.py", engine), ("main.py", main)]
+    assert made(engine, 3, "", files) == MadeAt(line=2, name="net", file="main.py")
+    twice = [*files, ("other.py", main)]
+    assert "another file" in str(made(engine, 3, "", twice))
 
 
 def test_the_class_tells_the_model_from_what_prepares_its_input() -> None:

@@ -3,9 +3,10 @@
 import math
 import random
 from collections.abc import Callable
+from math import prod
 
 from ridgeline.changes.change import Change
-from ridgeline.optimization.ladder import Candidate
+from ridgeline.optimization.candidate import Candidate
 from ridgeline.records.trial import Applied, Asked, NotApplied, TensorPrint, Trial, WatchedStep
 from ridgeline.trials.arm import Outcome
 
@@ -29,9 +30,19 @@ class FakeBench:
         """Changes that find nothing to change."""
         self.fails: dict[str, str] = {}
         self.compiles: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
+        """Of what a change takes, times the memory of the unchanged program."""
+        self.drops: set[str] = set()
+        """Changes under which dropout drops others, unless it draws alike."""
+        self.joules: float | None = None
 
     def trial(
-        self, changes: tuple[Asked, ...], *, jitter: float = 0.0, same_random: bool = False
+        self,
+        changes: tuple[Asked, ...],
+        *,
+        jitter: float = 0.0,
+        same_random: bool = False,
+        fresh: bool = False,
     ) -> Outcome:
         names = frozenset(one.change for one in changes)
         self.ran.append(names)
@@ -42,12 +53,20 @@ class FakeBench:
         done = names - set(self.missing)
         base = 1e8 / self._speed(done) * math.exp(self._rng.gauss(0, self._spread))
         steps = tuple(round(base * (1 + self._rng.gauss(0, 0.002))) for _ in range(24))
-        return Outcome(trial=self._computed(names, done, steps, jitter))
+        moved = done & self.moves or (done & self.drops and not same_random)
+        off = 0.3 if moved else 1e-7 if jitter or done else 0.0
+        batch = next((int(c.options.get("factor", 1)) for c in changes if "batch" in c.change), 1)
+        return Outcome(trial=self._computed(names, done, steps, jitter, off, batch))
 
     def _computed(
-        self, names: frozenset[str], done: frozenset[str], steps: tuple[int, ...], jitter: float
+        self,
+        names: frozenset[str],
+        done: frozenset[str],
+        steps: tuple[int, ...],
+        jitter: float,
+        off: float,
+        batch: int,
     ) -> Trial:
-        off = 0.3 if done & self.moves else 1e-7 if jitter or done else 0.0
         watched = tuple(
             WatchedStep(
                 loss=(2.0 - 0.05 * i) * (1 + off * (i + 1)), gradient_norm=1.0 + 0.1 * i,
@@ -67,16 +86,21 @@ class FakeBench:
             watched=watched,
             tensors=(tensor,),
             evaluation=(1.0, 2.0),
-            peak_bytes=1000,
+            peak_bytes=round(1e6 * prod(self.peaks.get(name, 1.0) for name in done)),
+            samples=tuple(16 * batch for _ in steps),
+            energy_j=None if self.joules is None else self.joules * steps[0] / 1e9,
             compile_s=sum(self.compiles.get(name, 0.0) for name in done),
             jitter=jitter,
         )
 
-    def by_itself(self, script: str) -> Outcome:
+    def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         return self.trial(())
 
-    def time_for(self, trials: int) -> bool:
-        return self._left >= trials
+    def left_s(self) -> float:
+        return self._left + 0.5
+
+    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+        return 1.0
 
 
 def candidate(

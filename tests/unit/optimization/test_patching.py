@@ -1,9 +1,18 @@
 """What was kept, written into a copy of the source."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
-from ridgeline.optimization.patching import patches
-from ridgeline.records.trial import Applied
+import pytest
+from fake_bench import FakeBench
+
+from ridgeline.optimization.patching import patches, write, write_diff
+from ridgeline.records.optimized import Optimized, Ratio, Total, Written
+from ridgeline.records.parity import Parity
+from ridgeline.records.run import Target
+from ridgeline.records.trial import Applied, Asked
+from ridgeline.trials.arm import Outcome
 
 SCRIPT = """\
 import torch
@@ -40,3 +49,207 @@ def test_what_cannot_be_edited_is_said_in_words(tmp_path: Path) -> None:
     (words,) = found.by_hand
     assert "line 5" in words
     assert "fused=True" in words
+
+
+def one(change: str, what: str, *places: str) -> Applied:
+    return Applied(change=change, what=what, places=places)
+
+
+def test_a_change_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Half of it would call the model twice. Here its import of torch is refused."""
+    script = tmp_path / "train.py"
+    loop = "for x in data:\n    loss = f(model(x))\n    loss.backward()\n"
+    script.write_text(f"torch = None\nmodel = Net()\n{loop}")
+    found = patches(
+        script, [one("autocast", "autocast('cpu', bfloat16) around Net", f"{script}:4")]
+    )
+    assert not found.files
+    assert found.missing == ("autocast",)
+    assert "with torch.autocast" in found.by_hand[0]
+
+
+def test_a_model_handed_to_another_file_is_changed_where_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text(
+        "def train(model, data):\n    for x in data:\n        model(x).sum().backward()\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text("from engine import train\nnet = Net()\ntrain(net, data)\n")
+    place = f"{tmp_path / 'engine.py'}:3"
+    (file,) = patches(script, [one("compile", "Net.compile()", place)]).files
+    assert (
+        "net = Net()\n# ridgeline: fuses operators and leaves Python out\nnet.compile()"
+        in file.text
+    )
+
+
+def test_optimizers_of_several_kinds_each_get_their_keyword(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from torch.optim import SGD, Adam\na = SGD(p, lr=1.0)\nb = Adam(q)\n")
+    what = "SGD(fused=True); Adam(fused=True)"
+    found = patches(script, [one("fused-optimizer", what, f"{script}:2", f"{script}:3")])
+    assert not found.by_hand
+    assert "a = SGD(p, lr=1.0, fused=True)" in found.files[0].text
+    assert "b = Adam(q, fused=True)" in found.files[0].text
+
+
+def test_a_file_that_does_not_name_torch_imports_it_for_what_needs_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    loop = "for x in data:\n    net(x).sum().backward()\n"
+    script.write_text(f"from torch import nn\nnet = nn.Conv2d(3, 8, 3)\n{loop}")
+    applied = one("channels-last", "Conv2d and its images in channels_last", f"{script}:4")
+    (file,) = patches(script, [applied]).files
+    assert "\nimport torch\n" in file.text
+
+
+HF = """\
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments(
+    "out",
+    per_device_train_batch_size=8,
+)
+trainer = Trainer(model=model, args=args)
+trainer.train()
+"""
+
+
+def test_a_framework_s_loop_is_changed_by_its_own_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HF)
+    at = f"{script}:7"
+    found = patches(
+        script,
+        [
+            one("autocast", "autocast('cuda', bfloat16) around Bert", at),
+            one("loader-workers", "DataLoader(num_workers=4)", at),
+            one("compile", "Bert.compile()", at),
+            one("fused-optimizer", "AdamW(fused=True)", at),
+        ],
+    )
+    (file,) = found.files
+    assert not found.by_hand
+    for pair in (
+        "bf16=True", "dataloader_num_workers=4", "torch_compile=True", 'optim="adamw_torch_fused"',
+    ):  # fmt: skip
+        assert f"    {pair}," in file.text
+
+
+def test_arguments_made_elsewhere_are_named_in_words(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from transformers import Trainer\nTrainer(m, parsed()).train()\nt.train()\n")
+    found = patches(script, [one("autocast", "autocast('cuda', bfloat16) around B", f"{script}:3")])
+    assert found.by_hand == ("give TrainingArguments of the program: bf16=True",)
+
+
+def test_lightning_is_told_its_precision(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import lightning as L\nt = L.Trainer(max_epochs=1)\nt.fit(model, loader)\n")
+    found = patches(script, [one("autocast", "autocast('cuda', bfloat16) around N", f"{script}:3")])
+    assert 'L.Trainer(max_epochs=1, precision="bf16-mixed")' in found.files[0].text
+
+
+class ByItself(FakeBench):
+    """Runs the copy: what it holds decides how fast it is."""
+
+    def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
+        text = Path(script).read_text()
+        return self.trial((Asked(change="fused-optimizer"),) if "fused=True" in text else ())
+
+
+def total(*applied: Applied) -> Optimized:
+    ratio = Ratio(value=2.0, ci_low=1.9, ci_high=2.1, pairs=5)
+    parity = Parity(equality="equal", why="")
+    return Optimized(
+        command="",
+        total=Total(ratio=ratio, before_ms=100.0, after_ms=50.0, parity=parity, applied=applied),
+    )
+
+
+def bench(*moves: str) -> ByItself:
+    made = ByItself(lambda names: 2.0 if "fused-optimizer" in names else 1.0)
+    made.moves |= set(moves)
+    return made
+
+
+def wrote(script: Path, runs: ByItself, *more: Applied) -> Written:
+    trial = FakeBench(lambda names: 2.0).trial((Asked(change="fused-optimizer"),)).trial
+    baseline = FakeBench(lambda names: 1.0).trial(()).trial
+    assert trial is not None
+    assert baseline is not None
+    fused = one("fused-optimizer", "AdamW(fused=True)", f"{script}:5")
+    target = Target(kind="script", name=str(script))
+    return write(target, total(fused, *more), runs, [baseline], trial)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path / "train.py"
+
+
+def test_the_copy_is_run_and_said_to_be_as_fast_and_equal(script: Path) -> None:
+    found = wrote(script, bench())
+    assert found.agrees
+    assert found.checked.startswith("by itself: ")
+    assert "losses equal" in found.checked
+    assert [Path(one).name for one in found.files] == ["optimized_train.py"]
+    assert Path(found.diff_file).name == "optimized_train.diff"
+    assert "\n--- train.py\n+++ train.py\n" in Path(found.diff_file).read_text()
+
+
+def test_a_copy_with_other_losses_does_not_agree(script: Path) -> None:
+    found = wrote(script, bench("fused-optimizer"))
+    assert found.agrees is False
+    assert "losses differ" in found.checked
+
+
+def test_a_copy_that_is_not_faster_is_not_what_was_tried(script: Path) -> None:
+    found = wrote(script, ByItself(lambda names: 1.0))
+    assert found.agrees is False
+    assert "the copy is not what was tried" in found.checked
+
+
+def test_a_copy_that_fails_is_said_to(script: Path) -> None:
+    runs = bench()
+    runs.fails["fused-optimizer"] = "RuntimeError: no"
+    found = wrote(script, runs)
+    assert found.agrees is False
+    assert "RuntimeError: no" in found.checked
+
+
+def test_what_is_left_to_be_written_by_hand_is_named_beside_what_the_copy_reaches(
+    script: Path,
+) -> None:
+    found = wrote(script, bench(), one("compile", "Net.compile()", f"{script}:5"))
+    assert found.agrees is False
+    assert "by hand (torch.compile): 2.00 × with it" in found.checked
+    assert "by itself: " in found.checked
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="no patch here")
+def test_a_diff_is_taken_by_patch(script: Path) -> None:
+    found = wrote(script, bench())
+    with open(found.diff_file) as diff:
+        ran = subprocess.run(["patch", "-p0"], stdin=diff, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert "fused=True" in script.read_text()
+
+
+def test_of_a_package_there_is_a_diff_and_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app").mkdir()
+    module = Path("app", "__main__.py")
+    module.write_text("import torch\n")
+    tf32 = Applied(change="tf32", what="set_float32_matmul_precision")
+    total = Total(
+        ratio=Ratio(value=2, ci_low=1.9, ci_high=2.1, pairs=2), applied=(tf32,),
+        before_ms=2, after_ms=1, parity=Parity(equality="equal", why=""),
+    )  # fmt: skip
+    written = write_diff(module, Optimized(command="-m app", total=total))
+    assert written.files == ()
+    assert written.diff_file == str(Path("app", "optimized_app.diff"))
+    assert "+torch.set_float32_matmul_precision" in Path(written.diff_file).read_text()
+    assert "patch -p0" in written.checked
+    assert module.read_text() == "import torch\n"

@@ -5,14 +5,17 @@ one computes the same in another way, a cheat computes less.
 """
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from torch import Tensor, nn
 
 from ridgeline.records.trial import TensorPrint, Trial, WatchedStep
+from ridgeline.trials import prints
 
 FEATURES, HIDDEN, CLASSES, BATCH = 12, 24, 4, 16
 JITTER, JITTER_BFLOAT16 = 2.0**-23, 2.0**-8
@@ -105,21 +108,26 @@ def trial_of(program: Program) -> Trial:
     if program.shuffled:
         generator.manual_seed(program.seed + 2000)
     watched = []
+    early: tuple[TensorPrint, ...] = ()
+    gradients: tuple[TensorPrint, ...] = ()
     first: Tensor | None = None
     for step in range(program.steps):
         if step < program.momentum_from:
             optimizer.state.clear()
         seen, x = _step(program, net, optimizer, step, generator, teacher)
         watched.append(seen)
+        if step == 0:
+            gradients = tuple(_gradients(net))
+        if step == 1:
+            early = tuple(_prints(program, net, start))
         first = x if first is None else first
     assert first is not None
     return Trial(
         watched=tuple(watched),
         evaluation=_evaluated(net, first),
-        tensors=tuple(
-            _print(name, tensor, start[name], _kept_in(program, tensor))
-            for name, tensor in _state(net)
-        ),
+        tensors=tuple(_prints(program, net, start)),
+        early=early,
+        gradients=gradients,
         jitter=program.jitter,
         settings=_settings(optimizer) if program.told else (),
     )
@@ -213,17 +221,19 @@ def _evaluated(net: Net, x: Tensor) -> tuple[float, float]:
     return float(out.norm()), float(out @ _direction("evaluation", out.numel()))
 
 
-def _print(name: str, tensor: Tensor, start: Tensor, dtype: str = "") -> TensorPrint:
-    flat = tensor.detach().double().flatten()
-    return TensorPrint(
-        name=name,
-        norm=float(flat.norm()),
-        projection=float(flat @ _direction(name, flat.numel()).double()),
-        moved=float((flat - start.double().flatten()).norm()),
-        numel=flat.numel(),
-        buffer="running" in name or "num_batches" in name,
-        dtype=dtype,
-    )
+def _prints(program: Program, net: Net, start: dict[str, Tensor]) -> Iterator[TensorPrint]:
+    for name, tensor in _state(net):
+        first = prints.sampled(torch, start[name])
+        found = prints.printed(
+            torch, name, tensor, first, buffer=not isinstance(tensor, nn.Parameter)
+        )
+        yield structs.replace(found, dtype=_kept_in(program, tensor))
+
+
+def _gradients(net: Net) -> Iterator[TensorPrint]:
+    for name, parameter in net.named_parameters():
+        if parameter.grad is not None:
+            yield prints.gradient(torch, name, parameter.grad, 1.0)
 
 
 def _kept_in(program: Program, tensor: Tensor) -> str:

@@ -1,6 +1,7 @@
 """What could not be asked makes an answer weak, and nothing seen makes it unknown."""
 
 from math import inf, nan
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -107,6 +108,18 @@ def test_semantics_ask_for_losses_that_fall_and_are_weak_at_best() -> None:
     assert compare([BASE, BASE], blind, "semantics").equality == "unknown"
 
 
+def test_inference_that_alters_what_is_computed_tells_how_far_outputs_moved() -> None:
+    calls = tuple(WatchedStep(samples=8, forwards=1, batch_sum=float(n)) for n in range(6))
+    served = replace(BASE, watched=calls, evaluation=(10.0, 3.0))
+    near = compare([served, served], replace(served, evaluation=(10.1, 3.0)), "semantics")
+    assert near.equality == "weak"
+    assert near.why.startswith("outputs of the first batch are off by 1 %")
+    far = compare([served, served], replace(served, evaluation=(16.0, 3.0)), "semantics")
+    assert far.equality == "differs"
+    exact = compare([served, served], served, "rounding")
+    assert exact.equality == "equal"
+
+
 def test_a_program_that_ended_early_differs_and_says_why() -> None:
     short = replace(BASE, watched=BASE.watched[:4], ended="it raised RuntimeError")
     found = compare([BASE, BASE], short, "rounding")
@@ -131,3 +144,36 @@ def test_a_little_beyond_the_band_is_doubted_late_and_refused_early() -> None:
     assert compare([BASE, BASE], off(5, 2e-3), "rounding").equality == "differs"
     assert compare([BASE, BASE], off(0, 2e-5), "rounding").equality == "differs"
     assert compare([BASE, BASE], off(5, 2e-4), "nothing").equality == "differs"
+
+
+def fresh(draw: Random, fall: float) -> Trial:
+    """Of a program that begins otherwise each time: losses of 8 steps, 7 % of scatter."""
+    losses = tuple(1.4 * (1 - fall * step / 7) * draw.gauss(1, 0.07) for step in range(8))
+    sums = tuple(draw.random() for _ in range(8))
+    return replace(BASE, watched=steps(losses, sums))
+
+
+def test_losses_that_rise_by_chance_alone_do_not_differ() -> None:
+    draw = Random(0)
+    called = [
+        compare([fresh(draw, 0.05), fresh(draw, 0.05)], fresh(draw, 0.05), "rounding").equality
+        for _ in range(300)
+    ]
+    assert called.count("weak") >= 298
+
+
+def test_losses_that_rise_where_the_baselines_fall_differ() -> None:
+    draw = Random(0)
+    called = [
+        compare([fresh(draw, 0.4), fresh(draw, 0.4)], fresh(draw, -0.4), "rounding").equality
+        for _ in range(300)
+    ]
+    assert called.count("differs") >= 298
+
+
+def test_a_repeat_that_asks_nothing_does_not_speak_for_those_that_do() -> None:
+    draw = Random(0)
+    base, rising, unseen = (fresh(draw, fall) for fall in (0.4, -0.4, 0.4))
+    blind = replace(unseen, watched=tuple(replace(one, loss=None) for one in unseen.watched))
+    assert compare([base, blind], rising, "rounding").equality == "differs"
+    assert compare([base, blind], fresh(draw, 0.4), "rounding").equality == "weak"

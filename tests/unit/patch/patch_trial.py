@@ -8,6 +8,7 @@ import io
 import os
 import random
 import sysconfig
+import textwrap
 import tokenize
 import warnings
 from collections import Counter
@@ -16,7 +17,18 @@ from pathlib import Path
 
 from ridgeline.errors import RidgelineError
 from ridgeline.patch import patched, write_copy
-from ridgeline.records.edit import Edit, Import, Insert, Keyword, Patched, Replace, Top, Within
+from ridgeline.patch.decoding import decoded
+from ridgeline.records.edit import (
+    Edit,
+    Import,
+    Insert,
+    Keyword,
+    Patched,
+    Replace,
+    Rewrite,
+    Top,
+    Within,
+)
 
 LARGEST = 60_000  # bytes
 _BODIES = ("body", "orelse", "finalbody")
@@ -79,7 +91,29 @@ def drawn(raw: bytes, seed: str) -> list[Edit]:
             Within(file="f", first=lines[0], last=lines[1], header=header, why=f"around {number}")
         )
     out += _on_calls(tree, rng)
+    out += _on_lines(raw, blocks, rng)
     return out
+
+
+def _on_lines(raw: bytes, blocks: Sequence[list[ast.stmt]], rng: random.Random) -> Iterator[Edit]:
+    """Whole lines by one or by four of ours. Comments on them would go with them: none are drawn
+    there, nor strings of several lines, which cannot be moved to the top to be compared."""
+    lines = decoded(raw).text.replace("\r\n", "\n").split("\n")
+    for number, block in enumerate(rng.sample(blocks, min(2, len(blocks)))):
+        first = rng.randrange(len(block))
+        last = rng.randrange(first, min(first + 3, len(block)))
+        begin, end = block[first].lineno, block[last].end_lineno or 0
+        before = lines[begin - 1 : end]
+        text = "\n".join(before)
+        if "#" in text or '"""' in text or "'''" in text or "\\" in text or "\f" in text:
+            continue
+        indent = before[0][: len(before[0]) - len(before[0].lstrip())]
+        rows = [f"{indent}ours_rewritten_{number} = 1"]
+        rows += rng.choice([[], [f"{indent}ours_more_{number} = {n}" for n in range(3)]])
+        yield Rewrite(
+            file="f", first=begin, last=end, before=text, after="\n".join(rows),
+            why=f"rewritten {number}",
+        )  # fmt: skip
 
 
 def _on_calls(tree: ast.Module, rng: random.Random) -> Iterator[Edit]:
@@ -150,6 +184,11 @@ class _Without(ast.NodeTransformer):
         self.only_with = only_with
         self.found: list[tuple[str, str]] = []
         """The keywords of ours, by their calls."""
+        self.lines = {
+            edit.after.split(" =")[0].strip(): parsed(textwrap.dedent(edit.before)).body
+            for edit in done
+            if isinstance(edit, Rewrite)
+        }
         replaced = [edit for edit in done if isinstance(edit, Replace)]
         self.before = {
             ast.dump(parsed(edit.after).body[0].value): parsed(edit.before).body[0].value  # type: ignore[attr-defined]
@@ -173,8 +212,15 @@ class _Without(ast.NodeTransformer):
         for one in block:
             if isinstance(one, ast.With) and ast.unparse(one.items[0]).startswith("ours_with"):
                 yield from self._kept(one.body)
+            elif _assigned(one) in self.lines:
+                yield from self.lines[_assigned(one)]
             elif self.only_with or not _is_ours(one):
                 yield one
+
+
+def _assigned(node: ast.stmt) -> str:
+    target = getattr(node, "target", None) or next(iter(getattr(node, "targets", [])), None)
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def _is_ours(node: ast.stmt) -> bool:
@@ -182,8 +228,7 @@ def _is_ours(node: ast.stmt) -> bool:
         return node.names[0].name.startswith("ours_")
     if isinstance(node, ast.If) and isinstance(node.test, ast.Constant):
         return node.test.value == 1 and ast.unparse(node.body[0]).startswith("ours_flag")
-    target = getattr(node, "target", None) or next(iter(getattr(node, "targets", [])), None)
-    return isinstance(target, ast.Name) and target.id.startswith("ours_")
+    return _assigned(node).startswith("ours_")
 
 
 def _comments(source: bytes) -> list[str]:

@@ -3,6 +3,7 @@
 import pytest
 
 from ridgeline.patch import patched
+from ridgeline.patch.tree import Tree, publicly
 from ridgeline.records.edit import Edit, Insert, Keyword, Patched, Top, Within
 
 EDITS: list[Edit] = [
@@ -116,3 +117,10 @@ def test_the_difference_is_one_that_patch_can_apply() -> None:
 def test_no_edits_leave_the_text() -> None:
     result = patched("f", b"a\r", [])
     assert (result.text, result.diff, result.done) == ("a\r", "", ())
+
+
+def test_the_parser_s_public_names_say_the_same() -> None:
+    tree = Tree("def f(a, *, b=1):\n    # c\n    return [x\n        for x in a]  # d\n")
+    code, ranges = publicly(tree.module)
+    assert code == tree.text
+    assert all(tree._range(node) == place for node, place in ranges.items())

@@ -63,7 +63,6 @@ def test_a_docstring_and_future_imports_stay_first() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "where"),
     [
-        ("a; b\n", 1, "before"),
         ("if x: y\n", 1, "before"),
         ("if x:\n    y\nelse: z\n", 3, "before"),
         ("if x:\n    y\nelif z:\n    w\n", 3, "before"),
@@ -113,3 +112,7 @@ def test_the_end_of_a_body_and_of_its_owner_are_different_places() -> None:
 def test_a_file_that_does_not_end_its_last_line_goes_on_not_doing_so() -> None:
     assert put("a", 1, "after").text == "a\n# ridgeline: w\nnew()"
     assert put("a\r\nb", 2, "after").text == "a\r\nb\r\n# ridgeline: w\r\nnew()"
+
+
+def test_before_a_line_of_several_statements_is_before_the_first() -> None:
+    assert put("x\na; b\n", 2, "before").text == "x\n# ridgeline: w\nnew()\na; b\n"

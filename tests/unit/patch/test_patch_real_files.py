@@ -8,7 +8,7 @@ import pytest
 from patch_trial import file_faults, real_files
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_real_files_are_never_harmed(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     faults = [

@@ -60,3 +60,28 @@ def test_two_programs_add_their_spread_but_not_their_distance() -> None:
     before = pool.spread
     pool.others([0.7, 0.7])
     assert pool.spread < before
+
+
+def test_after_two_runs_a_factor_of_two_is_known_by_one_pair() -> None:
+    pool = Pool()
+    pool.assume(0.002)
+    pool.runs([0.0, 0.01])
+    _, low, _ = pool.interval([math.log(2)], LOOKS[1])
+    assert low > 0
+
+
+@pytest.mark.parametrize("sigma", [0.03, 0.06, 0.12])
+def test_a_machine_that_wavers_is_seldom_believed_after_two_runs(sigma: float) -> None:
+    rng, called = random.Random(5), 0
+    for _ in range(600):
+        pool = Pool()
+        pool.assume(sigma / 2)
+        pool.runs([rng.gauss(0, sigma) for _ in range(2)])
+        differences: list[float] = []
+        for number in range(1, MOST + 1):
+            differences.append(rng.gauss(0, sigma * math.sqrt(2)))
+            mean, low, _ = pool.interval(differences, LOOKS.get(number, 0.001))
+            if low > 0 and mean >= MATTERS:
+                called += 1
+                break
+    assert called / 600 < 0.06

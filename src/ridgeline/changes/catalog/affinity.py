@@ -31,8 +31,6 @@ NOT_HELD = "the program is held to no fewer cores than there are"
 def able(ground: Ground) -> str:
     if "affinity" not in ground.findings:
         return "no affinity was found to hold the program back"
-    if ground.device != "cpu":
-        return "the work is on the GPU"
     if 0 < ground.processors <= ground.flags.allowed_cores:
         return NOT_HELD
     named = next((name for name in BINDING if ground.variables.get(name)), "")

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ridgeline.changes import precision
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.program import Model, Program
-from ridgeline.changes.writing import around_loss
+from ridgeline.changes.writing import around_call
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
@@ -14,6 +16,7 @@ CHANGE = Change(
     id="autocast",
     group="model",
     title="bfloat16 autocast",
+    usual=True,
     alters="rounding",
     precision="bfloat16",
     slot="precision",
@@ -37,6 +40,10 @@ def bound(ground: Ground) -> float:
     return precision.bound(ground)
 
 
+def after(ground: Ground, options: Mapping[str, str]) -> Ground:
+    return replace(ground, in_16_bits=True)
+
+
 def put_on(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
@@ -53,4 +60,4 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     device, kind = precision.said(applied.what)
     header = f'torch.autocast("{device}", dtype=torch.bfloat16)'
-    return around_loss(applied, source, header, "products on tensor cores", kind)
+    return around_call(applied, source, header, "products on tensor cores", kind)

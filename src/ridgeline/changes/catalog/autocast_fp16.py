@@ -2,10 +2,15 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ridgeline.changes import precision
 from ridgeline.changes.change import Change, NotWritten, Source
+from ridgeline.changes.places import at
 from ridgeline.changes.program import Model, Program
-from ridgeline.changes.scaling import Scaling, resists
+from ridgeline.changes.scaler_lines import scaler_edits
+from ridgeline.changes.scaling import START, Scaling, resists
+from ridgeline.changes.writing import around_call
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
@@ -47,6 +52,10 @@ def bound(ground: Ground) -> float:
     return precision.bound(ground)
 
 
+def after(ground: Ground, options: Mapping[str, str]) -> Ground:
+    return replace(ground, in_16_bits=True)
+
+
 def put_on(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     if program.device != "cuda" and options.get("device") != "cpu":
@@ -66,11 +75,21 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """Three places of a loop must change together, and clipping between them: not from outside."""
-    device, _ = precision.said(applied.what)
-    raise NotWritten(
-        f'write around the model\'s call and the loss: with torch.autocast("{device}", '
-        f'dtype=torch.float16):; before the loop: scaler = torch.amp.GradScaler("{device}", '
-        "init_scale=4096.0); then scaler.scale(loss).backward(), scaler.unscale_(optimizer) before "
-        "any clipping, and scaler.step(optimizer); scaler.update() for optimizer.step()"
+    """Three places of a loop change together, and clipping between them."""
+    device, kind = precision.said(applied.what)
+    header = f'torch.autocast("{device}", dtype=torch.float16)'
+    rest = (
+        f'before the loop: scaler = torch.amp.GradScaler("{device}", init_scale={START}); then '
+        "scaler.scale(loss).backward(), scaler.unscale_(optimizer) before any clipping, and "
+        "scaler.step(optimizer); scaler.update() for optimizer.step()"
     )
+    try:
+        found = list(around_call(applied, source, header, "products on tensor cores", kind))
+    except NotWritten as why:  # the cast alone would lose gradients
+        raise NotWritten(f"{why}; {rest}") from why
+    for file, line in at(applied):
+        edits = scaler_edits(file, source(file) or "", line, device, kind)
+        if isinstance(edits, str):
+            raise NotWritten(f"{edits}; write around the model's call: with {header}:; {rest}")
+        found += edits
+    return tuple(dict.fromkeys(found))

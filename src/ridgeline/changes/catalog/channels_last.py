@@ -1,11 +1,11 @@
 """Channels last for convolutions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ridgeline.changes.around import Forward, around
 from ridgeline.changes.change import Change, NotWritten, Source
-from ridgeline.changes.outputs import mapped
+from ridgeline.changes.outputs import mapped, tensors
 from ridgeline.changes.program import Model, Program
 from ridgeline.changes.writing import after_made, before_call
 from ridgeline.records.edit import Edit
@@ -16,6 +16,7 @@ CHANGE = Change(
     id="channels-last",
     group="model",
     title="channels-last convolutions",
+    usual=True,
     alters="rounding",
     slot="layout",
     answers=("layout-transposes",),
@@ -41,9 +42,13 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
                 CHANGE.id, "the model is in DDP, which laid out its gradients when it was made"
             )
             return ""
-        found = _laid_out(torch, inner)
+        found = _formats(torch, inner)
         if not found:
             program.found_nothing(CHANGE.id, "no convolution of two or three dimensions is in it")
+            return ""
+        given = tensors(torch, (model.args, model.kwargs))
+        if not _laid_out(torch, inner) and all(_stands(torch, found, one) for one in given):
+            program.found_nothing(CHANGE.id, "its convolutions and images are laid out so already")
             return ""
         around(inner, CHANGE.id, lambda forward: _with_images(torch, found, forward))
         first = model.args[0] if model.args else None
@@ -70,21 +75,38 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return found
 
 
-def _laid_out(torch: Any, model: Any) -> dict[int, str]:
-    """Dimensions of an image to its format, of the convolutions there are. Only their weights are
-    turned: another parameter of four dimensions may be viewed as something else."""
+def _convolutions(torch: Any, model: Any) -> Iterator[tuple[Any, int, str]]:
+    """Each, the dimensions of its images, and their format."""
     nn = torch.nn
-    found: dict[int, str] = {}
     for module in model.modules():
         for kinds, rank, name in (
             ((nn.Conv2d, nn.ConvTranspose2d), 4, "channels_last"),
             ((nn.Conv3d, nn.ConvTranspose3d), 5, "channels_last_3d"),
         ):
             if isinstance(module, kinds) and module.weight.dim() == rank:
-                weight = module.weight
-                weight.data = weight.data.contiguous(memory_format=getattr(torch, name))
-                found[rank] = name
-    return found
+                yield module, rank, name
+
+
+def _formats(torch: Any, model: Any) -> dict[int, str]:
+    """Dimensions of an image to its format, of the convolutions there are."""
+    return {rank: name for _, rank, name in _convolutions(torch, model)}
+
+
+def _laid_out(torch: Any, model: Any) -> bool:
+    """Whether a weight had to be turned. Theirs alone: another parameter of four dimensions may be
+    viewed as something else."""
+    turned = False
+    for module, _, name in _convolutions(torch, model):
+        to, weight = getattr(torch, name), module.weight
+        turned = turned or not weight.is_contiguous(memory_format=to)
+        weight.data = weight.data.contiguous(memory_format=to)
+    return turned
+
+
+def _stands(torch: Any, formats: dict[int, str], tensor: Any) -> bool:
+    """No image, or one that is laid out so."""
+    name = formats.get(tensor.dim()) if tensor.is_floating_point() else None
+    return name is None or tensor.is_contiguous(memory_format=getattr(torch, name))
 
 
 def _with_images(torch: Any, formats: dict[int, str], forward: Forward) -> Forward:

@@ -7,6 +7,7 @@ from typing import Any
 from ridgeline.capture.places import here
 from ridgeline.changes.around import Forward, around
 from ridgeline.changes.change import Change, NotWritten, Source
+from ridgeline.changes.own_classes import block_calls
 from ridgeline.changes.places import at
 from ridgeline.changes.program import Model, Program
 from ridgeline.changes.repeated import repeated
@@ -78,7 +79,10 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     hint = "write where the blocks are called: checkpoint(block, x, use_reentrant=False)"
     if len(words) < 4 or words[0] != words[2]:
         raise NotWritten(f"only some of the blocks are checkpointed; {hint}")
-    for file, line in reversed(at(applied)[1:]):
+    kind = applied.what.rpartition("(")[2].rstrip(")")
+    seen = list(reversed(at(applied)[1:]))  # none where the blocks ran compiled from the start
+    guessed = block_calls(source, at(applied)[0][0], kind) if at(applied) and not seen else []
+    for file, line in seen or (guessed if len(guessed) == 1 else ()):
         call = _block_call(source(file), line)
         if call is not None:
             given = ast.unparse(call).partition("(")[2][:-1]

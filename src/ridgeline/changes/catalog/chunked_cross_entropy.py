@@ -11,7 +11,7 @@ from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.places import at
 from ridgeline.changes.program import Program
 from ridgeline.changes.source_tree import SourceTree, calls, dotted
-from ridgeline.records.edit import Edit, Replace, Top
+from ridgeline.records.edit import Edit, Keyword, Replace, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -100,9 +100,11 @@ def _fits(torch: Any, input: Any, target: Any, chunk: int) -> bool:
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    """The call's name and two keywords: what it is given may be edited by others."""
     rows = applied.what.rpartition(" rows")[0].rpartition(" ")[2]
     code = (Path(__file__).parents[1] / "chunked_loss.py").read_text(encoding="utf-8")
     body = re.sub(r"  # (type: ignore|fmt: skip).*", "", code.partition('"""\n\n')[2])
+    why = "the logits' softmax is never whole in memory"
     found: list[Edit] = []
     for file, line in at(applied):
         call = _call(source(file), line)
@@ -111,20 +113,50 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
                 f"no cross_entropy(…) by its name on line {line} of {file}: use "
                 "chunked_cross_entropy there, from ridgeline.changes.chunked_loss"
             )
-        written_, why = ast.unparse(call), "the logits' softmax is never whole in memory"
-        after = f"chunked_cross_entropy({written_.partition('(')[2][:-1]}, rows={rows})"
+        name = dotted(call[0].func)
+        last = name.rpartition(".")[2]
+        given = ("input", "target") if call[1] is not None else ()
         found.append(Top(file=file, where="after imports", text=body.strip(), why=why))
-        found.append(Replace(file=file, line=line, before=written_, after=after, why=why))
+        found.append(
+            Replace(file=file, line=line, before=name, after="chunked_cross_entropy", why=why)
+        )
+        settings = [(one, f"{name}.{one}") for one in call[1] or ()]
+        for key, value in (*settings, ("rows", rows)):
+            found.append(
+                Keyword(
+                    file=file, line=line, call=last, name=key, value=value, why=why,
+                    positional=given,
+                )
+            )  # fmt: skip
     return tuple(dict.fromkeys(found))
 
 
-def _call(text: str | None, line: int) -> ast.Call | None:
+def _call(text: str | None, line: int) -> tuple[ast.Call, list[str] | None] | None:
+    """Of the function; or of a CrossEntropyLoss of this file, with the settings it was given."""
     try:
         tree = SourceTree(text or "")
     except (SyntaxError, ValueError):
         return None
+    losses = _losses(tree)
     for call in calls(tree.module):
-        named = dotted(call.func).rpartition(".")[2] == "cross_entropy"
-        if named and len(call.args) < 4 and call.lineno <= line <= (call.end_lineno or call.lineno):
-            return call
+        if not call.lineno <= line <= (call.end_lineno or call.lineno):
+            continue
+        name = dotted(call.func)
+        if name.rpartition(".")[2] == "cross_entropy" and len(call.args) < 4:
+            return call, None
+        if name in losses and len(call.args) == 2 and not call.keywords:
+            return call, losses[name]
     return None
+
+
+def _losses(tree: SourceTree) -> dict[str, list[str]]:
+    """Names of CrossEntropyLoss objects, with the keywords they are made with."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(tree.module):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = node.value
+            if dotted(made.func).rpartition(".")[2] == "CrossEntropyLoss":
+                named = [one.arg for one in made.keywords if one.arg]
+                weight = ["weight"] if made.args else []
+                found.update({dotted(one): [*weight, *named] for one in node.targets})
+    return found

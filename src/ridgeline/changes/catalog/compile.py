@@ -17,6 +17,7 @@ CHANGE = Change(
     slot="compile",
     answers=compiling.ANSWERS,
     slow_start=True,
+    spare_beside=("compile-reduce-overhead", "compile-max-autotune"),
     why="Fuses chains of operators into kernels, forward and backward, and leaves Python out.",
     wrong_when="Shapes change at every step, or the program is too short to pay for compiling.",
 )

@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 
 from ridgeline.changes import compiling
+from ridgeline.changes.catalog.compile_reduce_overhead import MARK, WHY_MARK
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.program import Program
+from ridgeline.changes.writing import before_call
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-GIVEN: dict[str, str | bool] = {"mode": "max-autotune-no-cudagraphs"}
+WITHOUT, WITH = "max-autotune-no-cudagraphs", "max-autotune"
+WAITS = 0.85
+"""A device that works less of the step waits for launches: then with CUDA graphs first."""
 CHANGE = Change(
     id="compile-max-autotune",
     group="model",
@@ -18,6 +22,7 @@ CHANGE = Change(
     slot="compile",
     answers=("misaligned-shape", *compiling.ANSWERS),
     slow_start=True,
+    slowest=True,
     why="Besides fusing, products are written in Triton, several ways, and the fastest is kept.",
     wrong_when="The library's own products are the best already, as they are for large sizes: the "
     "minutes of trying are then lost.",
@@ -38,12 +43,25 @@ def bound(ground: Ground) -> float:
     return 1 / (1 - min(max(free, 0.0), 0.97))
 
 
+def choices(ground: Ground) -> tuple[dict[str, str], ...]:
+    modes = (WITH, WITHOUT) if ground.busy < WAITS else (WITHOUT, WITH)
+    return tuple({"mode": mode} for mode in modes)
+
+
 def put_on(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
         program.found_nothing(CHANGE.id, "it chooses among GPU kernels")
         return
-    compiling.whole(program, CHANGE.id, GIVEN)
+    mode = options.get("mode", WITHOUT)
+    compiling.whole(program, CHANGE.id, {"mode": mode})
+    if mode == WITH:
+        program.on_step(program.torch.compiler.cudagraph_mark_step_begin)
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return compiling.edits(applied, source, GIVEN, "products chosen by timing")
+    mode = WITHOUT if WITHOUT in applied.what else WITH
+    found = compiling.edits(applied, source, {"mode": mode}, "products chosen by timing")
+    if mode == WITHOUT:
+        return found
+    kind = applied.what.partition(".compile")[0]
+    return *found, *before_call(applied, source, MARK, WHY_MARK, kind)

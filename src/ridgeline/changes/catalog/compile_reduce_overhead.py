@@ -12,6 +12,7 @@ from ridgeline.records.trial import Applied
 
 GIVEN: dict[str, str | bool] = {"mode": "reduce-overhead"}
 MARK = "torch.compiler.cudagraph_mark_step_begin()"
+WHY_MARK = "the last step's outputs may be overwritten"
 CHANGE = Change(
     id="compile-reduce-overhead",
     group="model",
@@ -51,5 +52,5 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     kind = applied.what.partition(".compile")[0]
     return (
         *compiling.edits(applied, source, GIVEN, "one launch for many kernels"),
-        *before_call(applied, source, MARK, "the last step's outputs may be overwritten", kind),
+        *before_call(applied, source, MARK, WHY_MARK, kind),
     )

@@ -19,6 +19,7 @@ CHANGE = Change(
     slot="compile",
     answers=("compile-unpaid", *compiling.ANSWERS),
     slow_start=True,
+    spare_beside=("compile", "compile-reduce-overhead", "compile-max-autotune"),
     why="Blocks of one class are compiled once and the code is used for each: a fraction of the "
     "time to compile, most of the gain.",
     wrong_when="Much of the step is outside the blocks, or they differ in their shapes.",
@@ -44,7 +45,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
             program.found_nothing(CHANGE.id, why or "the model has no repeated blocks")
             return ""
         for block in blocks:
-            block.compile()
+            compiling.in_place(torch, block, {})
         kinds = dict.fromkeys(type(block).__name__ for block in blocks)
         return f"{len(blocks)} blocks of {type(inner).__name__} compiled ({', '.join(kinds)})"
 
@@ -57,5 +58,8 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     if len(words) < 4 or not kinds[0]:
         raise NotWritten("call .compile() of each repeated block, after the model is made")
     test = " or ".join(f'type(block).__name__ == "{kind}"' for kind in kinds)
-    statement = f"for block in {{name}}.modules():\n    if {test}:\n        block.compile()"
-    return after_made(applied, source, statement, "blocks of one class compile once", words[3])
+    each = compiling.statement(kinds, "block", {})
+    statement = f"for block in {{name}}.modules():\n    if {test}:\n        {each}"
+    return compiling.with_torch(
+        after_made(applied, source, statement, "blocks of one class compile once", words[3])
+    )

@@ -24,6 +24,7 @@ CHANGE = Change(
     answers=("graph-breaks", "small-kernels"),
     together=("compile",),
     slow_start=True,
+    slowest=True,
     why="The whole backward becomes one graph, over the model's graph breaks, with the sums of "
     "gradients in it.",
     wrong_when="The backward differs from step to step: each is captured again.",
@@ -38,6 +39,10 @@ def able(ground: Ground) -> str:
     if ground.ranks > 1:
         return "DDP sends gradients from inside the backward"
     return compiling.able(ground)
+
+
+def bound(ground: Ground) -> float:
+    return compiling.bound(ground)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ CHANGE = Change(
     title="cuDNN autotuning",
     alters="rounding",
     answers=("autotune-off",),
+    slow_start=True,
     why="For each new shape of a convolution cuDNN times the algorithms it has, instead of "
     "choosing by rule.",
     wrong_when="Shapes change from batch to batch: each new one is timed again. The algorithm may "

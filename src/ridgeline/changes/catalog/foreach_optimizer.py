@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
+from ridgeline.changes.catalog.fused_optimizer import FUSED
 from ridgeline.changes.change import Change, Source
-from ridgeline.changes.places import at
 from ridgeline.changes.program import OPTIMIZERS, Made, Program
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.changes.writing import optimizer_keyword
+from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -37,6 +38,8 @@ def able(ground: Ground) -> str:
     if ground.device == "cuda":
         chosen = all(one.options.get("foreach") == "False" for one in known)
         return "the program chose foreach=False" if chosen else "torch does so by itself on a GPU"
+    if all(one.name in FUSED for one in known):
+        return f"torch has a fused {known[0].name}, which passes over memory once"
     return ""
 
 
@@ -56,10 +59,4 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return tuple(
-        Keyword(
-            file=file, line=line, call=applied.what.partition("(")[0], name="foreach",
-            value="True", why="one call a term over all parameters",
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
+    return optimizer_keyword(applied, source, "foreach", "one call a term over all parameters")

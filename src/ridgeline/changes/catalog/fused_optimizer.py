@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from ridgeline.changes.change import Change, Source
-from ridgeline.changes.places import at
 from ridgeline.changes.program import Made, Program
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.changes.writing import optimizer_keyword
+from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -17,6 +17,7 @@ CHANGE = Change(
     id="fused-optimizer",
     group="optimizer",
     title="a fused optimizer update",
+    usual=True,
     alters="rounding",
     slot="update",
     answers=("unfused-optimizer", "small-kernels", "optimizer-state"),
@@ -43,7 +44,12 @@ def bound(ground: Ground) -> float:
 def put_on(program: Program, options: Mapping[str, str]) -> None:
     def fuse(made: Made) -> str:
         given = made.arguments
-        if made.kind not in FUSED or any(given.get(name) for name in ("fused", *OTHER_WAYS)):
+        if made.kind not in FUSED:
+            program.found_nothing(CHANGE.id, f"torch has no fused {made.kind}")
+            return ""
+        chosen = [name for name in ("fused", *OTHER_WAYS) if given.get(name)]
+        if chosen:
+            program.found_nothing(CHANGE.id, f"the program sets {chosen[0]}=True itself")
             return ""
         given["fused"] = True
         return f"{made.kind}(fused=True)"
@@ -52,10 +58,4 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return tuple(
-        Keyword(
-            file=file, line=line, call=applied.what.partition("(")[0], name="fused", value="True",
-            why="one pass over parameters and moments",
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
+    return optimizer_keyword(applied, source, "fused", "one pass over parameters and moments")

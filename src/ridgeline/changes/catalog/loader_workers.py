@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ridgeline.changes.catalog import _dataset as dataset
 from ridgeline.changes.catalog._cores import usable
 from ridgeline.changes.change import Change, Source
@@ -14,6 +16,8 @@ from ridgeline.records.trial import Applied
 
 MOST = 16
 """Workers for one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
+FEW = 4
+"""Cores: where a step uses them all, one worker is as many as it can spare."""
 
 CHANGE = Change(
     id="loader-workers",
@@ -39,7 +43,7 @@ def able(ground: Ground) -> str:
         return "the program has no DataLoader"
     fewest = min(one.workers for one in ground.loaders)
     each = _each(ground)
-    if fewest >= max(2 * each, 2) and "many-workers" not in ground.findings:
+    if fewest >= min(max(2 * each, 2), MOST) and "many-workers" not in ground.findings:
         return f"its loaders have {fewest} workers for {each} cores already"
     return ""
 
@@ -51,11 +55,22 @@ def bound(ground: Ground) -> float:
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     """Numbers worth trying, the likeliest first: as many as cores; more, where they wait for
-    files; one, where the step itself wants the cores."""
+    files; half, where they are in each other's way; one, where the step itself wants the cores. Of
+    a loader that has some, only more of them, unless they were found to be too many."""
     each = _each(ground)
+    fewest = min((one.workers for one in ground.loaders), default=0)
+    numbers = (each, 2 * each, each // 2, 1) if each <= FEW else (each, 2 * each, each // 2)
+    wanted = dict.fromkeys(min(number, MOST) for number in numbers if number)
+    fewer = "many-workers" in ground.findings
     has = {one.workers for one in ground.loaders}
-    wanted = dict.fromkeys(min(number, MOST) for number in (each, 2 * each, 1))
-    return tuple({"workers": str(one)} for one in wanted if has != {one})
+    return tuple(
+        {"workers": str(one)} for one in wanted if has != {one} and (fewer or one > fewest)
+    )
+
+
+def after(ground: Ground, options: Mapping[str, str]) -> Ground:
+    number = int(options.get("workers") or 1)
+    return replace(ground, loaders=tuple(replace(one, workers=number) for one in ground.loaders))
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

@@ -5,18 +5,22 @@ from typing import Any
 
 from ridgeline.changes.around import Forward, around, worn
 from ridgeline.changes.change import Change, NotWritten, Source
+from ridgeline.changes.own_classes import layer_calls
+from ridgeline.changes.places import at
 from ridgeline.changes.program import Model, Program
-from ridgeline.records.edit import Edit
+from ridgeline.records.edit import Edit, Import, Replace, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
 TILE = 64
 LEAST = 1024
 """Below it the padding, up to 63 columns, costs more than it brings."""
+NOT_SMALL = "its products are not in 16 bits"
 CHANGE = Change(
     id="padded-vocabulary",
     group="model",
     title="padded vocabulary",
+    usual=True,
     alters="rounding",
     precision="bfloat16",
     answers=("misaligned-shape",),
@@ -31,7 +35,13 @@ CHANGE = Change(
 def able(ground: Ground) -> str:
     if ground.device != "cuda":
         return "only a GPU's tensor cores mind a product's alignment"
-    return "this GPU has no tensor cores" if ground.capability < (7, 0) else ""
+    if ground.capability < (7, 0):
+        return "this GPU has no tensor cores"
+    if not (ground.odd_widths or "misaligned-shape" in ground.findings):
+        return f"no large product has a side that is no multiple of {TILE}"
+    kinds = {kind for module in ground.modules for kind in module.dtypes}
+    own = any(ground.autocast) or not kinds or kinds & {"bfloat16", "float16"}
+    return "" if own or ground.in_16_bits else NOT_SMALL
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:
@@ -49,7 +59,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if not fit:
             program.found_nothing(
                 CHANGE.id,
-                "its products are not in 16 bits"
+                NOT_SMALL
                 if heads
                 else f"no large layer on a GPU has a width that is no multiple of {TILE}",
             )
@@ -87,9 +97,40 @@ def padded(torch: Any, forward: Forward) -> Forward:
     return under
 
 
+WRITTEN = f'''\
+def padded_linear(layer, given):
+    """layer(given) with its columns padded with zeros to whole tiles, which are cut off again."""
+    extra = -layer.out_features % {TILE}
+    weight, bias = layer.weight, layer.bias
+    device = weight.device.type
+    if torch.is_autocast_enabled(device):  # half the bytes to pad
+        small = torch.get_autocast_dtype(device)
+        weight, bias = weight.to(small), None if bias is None else bias.to(small)
+    weight = torch.nn.functional.pad(weight, (0, 0, 0, extra))
+    bias = None if bias is None else torch.nn.functional.pad(bias, (0, extra))
+    return torch.nn.functional.linear(given, weight, bias)[..., : layer.out_features]'''
+
+
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    raise NotWritten(
-        f"{applied.what}; write in the model's forward, for logits = self.head(x): logits = "
-        "F.linear(x, F.pad(self.head.weight, (0, 0, 0, -V % 64)))[..., :V], or make the vocabulary "
-        "a multiple of 64 where it is defined"
-    )
+    """At the calls of those layers in the classes that have them."""
+    why = "rows of the logits are whole tiles of the tensor cores"
+    found: list[Edit] = []
+    for path in _paths(applied.what):
+        sites = {site for file, _ in at(applied) for site in layer_calls(source, file, path)}
+        if not sites:
+            raise NotWritten(
+                f"{applied.what}; no call of self.{path} is in the program's own files: write for "
+                f"logits = {path}(x): logits = F.linear(x, F.pad({path}.weight, (0, 0, 0, -V % "
+                f"{TILE})))[..., :V], or make the vocabulary a multiple of {TILE}"
+            )
+        for file, line, call, layer, given in sorted(sites):
+            after = f"padded_linear({layer}, {given})"
+            found.append(Replace(file=file, line=line, before=call, after=after, why=why))
+            found.append(Top(file=file, where="after imports", text=WRITTEN, why=why))
+            found.append(Import(file=file, text="import torch"))
+    return tuple(dict.fromkeys(found))
+
+
+def _paths(what: str) -> list[str]:
+    said = what.rpartition("padded in the product: ")[2]
+    return [one.partition(":")[0].strip() for one in said.split(", ")]

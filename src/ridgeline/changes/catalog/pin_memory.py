@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ridgeline.changes.catalog import _dataset as dataset
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.places import at
@@ -36,6 +38,10 @@ def bound(ground: Ground) -> float:
     """Without its copies and without the idle time around them."""
     idle = 1 - ground.busy if ground.busy else 0.99
     return 1 / (1 - min(idle + ground.copy_share, 0.99))
+
+
+def after(ground: Ground, options: Mapping[str, str]) -> Ground:
+    return replace(ground, loaders=tuple(replace(one, pin_memory=True) for one in ground.loaders))
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

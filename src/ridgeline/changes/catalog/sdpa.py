@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from ridgeline.changes.change import Change, NotWritten, Source
-from ridgeline.changes.fused_attention import Fused, fused
+from ridgeline.changes.fused_attention import fused
 from ridgeline.changes.places import at
 from ridgeline.changes.program import Program
-from ridgeline.records.edit import Edit
+from ridgeline.records.edit import Edit, Rewrite
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -14,6 +14,7 @@ CHANGE = Change(
     id="sdpa",
     group="model",
     title="fused attention",
+    usual=True,
     alters="rounding",
     answers=("written-attention",),
     why="Scores and weights stay on the chip: their tensors, as large as the sequence squared, are "
@@ -32,12 +33,20 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    """The lines the trial ran, in the copy."""
+    found: list[Edit] = []
     for file, line in at(applied):
         text = source(file)
-        found = fused(text, line) if text is not None else None
-        if isinstance(found, Fused):
+        new = fused(text, line) if text is not None else f"{file} cannot be read"
+        if text is None or isinstance(new, str):
             raise NotWritten(
-                f"in {file}, in the place of what lines {found.first} to {found.last} do from the "
-                f"first product to the last:\n    {found.call}"
+                f"{new}; in {file}, near line {line}, put "
+                "torch.nn.functional.scaled_dot_product_attention in the place of the attention"
             )
-    raise NotWritten("put torch.nn.functional.scaled_dot_product_attention in its place")
+        found.append(
+            Rewrite(
+                file=file, first=new.first, last=new.last, before=new.before, after=new.after,
+                why="scores and weights stay on the chip",
+            )
+        )  # fmt: skip
+    return tuple(dict.fromkeys(found))

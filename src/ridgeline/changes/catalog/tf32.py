@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.program import Program
-from ridgeline.records.edit import Edit, Top
+from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
@@ -12,6 +12,7 @@ CHANGE = Change(
     id="tf32",
     group="global",
     title="TF32 in float32 products",
+    usual=True,
     alters="rounding",
     precision="tf32",
     answers=("tf32-off",),
@@ -26,16 +27,40 @@ def able(ground: Ground) -> str:
         return "a CPU has no TF32"
     if ground.capability < (8, 0):
         return "this GPU has no TF32"
+    kinds = {kind for module in ground.modules for kind in module.dtypes}
+    if kinds and "float32" not in kinds:
+        return "the model has nothing in float32"
     return "it is on already" if ground.flags.matmul_precision in ("high", "medium") else ""
 
 
+def bound(ground: Ground) -> float:
+    """Products eight times as fast, as datasheets have it: 156 against 19.5 TFLOP/s (A100)."""
+    return 1 / (1 - 0.875 * min(max(ground.products_share, 0.0), 1.0))
+
+
 def put_on(program: Program, options: Mapping[str, str]) -> None:
-    program.torch.set_float32_matmul_precision("high")
-    program.torch.backends.cudnn.allow_tf32 = True
-    program.did(CHANGE.id, SETTING)
+    torch = program.torch
+    if program.device != "cuda":
+        program.found_nothing(CHANGE.id, "a CPU has no TF32")
+        return
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+
+    def look() -> None:
+        try:
+            now = torch.get_float32_matmul_precision()
+        except RuntimeError:  # set through torch's newer names, which do not mix with this one
+            now = "its own way"
+        if now in ("high", "medium"):
+            program.did(CHANGE.id, SETTING)
+        else:
+            program.found_nothing(CHANGE.id, f"the program sets its products to {now} itself")
+
+    program.after_first_step(CHANGE.id, look)
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
+        Import(file="", text="import torch"),
         Top(file="", where="after imports", text=SETTING, why="tensor cores for float32 products"),
     )

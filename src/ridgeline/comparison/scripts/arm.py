@@ -13,6 +13,7 @@ from ridgeline.comparison.scripts.record import ScriptRecord, ScriptRun
 from ridgeline.errors import TargetError
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block
+from ridgeline.statistics.pace import pace
 from ridgeline.statistics.steady import settled
 from ridgeline.usercode.process import Ended, to_its_end
 
@@ -93,7 +94,7 @@ def reading(run: ScriptRun, by: By) -> Reading:
         return Reading(total_ns=run.wall_ns, wall_ns=run.wall_ns, cpu_ns=run.cpu_ns)
     steps = run.record.step_ns
     start = settled(steps)
-    typical = median(steps[start:])
+    typical = pace(steps)
     cpu = run.record.step_cpu_ns[start:]
     return Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)
 

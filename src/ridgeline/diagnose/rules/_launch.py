@@ -25,6 +25,7 @@ the device waits for itself, or for another program that uses it."""
 STALLED = 4
 GAP_NS = 5_000.0
 """The most a device loses after a kernel with another queued; more is another program's."""
+_LOOKUPS = ("aten::embedding", "aten::embedding_bag")
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ENGINE = "autograd::engine::evaluate_function: "
 _PARTS = ("backward", "optimizer", "rest")
@@ -66,9 +67,13 @@ def waiting(case: Case) -> float:
     return waits * (1 - _busy_untraced(case)) / (1 - busy)
 
 
+def slowed(case: Case) -> float:
+    """How much longer the host's part of the step is here than untraced; 1 where that is known."""
+    return 1.0 if case.kind == "run" else SLOWED[case.sites.stacks]
+
+
 def _busy_untraced(case: Case) -> float:
-    slowed = 1.0 if case.kind == "run" else SLOWED[case.sites.stacks]
-    return min(slowed * (case.busy or 0.0), 1.0)
+    return min(slowed(case) * (case.busy or 0.0), 1.0)
 
 
 def _interrupted(case: Case) -> bool:
@@ -185,11 +190,19 @@ def parameter_dims(case: Case) -> frozenset[tuple[int, ...]]:
 
 
 def dims_of(site: OpSite) -> tuple[int, ...] | None:
-    """Of its first argument, where that is a tensor and recorded."""
-    first = site.dims[0] if site.dims else None
-    if not isinstance(first, list | tuple) or not all(isinstance(n, int) for n in first):
+    """Of its first argument, where that is a tensor and recorded; of a lookup, where the first one
+    is the table, of the rows it takes."""
+    first, index = _argument(site, 0), _argument(site, 1)
+    if site.op in _LOOKUPS and first is not None and index is not None:
+        return (*index, *first[1:])
+    return first
+
+
+def _argument(site: OpSite, at: int) -> tuple[int, ...] | None:
+    sizes = site.dims[at] if len(site.dims) > at else None
+    if not isinstance(sizes, list | tuple) or not all(isinstance(n, int) for n in sizes):
         return None
-    return tuple(first)
+    return tuple(sizes)
 
 
 def by_function(sites: Iterable[OpSite]) -> dict[tuple[str, str, int], list[OpSite]]:

@@ -207,7 +207,7 @@ def _unlaunched(case: Case) -> Iterator[Product | None]:
     if window is None or case.study is None or not case.on_gpu:
         return
     steps = max(window.steps, 1)
-    for row in case.study.kernels:
+    for row in case.kernels:
         if not row.op and row.category in KINDS:
             ns = row.total_ns / steps
             kernel = SiteKernel(name=row.name, count=row.count / steps, ns=ns)

@@ -11,6 +11,7 @@ from ridgeline.diagnose.rules._launch_left import (
     bound_of,
     doubt_of,
     fixed_sizes,
+    launch_ns,
     launches,
     left,
     mostly_small,
@@ -30,12 +31,14 @@ RULE = Rule(
     looks_at="How long the device waits for launches, whether every traced step calls the same "
     "operators with the same sizes, and whether the host waits for the device inside a step.",
     threshold="From 20 % of the step on that no more specific rule explains, with 50 kernels a "
-    "step or more, half of them under 10 µs, at most two synchronisations a step, and no graph "
-    "yet.",
+    "step or more, half of them shorter than the host takes from one launch to the next (10 to "
+    "100 µs), at most two synchronisations a step, and no graph yet. Of each wait 1 ms counts "
+    "at most: no launch takes longer.",
     why="Python needs some 5 to 10 µs to get from one operator to the next and to launch its "
-    "kernel. A device that ends its kernels sooner waits. Where every step launches the same "
-    "kernels on tensors of the same sizes, the launches can be recorded once as a CUDA graph and "
-    "replayed with one call: the device then goes from kernel to kernel in about 1 µs.",
+    "kernel, and 50 µs where autograd, modules and a slow processor come together. A device that "
+    "ends its kernels sooner waits. Where every step launches the same kernels on tensors of the "
+    "same sizes, the launches can be recorded once as a CUDA graph and replayed with one call: the "
+    "device then goes from kernel to kernel in about 1 µs.",
     fix="""
 ```python
 model = torch.compile(model, mode="reduce-overhead")               # graphs, and fused kernels
@@ -75,6 +78,12 @@ def look(case: Case) -> Iterator[Finding]:
                 value=many,
                 text=f"{units.count(round(many))}, "
                 f"{units.seconds(_mean_ns(case) / 1e9)} each on average",
+            ),
+            Evidence(
+                what="the host, from launch to launch",
+                value=launch_ns(case) / 1e9,
+                text=f"{units.seconds(launch_ns(case) / 1e9)} on average",
+                source="derived",
             ),
             Evidence(what="sizes", text=f"the same in all {case.sites.steps} traced steps"),
         ],

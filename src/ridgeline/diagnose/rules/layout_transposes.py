@@ -88,8 +88,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _turning(case: Case) -> list[KernelRow]:
-    kernels = case.study.kernels if case.study is not None else ()
-    return [k for k in kernels if TURNING.search(k.name) and (not k.op or "conv" in k.op)]
+    return [k for k in case.kernels if TURNING.search(k.name) and (not k.op or "conv" in k.op)]
 
 
 def _also(beyond: float) -> str:

@@ -81,7 +81,7 @@ def look(case: Case) -> Iterator[Finding]:
 def _slowed(case: Case) -> float:
     """Of kernel time: beyond what each kernel takes at its best. Kernels of one name and several
     sizes count too, hence the low confidence."""
-    rows = [row for row in case.study.kernels if row.count >= REPEATED] if case.study else []
+    rows = [row for row in case.kernels if row.count >= REPEATED]
     total = sum(row.total_ns for row in rows)
     best = sum(row.count * row.least_ns for row in rows)
     return 1 - best / total if total else 0.0

@@ -14,6 +14,7 @@ from ridgeline.diagnose.rules._launch_left import (
     launches,
     left,
     mostly_small,
+    pace_ns,
     small,
 )
 from ridgeline.records.finding import Evidence, Finding
@@ -27,10 +28,13 @@ RULE = Rule(
     looks_at="Time in which the device waits because the next kernel has not been launched yet, "
     "how many kernels a step has and how short they are, and which function launches them.",
     threshold="From 20 % of the step on that no more specific rule explains, with 50 kernels a "
-    "step or more, half of them under 10 µs, and launches that find an empty queue.",
+    "step or more, half of them shorter than the host takes from one launch to the next (10 to "
+    "100 µs), and launches that find an empty queue. Of each wait 1 ms counts at most: no launch "
+    "takes longer.",
     why="Python needs some 5 to 10 µs to get from one operator to the next and to launch its "
-    "kernel, whatever the kernel does. A kernel of 3 µs is over before the next one comes: the "
-    "device is idle most of the time and a faster one would not help.",
+    "kernel, whatever the kernel does; with autograd, modules and a slow processor 50 µs and more. "
+    "A shorter kernel is over before the next one comes: the device is idle and a faster one would "
+    "not help.",
     fix="""
 Give the device more at once: a larger batch, operators that do several things in one kernel
 (`F.layer_norm`, `F.scaled_dot_product_attention`), or a compiler that merges them:
@@ -55,7 +59,7 @@ ONE_FUNCTION = 0.3
 
 def look(case: Case) -> Iterator[Finding]:
     every = launches(case)
-    little = [site for site in case.sites.ops if small(site)]
+    little = small(case)
     many = kernels(little)
     queue = case.study.launch.empty_queue if case.study is not None else None
     if not mostly_small(case) or (queue is not None and queue < EMPTY):
@@ -83,6 +87,7 @@ def look(case: Case) -> Iterator[Finding]:
             waits,
             every,
             many,
+            pace_ns(case),
             queue,
             f"{round(kernels(sites))} in {who}" if place is not None else "",
         ),
@@ -109,13 +114,13 @@ def _replayable(case: Case) -> bool:
 
 
 def _evidence(
-    waits: float, every: float, many: float, queue: float | None, there: str
+    waits: float, every: float, many: float, pace: float, queue: float | None, there: str
 ) -> list[Evidence]:
     told = [
         Evidence(what="waiting for launches", text=f"{units.percent(waits)} of the step",
                  value=waits),
         Evidence(what="kernels a step", value=every, text=f"{units.count(round(every))}, "
-                 f"{units.percent(many / every)} of them under 10 µs"
+                 f"{units.percent(many / every)} of them under {units.seconds(pace / 1e9)}"
                  + (f"; of these {there}" if there else "")),
     ]  # fmt: skip
     if queue is not None:

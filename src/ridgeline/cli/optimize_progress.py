@@ -1,0 +1,68 @@
+"""What `ridgeline optimize` says while it works, on stderr: on a terminal one line that changes and
+one for each change settled; in a log a line for each."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from ridgeline import units
+from ridgeline.optimization.search import Voice
+from ridgeline.records.optimized import Rung
+
+_MARKS = {"kept": "✓", "rejected": "✗", "dropped": "✗", "not applied": "–", "not tried": "–"}
+
+
+@contextmanager
+def voice(quiet: bool, budget_s: float) -> Iterator[Voice]:
+    if quiet:
+        yield Voice()
+        return
+    began = time.monotonic()
+
+    def at() -> str:
+        return f"{_clock(time.monotonic() - began)} of {_clock(budget_s)}"
+
+    if not sys.stderr.isatty():
+        yield Voice(
+            lambda text: click.echo(f"{at()}  {text}", err=True),
+            lambda rung: click.echo(f"{at()}  {settled(rung)}", err=True),
+        )
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("") as status:
+        yield Voice(
+            lambda text: status.update(f"[dim]{at()}[/]  {escape(text)}"),
+            lambda rung: console.print(escape(settled(rung)), soft_wrap=False, overflow="ellipsis"),
+        )
+
+
+def settled(rung: Rung) -> str:
+    from ridgeline.report.optimized_ladder import titled
+    from ridgeline.report.optimized_words import bare, factor
+
+    said = f"{_MARKS[rung.status]} {titled(rung)}{_partners(rung)}"
+    if rung.status == "rejected" and rung.ratio is not None:
+        return f"{said}: rejected, {bare(rung)}: {factor(rung.ratio)}"
+    return f"{said}: {rung.status}, {rung.why}" if rung.why else said
+
+
+def _partners(rung: Rung) -> str:
+    """Those it was tried with as one. What is dropped later is dropped by itself."""
+    if not rung.together or rung.status == "dropped":
+        return ""
+    from ridgeline.changes.change import registered
+
+    known = {one.change.id: one.change.title for one in registered()}
+    return f" with {', '.join(known.get(name, name) for name in rung.together)}"
+
+
+def _clock(seconds: float) -> str:
+    if seconds >= 3600:
+        return units.seconds(seconds)
+    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"

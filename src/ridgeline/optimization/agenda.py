@@ -1,0 +1,186 @@
+"""What is to be tried: which change comes next, which may not be tried and why, what goes together,
+and how much of the time each may take."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.search import Search
+from ridgeline.optimization.table import Key, key
+from ridgeline.records.optimized import Goal
+from ridgeline.records.trial import Asked
+from ridgeline.statistics.pooled import MOST
+
+LEAST_BOUND = 1.02
+NOT_TOLD = "which this machine's noise would hide"
+MOST_SAVED = 0.97
+"""More is no bound: it was reckoned on the unchanged program."""
+SLOW = 4
+"""Shares of the time that one which compiles first has."""
+WORSE = 0.8
+"""A change worse than this alone is not put on again beside a compiler."""
+COMPILE = "compile"
+"""The slot."""
+BESIDE_COMPILERS = ("model", "global", "optimizer")
+
+Ask = Callable[[Sequence[Asked]], Sequence[Candidate]]
+"""Given what is kept: the changes that may be tried, in their order, and those that may not."""
+
+
+class Wants(Struct, frozen=True, kw_only=True):
+    """What is wanted of the search."""
+
+    goal: Goal = "speed"
+    keep_exact: bool = False
+    batch: bool = False
+    """Whether the batch size may grow, in a column of its own."""
+    allow: tuple[str, ...] = ()
+    """Changes that alter what is computed, asked for by name."""
+
+
+class Agenda:
+    def __init__(self, search: Search, ask: Ask, wants: Wants) -> None:
+        self._search = search
+        self._ask = ask
+        self._wants = wants
+        self.again: list[Candidate] = []
+        """Tried, equal and not better: with another bottleneck they may be."""
+        self._twice: set[Key] = set()
+        """Asked for again: not a third time."""
+
+    def all(self) -> Sequence[Candidate]:
+        """With what is kept now: that may make others possible."""
+        return self._ask([one.asked for one in self._search.kept])
+
+    def next(self) -> Candidate | None:
+        coming = [one for one in self.all() if self._open(one)]
+        found = self._at_once(coming) or next(iter(coming), None)
+        if found is not None and found in self._search.table:
+            self._twice.add(key(found))
+        return found
+
+    def without_rung(self) -> list[Candidate]:
+        """With any options: with four workers kept it is asked for with none, and would stand there
+        again as one that cannot win."""
+        known = {rung.change for rung in self._search.table.rungs()}
+        return [one for one in self.all() if one.change.id not in known]
+
+    def unable(self, one: Candidate) -> str:
+        """Why it may not be tried; "" where it may."""
+        change = one.change
+        if one.unable:
+            return one.unable
+        if self._wants.keep_exact and change.alters != "nothing":
+            return f"it alters {change.alters}"
+        if change.alters == "semantics" and change.id not in self._wants.allow:
+            if change.id == "larger-batch":
+                return "" if self._wants.batch else "another batch size trains otherwise: --batch"
+            return f"it alters what is computed: --allow {change.id}"
+        spared = [c for c in self._search.kept if c.change.id in change.spare_beside]
+        if spared:
+            return f"{spared[0].change.title} is kept, which does more"
+        bound = self.bound(one)
+        if bound is None or self._wants.goal == "memory":
+            return ""
+        if bound < LEAST_BOUND:
+            return f"at most {bound:.2f} × to gain"
+        hidden = bound < self._told() and not change.usual  # which may gain more beside a compiler
+        return f"at most {bound:.2f} × to gain, {NOT_TOLD}" if hidden else ""
+
+    def _told(self) -> float:
+        """The least gain that as many pairs as are ever run could tell from nothing here."""
+        known = len(self._search.judge.baseline) > 1
+        return math.exp(2 * self._search.pool.spread / math.sqrt(MOST)) if known else 0.0
+
+    def bound(self, one: Candidate) -> float | None:
+        """What it may save is more of a step that has become shorter: an update of 3 ms is 1.5 % of
+        194 ms and 12 % of 24."""
+        if one.bound is None:
+            return None
+        saved = (1 - 1 / one.bound) * self._search.gained
+        return 1 / (1 - saved) if saved < MOST_SAVED else None
+
+    def share_s(self, one: Candidate) -> float:
+        """Of the time, for the next: what is left for all that are to come, the slow with more."""
+        later = [other for other in self.all() if self._open(other) and key(other) != key(one)]
+        mine, *others = (SLOW if c.change.slow_start else 1 for c in (one, *later))
+        free_s = self._search.bench.left_s() - self._search.reserve_s()
+        return free_s * mine / (mine + sum(others))
+
+    def partner(self, one: Candidate) -> Candidate | None:
+        """One that it pays with, not tried yet."""
+        search, slot = self._search, one.change.slot
+        for other in self.all():
+            if slot and other.change.slot == slot:
+                continue
+            if other.change.id in one.change.together and other not in search.table:
+                both = [*search.kept, one, other]
+                if not self.unable(other) and search.time_for(search.kept, both):
+                    return other
+        return None
+
+    def companions(self, one: Candidate) -> list[Candidate]:
+        """What was tried and did not fall far behind; what is usual and was not tried yet."""
+        table = self._search.table
+        tried = [
+            c
+            for c in self.again
+            if c.change.group in BESIDE_COMPILERS
+            and (ratio := table[c].ratio) is not None
+            and ratio.value > WORSE
+            and (ratio.ci_high > 1 or c.change.usual)
+        ]
+        found = self._beside(self._beside([one], tried), self._usual())
+        # and what those make possible: a padded vocabulary is for products in 16 bits
+        return self._beside(found, self._usual(found))[1:]
+
+    def _usual(self, beside: Sequence[Candidate] = ()) -> list[Candidate]:
+        with_these = self._ask([c.asked for c in (*self._search.kept, *beside)])
+        return [c for c in with_these if c.change.usual and self._open(c)]
+
+    def _beside(self, on: list[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+        """`on`, and those of `others` that go together with it."""
+        found = list(on)
+        for other in others:
+            taken = {c.change.slot for c in (*self._search.kept, *found) if c.change.slot}
+            if other not in found and other.change.slot not in taken:
+                found.append(other)
+        return found
+
+    def _open(self, one: Candidate) -> bool:
+        known = one in self._search.table and not self._newly_possible(one)
+        return not known and one.change.id != "larger-batch" and not self.unable(one)
+
+    def _newly_possible(self, one: Candidate) -> bool:
+        """It found nothing to change, and what it pays with has been kept since."""
+        rung = self._search.table[one]
+        new = {c.change.id for c in self._search.kept} - set(rung.beside)
+        asked_again = rung.status == "not applied" and key(one) not in self._twice
+        return asked_again and bool(new & set(one.change.together))
+
+    def _at_once(self, coming: Sequence[Candidate]) -> Candidate | None:
+        """Where the time is too short to try each before something is compiled: that first, with
+        all that is usual, if nothing else promises more and it can still be confirmed."""
+        search = self._search
+        first = next((one for one in coming if compiles(one)), None)
+        before = any(one.change.slot == COMPILE and one in search.table for one in self.all())
+        if first is None or first is coming[0] or before:
+            return None
+
+        def cost_s(one: Candidate) -> float:
+            return search.bench.cost_s(asked([*search.kept, one]))
+
+        each_s = sum(cost_s(one) for one in coming if not one.change.slow_start)
+        # What is compiled once is found ready when it is confirmed.
+        needed_s = cost_s(first) + search.confirming_s(search.kept)
+        if not needed_s <= search.bench.left_s() < needed_s + each_s:
+            return None
+        whole = [first, *self.companions(first)]
+        others = [one.bound or 1.0 for one in coming if one not in whole]
+        return first if max(one.bound or 1.0 for one in whole) >= max(others, default=1.0) else None
+
+
+def compiles(one: Candidate) -> bool:
+    return one.change.slow_start and one.change.slot == COMPILE

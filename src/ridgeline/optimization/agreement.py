@@ -1,0 +1,74 @@
+"""Whether the patched program does by itself what the trial it was made from did."""
+
+from collections.abc import Sequence
+
+from ridgeline import units
+from ridgeline.changes.change import of
+from ridgeline.optimization.candidate import alters, precision
+from ridgeline.optimization.measure import timed, typical_ms
+from ridgeline.parity.compare import compare
+from ridgeline.records.optimized import Total
+from ridgeline.records.parity import Alters, Parity
+from ridgeline.records.trial import Trial
+from ridgeline.trials.arm import Outcome
+
+HALF = 0.5
+"""Of the gain, in logarithms: one process by itself against the middle of several differs by a few
+per cent, a change that is not there by all it brings."""
+SLOWER = 1.2
+"""Times the trial's time, where that was kept for something else than speed: memory."""
+
+
+def agreement(
+    total: Total,
+    outcome: Outcome,
+    missing: Sequence[str],
+    baseline: Sequence[Trial],
+    like: Trial | None,
+) -> tuple[str, bool]:
+    """A sentence, and whether it is as fast and computes the same. `missing`: changes the copy
+    has not."""
+    if outcome.trial is None or not timed(outcome.trial):
+        why = outcome.failed or "it took too few steps to be timed"
+        return f"the copy does not run as the program did: {why}", False
+    alone = typical_ms((outcome.trial,))
+    gain = total.before_ms / alone if alone else 0.0
+    tried = total.before_ms / total.after_ms if total.after_ms else 1.0
+    said = [f"by itself: {gain:.2f} ×, {units.seconds(alone / 1e3)} a step"]
+    parity = _parity(total, outcome.trial, baseline, like)
+    if parity is not None:
+        said.append(_results(parity))
+    fast = gain >= (tried**HALF if tried > 1 else tried / SLOWER)
+    if missing:
+        titles = ", ".join(of(change).change.title for change in dict.fromkeys(missing))
+        said.append(f"without what is to be written by hand ({titles}): {tried:.2f} × with it")
+    elif not fast:
+        said.append(f"the trial reached {tried:.2f} ×: the copy is not what was tried")
+    same = parity is None or parity.equality in ("equal", "weak")
+    return "; ".join(said), fast and same and not missing
+
+
+def _results(parity: Parity) -> str:
+    what = "losses" if any(check.what == "losses" for check in parity.checks) else "results"
+    if parity.equality in ("equal", "weak"):
+        return f"{what} equal" if parity.equality == "equal" else f"{what} equal ({parity.why})"
+    return f"{what} {'differ' if parity.equality == 'differs' else 'unknown'}: {parity.why}"
+
+
+def _parity(
+    total: Total, trial: Trial, baseline: Sequence[Trial], like: Trial | None
+) -> Parity | None:
+    """Against the trial first, which drew the same random numbers where it was compiled; then
+    against the unchanged program, whose own variation is known."""
+    changes = [of(one.change).change for one in total.applied]
+    most, lowest = alters(changes), precision(changes)
+    found = None
+    if like is not None:
+        # what alters semantics altered the trial's as well: the copy must still do what it did
+        known: Alters = "rounding" if most == "semantics" else most
+        found = compare([like], trial, known, lowest)
+    if baseline and (found is None or found.equality in ("differs", "unknown")):
+        plain = compare(baseline, trial, most, lowest)
+        if found is None or plain.equality in ("equal", "weak"):
+            found = plain
+    return found

@@ -1,0 +1,227 @@
+"""Trials of a step function, in this process: each from the same state, and nothing of it left
+when it is over."""
+
+import gc
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ridgeline.capture import live, marks
+from ridgeline.capture.seams import Seams
+from ridgeline.changes.change import of
+from ridgeline.errors import RidgelineError
+from ridgeline.optimization.function_loader import Batches
+from ridgeline.optimization.function_process import Interrupts, Process, limited
+from ridgeline.optimization.function_program import FunctionProgram
+from ridgeline.optimization.function_session import FunctionSession
+from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_subject import Subject
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.trial import Asked, FunctionEdit, Plan, Trial
+from ridgeline.trials.arm import Outcome
+from ridgeline.trials.drawing import Drawing
+from ridgeline.trials.ending import RESULT, Ending
+from ridgeline.trials.functions import found_at, rewrite
+from ridgeline.trials.rounds import in_rounds, made_ahead
+
+PATIENCE = 4.0
+COMPILING_S = 240.0
+"""As for a program's trials: four times the unchanged one's, and what compiling may take."""
+
+
+class FunctionBench:
+    def __init__(
+        self,
+        torch: Any,
+        subject: Subject,
+        home: Path,
+        *,
+        budget_s: float,
+        steps: int,
+        watch: int,
+        kept: Kept,
+        functions: Mapping[str, tuple[FunctionEdit, ...]] | None = None,
+    ) -> None:
+        self._torch = torch
+        self._subject = subject
+        self._home = home
+        self._ends = time.monotonic() + budget_s
+        # A model that is trained in eval mode is known by its calls alone.
+        self._plan = Plan(steps=steps, watch=watch, trains=subject.model.training)
+        self._kept = kept
+        self._functions = functions or {}
+        self._wall_s: dict[str, float] = {}
+        self.taken = 0
+
+    def trial(
+        self,
+        changes: tuple[Asked, ...],
+        *,
+        jitter: float = 0.0,
+        same_random: bool = False,
+        fresh: bool = False,
+    ) -> Outcome:
+        """What the unchanged step raises at its first trial is the user's to see."""
+        plan = replace(
+            self._plan,
+            changes=changes,
+            jitter=jitter,
+            same_random=same_random,
+            functions=tuple(e for one in changes for e in self._functions.get(one.change, ())),
+            steps=self._plan.watch + 1 if same_random else self._plan.steps,
+        )
+        began = time.perf_counter()
+        if same_random or any(of(one.change).change.slow_start for one in changes):
+            for name in ("torch._dynamo.config", "torch._inductor.config"):
+                import_module(name)  # before what is in it is noted
+        failed, found = "", None
+        with AsItWas(self._torch, self._kept) as around:
+            try:
+                with limited(self._patience_s(changes)):
+                    found = self._run(plan, around.process)
+            except Exception as error:
+                first = not changes and _key(()) not in self._wall_s
+                if first or isinstance(error, RidgelineError):
+                    raise
+                failed = _told(error)
+        wall = time.perf_counter() - began
+        self.taken += 1
+        self._wall_s[_key(changes)] = wall  # of the last: the first one compiles, and imports
+        return Outcome(trial=found, failed=failed, wall_s=wall)
+
+    def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
+        return Outcome(failed="a step function has no script of its own")
+
+    def left_s(self) -> float:
+        return self._ends - time.monotonic()
+
+    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+        return self._wall_s.get(_key(changes)) or self._wall_s.get(_key(()), 0.0)
+
+    def _patience_s(self, changes: tuple[Asked, ...]) -> float:
+        plain = self._wall_s.get(_key(()), 0.0)
+        return PATIENCE * plain + COMPILING_S if changes and plain else 0.0
+
+    def _run(self, plan: Plan, process: Process) -> Trial:
+        torch, subject = self._torch, self._subject
+        directory = self._directory(plan.changes)
+        drawing = Drawing(torch)
+        drawing.put_on()
+        program = FunctionProgram(torch, subject)
+        session = FunctionSession(torch, directory, plan, program)
+        try:
+            self._put_on(program, plan, process)
+            Seams(torch, session).put_on()
+            live.follow_forks()
+            live.session = marks.listener = session
+            program.alter_optimizer()
+            run = program.step_function(
+                tuple(one.change for one in plan.changes), session, self._kept
+            )
+            loader = program.altered_loader()
+            ahead = made_ahead(
+                getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", None)
+            )
+            batches = Batches(loader)
+            try:
+                for _ in range(plan.steps + ahead):
+                    batch = next(batches)
+                    run(batch)
+                    session.step_over(batch)
+                Ending(directory, plan, session, drawing, 0, 1).write()
+            finally:
+                batches.close()
+        finally:
+            session.farewell("finished", "")
+            session.forget()
+            live.session = marks.listener = None
+            if session.progress.compiling.seen:
+                # What it traced went through functions that are put back now.
+                import_module("torch._dynamo").reset()
+        return _read(directory, plan.watch + ahead, getattr(loader, "num_workers", 0))
+
+    def _put_on(self, program: FunctionProgram, plan: Plan, process: Process) -> None:
+        if plan.same_random:
+            setattr(sys.modules["torch._inductor.config"], "fallback_random", True)  # noqa: B010
+        for asked in plan.changes:
+            try:
+                of(asked.change).put_on(program, asked.options)
+            except Exception as error:
+                program.found_nothing(asked.change, f"it could not be put on: {_told(error)}")
+        if plan.functions:
+            for edit in plan.functions:
+                process.code(found_at(edit))
+            rewrite(program, "sdpa", plan.functions)
+        if self._subject.device == "cuda":
+            self._torch.cuda.reset_peak_memory_stats()
+
+    def _directory(self, changes: tuple[Asked, ...]) -> Path:
+        """Each set has a folder for what it compiles: another's is not found ready."""
+        home = self._home / _key(changes)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
+        directory = home / "trial"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        return directory
+
+
+class AsItWas:
+    """Whatever happens inside, and however it ends."""
+
+    def __init__(self, torch: Any, kept: Kept) -> None:
+        self._torch = torch
+        self._kept = kept
+
+    def __enter__(self) -> "AsItWas":
+        self.process = Process(self._torch)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        interrupts = Interrupts()
+        try:
+            interrupts.wait()
+        finally:
+            try:
+                if self._torch.cuda.is_initialized():
+                    self._torch.cuda.synchronize()
+            finally:
+                self.process.restore()
+                self._kept.restore()
+                gc.collect()
+                if self._torch.cuda.is_initialized():
+                    self._torch.cuda.empty_cache()
+                interrupts.over()
+
+
+def _key(changes: tuple[Asked, ...]) -> str:
+    told = [msgspec.structs.astuple(one) for one in changes]
+    return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:12]
+
+
+def _read(directory: Path, untimed: int, workers: int) -> Trial:
+    found = msgspec.msgpack.decode((directory / RESULT).read_bytes(), type=Trial)
+    steps = list(RunDirectory(directory).steps())
+    timed = [step for step in steps if step.index > untimed and not step.compile_ns]
+    device = bool(timed) and all(step.device_ns for step in timed)
+    each = [(step.device_ns or 0) if device else step.dur_ns for step in timed]
+    return replace(
+        found,
+        step_ns=in_rounds(each, workers),
+        samples=tuple(step.samples or None for step in timed),
+        compile_s=sum(step.compile_ns for step in steps) / 1e9,
+        first_step_s=steps[0].dur_ns / 1e9 if steps else 0.0,
+    )
+
+
+def _told(error: BaseException) -> str:
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:300]

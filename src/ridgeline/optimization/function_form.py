@@ -1,0 +1,199 @@
+"""`ridgeline.optimize`: changes tried on a step function, for notebooks and tests."""
+
+import contextlib
+import io
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from ridgeline.capture import live
+from ridgeline.changes.catalog import whole_step_graph
+from ridgeline.changes.change import Registered, registered
+from ridgeline.errors import UsageError
+from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.attention import rewritten
+from ridgeline.optimization.candidate import Candidate
+from ridgeline.optimization.candidates import candidates
+from ridgeline.optimization.function_bench import FunctionBench
+from ridgeline.optimization.function_ground import diagnosis
+from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_subject import Subject
+from ridgeline.optimization.ladder import Ladder
+from ridgeline.optimization.search import Voice
+from ridgeline.records.optimized import Goal, Optimized, Rung, Total
+from ridgeline.records.trial import Asked
+
+WATCHED = 8
+LEAST_STEPS, MOST_STEPS = 16, 300
+TRIAL_S = 0.7
+"""Of timed steps. Nothing has to be started for a trial in this process, so that many short ones
+are better than a few long ones."""
+_A_PROCESS = ("affinity",)
+"""Beside those that are variables of the environment."""
+_NEEDS_A_PROCESS = "it needs a process of its own: use `ridgeline optimize script.py`"
+
+
+class Result:
+    """What trying came to; `print` it. `optimized` is the whole record."""
+
+    def __init__(self, optimized: Optimized) -> None:
+        self.optimized = optimized
+
+    @property
+    def total(self) -> Total | None:
+        """All that was kept against the step as it was; None: nothing was kept."""
+        return self.optimized.total
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        return self.optimized.rungs
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return tuple(rung.change for rung in self.rungs if rung.status == "kept")
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from ridgeline.report.optimized_terminal import show
+
+        text = io.StringIO()
+        show(self.optimized, Console(file=text, width=120, highlight=False, no_color=True))
+        return text.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        """In a notebook."""
+        from ridgeline.report.optimized_markdown import markdown
+
+        return markdown(self.optimized)
+
+
+def optimize(
+    step: Callable[..., Any],
+    *,
+    model: Any,
+    optimizer: Any,
+    loader: Iterable[Any],
+    budget: str | float = "2m",
+    keep_exact: bool = False,
+    goal: Goal = "speed",
+    batch: bool = False,
+    quiet: bool = False,
+) -> Result:
+    """Try what a specialist would on a training step, and keep what is proven.
+
+    `step(model, optimizer, batch)` takes one step; so may `step(batch)`, which closes over both.
+    `loader` is a DataLoader, or anything that can be gone through again and again. Each trial
+    starts from the state in which model, optimizer, loader and random numbers are now, and leaves
+    them so: what was kept is told, not put on. `batch`: the batch size may grow, in a column of
+    its own.
+    """
+    import torch
+
+    wants = Wants(goal=_goal(goal), keep_exact=keep_exact, batch=batch)
+    seconds = _seconds(budget)
+    _alone(torch)
+    subject = Subject(torch, step, model, optimizer, loader)
+    with (
+        tempfile.TemporaryDirectory(prefix="ridgeline-", ignore_cleanup_errors=True) as folder,
+        _voice(quiet) as voice,
+    ):
+        return Result(_climbed(torch, subject, Path(folder), wants, seconds, voice))
+
+
+def _climbed(
+    torch: Any, subject: Subject, home: Path, wants: Wants, seconds: float, voice: Voice
+) -> Optimized:
+    began = time.monotonic()
+    kept = Kept(torch, (subject.model, subject.optimizer), subject.step, subject.loader)
+    voice.say("looking at the step as it is")
+    found = diagnosis(torch, subject, home, kept)
+    edits, no_attention = rewritten(found.findings)
+    bench = FunctionBench(
+        torch, subject, home / "trials", budget_s=seconds, watch=WATCHED,
+        steps=_steps(found.step_ms), kept=kept, functions={"sdpa": edits},
+    )  # fmt: skip
+
+    changes = [_here(one, no_attention) for one in registered()]
+
+    def ask(on: Sequence[Asked]) -> list[Candidate]:
+        return candidates(found.ground, found.findings, changes, goal=wants.goal, kept=on)
+
+    optimized = Ladder(bench, ask, wants, voice).climb(f"{subject.name}()")
+    return replace(
+        optimized, device=found.device, trials=bench.taken, spent_s=time.monotonic() - began
+    )
+
+
+def _here(one: Registered, no_attention: str) -> Registered:
+    """As it is where the step is a function and the process runs already."""
+    if one.change.id == whole_step_graph.CHANGE.id:
+        return replace(one, able=whole_step_graph.able_function)
+    if one.variables is not None or one.change.id in _A_PROCESS:
+        return replace(one, able=lambda ground: one.able(ground) or _NEEDS_A_PROCESS)
+    if one.change.id == "sdpa":
+        return replace(one, able=lambda ground: one.able(ground) or no_attention)
+    return one
+
+
+def _steps(step_ms: float) -> int:
+    timed = round(1e3 * TRIAL_S / max(step_ms, 1e-3))
+    return WATCHED + min(max(timed, LEAST_STEPS - WATCHED), MOST_STEPS)
+
+
+def _seconds(budget: str | float) -> float:
+    if isinstance(budget, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*", budget)
+        scale = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
+        seconds = float(match[1]) * scale[match[2]] if match is not None else 0.0
+    else:
+        seconds = float(budget) if isinstance(budget, int | float) else 0.0
+    if not seconds > 0:
+        raise UsageError(f"budget {budget!r} is not a time", 'write "2m", "90s" or seconds')
+    return seconds
+
+
+def _goal(goal: Goal) -> Goal:
+    if goal not in get_args(Goal):
+        raise UsageError(f"goal {goal!r} is none of {', '.join(get_args(Goal))}")
+    return goal
+
+
+def _alone(torch: Any) -> None:
+    if live.session is not None:
+        raise UsageError(
+            "another run records this process",
+            "call it outside `ridgeline run` and `with ridgeline.profile()`",
+        )
+    distributed = torch.distributed
+    together = distributed.is_available() and distributed.is_initialized()
+    if together and distributed.get_world_size() > 1:
+        raise UsageError("several processes train together", "use `ridgeline optimize script.py`")
+
+
+@contextlib.contextmanager
+def _voice(quiet: bool) -> Iterator[Voice]:
+    """What is done now where stderr is a terminal; what was settled, a line each, on stderr."""
+    if quiet:
+        yield Voice()
+        return
+
+    def tell(rung: Rung) -> None:
+        if rung.status != "not tried":
+            print(f"  {rung.status}: {rung.title}: {rung.why}", file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield Voice(tell=tell)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield Voice(say=lambda text: status.update(f"[dim]{text}"), tell=tell)

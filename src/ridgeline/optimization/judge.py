@@ -1,0 +1,131 @@
+"""Whether a changed program computes what the unchanged one does: the unchanged one's own trials,
+and what rounding alone does to it, are what it is judged by."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median, stdev
+
+from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.optimization.candidate import Candidate, alters, asked, precision
+from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
+from ridgeline.parity.compare import compare
+from ridgeline.records.optimized import Ratio
+from ridgeline.records.parity import Parity
+from ridgeline.records.trial import Trial
+from ridgeline.statistics.pooled import Pool
+from ridgeline.trials.arm import Outcome
+
+REPEATS = 3
+ULP = 2.0**-23
+_JITTERS = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""How far a type rounds: what that alone does to the program is tried, too."""
+PARTS = 4
+MOST_WATCHED = 8
+SHARE = 0.25
+"""Of the time, for the program as it is: where it starts slowly, a repeat less is run."""
+
+
+class Judge:
+    def __init__(self, bench: Bench, measure: Measure, say: Callable[[str], None]) -> None:
+        self._bench = bench
+        self._measure = measure
+        self._say = say
+        self.baseline: list[Trial] = []
+
+    def learn(
+        self, possible: Sequence[Candidate], exact: bool, seen: Callable[[Outcome], None]
+    ) -> str:
+        """Run the program as it is; "" or why there is nothing to compare with. `possible`: what
+        may be put on; the coarsest of them says how far rounding may go."""
+        coarse = None if exact else _JITTERS.get(precision(one.change for one in possible))
+        jitters = [0.0, ULP, *([coarse] if coarse else []), *([0.0] * (REPEATS - 1))]
+        began = self._bench.left_s()
+        for number, jitter in enumerate(jitters):
+            left = self._bench.left_s()
+            spent = began - left
+            if number and left <= 0:
+                break  # no change will be tried: more of it would tell nothing
+            if number > 2 and spent * (number + 1) / number > SHARE * began:
+                break  # two of it as it is would be better, but the changes need the time
+            why = self._learn_one(jitter, seen)
+            if why:
+                return why
+        return ""
+
+    def _learn_one(self, jitter: float, seen: Callable[[Outcome], None]) -> str:
+        told = ", its parameters moved by rounding" if jitter else ""
+        self._say(f"the program as it is{told}")
+        found = self._bench.trial((), jitter=jitter)
+        if found.trial is None:
+            return f"the program as it is: {found.failed}"
+        if not timed(found.trial):
+            ended = found.trial.ended or "the program takes too few steps"
+            return f"{ended}: {MOST_WATCHED + 1 + FEWEST_STEPS} are needed to compare and time it"
+        if self._measure.of(found.trial) is None:
+            return self._measure.missing
+        self.baseline.append(found.trial)
+        if not jitter:
+            seen(found)
+        return ""
+
+    def spread(self, measure: Measure) -> Pool:
+        """What the program's own trials tell of it. Steps that waver say nothing of memory."""
+        pool = Pool()
+        wavers = [] if measure.varies == "memory" else self.baseline
+        pool.assume(median([_inside(trial.step_ns) for trial in wavers] or [0.0]))
+        pool.runs(self._steady(measure))
+        return pool
+
+    def _steady(self, measure: Measure) -> list[float]:
+        """But the first: it reads the program's files from disk and finds a cold device, 22.8 ms a
+        step beside 18.3 twice on an H200."""
+        known = [math.log(value) for value in map(measure.of, self.baseline) if value]
+        return known[1:] if len(known) > 2 else known
+
+    def control(self, pool: Pool) -> Ratio | None:
+        """The program against itself: every other run against the one before it."""
+        known = self._steady(self._measure)
+        pairs = [a - b for a, b in zip(known[::2], known[1::2], strict=False)]
+        if not pairs:
+            return None
+        mean, low, high = pool.interval(pairs, 0.05)
+        return Ratio(
+            value=math.exp(mean), ci_low=math.exp(low), ci_high=math.exp(min(high, 50.0)),
+            pairs=len(pairs),
+        )  # fmt: skip
+
+    @property
+    def peak_bytes(self) -> int:
+        return round(median(trial.peak_bytes for trial in self.baseline)) if self.baseline else 0
+
+    def parity(self, trials: Trial | Sequence[Trial], changes: Sequence[Candidate]) -> Parity:
+        of = [one.change for one in changes]
+        return compare(self.baseline, trials, alters(of), precision(of))
+
+    def missing(self, trial: Trial, tried: Sequence[Candidate]) -> str:
+        """Why one of them was not put on; "" where all were."""
+        applied = {one.change for one in trial.applied}
+        for one in tried:
+            if one.change.id not in applied:
+                told = [n.why for n in trial.not_applied if n.change == one.change.id]
+                return told[0] if told else "it found nothing to change"
+        return ""
+
+    def compared(self, trial: Trial, changes: Sequence[Candidate]) -> Parity:
+        """Of a first trial. What is compiled draws other random numbers, so that dropout drops
+        others and nothing could be compared: where results differ, it has a trial of its own in
+        which it draws as it did before."""
+        found = self.parity(trial, changes)
+        if found.equality in ("equal", "weak") or all(c.change.slot != "compile" for c in changes):
+            return found
+        again = self._bench.trial(asked(changes), same_random=True)
+        return self.parity(again.trial, changes) if again.trial is not None else found
+
+
+def _inside(step_ns: Sequence[int]) -> float:
+    """How far the parts of one trial lie apart."""
+    size = len(step_ns) // PARTS
+    if not size:
+        return 0.0
+    parts = [math.log(median(step_ns[at * size : (at + 1) * size])) for at in range(PARTS)]
+    return stdev(parts)

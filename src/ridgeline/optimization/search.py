@@ -1,0 +1,144 @@
+"""What a search knows and may spend: the trials, the time that is left, what is kept."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.contest import Arms, Contest, Rules, contest
+from ridgeline.optimization.judge import Judge
+from ridgeline.optimization.measure import STEP, Measure, Varies, typical_ms
+from ridgeline.optimization.table import Table
+from ridgeline.records.optimized import Rung
+from ridgeline.records.parity import Parity
+from ridgeline.records.trial import Trial
+from ridgeline.statistics.pooled import Pool
+
+PROMISING = 1.1
+"""A first pair that gains more has a second, whatever its share of the time."""
+CONFIRMING = 2
+"""Pairs of processes at least, for the whole."""
+
+
+class Voice(Struct, frozen=True):
+    """Where the search says what it does."""
+
+    say: Callable[[str], None] = lambda text: None
+    """Now."""
+    tell: Callable[[Rung], None] = lambda rung: None
+    """Settled."""
+
+
+class Search:
+    def __init__(
+        self, bench: Bench, *, measure: Measure = STEP, exact: bool = False, voice: Voice
+    ) -> None:
+        self.bench = bench
+        self.measure = measure
+        self.exact = exact
+        self.arms = Arms(bench)
+        self._pools: dict[Varies, Pool] = {}
+        self.judge = Judge(bench, measure, voice.say)
+        self.table = Table(voice.tell)
+        self.say = voice.say
+        self.kept: list[Candidate] = []
+        self.trouble = ""
+        """Why the whole could not be confirmed."""
+        self.share_s = math.inf
+        """Of the time that is left, for one contest: as many pairs as fit, one at least."""
+        self.grows = False
+        """A larger batch is to be tried in the end."""
+
+    @property
+    def pool(self) -> Pool:
+        return self.pool_of(self.measure)
+
+    def pool_of(self, measure: Measure) -> Pool:
+        """A peak of memory hardly varies: by its spread 32 of 100 larger batches that gain nothing
+        were kept, on a machine whose times vary by 10 %; by that of times 6 are."""
+        if measure.varies not in self._pools:
+            self._pools[measure.varies] = self.judge.spread(measure)
+        return self._pools[measure.varies]
+
+    @property
+    def gained(self) -> float:
+        """By what is kept: how many times as fast as the unchanged program."""
+        times = [self.table[one].step_ms for one in self.kept]
+        now = min((one for one in times if one), default=0.0)
+        return typical_ms(tuple(self.judge.baseline)) / now if now else 1.0
+
+    @property
+    def waits_for_input(self) -> float:
+        """With what is kept, as a share of the unchanged program's step: a loader that was fast
+        enough for a slow step may not be for a fast one."""
+        now = self.arms.latest(asked(self.kept))
+        return (now.input_share or 0.0) / self.gained if now is not None else 0.0
+
+    def time_for(self, *sets: Sequence[Candidate]) -> bool:
+        """One trial of each, and what is needed to confirm the whole."""
+        wanted = sum(self.bench.cost_s(asked(one)) for one in sets)
+        return wanted + self.reserve_s() < self.bench.left_s()
+
+    def reserve_s(self) -> float:
+        growing_s = self.growing_s() if self.grows else 0.0
+        return growing_s + (self.confirming_s(self.kept) if self.kept else 0.0)
+
+    def growing_s(self) -> float:
+        """One size against what is kept, and pairs that confirm it."""
+        plain, kept = self.bench.cost_s(()), self.bench.cost_s(asked(self.kept))
+        return 2 * kept + CONFIRMING * (plain + kept)
+
+    def confirming_s(self, kept: Sequence[Candidate]) -> float:
+        """Pairs that confirm, and the patched copy by itself."""
+        cost_s = self.bench.cost_s(asked(kept))
+        return CONFIRMING * (self.bench.cost_s(()) + cost_s) + cost_s
+
+    def against(
+        self, before: Sequence[Candidate], after: Sequence[Candidate], rules: Rules | None = None
+    ) -> Contest:
+        """`after` against `before`, within a fair share of the time."""
+        began = self.bench.left_s()
+        pair = self.bench.cost_s(asked(before)) + self.bench.cost_s(asked(after))
+        known: list[float] = []
+
+        def go_on() -> bool:
+            spent = began - self.bench.left_s()
+            promising = len(known) == 1 and known[0] > PROMISING
+            within = spent + pair < self.share_s or promising
+            return within and self.time_for(before, after)
+
+        def paired(number: int, ratio: float) -> None:
+            known.append(ratio)
+            self.say(f"pair {number}: {ratio:.2f} × so far")
+
+        given = rules or Rules(measure=self.measure)
+        held = replace(given, go_on=go_on, on_pair=paired)
+        pool = self.pool_of(given.measure)
+        found = contest(self.arms, pool, asked(before), asked(after), held)
+        return replace(found, spent_s=began - self.bench.left_s())
+
+    def judged(
+        self,
+        before: Sequence[Candidate],
+        after: Sequence[Candidate],
+        tried: Sequence[Candidate],
+        measure: Measure | None = None,
+        so_far: Contest | None = None,
+    ) -> tuple[Contest, Parity | None]:
+        """And whether it computes the same: other results end it at its first trial."""
+        parity: list[Parity] = []
+
+        def refuse(trial: Trial) -> str:
+            missing = self.judge.missing(trial, tried)
+            if missing:
+                return missing
+            found = self.judge.compared(trial, after)
+            parity.append(found)
+            return found.why if found.equality in ("differs", "unknown") else ""
+
+        rules = Rules(measure=measure or self.measure, refuse=refuse, so_far=so_far)
+        result = self.against(before, after, rules)
+        return result, parity[0] if parity else None

@@ -1,0 +1,99 @@
+"""The rungs: what became of each change, as the search goes on."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from ridgeline.optimization.candidate import Candidate
+from ridgeline.optimization.contest import Contest
+from ridgeline.records.optimized import Ratio, Rung, Status
+from ridgeline.records.parity import Parity
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def key(one: Candidate) -> Key:
+    return one.change.id, tuple(sorted(one.options.items()))
+
+
+class Table:
+    """In the order of what was tried."""
+
+    def __init__(self, tell: Callable[[Rung], None]) -> None:
+        self._rungs: dict[Key, Rung] = {}
+        self._tell = tell
+
+    def __contains__(self, one: Candidate) -> bool:
+        return key(one) in self._rungs
+
+    def __getitem__(self, one: Candidate) -> Rung:
+        return self._rungs[key(one)]
+
+    def rungs(self) -> tuple[Rung, ...]:
+        return tuple(self._rungs.values())
+
+    def untried(self, one: Candidate, why: str) -> None:
+        """Said once; what was tried meanwhile stays."""
+        if key(one) not in self._rungs:
+            self._rungs[key(one)] = _rung(one, "not tried", why)
+
+    def unfit(self, one: Candidate, why: str, beside: Sequence[Candidate]) -> None:
+        """It was to be put on with others, and found nothing to change."""
+        names = tuple(other.change.id for other in beside)
+        self._rungs[key(one)] = replace(_rung(one, "not applied", why), beside=names)
+
+    def note(
+        self,
+        noted: Sequence[Candidate],
+        status: Status,
+        result: Contest,
+        parity: Parity | None,
+        beside: Sequence[Candidate],
+        partners: Sequence[Candidate] = (),
+    ) -> None:
+        before_ms, after_ms = result.step_ms
+        before = result.before[0] if result.before else None
+        after = result.after[0] if result.after else None
+        for one in noted:
+            self._rungs.pop(key(one), None)
+            self._rungs[key(one)] = replace(
+                _rung(one, status, result.why),
+                beside=tuple(other.change.id for other in beside),
+                together=tuple(c.change.id for c in (*noted, *partners) if c is not one),
+                ratio=result.ratio,
+                step_ms=after_ms or None,
+                before_ms=before_ms or None,
+                parity=parity,
+                peak_bytes=after.peak_bytes if after is not None else None,
+                peak_before_bytes=before.peak_bytes if before is not None else None,
+                compile_s=max((trial.compile_s for trial in result.after), default=0.0),
+                pays_after=pays_after(result),
+                spent_s=result.spent_s,
+            )
+        self._tell(self._rungs[key(noted[0])])
+
+    def drop(self, one: Candidate, why: str, without: Ratio | None = None) -> None:
+        changed = replace(self._rungs[key(one)], status="dropped", why=why, without=without)
+        self._rungs[key(one)] = changed
+        self._tell(changed)
+
+    def stays(self, one: Candidate, without: Ratio) -> None:
+        self._rungs[key(one)] = replace(self._rungs[key(one)], without=without)
+
+
+def _rung(one: Candidate, status: Status, why: str) -> Rung:
+    return Rung(
+        change=one.change.id, title=one.change.title, options=one.options, status=status, why=why,
+        alters=one.change.alters, bound=one.bound,
+    )  # fmt: skip
+
+
+def pays_after(result: Contest, compiles_s: float = 0.0) -> int | None:
+    """Steps; None: nothing was compiled, or it never pays."""
+    if not result.after:
+        return None
+    before, after = result.step_ms
+    spent = max(compiles_s, *(trial.compile_s for trial in result.after))
+    spent -= max((trial.compile_s for trial in result.before), default=0.0)
+    return math.ceil(1e3 * spent / (before - after)) if spent > 0.05 and before > after else None

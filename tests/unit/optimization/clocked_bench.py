@@ -1,0 +1,67 @@
+"""A bench with a clock that nobody waits for: a trial takes as long as such a program's does on a
+GPU, and what was compiled once is found ready."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from ridgeline.changes.change import of
+from ridgeline.records.trial import Asked
+from ridgeline.trials.arm import Outcome
+from tests.unit.optimization.fake_bench import FakeBench
+
+STEPS = 40
+READY = 0.3
+"""Of a compile's time, where what it makes lies on disk."""
+
+
+class ClockedBench(FakeBench):
+    """`step_ms`: of a set of changes. `begins_s`: before a process takes its first step."""
+
+    def __init__(
+        self, step_ms: Callable[[frozenset[str]], float], budget_s: float, *, seed: int = 0,
+        spread: float = 0.02, begins_s: float = 14.0, compiles_s: float = 22.0,
+        spent_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(lambda names: 100 / step_ms(names), spread=spread, seed=seed)
+        self.step_ms = step_ms
+        self.now_s = spent_s
+        self._budget_s = budget_s
+        self._begins_s = begins_s
+        self._compiles_s = compiles_s
+        self._ready: set[frozenset[str]] = set()
+        self._walls: dict[frozenset[str], float] = {}
+        self._seen_s = 45.0
+
+    def trial(
+        self,
+        changes: tuple[Asked, ...],
+        *,
+        jitter: float = 0.0,
+        same_random: bool = False,
+        fresh: bool = False,
+    ) -> Outcome:
+        names = frozenset(one.change for one in changes)
+        found = super().trial(changes, jitter=jitter, same_random=same_random, fresh=fresh)
+        compiled = frozenset(name for name in names if of(name).change.group in ("model", "global"))
+        slow_s = self._compiles_s * (READY if compiled in self._ready else 1) if slow(names) else 0
+        if slow(names):
+            self._ready.add(compiled)
+            self._seen_s = self._compiles_s
+        wall_s = self._begins_s + STEPS * self.step_ms(names) / 1e3 + slow_s
+        self.now_s += wall_s
+        self._walls[names] = wall_s - (1 - READY) * slow_s
+        assert found.trial is not None
+        return replace(found, trial=replace(found.trial, compile_s=slow_s), wall_s=wall_s)
+
+    def left_s(self) -> float:
+        return self._budget_s - self.now_s
+
+    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+        names = frozenset(one.change for one in changes)
+        guess = self._walls.get(frozenset(), 0.0) + (self._seen_s if slow(names) else 0.0)
+        return self._walls.get(names, guess)
+
+
+def slow(names: frozenset[str]) -> bool:
+    return any(of(name).change.slow_start for name in names)

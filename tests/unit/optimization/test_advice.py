@@ -1,0 +1,54 @@
+"""Advice: what no change answers, a line each."""
+
+from ridgeline.changes.change import registered
+from ridgeline.diagnose.rule import registered as rules
+from ridgeline.optimization.advice import advice
+from ridgeline.records.finding import Finding
+
+
+def finding(rule: str = "item-sync", **told: object) -> Finding:
+    given = {
+        "claim": "`loss.item()` makes the host wait for the GPU once a step",
+        "share_pct": 2.0,
+        "gain_bound": 1.02,
+        "file": "train.py",
+        "line": 63,
+    }
+    return Finding(rule=rule, **{**given, **told})  # type: ignore[arg-type]
+
+
+def test_a_wait_is_said_with_its_line_its_fix_and_its_bound() -> None:
+    (line,) = advice([finding(change="total += loss.detach()  # stays on the device")])
+    assert line.startswith("train.py:63 `loss.item()` makes the host wait for the GPU once a step:")
+    assert "keep the number on the device" in line
+    assert "`total += loss.detach()`" in line
+    assert line.endswith("(up to 1.02 ×)")
+
+
+def test_long_code_is_left_to_the_findings_page() -> None:
+    (line,) = advice([finding(change="if step % 100 == 99:\n    print(total.item())")])
+    assert "print(" not in line
+    assert "\n" not in line
+
+
+def test_what_a_change_answers_and_what_is_little_is_no_advice() -> None:
+    answered = registered()[0].change.answers[0]
+    assert advice([finding(answered), finding(share_pct=0.9)]) == ()
+
+
+def test_every_rule_without_a_change_has_something_to_say() -> None:
+    every = [finding(one.rule.id, docs=one.rule.docs, claim=one.rule.title) for one in rules()]
+    answered = {rule for one in registered() for rule in one.change.answers}
+    open_ = [one for one in every if one.rule not in answered]
+    lines = advice(every)
+    assert len(lines) == len(open_) > 10
+    for one, line in zip(open_, lines, strict=True):
+        said = line.removeprefix(f"train.py:63 {one.claim}").partition(" (up to")[0]
+        assert said.startswith(": "), line
+        assert len(said) > 8, line
+
+
+def test_a_rule_nobody_knows_and_a_finding_without_a_place_still_read() -> None:
+    assert advice([finding("new-rule", file="", line=None, claim="It waits.")]) == (
+        "It waits (up to 1.02 ×)",
+    )

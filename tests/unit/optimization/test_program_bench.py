@@ -1,0 +1,177 @@
+"""Trials of a program within a budget: how long each may take, what is remembered, its cost."""
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ridgeline.optimization import bench as bench_module
+from ridgeline.optimization.bench import COMPILING_S, GRACE_S, PATIENCE, Fed, ProgramBench
+from ridgeline.optimization.bench_protocol import TIME_OVER
+from ridgeline.optimization.kept_trials import KeptTrials
+from ridgeline.records.run import Target
+from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.trials.arm import Outcome
+
+TARGET = Target(kind="script", name="train.py", arguments=())
+WORKERS = (Asked(change="loader-workers", options={"workers": "2"}),)
+COMPILE = (Asked(change="compile"),)
+
+
+class Runs:
+    """In place of processes: each takes as long as it is told to, and is ended where it may not."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.limits: list[float] = []
+        self.homes: list[Path] = []
+        self.walls: dict[str, float] = {}
+        self.plain = 2.0
+
+    def __call__(
+        self, target: Target, plan: Plan, home: Path, *,
+        variables: Mapping[str, str] | None = None, timeout_s: float = 900.0,
+    ) -> Outcome:  # fmt: skip
+        self.plans.append(plan)
+        self.limits.append(timeout_s)
+        self.homes.append(home)
+        wall = max((self.walls.get(one.change, 2.0) for one in plan.changes), default=self.plain)
+        if wall > timeout_s:
+            failed = f"it had not ended after {timeout_s:g} s"
+            return Outcome(failed=failed, wall_s=timeout_s, timed_out=True)
+        return Outcome(trial=Trial(step_ns=(1,) * 9), wall_s=wall)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made = Runs()
+    monkeypatch.setattr(bench_module, "run", made)
+    return made
+
+
+def made(home: Path, kept: KeptTrials | None = None) -> ProgramBench:
+    return ProgramBench(TARGET, home, Plan(), ends=math.inf, kept=kept)
+
+
+def test_a_change_under_which_it_hangs_is_ended_and_says_so(runs: Runs, tmp_path: Path) -> None:
+    bench = made(tmp_path)
+    assert bench.trial(()).trial is not None
+    runs.walls["loader-workers"] = math.inf
+    hung = bench.trial(WORKERS)
+    assert hung.trial is None
+    assert hung.failed == f"it had not ended after {60 + PATIENCE * 2.0:g} s"
+    assert bench.trial(()).trial is not None, "the rest goes on"
+
+
+def test_patience_grows_with_the_program_and_with_compiling(runs: Runs, tmp_path: Path) -> None:
+    bench = made(tmp_path)
+    bench.trial(())
+    bench.trial(WORKERS)
+    bench.trial(COMPILE)
+    first, quick, slow = runs.limits
+    assert first == math.inf, "nothing is known yet: as long as there is time"
+    assert slow - quick == COMPILING_S - 60
+
+
+def test_even_when_the_time_is_over_the_first_trial_may_end(runs: Runs, tmp_path: Path) -> None:
+    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=0.0)
+    bench.trial(())
+    assert runs.limits == [60.0]
+    assert bench.left_s() < 0
+
+
+def test_a_second_bench_takes_what_the_first_kept_in_its_order(runs: Runs, tmp_path: Path) -> None:
+    first = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    runs.walls["loader-workers"] = math.inf
+    for changes in ((), (), WORKERS):
+        first.trial(changes)
+    second = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    assert [second.trial(changes).trial is None for changes in ((), (), WORKERS)] == [
+        False, False, True,
+    ]  # fmt: skip
+    assert (second.taken, second.remembered) == (0, 3)
+    second.trial(())
+    assert second.taken == 1, "a third of the same was never run"
+    assert len(runs.plans) == 4
+
+
+def test_a_fresh_trial_is_run_whatever_was_kept(runs: Runs, tmp_path: Path) -> None:
+    made(tmp_path, KeptTrials(tmp_path / "trials")).trial(())
+    second = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    second.trial((), fresh=True)
+    assert (second.taken, second.remembered) == (1, 0)
+
+
+def test_another_seed_is_another_trial(runs: Runs, tmp_path: Path) -> None:
+    made(tmp_path, KeptTrials(tmp_path / "trials")).trial(())
+    other = ProgramBench(
+        TARGET, tmp_path, Plan(seed=1), ends=math.inf, kept=KeptTrials(tmp_path / "trials")
+    )
+    other.trial(())
+    assert other.remembered == 0
+
+
+def test_what_compiles_is_thought_to_cost_more(runs: Runs, tmp_path: Path) -> None:
+    bench = made(tmp_path)
+    bench.trial(())
+    assert bench.cost_s(()) == 2.0
+    assert bench.cost_s(WORKERS) == 2.0
+    assert bench.cost_s(COMPILE) > 20
+    bench.trial(COMPILE)
+    assert bench.cost_s(COMPILE) == 2.0, "once run, it is known"
+
+
+def test_a_trial_the_budget_ends_tells_nothing_of_its_change(runs: Runs, tmp_path: Path) -> None:
+    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 5)
+    bench.trial(())
+    runs.walls["loader-workers"] = 40.0
+    cut = bench.trial(WORKERS)
+    assert (cut.cut, cut.failed) == (True, TIME_OVER)
+    assert 5 < runs.limits[-1] <= 5 + 2 + GRACE_S
+    runs.walls["loader-workers"] = 3.0
+    assert not bench.trial(WORKERS).cut
+
+
+def test_a_change_under_which_it_hangs_long_before_the_end_is_not_cut(
+    runs: Runs, tmp_path: Path
+) -> None:
+    bench = made(tmp_path)
+    bench.trial(())
+    runs.walls["loader-workers"] = math.inf
+    assert not bench.trial(WORKERS).cut
+
+
+def test_a_copy_is_run_where_its_kernels_lie_compiled(runs: Runs, tmp_path: Path) -> None:
+    bench = made(tmp_path)
+    bench.trial(())
+    bench.trial(COMPILE)
+    bench.by_itself("optimized_train.py", COMPILE)
+    assert runs.homes[-1] == runs.homes[-2] != runs.homes[0]
+    assert runs.plans[-1].changes == ()
+
+
+def test_a_program_that_was_not_given_the_time_to_begin_may_have_it_in_the_next_call(
+    runs: Runs, tmp_path: Path
+) -> None:
+    kept = KeptTrials(tmp_path / "trials")
+    first = ProgramBench(TARGET, tmp_path, Plan(), ends=0.0, kept=kept)
+    runs.plain = 100.0
+    cut = first.trial(())
+    assert (cut.cut, cut.failed) == (True, "it had not ended after 60 s")
+    second = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    assert second.trial(()).trial is not None
+
+
+def test_a_trial_is_longer_where_more_is_made_ahead(runs: Runs, tmp_path: Path) -> None:
+    fed = Fed(workers=2, ahead=16, most=100)
+    bench = ProgramBench(TARGET, tmp_path, Plan(steps=80), ends=math.inf, fed=fed)
+    eight = Asked(change="prefetch", options={"factor": "8"})
+    four = Asked(change="loader-workers", options={"workers": "4"})
+    larger = Asked(change="larger-batch", options={"factor": "8"})
+    for changes in ((), (larger,), (eight,), (four, eight)):
+        bench.trial(changes)
+    assert [plan.steps for plan in runs.plans] == [80, 80, 80 + 32 - 16, 80 + 64 - 16]
+    bench.by_itself("optimized_train.py", (four, eight))
+    assert runs.plans[-1].steps == 128

@@ -1,0 +1,72 @@
+"""What went wrong on our side while a program was looked at is told, once, and not without end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.optimization import program
+from ridgeline.optimization.ladder import Ladder
+from ridgeline.optimization.search import Voice
+from ridgeline.records.ground import Ground
+from ridgeline.records.optimized import Optimized
+from ridgeline.records.run import Target
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_summary import RunSummary, Verdict
+from ridgeline.records.trial import Asked, Trial
+from ridgeline.trials.arm import Outcome
+from tests.unit.optimization.fake_bench import FakeBench, candidate
+
+
+class TroubledBench(FakeBench):
+    """Every trial notes a problem; with a change on, another."""
+
+    taken, remembered = 0, 0
+
+    def trial(self, changes: tuple[Asked, ...], **how: Any) -> Outcome:
+        found = super().trial(changes, **how)
+        assert found.trial is not None
+        noted = ("not evaluated: of " + "+".join(sorted(one.change for one in changes)), "memory")
+        return Outcome(trial=replace(found.trial, problems=noted))
+
+
+def optimized(monkeypatch: pytest.MonkeyPatch, folder: Path, **noted: Any) -> Optimized:
+    """The whole way of `optimize`, but for the processes."""
+    summary = RunSummary(
+        name="r", run_dir="r", command="train.py", status="finished",
+        verdict=Verdict(bound="compute-bound", sentence="."), **noted,
+    )  # fmt: skip
+    known = program.Diagnosed(
+        directory=RunDirectory(folder), summary=summary, ground=Ground(device="cpu")
+    )
+    speeds = {"a": 2.0, "b": 0.5}
+    bench = TroubledBench(lambda on: min([speeds[name] for name in on], default=1.0))
+    monkeypatch.setattr(program, "diagnosed", lambda *args, **how: known)
+    ladder = Ladder(bench, [candidate("a"), candidate("b")])
+    monkeypatch.setattr(program, "_ladder", lambda *args: (bench, ladder))
+    wishes = program.Wishes(write=False)
+    return program.optimize(Target(kind="script", name="train.py"), wishes, folder, Voice())
+
+
+def test_the_diagnosis_the_unchanged_program_and_the_whole_are_heard(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = optimized(monkeypatch, tmp_path, problems=("the regions: KeyError: 3", "memory"))
+    assert [one.change for one in found.rungs if one.status == "kept"] == ["a"]
+    assert found.problems == (
+        "the regions: KeyError: 3", "memory", "not evaluated: of ", "not evaluated: of a",
+    )  # fmt: skip
+
+
+def test_they_are_bounded_and_the_rest_is_counted() -> None:
+    trials = [Trial(problems=(f"problem {at}", "problem 0")) for at in range(9)]
+    told = program.problems((), trials)
+    assert told == (*(f"problem {at}" for at in range(5)), "4 more of the kind")
+    assert program.problems((), trials[:5]) == tuple(f"problem {at}" for at in range(5))
+
+
+def test_what_the_checks_of_results_say_is_not_said_again() -> None:
+    one = Trial(problems=("no float64 reference: a call of the model takes too long",))
+    assert program.problems((), [one]) == ()
+    assert program.problems(("a fault",), []) == ("a fault",)

@@ -1,0 +1,255 @@
+"""What is said and kept where partners are missing, the time ends, or another measure is asked."""
+
+import math
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.optimization import program
+from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.bench import ProgramBench
+from ridgeline.optimization.candidates import candidates
+from ridgeline.optimization.kept_trials import KeptTrials
+from ridgeline.optimization.ladder import Ladder
+from ridgeline.records.ground import Ground
+from ridgeline.records.optimized import Optimized
+from ridgeline.records.run import LoaderSeen, Target
+from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, WatchedStep
+from ridgeline.trials.arm import Outcome
+from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate
+
+
+def times(**factors: float) -> Speed:
+    return lambda names: prod(factors.get(name, 1.0) for name in names)
+
+
+def told(found: Optimized) -> dict[str, tuple[str, str]]:
+    return {rung.change: (rung.status, rung.why) for rung in found.rungs}
+
+
+class Needing(FakeBench):
+    """Prefetching finds nothing to change where there are no workers."""
+
+    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        names = {one.change for one in changes}
+        alone = "prefetch" in names and "workers" not in names
+        self.missing = {"prefetch": "no workers"} if alone else {}
+        return super().trial(changes, **given)
+
+
+class Interrupted(FakeBench):
+    last = 0
+
+    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        if len(self.ran) == self.last:
+            raise KeyboardInterrupt
+        return super().trial(changes, **given)
+
+
+class Batches(FakeBench):
+    """A batch twice as large takes twice as long."""
+
+    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        factor = next((int(one.options["factor"]) for one in changes if one.options), 1)
+        self._speed = lambda names: 1 / factor
+        return super().trial(changes, **given)
+
+
+def test_where_a_partner_finds_nothing_to_change_the_first_is_known_by_itself() -> None:
+    bench = FakeBench(times())
+    bench.missing["pinned"] = "it is pinned already"
+    found = Ladder(bench, [candidate("copies", together=("pinned",)), candidate("pinned")])
+    said = told(found.climb("train.py"))
+    assert said["copies"][0] == "rejected"
+    assert "×" in said["copies"][1]
+    assert said["pinned"] == ("not applied", "it is pinned already")
+
+
+def test_a_companion_that_finds_nothing_to_change_costs_the_compiler_no_trial() -> None:
+    bench = FakeBench(times(graphs=2.0))
+    bench.missing["fused"] = "it is fused already"
+    one = candidate("graphs", slot="compile", slow_start=True)
+    said = told(Ladder(bench, [one, candidate("fused", usual=True)]).climb("train.py"))
+    assert said["graphs"][0] == "kept"
+    assert said["fused"] == ("not applied", "it is fused already")
+    assert next(names for names in bench.ran if names) == {"graphs", "fused"}
+    assert bench.ran.index(frozenset({"graphs"})) > 5, "first when the whole is confirmed"
+
+
+def test_what_is_nothing_without_another_is_dropped_with_it() -> None:
+    def speed(names: frozenset[str]) -> float:
+        fed = 1.56 if "prefetch" in names else 1.3
+        if "workers" not in names:
+            fed = 1.0
+        if "fast" in names:  # its loader is no bottleneck any more, and workers cost cores
+            fed = {1.56: 1.0, 1.3: 0.8, 1.0: 1.0}[fed] * 3
+        return fed
+
+    bench = Needing(speed)
+    ladder = Ladder(bench, [candidate(name) for name in ("workers", "prefetch", "fast")])
+    found = ladder.climb("train.py")
+    assert {change: status for change, (status, _) in told(found).items()} == {
+        "workers": "dropped", "prefetch": "dropped", "fast": "kept",
+    }  # fmt: skip
+    assert told(found)["prefetch"][1] == "it is nothing without WORKERS"
+    assert found.total is not None
+    assert found.total.changes == ("fast",)
+
+
+def test_what_saves_memory_may_take_twice_the_unchanged_step_and_not_twice_each() -> None:
+    bench = FakeBench(times(a=0.6, b=0.6))
+    bench.peaks = {"a": 0.5, "b": 0.5}
+    found = Ladder(bench, [candidate("a"), candidate("b")], Wants(goal="memory")).climb("train.py")
+    assert told(found)["a"][0] == "kept"
+    assert told(found)["b"] == ("rejected", "a step takes 2.8 × as long")
+
+
+def test_one_spared_for_another_says_so_although_that_one_is_dropped_in_the_end() -> None:
+    def speed(names: frozenset[str]) -> float:
+        return 3.0 if "fast" in names else 1.5 if "graphs" in names else 1.0
+
+    plain = candidate("plain", slot="compile", spare_beside=("graphs",))
+    ladder = Ladder(
+        FakeBench(speed), [candidate("graphs", slot="compile"), plain, candidate("fast")]
+    )
+    found = ladder.climb("train.py")
+    assert told(found)["graphs"][0] == "dropped"
+    assert told(found)["plain"] == ("not tried", "GRAPHS is kept, which does more")
+    assert not found.stopped
+
+
+def test_a_change_kept_with_its_last_options_has_no_second_rung() -> None:
+    class Workers(FakeBench):
+        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+            known = {one.change: one.options for one in changes}
+            number = known.get("loader-workers", {}).get("workers", "0")
+            self._speed = lambda names: {"0": 1.0, "1": 1.5, "2": 2.5, "4": 3.5}[number]
+            return super().trial(changes, **given)
+
+    loader = LoaderSeen(workers=0, batch_size=8)
+    ground = Ground(device="cpu", cores=2, loaders=(loader,), input_share=0.8, trains=True)
+    ladder = Ladder(Workers(times()), lambda kept: candidates(ground, (), kept=kept))
+    rungs = [one for one in ladder.climb("train.py").rungs if one.change == "loader-workers"]
+    assert {one.options.get("workers"): one.status for one in rungs} == {
+        "2": "dropped", "4": "kept", "1": "rejected",
+    }  # fmt: skip
+
+
+def test_no_time_for_a_larger_batch_is_said() -> None:
+    batch = replace(candidate("larger-batch", alters="semantics"), options={"factor": "2"})
+    found = Ladder(Batches(times(), trials=4), [batch], Wants(batch=True)).climb("train.py")
+    assert told(found)["larger-batch"] == ("not tried", "too little time was left")
+    assert found.stopped == "too little time was left"
+
+
+@pytest.mark.parametrize("last", range(1, 40))
+def test_an_interrupt_at_any_trial_leaves_figures_that_can_be_read(last: int) -> None:
+    bench = Interrupted(times(a=1.5, b=1.2))
+    bench.last = last
+    ladder = Ladder(bench, [candidate("a"), candidate("b"), candidate("c", unable="no")])
+    found = ladder.climb("train.py")
+    assert {rung.change for rung in found.rungs} == {"a", "b", "c"}
+    assert (0 < found.noise < 1) == (last > 1), "of one process nothing is known"
+    assert found.control is None or 0.5 < found.control.ci_low < found.control.ci_high < 2
+    kept = {rung.change for rung in found.rungs if rung.status == "kept"}
+    assert kept == {one.change.id for one in ladder.search.kept}
+
+
+def test_a_budget_that_is_over_after_one_trial_takes_one() -> None:
+    bench = FakeBench(times(a=3.0), trials=0)
+    found = Ladder(bench, [candidate("a")]).climb("train.py")
+    assert len(bench.ran) == 1
+    assert told(found)["a"] == ("not tried", "too little time was left")
+    assert found.baseline_ms > 0
+
+
+def test_a_sample_s_time_is_not_judged_by_how_little_memory_varies() -> None:
+    batch = replace(candidate("larger-batch", alters="semantics"), options={"factor": "2"})
+    won = 0
+    for seed in range(40):
+        bench = Batches(times(), spread=0.1, seed=seed)
+        found = Ladder(bench, [batch], Wants(goal="memory", batch=True)).climb("train.py")
+        won += told(found)["larger-batch"][0] == "kept"
+    assert won <= 5  # 12 by the spread of memory
+
+
+def test_memory_is_not_judged_by_how_much_steps_vary() -> None:
+    class Wavering(FakeBench):
+        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+            found = super().trial(changes, **given)
+            assert found.trial is not None
+            steps = [round(s * math.exp(self._rng.gauss(0, 0.3))) for s in found.trial.step_ns]
+            return replace(found, trial=replace(found.trial, step_ns=tuple(steps)))
+
+    bench = Wavering(times())
+    bench.peaks = {"a": 0.9}
+    found = Ladder(bench, [candidate("a")], Wants(goal="memory")).climb("train.py")
+    assert told(found)["a"][0] == "kept"
+    assert len(bench.ran) <= 15  # 33 with the steps' own spread
+
+
+def test_a_loss_that_broke_is_kept_as_it_was(tmp_path: Path) -> None:
+    nan = float("nan")
+    tensor = TensorPrint(name="weight", norm=nan, projection=nan, moved=nan, numel=1)
+    trial = Trial(watched=(WatchedStep(loss=nan),), tensors=(tensor,))
+    KeptTrials(tmp_path).put(Plan(), Outcome(trial=trial))
+    found = KeptTrials(tmp_path).take(Plan())
+    assert found is not None
+    assert found.trial is not None
+    loss = found.trial.watched[0].loss
+    assert loss is not None
+    assert math.isnan(loss)
+    assert math.isnan(found.trial.tensors[0].norm)
+
+
+def test_a_copy_is_compared_with_a_trial_of_all_that_was_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It drew the random numbers that a compiled copy draws; the unchanged program did not."""
+    ladder = Ladder(FakeBench(times(a=2.0)), [candidate("a")])
+    found = ladder.climb("train.py")
+    given: list[Any] = []
+    monkeypatch.setattr(program, "write", lambda *told: given.extend(told))
+    target = Target(kind="script", name="train.py", arguments=())
+    bench = ProgramBench(target, tmp_path, Plan(), ends=math.inf)
+    program._written(target, found, bench, ladder)
+    assert given[4].changes == ("a",)
+
+
+def test_what_fresh_processes_do_not_show_is_not_kept() -> None:
+    class Lucky(FakeBench):
+        """Better in the trials of the search alone."""
+
+        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+            self._speed = times(a=1.0 if given.get("fresh") else 1.5)
+            return super().trial(changes, **given)
+
+    ladder = Ladder(Lucky(times()), [candidate("a")])
+    found = ladder.climb("train.py")
+    status, why = told(found)["a"]
+    assert status == "dropped"
+    assert why.startswith("not so in fresh processes: ")
+    assert found.total is None
+    assert not ladder.search.kept
+
+
+def test_of_one_slot_two_are_never_tried_as_one() -> None:
+    bench = FakeBench(lambda names: 2.0 if len(names) == 2 else 1.0)
+    half = candidate("half", slot="precision", together=("brain",))
+    found = Ladder(bench, [half, candidate("brain", slot="precision")]).climb("train.py")
+    assert frozenset({"half", "brain"}) not in bench.ran
+    assert found.total is None
+
+
+def test_the_whole_has_as_many_pairs_as_it_needs_and_a_rung_says_what_it_took() -> None:
+    pairs = set()
+    for seed in range(12):
+        bench = FakeBench(times(a=1.06), spread=0.03, seed=seed)
+        found = Ladder(bench, [candidate("a")]).climb("train.py")
+        assert found.rungs[0].spent_s >= 1.0  # a trial each is a second
+        if found.total is not None:
+            pairs.add(found.total.ratio.pairs)
+    assert max(pairs) == 6

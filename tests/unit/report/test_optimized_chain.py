@@ -1,0 +1,116 @@
+"""How far a rung stands from the unchanged program, and where that does not end as the whole."""
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.records.optimized import Optimized, Ratio, Rung
+from ridgeline.report.optimized_chain import by_rungs, cumulative, disagreement
+from ridgeline.report.optimized_doubt import remark
+from ridgeline.report.optimized_html import page
+from ridgeline.report.optimized_levels import levels
+from ridgeline.report.optimized_markdown import markdown
+from ridgeline.report.optimized_rows import rows
+from tests.unit.report.made_up_optimized import (
+    climbed,
+    disturbed,
+    less_memory,
+    ratio,
+    rung,
+    step,
+    total,
+    with_batch,
+)
+
+
+def of(*rungs: Rung, whole: Ratio | None = None) -> Optimized:
+    known = replace(total(), ratio=whole, changes=tuple(r.change for r in rungs)) if whole else None
+    return replace(climbed(), rungs=rungs, total=known)
+
+
+def test_the_whole_gain_is_the_product_of_the_ratios_on_the_way() -> None:
+    found = climbed()
+    by_change = {one.change: cumulative(found, one) for one in found.rungs}
+    assert by_change["loader-workers"] == pytest.approx(2.48)
+    assert by_change["tf32"] == pytest.approx(2.48 * 1.16)
+    assert by_change["compile"] == pytest.approx(2.48 * 1.16 * 1.1 * 2.14)
+    assert by_change["compile-reduce-overhead"] == by_change["compile"]
+
+
+def test_a_baseline_taken_at_a_bad_moment_is_in_no_rung() -> None:
+    quiet = [row.whole for row in rows(climbed()) if row.kind == "rung"]
+    assert [row.whole for row in rows(disturbed()) if row.kind == "rung"] == quiet
+    notes = [level.note for level in levels(disturbed()) if "× baseline" in level.note]
+    assert notes == [level.note for level in levels(climbed()) if "× baseline" in level.note]
+
+
+def test_what_was_left_is_set_against_what_was_kept_by_then_and_lifts_nothing() -> None:
+    first, last = step("a", "A", 2.0, 100.0), step("c", "C", 1.5, 50.0, beside=("a",))
+    left = rung("b", "B", "rejected", "slower", ratio=ratio(0.5), beside=("a",))
+    found = of(first, left, last)
+    assert cumulative(found, left) == pytest.approx(1.0)
+    assert cumulative(found, last) == pytest.approx(3.0)
+
+
+def test_of_changes_tried_as_one_the_gain_is_taken_once_also_where_one_was_dropped() -> None:
+    both = {"ratio": ratio(3.0), "beside": ()}
+    kept = rung("a", "A", "kept", "", together=("b",), **both)
+    gone = rung("b", "B", "dropped", "of no use", together=("a",), without=ratio(1.0), **both)
+    last = step("c", "C", 1.5, 30.0, beside=("a",))
+    found = of(kept, gone, last, whole=ratio(4.5))
+    assert cumulative(found, gone) == pytest.approx(3.0)
+    assert cumulative(found, last) == pytest.approx(4.5)
+    assert remark(found) == ""
+
+
+def test_what_was_left_out_again_is_no_part_of_what_the_whole_is_held_against() -> None:
+    first = step("a", "A", 2.0, 100.0)
+    harm = step("b", "B", 1.5, 50.0, status="dropped", why="of no use", without=ratio(0.8))
+    found = of(first, harm, whole=ratio(3.75))
+    assert by_rungs(found) == pytest.approx(3.0 / 0.8)
+    assert disagreement(found) is None
+
+
+def test_another_training_and_what_has_no_ratio_have_no_place_on_the_ladder() -> None:
+    found = with_batch()
+    assert cumulative(found, found.rungs[-1]) is None
+    assert by_rungs(found) == by_rungs(climbed())
+    bare = rung("a", "A", "rejected", "it raised")
+    assert cumulative(of(bare), bare) is None
+    assert by_rungs(of(bare)) is None
+
+
+def test_other_goals_have_it_too() -> None:
+    memory = less_memory()
+    assert cumulative(memory, memory.rungs[0]) == pytest.approx(1.64)
+    energy = replace(climbed(), measured="energy a sample")
+    assert cumulative(energy, energy.rungs[0]) == pytest.approx(2.48)
+
+
+@pytest.mark.parametrize(
+    ("whole", "told"),
+    [
+        (Ratio(value=2.0, ci_low=1.9, ci_high=2.1, pairs=3), False),
+        (Ratio(value=1.5, ci_low=1.4, ci_high=1.6, pairs=3), True),
+        (Ratio(value=2.6, ci_low=2.5, ci_high=2.7, pairs=3), True),
+        # A peak of memory hardly varies: what its interval leaves out need not matter.
+        (Ratio(value=1.98, ci_low=1.979, ci_high=1.981, pairs=3), False),
+        (Ratio(value=1.5, ci_low=0.4, ci_high=6.0, pairs=2), False),
+    ],
+)
+def test_a_ladder_that_ends_elsewhere_than_the_whole_is_told(whole: Ratio, told: bool) -> None:
+    found = of(step("a", "A", 2.0, 100.0), whole=whole)
+    assert bool(remark(found)) == told
+
+
+def test_the_remark_says_which_figure_counts_and_why_the_other_does_not() -> None:
+    said = remark(disturbed())
+    assert said == (
+        "The rungs come to 6.77 ×, outside the interval of the whole, 4.63 × [4.40, 4.90]: the "
+        "machine was disturbed while they were measured, or they looked better than they are when "
+        "they were picked. What was measured on fresh processes counts."
+    )
+    higher = of(step("a", "A", 2.0, 100.0), whole=ratio(3.0))
+    assert "picked" not in remark(higher)
+    assert "The rungs come to 6.77 ×" in markdown(disturbed()).partition("## The ladder")[2]
+    assert "The rungs come to 6.77 ×" in page(disturbed()).partition("The ladder</h2>")[2]
+    assert "The rungs come to" not in markdown(climbed()) + page(climbed())

@@ -1,0 +1,170 @@
+"""A whole that fresh processes did not confirm reads like no win, wherever it is read."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.report.optimized_document import document
+from ridgeline.report.optimized_doubt import doubt, doubts
+from ridgeline.report.optimized_html import page
+from ridgeline.report.optimized_markdown import markdown
+from ridgeline.report.optimized_svg import waterfall
+from ridgeline.report.optimized_terminal import show
+from ridgeline.report.optimized_words import headline
+from tests.unit.report.made_up_optimized import (
+    ALL,
+    HOSTILE,
+    climbed,
+    doubtful,
+    hostile,
+    interrupted,
+    nothing_kept,
+    parity,
+    total,
+    unconfirmed,
+)
+
+
+def shown(found: Optimized) -> str:
+    console = Console(width=120, file=StringIO(), force_terminal=False, highlight=False)
+    show(found, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def of(low: float, pairs: int, value: float = 1.6) -> Optimized:
+    known = Ratio(value=value, ci_low=low, ci_high=4.0, pairs=pairs)
+    return replace(doubtful(), total=replace(total(), ratio=known, confirmed=False))
+
+
+def test_the_headline_begins_with_what_it_is_not() -> None:
+    assert headline(doubtful()).text == (
+        "Not confirmed, and it may be no gain at all: 2.39 × [0.59, 9.76] as fast, "
+        "152 ms → 22.6 ms a step"
+    )
+    assert headline(of(1.1, 3)).text.startswith(
+        "Not confirmed, though likely: 1.6 × [1.1, 4] as fast"
+    )
+    assert {headline(doubtful()).tone, headline(of(1.1, 3)).tone} == {"unsure"}
+
+
+def test_under_it_stands_why_what_the_copy_is_worth_and_what_to_do() -> None:
+    assert doubt(doubtful()) == (
+        "2 fresh pairs cannot tell it from no gain: two processes of the same program differ by "
+        "64 % here; optimized_train.py was written all the same: take it for a guess; what to do: "
+        "give it more --budget"
+    )
+    assert doubt(of(1.1, 3)).startswith("3 fresh pairs have to be surer than the interval: ")
+
+
+def test_in_every_form_it_stands_before_any_figure_of_the_ladder() -> None:
+    said = "optimized_train.py was written all the same: take it for a guess"
+    text = " ".join(shown(doubtful()).split())
+    assert text.index(said) < text.index("× baseline")
+    made = " ".join(markdown(doubtful()).replace("\\", "").split())
+    assert made.startswith("# Not confirmed, ")
+    assert made.index(said) < made.index("## The ladder")
+    html = page(doubtful())
+    assert html.index('<h1 class="unsure">Not confirmed') < html.index(said) < html.index("<svg")
+    assert "Not confirmed" in waterfall(doubtful())
+    whole = document(doubtful())
+    assert whole["confirmed"] is False
+    assert whole["summary"].startswith("Not confirmed")
+    assert whole["doubts"] == [doubt(doubtful())]
+
+
+def test_what_is_to_be_done_is_what_can_help() -> None:
+    assert doubt(of(0.8, 5)).endswith("give it more --budget")
+    # As many pairs as are ever run: no budget runs more.
+    assert doubt(of(0.8, 6)).endswith("measure again when nothing else runs on this machine")
+    function = replace(of(0.8, 2), command="step()", written=None)
+    assert doubt(function).endswith("give it more budget")
+    assert doubt(interrupted()).endswith("call it again, it goes on from here")
+    assert doubt(unconfirmed()).endswith("give it more --budget")
+    failed = replace(unconfirmed(), stopped="it could not be confirmed: it raised ValueError")
+    assert doubt(failed) == failed.stopped
+
+
+def test_a_copy_whose_results_are_others_is_not_offered() -> None:
+    other = replace(climbed(), total=replace(total(), parity=parity("differs", 0.4)))
+    assert doubt(other).startswith("optimized_train.py was written all the same: do not use it")
+    assert doubt(replace(other, written=None)) == ""
+
+
+@pytest.mark.parametrize("made", [climbed, nothing_kept])
+def test_where_nothing_is_doubtful_nothing_is_said(made: object) -> None:
+    assert callable(made)
+    assert doubt(made()) == ""
+    assert document(made())["doubts"] == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_what_is_proven_reads_like_a_win(name: str) -> None:
+    found = ALL[name]()
+    won = headline(found).text[0].isdigit() or headline(found).text.startswith("Uses ")
+    assert won == (document(found)["confirmed"] is True)
+
+
+def test_a_users_words_in_it_stay_words() -> None:
+    known = replace(hostile(), total=replace(total(), confirmed=False))
+    assert "\x1b" not in doubt(known)
+    assert HOSTILE not in page(known)
+    assert "<script>" not in page(known)
+
+
+def paying(steps: int | None, before_ms: float, **told: Any) -> Optimized:
+    known = replace(total(), pays_after=steps, before_ms=before_ms, compile_s=18.9)
+    return replace(climbed(), total=known, **told)
+
+
+def test_a_compilation_that_pays_late_is_told_under_the_headline() -> None:
+    said = "compiling takes 18.9 s and pays only in runs of more than 18,872 steps"
+    found = paying(18_872, 4.0)
+    assert doubts(found) == (said,)
+    assert document(found)["doubts"][0] == said
+    text = " ".join(shown(found).split())
+    assert text.index(said) < text.index("× baseline")
+    assert text.count("compiling takes") == 1
+    assert markdown(found).index(said) < markdown(found).index("## The ladder")
+    assert page(found).index(said) < page(found).index("The ladder</h2>")
+
+
+@pytest.mark.parametrize(
+    ("steps", "before_ms", "late"),
+    [(2_001, 1.0, True), (2_000, 1.0, False), (301, 1000.0, True), (300, 1000.0, False),
+     (None, 1000.0, False), (500, float("nan"), False)],
+)  # fmt: skip
+def test_late_is_two_thousand_steps_or_five_minutes(
+    steps: int | None, before_ms: float, late: bool
+) -> None:
+    assert bool(doubts(paying(steps, before_ms))) == late
+    # What saves memory does so from the first step.
+    assert doubts(paying(steps, before_ms, measured="peak memory")) == ()
+
+
+def controlled(value: float, low: float, high: float) -> Optimized:
+    return replace(climbed(), control=Ratio(value=value, ci_low=low, ci_high=high, pairs=2))
+
+
+def test_a_program_that_differs_from_itself_puts_every_ratio_in_doubt() -> None:
+    found = controlled(1.32, 1.01, 1.72)
+    said = (
+        "the unchanged program differed from itself, 1.32 × [1.01, 1.72]: the machine was "
+        "disturbed, and ratios of this size prove little"
+    )
+    assert doubts(found) == (said,)
+    assert said in document(found)["doubts"]
+    assert said in " ".join(shown(found).split())
+    assert said in markdown(found).replace("\\", "")
+    assert said in page(found)
+    assert doubts(controlled(0.8, 0.7, 0.9)) != ()
+
+
+def test_a_control_around_1_or_next_to_it_is_no_doubt() -> None:
+    assert doubts(controlled(1.42, 0.72, 2.82)) == ()
+    assert doubts(controlled(1.003, 1.001, 1.005)) == ()
+    assert doubts(replace(climbed(), control=None)) == ()

@@ -1,0 +1,242 @@
+"""What a person sees at the end of `ridgeline optimize`."""
+
+from io import StringIO
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from ridgeline.cli.optimize_progress import settled
+from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.report.optimized_rows import rows
+from ridgeline.report.optimized_terminal import show
+from ridgeline.report.optimized_words import headline, method
+from tests.unit.report.made_up_optimized import (
+    ALL,
+    HOSTILE,
+    NOT_TRIED,
+    climbed,
+    hostile,
+    less_memory,
+    nothing_kept,
+    parity,
+    ratio,
+    rung,
+    total,
+    unconfirmed,
+    with_batch,
+)
+
+
+def shown(found: Optimized, width: int = 140) -> str:
+    console = Console(width=width, file=StringIO(), force_terminal=False, highlight=False)
+    show(found, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_the_answer_comes_first_with_its_interval() -> None:
+    first, *_ = shown(climbed()).splitlines()
+    assert first == " 6.73 × [6.61, 6.85] as fast: 152 ms → 22.6 ms a step"
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ("peak memory", "Uses 0.61 × [0.59, 0.63] the memory: 8 GiB → 5 GiB, 152 ms → 22.6 ms"),
+        ("energy a sample", "Uses 0.61 × [0.59, 0.63] the energy: 210 → 1,416 samples/s"),
+        ("time a sample", "1.64 × [1.59, 1.69] the throughput: 210 → 1,416 samples/s"),
+    ],
+)
+def test_the_words_follow_what_was_measured(measured: str, expected: str) -> None:
+    known = Ratio(value=1.64, ci_low=1.59, ci_high=1.69, pairs=4)
+    found = replace(climbed(), measured=measured, total=replace(total(), ratio=known))
+    assert headline(found).text.startswith(expected)
+
+
+def test_nothing_is_claimed_that_was_not_proven() -> None:
+    other = replace(climbed(), total=replace(total(), parity=parity("differs", 0.4)))
+    assert headline(other).text.startswith("Not proven: results differ")
+    assert headline(other).tone == "bad"
+    slow = replace(climbed(), total=replace(total(), ratio=ratio(1.01, 0.05)))
+    assert headline(slow).text.startswith("Not confirmed, and it may be no gain at all: ")
+    assert "confirmed on fresh processes" not in shown(slow)
+    unsure = replace(climbed(), total=replace(total(), confirmed=False))
+    assert headline(unsure).tone == "unsure"
+    assert headline(unsure).text.startswith("Not confirmed, though likely: 6.73 × ")
+    batch = replace(with_batch(), with_batch=replace(total(), confirmed=False))
+    assert "not confirmed" in " ".join(shown(batch).split())
+    assert "not confirmed" not in " ".join(shown(with_batch()).split())
+    assert headline(unconfirmed()).text == (
+        "Kept, but not confirmed: 6.77 × as fast so far, 22.4 ms a step by then"
+    )
+    assert headline(nothing_kept()).text == (
+        "Nothing to keep: 4 changes tried, none faster and equal"
+    )
+    assert headline(Optimized(command="a.py", stopped="interrupted")).text == (
+        "Nothing was tried to its end: interrupted"
+    )
+
+
+def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> None:
+    made = rows(climbed())
+    assert [row.kind for row in made] == ["baseline", "control", *["rung"] * 8, "confirmed"]
+    assert [row.whole for row in made if row.kept == "✓"] == ["2.48 ×", "3.16 ×", "6.77 ×"]
+    assert made[2].results == "identical"
+    assert made[-1].results == "equal to rounding"
+    assert made[3].kept == "dropped: bfloat16 autocast is faster"
+    assert made[5].kept == "not known to be faster after 4 pairs of processes"
+    assert made[6].kept == "slower"
+
+
+def test_a_control_that_was_not_taken_has_no_row() -> None:
+    assert "A/A" not in shown(replace(climbed(), control=None))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "hostile"])
+@pytest.mark.parametrize("width", [50, 80, 118, 140])
+def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(name: str, width: int) -> None:
+    commands = ("do it again", "go on", "check it", "see where", "with more", "on a quiet")
+    for line in shown(ALL[name](), width).splitlines():
+        assert len(line) <= width or line.strip().startswith(commands), line
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_nothing_is_lost_in_a_narrow_terminal(width: int) -> None:
+    said = " ".join(shown(climbed(), width).split())
+    for words in ("1,902 steps", "equal to rounding", "6.77 ×", "2.14 × [2.11, 2.17]", "8 GiB"):
+        assert words in said
+    assert "not known to be faster" in said
+
+
+def test_another_batch_size_is_clearly_another_training() -> None:
+    text = shown(with_batch())
+    table, _, rest = text.partition("not the same training, so not in the total:")
+    assert "a larger batch (batch 128)" in rest
+    assert "larger batch" not in table
+    assert "10.2 × [10.0, 10.4] the throughput · 210 → 2,148 samples/s" in rest
+
+
+def test_what_each_still_gives_is_told_where_it_is_known() -> None:
+    text = shown(climbed())
+    assert "the whole against the whole without it:" in text
+    assert text.index("3.10 × [3.05, 3.15]") < text.index("1.31 × [1.29, 1.33]")
+    assert "left out" not in shown(less_memory())
+
+
+def test_what_was_written_and_what_is_left_to_do() -> None:
+    text = shown(climbed())
+    assert "optimized_train.py · optimized_train.diff" in text
+    assert "the copy by itself takes 22.7 ms a step, 6.71 ×" in text
+    assert "                 self.net = torch.compile(self.net)\n" in text
+    assert "train.py:63: .item() waits" in text
+    written = climbed().written
+    assert written is not None
+    wrong = replace(climbed(), written=replace(written, checked="it is not", agrees=False))
+    assert "warning     it is not" in " " + shown(wrong)
+    unrun = replace(climbed(), written=replace(written, checked="", agrees=None))
+    assert "the copy was not run by itself" in shown(unrun)
+
+
+def test_a_users_words_stay_words() -> None:
+    for width in (80, 140):
+        text = shown(hostile(), width)
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "[bold]x[/bold]" in text
+    assert "\\x1b" in shown(hostile())
+
+
+def test_a_partner_is_named_where_two_were_tried_as_one() -> None:
+    one = rung("a", "A", "rejected", "slower: 0.90 × [0.89, 0.91]", together=("b",),
+               ratio=ratio(0.9))  # fmt: skip
+    assert "with b: slower" in shown(replace(climbed(), rungs=(one,)))
+
+
+def test_an_empty_outcome_is_shown() -> None:
+    assert "Nothing was measured" in shown(Optimized(command=""))
+    assert HOSTILE not in shown(Optimized(command=HOSTILE))
+
+
+def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
+    once = Ratio(value=0.67, ci_low=0.17, ci_high=2.69, pairs=1)
+    twice = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
+    rungs = (
+        rung("a", "A", "rejected", "worse: 0.67 × [0.17, 2.69]", ratio=once),
+        rung("b", "B", "rejected", "worse: 0.90 × [0.85, 0.95]", ratio=twice),
+    )
+    found = replace(climbed(), rungs=rungs, total=None)
+    assert [row.kept for row in rows(found)[2:]] == [
+        "worse in its first pair, and not tried again",
+        "worse",
+    ]
+
+
+def test_an_interval_above_1_that_is_not_enough_says_so() -> None:
+    close = Ratio(value=1.89, ci_low=1.19, ci_high=2.99, pairs=3)
+    why = "not known to be better: 1.89 × [1.19, 2.99] after 3 pairs"
+    told = rung("a", "A", "rejected", why, ratio=close)
+    assert rows(replace(climbed(), rungs=(told,), total=None))[-1].kept == (
+        "likely better, not proven: 3 pairs must be surer"
+    )
+    assert settled(told) == (
+        "✗ A: rejected, likely better, not proven: 3 pairs must be surer: 1.89 × [1.19, 2.99]"
+    )
+
+
+def test_only_what_was_on_the_way_is_set_against_the_baseline() -> None:
+    left = rung("a", "A", "rejected", "no difference", ratio=ratio(1.01), step_ms=20.0)
+    found = replace(climbed(), rungs=(left, *climbed().rungs))
+    by_title = {row.title: row.whole for row in rows(found)}
+    assert by_title["A"] == ""
+    assert by_title["TF32 in float32 products"].endswith("×")
+
+
+def test_of_a_step_function_no_process_is_called_fresh_and_no_report_is_named() -> None:
+    found = replace(climbed(), command="step()", written=None)
+    seen = shown(found) + "".join(method(found))
+    assert "process of its own" not in seen
+    assert "fresh processes" not in seen
+    assert "in the report" not in seen
+    assert "confirmed by another measurement" in seen
+
+
+def test_a_partner_is_called_by_its_title() -> None:
+    alone = rung("sdpa", "fused attention", "rejected", "no difference", ratio=ratio(1.0))
+    both = rung("c", "C", "rejected", "no gain", ratio=ratio(1.0), together=("sdpa",))
+    told = rows(replace(climbed(), rungs=(alone, both), total=None))[-1]
+    assert told.kept == "with fused attention: no gain"
+
+
+def test_where_every_change_is_ruled_out_nothing_was_cut_short() -> None:
+    ruled_out = tuple(one for one in NOT_TRIED if one.why != "too little time was left")
+    found = Optimized(command="train.py", baseline_ms=3.0, rungs=ruled_out)
+    assert headline(found).text.startswith("Nothing to try: ")
+
+
+def ruled_out(*whys: str, command: str = "train.py") -> str:
+    rungs = tuple(rung(str(at), str(at), "not tried", why) for at, why in enumerate(whys))
+    return headline(Optimized(command=command, baseline_ms=3.0, rungs=rungs)).text
+
+
+def test_what_only_keep_exact_rules_out_is_not_said_to_be_unable_to_win() -> None:
+    rounding, semantics, other = "it alters rounding", "it alters semantics", "a CPU has no TF32"
+    assert ruled_out(rounding, other, rounding, semantics) == (
+        "Nothing exact to try: 2 changes alter rounding; leave --keep-exact out to try them"
+    )
+    assert ruled_out(rounding, command="step()") == (
+        "Nothing exact to try: 1 change alters rounding; leave keep_exact out to try it"
+    )
+    assert ruled_out(semantics).endswith("leave --keep-exact out and allow it to try it")
+    assert ruled_out(other).startswith("Nothing to try: no change can win here")
+
+
+def test_where_nothing_was_won_the_diagnosis_stands_under_the_headline() -> None:
+    told = "input-bound: 71 % of a step waits for a batch"
+    found = replace(nothing_kept(), diagnosis=told)
+    assert shown(found).splitlines()[1] == f" diagnosis  {told}"
+    assert "diagnosis" not in shown(replace(climbed(), diagnosis=told))
+    odd = shown(replace(found, diagnosis=HOSTILE), 80)
+    assert "\x1b" not in odd
+    assert "[bold]x[/bold]" in odd
