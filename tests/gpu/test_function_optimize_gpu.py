@@ -172,10 +172,10 @@ def test_what_a_graph_cannot_do_is_refused_and_the_device_goes_on(
     assert why in found.failed
     assert torch.cuda.get_sync_debug_mode() == 0
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    assert torch.randn(3, device="cuda").isfinite().all()
+    assert torch.ones(3, device="cuda").sum().item() == 3  # nothing drawn: dropout goes on from it
     again = computed(bench.trial(()))
     assert [step.loss for step in again.watched] == [step.loss for step in plain.watched]
-    assert all(map(torch.equal, before[:-2], training.state()[:-2]))  # that draw was ours
+    assert all(map(torch.equal, before, training.state()))
 
 
 def test_everything_is_as_it_was_after_graphs(tmp_path: Path) -> None:
