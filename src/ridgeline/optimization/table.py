@@ -22,6 +22,7 @@ class Table:
 
     def __init__(self, tell: Callable[[Rung], None]) -> None:
         self._rungs: dict[Key, Rung] = {}
+        self._titles: dict[str, str] = {}
         self._tell = tell
 
     def __contains__(self, one: Candidate) -> bool:
@@ -55,12 +56,15 @@ class Table:
         before_ms, after_ms = result.step_ms
         before = result.before[0] if result.before else None
         after = result.after[0] if result.after else None
+        self._titles |= {one.change.id: one.change.title for one in (*noted, *partners)}
         for one in noted:
-            self._rungs.pop(key(one), None)
+            together = tuple(c.change.id for c in (*noted, *partners) if c is not one)
+            earlier = self._otherwise(self._rungs.pop(key(one), None), together)
             self._rungs[key(one)] = replace(
                 _rung(one, status, result.why),
                 beside=tuple(other.change.id for other in beside),
-                together=tuple(c.change.id for c in (*noted, *partners) if c is not one),
+                together=together,
+                earlier=earlier,
                 ratio=result.ratio,
                 step_ms=after_ms or None,
                 before_ms=before_ms or None,
@@ -72,6 +76,15 @@ class Table:
                 spent_s=result.spent_s,
             )
         self._tell(self._rungs[key(noted[0])])
+
+    def _otherwise(self, was: Rung | None, together: tuple[str, ...]) -> str:
+        """What is known of it from when it was put on with others, or without these."""
+        if was is None or was.status not in ("kept", "rejected", "dropped"):
+            return ""
+        if set(was.together) == set(together):
+            return was.earlier
+        others = ", ".join(self._titles[name] for name in was.together)
+        return f"with {others}: {was.why}" if others else f"alone: {was.why}"
 
     def drop(self, one: Candidate, why: str, without: Ratio | None = None) -> None:
         changed = replace(self._rungs[key(one)], status="dropped", why=why, without=without)

@@ -46,6 +46,8 @@ class Rung(Struct, frozen=True, kw_only=True):
     """Changes that were on already when it was measured."""
     together: tuple[str, ...] = ()
     """Changes it was tried with as one."""
+    earlier: str = ""
+    """How it had done otherwise put on, with others or alone: with fused update: worse: 0.93 ×."""
     ratio: Ratio | None = None
     """Against what was kept when it was tried: those beside it, and what it took the place of."""
     step_ms: float | None = None

@@ -27,7 +27,7 @@ COLUMNS = (
     *("kind", "changes", "title", "status", "verdict", "ratio", "ci_low", "ci_high", "level"),
     *("pairs", "parity", "parity_why", "step_ms", "before_ms", "baseline_ratio", "memory_bytes"),
     *("memory_before_bytes", "compile_s", "break_even_steps", "without_ratio", "without_ci_low"),
-    *("without_ci_high", "bound", "alters", "beside", "spent_s", "kept", "reason"),
+    *("without_ci_high", "bound", "alters", "beside", "spent_s", "kept", "reason", "earlier"),
 )
 """Of a row of the ladder, in this order."""
 
@@ -104,6 +104,7 @@ def _line(found: Optimized, line: Line) -> dict[str, Any]:
         spent_s=rung.spent_s or None,
         kept=line.kept,
         reason=rung.why,
+        earlier=rung.earlier or None,
     )
 
 

@@ -47,7 +47,7 @@ def _change(rung: Rung, with_: Sequence[str]) -> tuple[str, ...]:
         factor(rung.ratio),
         memory,
         units.seconds(rung.compile_s) if rung.compile_s >= 1 else "",
-        printable("; ".join(part for part in (bare(rung), partners) if part)),
+        printable("; ".join(part for part in (bare(rung), partners, rung.earlier) if part)),
     )
 
 

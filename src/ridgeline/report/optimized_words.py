@@ -192,7 +192,8 @@ def reason(found: Optimized, line: Line) -> str:
     own = {rung.change for rung in line.rungs}
     partners = [known.get(name, name) for name in line.changes if name not in own]
     why = bare(line.rung) or line.rung.status
-    return printable(f"with {', '.join(partners)}: {why}" if partners else why)
+    said = f"with {', '.join(partners)}: {why}" if partners else why
+    return printable("; ".join(part for part in (said, line.rung.earlier) if part))
 
 
 def bare(rung: Rung) -> str:
