@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".json", ".md", ".csv", ".html", ".svg")
 REPORT = Path("optimization_report.md")
-_BATCH = "larger-batch"
 
 
 @click.command(cls=OptimizeCommand, name="optimize")
@@ -192,26 +191,12 @@ def _deliver(found: "Optimized", as_json: bool, output: Path | None, *, report: 
 
 
 def _allowed(text: str) -> tuple[str, ...]:
-    """Names of changes that alter what is computed. One that needs no allowing is said to."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        return ()
-    from ridgeline.changes.change import registered
+    from ridgeline.optimization.allowing import allowed
 
-    known = {one.change.id: one.change.alters for one in registered()}
-    able = [n for n, alters in sorted(known.items()) if alters == "semantics" and n != _BATCH]
-    for name in names:
-        if name == _BATCH:
-            raise UsageError(f"--allow {name}: larger batches are asked for with --batch")
-        if name not in known:
-            raise UsageError(
-                f"--allow {name}: there is no such change", f"one of: {', '.join(able)}"
-            )
-        if name not in able:
-            alters = "rounding alone" if known[name] == "rounding" else "nothing"
-            note = f"--allow {name}: it alters {alters}, and is tried without being allowed"
-            click.echo(f"ridgeline: {note}; to allow are {', '.join(able)}", err=True)
-    return tuple(name for name in names if name in able)
+    found = allowed(text.split(","), "--allow", "--batch")
+    for said in found.needless:
+        click.echo(f"ridgeline: {said}", err=True)
+    return found.names
 
 
 def _typed() -> list[str]:

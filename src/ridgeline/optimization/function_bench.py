@@ -31,6 +31,7 @@ from ridgeline.trials.arm import Outcome
 from ridgeline.trials.drawing import Drawing
 from ridgeline.trials.ending import RESULT, Ending
 from ridgeline.trials.functions import found_at, rewrite
+from ridgeline.trials.output_seams import OutputSeams
 from ridgeline.trials.rounds import in_rounds, made_ahead
 
 PATIENCE = 4.0
@@ -56,7 +57,8 @@ class FunctionBench:
         self._home = home
         self._ends = time.monotonic() + budget_s
         # A model that is trained in eval mode is known by its calls alone.
-        self._plan = Plan(steps=steps, watch=watch, trains=subject.model.training)
+        trains = subject.trains and subject.model.training
+        self._plan = Plan(steps=steps, watch=watch, trains=trains)
         self._kept = kept
         self._functions = functions or {}
         self._wall_s: dict[str, float] = {}
@@ -120,7 +122,7 @@ class FunctionBench:
         session = FunctionSession(torch, directory, plan, program)
         try:
             self._put_on(program, plan, process)
-            Seams(torch, session).put_on()
+            (Seams if subject.trains else OutputSeams)(torch, session).put_on()
             live.follow_forks()
             live.session = marks.listener = session
             program.alter_optimizer()
@@ -135,8 +137,8 @@ class FunctionBench:
             try:
                 for _ in range(plan.steps + ahead):
                     batch = next(batches)
-                    run(batch)
-                    session.step_over(batch)
+                    returned = run(batch)
+                    session.step_over(batch, None if subject.trains else returned)
                 Ending(directory, plan, session, drawing, 0, 1).write()
             finally:
                 batches.close()

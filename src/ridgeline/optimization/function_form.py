@@ -17,6 +17,7 @@ from ridgeline.changes.catalog import whole_step_graph
 from ridgeline.changes.change import Registered, registered
 from ridgeline.errors import UsageError
 from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.allowing import allowed
 from ridgeline.optimization.attention import rewritten
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.candidates import candidates
@@ -80,25 +81,30 @@ def optimize(
     step: Callable[..., Any],
     *,
     model: Any,
-    optimizer: Any,
+    optimizer: Any = None,
     loader: Iterable[Any],
     budget: str | float = "2m",
     keep_exact: bool = False,
     goal: Goal = "speed",
     batch: bool = False,
+    allow: Sequence[str] = (),
     quiet: bool = False,
 ) -> Result:
-    """Try what a specialist would on a training step, and keep what is proven.
+    """Try what a specialist would on a step, and keep what is proven.
 
-    `step(model, optimizer, batch)` takes one step; so may `step(batch)`, which closes over both.
-    `loader` is a DataLoader, or anything that can be gone through again and again. Each trial
-    starts from the state in which model, optimizer, loader and random numbers are now, and leaves
-    them so: what was kept is told, not put on. `batch`: the batch size may grow, in a column of
-    its own.
+    `step(model, optimizer, batch)` takes one training step; `step(model, batch)`, without an
+    optimizer, one of inference; so may `step(batch)`, which closes over what it needs. `loader` is
+    a DataLoader, or anything that can be gone through again and again. Each trial starts from the
+    state in which model, optimizer, loader and random numbers are now, and leaves them so: what was
+    kept is told, not put on. `batch`: the batch size may grow, in a column of its own. `allow`:
+    names of changes that alter what is computed, as int8-dynamic.
     """
     import torch
 
-    wants = Wants(goal=_goal(goal), keep_exact=keep_exact, batch=batch)
+    may = allowed([allow] if isinstance(allow, str) else allow)
+    if keep_exact and may.names:
+        raise UsageError(f"keep_exact and allow={may.names}: one or the other")
+    wants = Wants(goal=_goal(goal), keep_exact=keep_exact, batch=batch, allow=may.names)
     seconds = _seconds(budget)
     _alone(torch)
     subject = Subject(torch, step, model, optimizer, loader)

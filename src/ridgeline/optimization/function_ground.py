@@ -14,7 +14,7 @@ from ridgeline.capture.begin import begin, end
 from ridgeline.capture.kineto_log import held_back
 from ridgeline.capture.packing import pack
 from ridgeline.diagnose.conclusion import concluded_case
-from ridgeline.errors import TargetError
+from ridgeline.errors import TargetError, UsageError
 from ridgeline.integrations.beginning import begun
 from ridgeline.optimization.function_bench import AsItWas
 from ridgeline.optimization.function_loader import Batches, arguments, with_settings
@@ -51,9 +51,12 @@ def diagnosis(torch: Any, subject: Subject, home: Path, kept: Kept) -> Diagnosis
     summary, case = concluded_case(directory)
     if case is None or not summary.step.median_ms:
         raise TargetError(f"{subject.name}: {summary.verdict.sentence}")
+    seen = ground_of(case, summary.findings.findings)
+    if seen.optimizers and not subject.trains:
+        raise UsageError(f"the step trains, with {seen.optimizers[0].name}", "say optimizer= too")
     ground = replace(
-        ground_of(case, summary.findings.findings),
-        trains=True,
+        seen,
+        trains=subject.trains,
         device=subject.device,
         # Dynamo remembers what was compiled anywhere in this process, trials of ours included.
         compiled=compiled or _compiled(subject.model),
@@ -96,6 +99,8 @@ def _watched(torch: Any, subject: Subject, directory: RunDirectory, settings: Se
             if session.progress.off or (taken >= LEAST_STEPS and time.monotonic() - began > MOST_S):
                 break
             subject.call(next(batches))
+            if not subject.trains:
+                session.said_step()
         ended = ("finished", "")
     finally:
         batches.close()

@@ -42,8 +42,9 @@ class FunctionProgram(Program):
         kind = function_optimizer.kind_of(self.torch, optimizer)
         if kind is None:
             every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
+            own = f"{type(optimizer).__name__} is none of torch's own"
             for change in every:
-                self.found_nothing(change, f"{type(optimizer).__name__} is none of torch's own")
+                self.found_nothing(change, own if self._subject.trains else "nothing is trained")
             self._on_function.clear()
             return
         made = Made(kind.__name__, function_optimizer.arguments(optimizer), "")

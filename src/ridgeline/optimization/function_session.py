@@ -27,8 +27,10 @@ class FunctionSession(TrialSession):
         self._backwards: list[Any] = []
         self._updates: list[tuple[Any, list[tuple[Any, Any]]]] = []
 
-    def step_over(self, batch: Any) -> None:
-        """The function has returned."""
+    def step_over(self, batch: Any, returned: Any) -> None:
+        """The function has; of one that does not train, what it computes is what it returns."""
+        if returned is not None:
+            self._guarded(self.watch.returned, returned)
         trained = self.progress.counts.trained
         if not trained.amount.samples:  # a step that was replayed calls no module
             trained.batch(amount(self._torch, batch))

@@ -1,4 +1,5 @@
-"""What is optimized: a step function with its model, optimizer and loader, as they were given."""
+"""What is optimized: a step function with its model, loader and, where it trains, its optimizer, as
+they were given."""
 
 import inspect
 from collections.abc import Callable
@@ -6,17 +7,22 @@ from typing import Any
 
 from ridgeline.errors import UsageError
 
-_FORMS = "write step(model, optimizer, batch), or step(batch) that closes over both"
+_FORMS = {
+    True: "write step(model, optimizer, batch), or step(batch) that closes over both",
+    False: "write step(model, batch), or step(batch); one that trains needs optimizer=",
+}
+"""By whether it trains."""
 
 
 class Subject:
     def __init__(self, torch: Any, step: Any, model: Any, optimizer: Any, loader: Any) -> None:
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"model is a {_name(model)}, not an nn.Module")
-        if not isinstance(optimizer, torch.optim.Optimizer):
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise UsageError(f"optimizer is a {_name(optimizer)}, not one of torch.optim")
         self.step = step
-        self.takes = _takes(step)
+        self.trains = optimizer is not None
+        self.takes = _takes(step, self.trains)
         self.model = model
         self.optimizer = optimizer
         self.loader = loader
@@ -27,6 +33,8 @@ class Subject:
     def call(self, batch: Any) -> Any:
         if self.takes == 1:
             return self.step(batch)
+        if self.takes == 2:
+            return self.step(self.model, batch)
         return self.step(self.model, self.optimizer, batch)
 
     @property
@@ -34,19 +42,20 @@ class Subject:
         return str(getattr(self.step, "__qualname__", None) or _name(self.step))
 
 
-def _takes(step: Callable[..., Any]) -> int:
+def _takes(step: Callable[..., Any], trains: bool) -> int:
+    forms = _FORMS[trains]
     if not callable(step):
-        raise UsageError(f"step is a {_name(step)}, not a function", _FORMS)
+        raise UsageError(f"step is a {_name(step)}, not a function", forms)
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):  # of a builtin
-        raise UsageError("what step takes cannot be seen", _FORMS) from None
+        raise UsageError("what step takes cannot be seen", forms) from None
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters if p.kind in by_place and p.default is p.empty]
     named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if len(needed) not in (1, 3) or named:
+    if len(needed) not in (1, 3 if trains else 2) or named:
         told = ", ".join(p.name for p in (*needed, *named)) or "nothing"
-        raise UsageError(f"step takes {told}", _FORMS)
+        raise UsageError(f"step takes {told}", forms)
     return len(needed)
 
 
@@ -57,7 +66,7 @@ def _device(torch: Any, model: Any) -> str:
         if parameter.is_meta:
             raise UsageError("the model's parameters are on the meta device: nothing can run")
         return str(parameter.device.type)
-    raise UsageError("the model has no parameters to train")
+    raise UsageError("the model has no parameters")
 
 
 def _check_loader(loader: Any) -> None:

@@ -33,7 +33,8 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         emulated=case.emulated,
         compiler=find_spec("triton") is not None if cuda else _can_compile(),
         ranks=case.ranks,
-        trains=capture.stepping in ("optimizer", "backward"),
+        # One that says where its steps end may do either.
+        trains=capture.stepping in ("optimizer", "backward") or bool(capture.optimizers),
         loaders=capture.loaders,
         optimizers=capture.optimizers,
         modules=tuple(one for one in capture.modules if not one.loss),

@@ -1,9 +1,15 @@
 """In which order changes are tried, and which are not."""
 
+from typing import Literal
+
+import pytest
+
+from ridgeline.diagnose.case import Case
 from ridgeline.optimization.candidates import candidates
+from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
-from ridgeline.records.run import OptimizerSeen
+from ridgeline.records.run import Capture, OptimizerSeen
 
 CPU = Ground(
     device="cpu", emulated=("bfloat16",), products_share=0.4, optimizer_share=0.4,
@@ -33,3 +39,15 @@ def test_what_cannot_win_stands_last_with_its_reason() -> None:
     assert "emulates" in told["autocast"]
     assert told["tf32"] == "a CPU has no TF32"
     assert "memory" in told["checkpointing"]
+
+
+@pytest.mark.parametrize(("stepping", "updates", "trains"), [
+    ("optimizer", True, True), ("backward", False, True), ("call", False, False),
+    ("said", True, True), ("said", False, False),
+])  # fmt: skip
+def test_a_program_that_says_its_steps_trains_where_an_optimizer_stepped(
+    stepping: Literal["said", "optimizer", "backward", "call"], updates: bool, trains: bool
+) -> None:
+    seen = (OptimizerSeen(name="SGD"),) if updates else ()
+    capture = Capture(stepping=stepping, optimizers=seen)
+    assert ground_of(Case(capture=capture)).trains is trains

@@ -39,6 +39,8 @@ def able_function(ground: Ground) -> str:
     """`able`, where the step is a function."""
     if ground.device != "cuda":
         return NO_GRAPHS
+    if not ground.trains:
+        return "nothing is trained: compile-reduce-overhead captures a model's calls"
     if ground.shapes_change:
         return "shapes change, and a CUDA graph is made for one"
     if ground.flags.gradient_scaler:
