@@ -130,6 +130,7 @@ def test_odd_workloads_are_named_and_nothing_of_theirs_reaches_stdout(
     assert words in done.out
 
 
+@pytest.mark.reliability  # `make programs`, and CI
 def test_variants_that_change_the_process_get_their_own(warm: Warm, user: Path) -> None:
     done = compare(warm, user, "w.py:slow", "w.py:one_thread", "--budget", "3s", "--json")
     found = json.loads(done.out)
@@ -163,7 +164,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.reliability  # `make programs`, and CI
 def test_scripts_are_timed_by_their_steps_and_their_losses_compared(
     warm: Warm, scripts: Path
 ) -> None:
@@ -176,7 +177,7 @@ def test_scripts_are_timed_by_their_steps_and_their_losses_compared(
     assert found["results"]["status"] == "bit-identical"
 
 
-@pytest.mark.slow
+@pytest.mark.reliability  # `make programs`, and CI
 def test_a_script_with_other_losses_is_invalid(warm: Warm, scripts: Path) -> None:
     done = compare(warm, scripts, "base.py", "other.py", "--json", "--budget", "5s")
     assert json.loads(done.out)["verdict"] == "INVALID"
