@@ -6,12 +6,13 @@
 
 Each program is optimized on its own. Each change that was kept is then written into a copy of the
 source, on top of those kept before it, and `ridgeline compare` runs the copy against the one
-without it: other processes, another timer, another statistic, and losses compared once more; then
-the whole against the program as it was. FASTER confirms it. SAME, SLOWER and INVALID are false
-wins. UNDECIDED is neither, and counted apart, as is what could not be written into the source. The
-programs are training examples, planted faults, and the faults' twins, in which there is little or
-nothing to win: there, too, nothing may be kept that `compare` does not confirm. One program after
-the other, with nothing else running; the exit code is 1 where there was a false win.
+without it: other processes, another timer, another statistic, and losses compared once more, as far
+apart as the report itself says to allow; then the whole against the program as it was. FASTER
+confirms it. SAME, SLOWER and INVALID are false wins. UNDECIDED is neither, and counted apart, as is
+what could not be written into the source. The programs are training examples, planted faults, and
+the faults' twins, in which there is little or nothing to win: there, too, nothing may be kept that
+`compare` does not confirm. One program after the other, with nothing else running; the exit code is
+1 where there was a false win.
 """
 
 import argparse
@@ -34,7 +35,9 @@ import ridgeline
 from ridgeline import units
 from ridgeline.machine import processor
 from ridgeline.optimization.patching import patches
+from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Applied
+from ridgeline.report.optimized_next import tolerance_of
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STEPS = 40
@@ -150,6 +153,8 @@ def check(found: Any, subject: Subject, plain: Path, budget: str) -> Iterator[Ch
             yield Checked(what=row["title"], claimed=_figure(row), verdict="", why="not confirmed")
         return
     applied = msgspec.convert(total["applied"], tuple[Applied, ...])
+    allowed = tolerance_of(msgspec.convert(total["parity_evidence"], Parity))
+    asked = Asked(subject, budget, allowed)
     before, on = plain, set[str]()
     for number, row in enumerate(rows, 1):
         on |= set(row["changes"])
@@ -160,10 +165,10 @@ def check(found: Any, subject: Subject, plain: Path, budget: str) -> Iterator[Ch
             why = f"to be written by hand: {', '.join(missing)}"
             yield Checked(what=row["title"], claimed=_figure(row), verdict="", why=why)
         else:
-            yield _compared(row["title"], _figure(row), before, after, subject, budget)
+            yield _compared(row["title"], _figure(row), before, after, asked)
         before = after
     if len(rows) > 1:
-        yield _compared("all of it", _figure(total), plain, before, subject, budget)
+        yield _compared("all of it", _figure(total), plain, before, asked)
 
 
 def _write(plain: Path, to: Path, subject: Subject, applied: Sequence[Applied]) -> tuple[str, ...]:
@@ -176,10 +181,19 @@ def _write(plain: Path, to: Path, subject: Subject, applied: Sequence[Applied]) 
     return made.missing
 
 
-def _compared(
-    what: str, claimed: Figure, before: Path, after: Path, subject: Subject, budget: str
-) -> Checked:
-    words = ["compare", "--json", "-q", "--by", "step", "--steps", str(STEPS), "--budget", budget]
+class Asked(Struct, frozen=True):
+    """Of `compare`."""
+
+    subject: Subject
+    budget: str
+    tolerance: float | None
+
+
+def _compared(what: str, claimed: Figure, before: Path, after: Path, asked: Asked) -> Checked:
+    subject = asked.subject
+    words = ["compare", "--json", "-q", "--by", "step", "--steps", str(STEPS)]
+    words += ["--budget", asked.budget]
+    words += ["--tolerance", f"{asked.tolerance:g}"] if asked.tolerance else []
     words += [str(before / subject.script), str(after / subject.script)]
     found, failed = ended([*words, "--", *subject.arguments], before.parent)
     if not failed and "verdict" not in found:

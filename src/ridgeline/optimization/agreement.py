@@ -8,7 +8,7 @@ from ridgeline.optimization.candidate import alters, precision
 from ridgeline.optimization.measure import timed, typical_ms
 from ridgeline.parity.compare import compare
 from ridgeline.records.optimized import Total
-from ridgeline.records.parity import Alters, Parity
+from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.records.trial import Trial
 from ridgeline.trials.arm import Outcome
 
@@ -35,9 +35,9 @@ def agreement(
     gain = total.before_ms / alone if alone else 0.0
     tried = total.before_ms / total.after_ms if total.after_ms else 1.0
     said = [f"by itself: {gain:.2f} ×, {units.seconds(alone / 1e3)} a step"]
-    parity = _parity(total, outcome.trial, baseline, like)
+    parity, whose = _parity(total, outcome.trial, baseline, like)
     if parity is not None:
-        said.append(_results(parity))
+        said.append(_results(parity, whose))
     fast = gain >= (tried**HALF if tried > 1 else tried / SLOWER)
     if missing:
         titles = ", ".join(of(change).change.title for change in dict.fromkeys(missing))
@@ -48,21 +48,24 @@ def agreement(
     return "; ".join(said), fast and same and not missing
 
 
-def _results(parity: Parity) -> str:
-    what = "losses" if any(check.what == "losses" for check in parity.checks) else "results"
+def _results(parity: Parity, whose: str) -> str:
+    named = {check.what for check in parity.checks}
+    what = "losses" if named & {"losses", MEANS} else "results"
     if parity.equality in ("equal", "weak"):
-        return f"{what} equal" if parity.equality == "equal" else f"{what} equal ({parity.why})"
+        like = "like" if MEANS in named else "equal to"
+        weak = "" if parity.equality == "equal" else f" ({parity.why})"
+        return f"{what} {like} {whose}{weak}"
     return f"{what} {'differ' if parity.equality == 'differs' else 'unknown'}: {parity.why}"
 
 
 def _parity(
     total: Total, trial: Trial, baseline: Sequence[Trial], like: Trial | None
-) -> Parity | None:
+) -> tuple[Parity | None, str]:
     """Against the trial first, which drew the same random numbers where it was compiled; then
-    against the unchanged program, whose own variation is known."""
+    against the unchanged program, whose own variation is known. And whose results these were."""
     changes = [of(one.change).change for one in total.applied]
     most, lowest = alters(changes), precision(changes)
-    found = None
+    found, whose = None, "the trial's"
     if like is not None:
         # what alters semantics altered the trial's as well: the copy must still do what it did
         known: Alters = "rounding" if most == "semantics" else most
@@ -70,5 +73,5 @@ def _parity(
     if baseline and (found is None or found.equality in ("differs", "unknown")):
         plain = compare(baseline, trial, most, lowest)
         if found is None or plain.equality in ("equal", "weak"):
-            found = plain
-    return found
+            found, whose = plain, "the unchanged program's"
+    return found, whose

@@ -5,7 +5,7 @@ from math import hypot, isfinite, sqrt
 from statistics import fmean, linear_regression, stdev
 
 from ridgeline.parity.words import small
-from ridgeline.records.parity import Check
+from ridgeline.records.parity import MEANS, Check
 from ridgeline.records.trial import Trial
 from ridgeline.units import percent
 
@@ -46,10 +46,8 @@ def level(baseline: Trial, candidate: Trial) -> Iterator[Check]:
     height = abs(fmean(ours)) or 1.0
     apart = abs(fmean(theirs) - fmean(ours)) / height
     allowed = LEVEL + 2 * stdev(ours) / height / len(ours) ** 0.5
-    text = f"mean losses {small(apart)} apart, allowed {small(allowed)}"
-    yield Check(
-        what="losses", passed=apart <= allowed, text=text, difference=apart, allowed=allowed
-    )
+    text = f"{MEANS} {small(apart)} apart, allowed {small(allowed)}"
+    yield Check(what=MEANS, passed=apart <= allowed, text=text, difference=apart, allowed=allowed)
 
 
 def _losses(trial: Trial) -> list[float]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import floor, isfinite, log10
 
-from ridgeline.records.parity import Check
+from ridgeline.records.parity import MEANS, Check
 from ridgeline.units import percent, plural
 
 
@@ -51,6 +51,11 @@ def why_equal(checks: Sequence[Check], steps: int) -> str:
     if measured.get(parameters) is None:
         early = ("parameters after 2 steps", "first gradients")
         parameters = next((what for what in early if measured.get(what) is not None), parameters)
+    parts += [
+        f"{check.text.partition(', allowed')[0]} over {plural(steps, 'step')}"
+        for check in checks
+        if check.what == MEANS
+    ]
     for what in ("losses", "gradient norms", parameters, "evaluation"):
         difference = measured.get(what)
         if difference is None:

@@ -9,6 +9,7 @@ from ridgeline.patch.draft import Asked, Draft, Note
 from ridgeline.patch.splice import DEEPER, Rank, Splice
 from ridgeline.patch.tree import Tree
 
+_SIMPLE = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.Dict)
 _GAP = re.compile(r"(?:\s|\\|#[^\r\n]*)*")
 
 
@@ -19,6 +20,9 @@ def arguments(draft: Draft, asked: Asked) -> list[Splice]:
     if not call.args:
         _note(draft, asked, close, ", ".join(pairs))
         return [_piece(close, ", ".join(pairs))]
+    options = [argument for argument in call.args if argument.star == "**"]
+    if options:
+        return _among(draft, asked, options[0])
     last = call.args[-1]
     start, end = tree.span(last)
     comma = isinstance(last.comma, cst.Comma)
@@ -36,6 +40,15 @@ def arguments(draft: Draft, asked: Asked) -> list[Splice]:
     if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar and not last.keyword:
         return [_piece(start, "("), _piece(end, ")" + joined)]
     return [_piece(after, joined)]
+
+
+def _among(draft: Draft, asked: Asked, options: cst.Arg) -> list[Splice]:
+    """`**options` may give it too: what is named last counts."""
+    start, end = draft.tree.span(options.value)
+    before, after = ("{**", "") if isinstance(options.value, _SIMPLE) else ("{**(", ")")
+    after += "".join(f', "{name}": {value}' for name, value, _ in asked.keywords) + "}"
+    _note(draft, asked, end, before + after)
+    return [_piece(start, before), _piece(end, after)]
 
 
 def _alone(tree: Tree, call: cst.Call) -> bool:

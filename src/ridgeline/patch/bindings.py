@@ -55,14 +55,32 @@ def bindings(text: str) -> tuple[Binding, ...]:
 
 @lru_cache(maxsize=4)
 def aliases(text: str) -> dict[str, str]:
-    """Names given by `import … as` anywhere, and the last name of what they stand for."""
+    """Names given anywhere by `import … as`, `name = thing` or `name = partial(thing, …)`, and the
+    last name of what they stand for."""
     out: dict[str, str] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 if alias.asname:
                     out[alias.asname] = alias.name.split(".")[-1]
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, thing = node.targets[0], _stands_for(node.value)
+            if isinstance(target, ast.Name) and thing:
+                out[target.id] = thing
     return out
+
+
+def _stands_for(value: ast.AST) -> str:
+    """Of a partial only where it gives nothing by position: bare arguments are counted."""
+    if isinstance(value, ast.Call) and _last(value.func) == "partial" and len(value.args) == 1:
+        return _last(value.args[0])
+    return _last(value)
+
+
+def _last(value: ast.AST) -> str:
+    if isinstance(value, ast.Attribute):
+        return value.attr
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 def _bound(node: ast.AST, certain: bool) -> Iterator[Binding]:

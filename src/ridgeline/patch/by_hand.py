@@ -5,8 +5,7 @@ from ridgeline.records.edit import Edit, Import, Insert, Keyword, Replace, Rewri
 
 def by_hand(edit: Edit, file: str) -> str:
     if isinstance(edit, Keyword):
-        what = f"{edit.name}={edit.value}"
-        return f"in {file}, line {edit.line}: add {what} to {edit.call}(…)\n    {what}"
+        return f"in {file}, line {edit.line}: give {edit.call}(…)\n    {edit.name}={edit.value}"
     if isinstance(edit, Insert):
         put = f"{edit.where} the statement there, put"
         return f"in {file}, line {edit.line}: {put}\n{_indented(edit.text)}"

@@ -1,4 +1,5 @@
-"""A keyword of a call: added, or its literal value changed."""
+"""A keyword of a call: added, or its value changed. What is in a `**` of the call may give it as
+well: `**options` becomes `**{**options, "num_workers": 2}`, where the later one counts."""
 
 import ast
 import keyword as python
@@ -17,6 +18,13 @@ from ridgeline.patch.tree import Spot, own
 from ridgeline.records.edit import Keyword
 
 _STRINGS = (cst.FormattedString, cst.TemplatedString)
+_READS = (
+    ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Dict,
+    ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Starred, ast.keyword,
+    ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+_ONLY_READ = ("bool", "cpu_count", "float", "get", "getattr", "int", "len", "max", "min", "round")
+"""What calls itself so does nothing besides: nothing is lost where it is not called any more."""
 
 
 def keyword(edit: Keyword, draft: Draft) -> bool:
@@ -83,22 +91,21 @@ def _moved(edit: Keyword, draft: Draft) -> bool:
             continue
         for node, _ in own(statement.node):
             if isinstance(node, cst.Call) and _is_named(edit, draft, node):
-                values = [a.value for a in node.args if a.keyword and a.keyword.value == edit.name]
+                values = [one.value for one in _named(node, edit.name)]
                 codes = [draft.tree.module.code_for_node(value) for value in values]
                 if any(shape.expression(code) == wanted for code in codes):
                     return True
     return False
 
 
-def _given(edit: Keyword, call: cst.Call) -> cst.Arg | None:
-    """The argument that gives it now."""
-    for argument in call.args:
-        if argument.keyword is not None and argument.keyword.value == edit.name:
-            return argument
+def _given(edit: Keyword, call: cst.Call) -> cst.Arg | cst.DictElement | None:
+    """What gives it now."""
+    for one in _named(call, edit.name):
+        return one
     stars = [argument.star for argument in call.args if argument.star]
-    if stars:
+    if "*" in stars or len(stars) > 1:
         raise Cannot(f"{edit.name} may be in the {stars[0]}… of the call")
-    bare = [argument for argument in call.args if argument.keyword is None]
+    bare = [a for a in call.args if a.keyword is None and not a.star]
     order = edit.positional or POSITIONAL.get(edit.call, ())
     if edit.name in order and order.index(edit.name) < len(bare):
         return bare[order.index(edit.name)]
@@ -107,15 +114,36 @@ def _given(edit: Keyword, call: cst.Call) -> cst.Arg | None:
     return None
 
 
-def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg) -> bool:
+def _named(call: cst.Call, name: str) -> list[cst.Arg | cst.DictElement]:
+    """Arguments of that name, also those in a `**{…}` that stands in the call."""
+    found: list[cst.Arg | cst.DictElement] = []
+    for argument in call.args:
+        if argument.keyword is not None and argument.keyword.value == name:
+            found.append(argument)
+        if argument.star == "**" and isinstance(argument.value, cst.Dict):
+            found += [one for one in _certain(argument.value) if _key(one) == name]
+    return found
+
+
+def _certain(given: cst.Dict) -> list[cst.DictElement]:
+    """What no `**` after it may give once more."""
+    found: list[cst.DictElement] = []
+    for one in given.elements:
+        found = [*found, one] if isinstance(one, cst.DictElement) else []
+    return found
+
+
+def _key(one: cst.DictElement) -> object:
+    return one.key.evaluated_value if isinstance(one.key, cst.SimpleString) else None
+
+
+def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg | cst.DictElement) -> bool:
     code = draft.tree.module.code_for_node(argument.value)
     if shape.expression(code) == shape.expression(edit.value):
         return False
     inner = re.sub(r"\s+", " ", code.strip())
-    try:
-        ast.literal_eval(f"({code}\n)")
-    except (SyntaxError, ValueError) as error:
-        raise Cannot(f"it has {edit.name}={inner}, which is worked out elsewhere") from error
+    if not _only_reads(code):
+        raise Cannot(f"it has {edit.name}={inner}, which may do more than give a value")
     start, end = draft.tree.span(argument.value)
     if draft.tree.line_at(start) != draft.tree.line_at(end):
         raise Cannot(f"its value of {edit.name} is written over several lines")
@@ -123,4 +151,15 @@ def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg) -> bool
     line = draft.tree.line_at(start)
     why = f"{edit.why} (was {inner})"
     draft.notes.append(Note(spot.statement, line, why, len(edit.value) - (end - start)))
+    return True
+
+
+def _only_reads(code: str) -> bool:
+    """Whether nothing is lost where it is not worked out any more."""
+    for node in ast.walk(ast.parse(f"({code}\n)", mode="eval").body):
+        if isinstance(node, ast.Call):
+            if shape.last_name(ast.unparse(node.func)) not in _ONLY_READ:
+                return False
+        elif not isinstance(node, _READS):
+            return False
     return True

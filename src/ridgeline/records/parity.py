@@ -12,6 +12,8 @@ Equality = Literal[
     "differs",
     "unknown",  # nothing could be compared
 ]
+MEANS = "mean losses"
+"""The check that stands for losses step by step where samples are drawn otherwise."""
 
 
 class Check(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import shlex
 from typing import Literal
 
 from ridgeline.records.optimized import Optimized, Total
-from ridgeline.records.parity import Parity
+from ridgeline.records.parity import MEANS, Parity
 from ridgeline.report.comparison_numbers import is_ratio
 from ridgeline.report.optimized_ladder import UNPROVEN, confirmed, in_process, interrupted, lines
 from ridgeline.statistics.pooled import MOST
@@ -77,6 +77,8 @@ def _compare(found: Optimized) -> str:
         script, *arguments = shlex.split(found.command)
     except ValueError:
         return ""
+    if any(check.what == MEANS for check in total.parity.checks):
+        return ""  # samples are drawn otherwise, and losses with them: no tolerance is one
     copy = written.files[0]
     # A colon in a target is a function's name.
     if not script.endswith(".py") or ":" in script + copy:
@@ -85,7 +87,7 @@ def _compare(found: Optimized) -> str:
     if _takes_steps(total.parity):
         typed += ["--by", "step", "--steps", str(steps(total))]
     typed += ["--goal", found.goal] if found.goal in _GOALS else []
-    if tolerance := _tolerance(total.parity):
+    if tolerance := tolerance_of(total.parity):
         typed += ["--tolerance", f"{tolerance:g}"]
     return shlex.join([*typed, *(["--", *arguments] if arguments else [])])
 
@@ -110,7 +112,7 @@ def _takes_steps(parity: Parity) -> bool:
     return bool(names - {"evaluation"})
 
 
-def _tolerance(parity: Parity) -> float | None:
+def tolerance_of(parity: Parity) -> float | None:
     """What losses were allowed here, rounded up to a digit, where `compare` allows less."""
     allowed = [check.allowed for check in parity.checks if check.what == "losses"]
     most = max((one for one in allowed if one is not None and math.isfinite(one)), default=0.0)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.records.comparison import Estimate
 from ridgeline.records.optimized import Measured, Optimized, Ratio, Rung, Total
-from ridgeline.records.parity import Alters, Parity
+from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.report.comparison_numbers import NOTHING, interval, is_ratio, share
 from ridgeline.report.optimized_chain import cumulative
 from ridgeline.report.optimized_ladder import (
@@ -168,6 +168,8 @@ def results_word(parity: Parity | None, alters: Alters = "rounding") -> str:
         if known and not any(known):
             return "identical"
         return "equal" if alters == "nothing" else "equal to rounding"
+    if parity.equality == "weak" and any(check.what == MEANS for check in parity.checks):
+        return "alike, weakly"  # on other samples
     return {"weak": "equal, weakly", "differs": "differ", "unknown": "not known"}[parity.equality]
 
 
@@ -217,9 +219,17 @@ def about(found: Optimized) -> list[str]:
     if total is not None:
         said.append(f"results {whole_word(found, total)}: {printable(_why(total.parity))}")
         said.append(_costs(found, total))
+        said.append(_not_copied(found))
     if found.measured in _LOW_IS_SAID:
         said.append(f"below, × is {found.measured} before over after: above 1 is less")
     return [text for text in said if text]
+
+
+def _not_copied(found: Optimized) -> str:
+    written = found.written
+    if written is None or written.files or written.diff_file or not written.by_hand:
+        return ""
+    return "no copy was written: what to write by hand, and where, stands below"
 
 
 def _why(parity: Parity) -> str:

@@ -95,3 +95,35 @@ def test_a_declared_tolerance_is_used_and_a_loose_one_called_weak() -> None:
     found = compare_scripts(record(), record(), record(losses=scaled(1.03)), 0.05)
     assert found.status == "within tolerance"
     assert found.strength == "weak"
+
+
+MANY = (*(1.0 + 0.1 * at for at in range(19)), 0.06)
+"""The last is a bias that began at nothing."""
+
+
+def test_one_parameter_that_strays_makes_it_weak() -> None:
+    plain = record(parameter_norms=MANY)
+    found = compare_scripts(plain, plain, record(parameter_norms=(*MANY[:-1], 0.069)), None)
+    assert (found.status, found.strength) == ("within tolerance", "weak")
+    assert "1 of 20 parameters' norms are up to 13% off" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [
+        (*MANY[:-1], 0.0),  # not trained
+        (*MANY[:-3], 2.9, 3.0, 0.06),  # a large part of the whole
+        (*(1.1 * norm for norm in MANY[:3]), *MANY[3:]),  # more than a few
+        MANY[:-1],
+        (*MANY[:-1], float("nan")),
+    ],
+)
+def test_what_is_more_than_a_stray_is_different(norms: tuple[float, ...]) -> None:
+    plain = record(parameter_norms=MANY)
+    assert compare_scripts(plain, plain, record(parameter_norms=norms), None).status == "different"
+
+
+def test_a_stray_beside_other_losses_is_different() -> None:
+    plain = record(parameter_norms=MANY)
+    other = record(parameter_norms=(*MANY[:-1], 0.069), losses=scaled(1.01))
+    assert compare_scripts(plain, plain, other, None).status == "different"

@@ -80,6 +80,45 @@ def test_a_literal_is_changed_and_the_old_one_named() -> None:
     assert result.text == "DataLoader(d, pin_memory = True)  # ridgeline: w (was False)\n"
 
 
+@pytest.mark.parametrize(
+    "value", ["args.pin", "cfg['pin']", "int(os.environ.get('PIN', 0)) > 0", "a or not b", "PIN"]
+)
+def test_a_value_that_is_only_read_is_changed_and_named(value: str) -> None:
+    result = ask(f"DataLoader(d, pin_memory={value})\n")
+    assert result.text.endswith(f"DataLoader(d, pin_memory=True)  # ridgeline: w (was {value})\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DataLoader(d, **o)", 'DataLoader(d, **{**o, "pin_memory": True})'),
+        ("DataLoader(**o, shuffle=s)", 'DataLoader(**{**o, "pin_memory": True}, shuffle=s)'),
+        ("DataLoader(d, **o or {})", 'DataLoader(d, **{**(o or {}), "pin_memory": True})'),
+        ("DataLoader(d, **(o or {}))", 'DataLoader(d, **({**(o or {}), "pin_memory": True}))'),
+        ("DataLoader(d, ** a.b[0] )", 'DataLoader(d, ** {**a.b[0], "pin_memory": True} )'),
+        ('DataLoader(d, **{**o, "pin_memory": 0})', 'DataLoader(d, **{**o, "pin_memory": True})'),
+        ('DataLoader(**{"pin_memory": 0, **o})',
+         'DataLoader(**{**{"pin_memory": 0, **o}, "pin_memory": True})'),
+    ],
+)  # fmt: skip
+def test_what_a_dict_may_give_is_named_after_it(text: str, expected: str) -> None:
+    result = ask(f"x = {text}\n")
+    assert expected in result.text
+    assert not result.refused
+    again = ask(result.text, result.text.count("\n"))
+    assert again.already
+    assert again.text == result.text
+
+
+def test_several_go_into_one_dict() -> None:
+    edits = [
+        Keyword(file="f", line=1, call="DataLoader", name=name, value="2", why="w")
+        for name in ("num_workers", "prefetch_factor")
+    ]
+    result = patched("f", b"x = DataLoader(d, **o)\n", edits)
+    assert '**{**o, "num_workers": 2, "prefetch_factor": 2})' in result.text
+
+
 def test_the_same_value_stands_already() -> None:
     for text in ("DataLoader(d, pin_memory=True)\n", "DataLoader(d, pin_memory = (True), **o)\n"):
         result = ask(text)
@@ -102,11 +141,28 @@ def test_an_imported_name_is_known_by_another_one() -> None:
 
 
 @pytest.mark.parametrize(
+    "made", ["partial(DataLoader, **OPTIONS)", "functools.partial(data.DataLoader)", "DataLoader"]
+)
+def test_a_name_for_the_class_is_known_as_the_class(made: str) -> None:
+    text = f"make = {made}\nx = make(d, 4)\n"
+    assert "make(d, 4, pin_memory=True)" in ask(text, 2).text
+    refused = ask(text.replace("DataLoader", "Other"), 2).refused
+    assert "no call of DataLoader" in refused[0].why
+
+
+def test_a_partial_that_gives_some_by_position_is_left() -> None:
+    text = "make = partial(DataLoader, d)\nx = make(4)\n"
+    assert ask(text, 2).refused
+
+
+@pytest.mark.parametrize(
     ("text", "line", "why"),
     [
-        ("DataLoader(d, **options)\n", 1, "may be in the **"),
+        ("DataLoader(d, **options, **more)\n", 1, "may be in the **"),
         ("DataLoader(*args)\n", 1, "may be in the *"),
-        ("DataLoader(d, pin_memory=args.pin)\n", 1, "args.pin, which is worked out elsewhere"),
+        ("DataLoader(*args, **options)\n", 1, "may be in the *"),
+        ("DataLoader(d, pin_memory=ask())\n", 1, "ask(), which may do more than give a value"),
+        ("DataLoader(d, pin_memory=(p := True))\n", 1, "which may do more than give a value"),
         ("a, b = DataLoader(d), DataLoader(e)\n", 1, "2 calls"),
         ("DataLoader(DataLoader(d))\n", 1, "2 calls"),
         ("x = 1\n", 1, "no call"),
@@ -119,7 +175,7 @@ def test_what_cannot_be_done_safely_is_refused(text: str, line: int, why: str) -
     result = ask(text, line)
     assert result.text == text
     assert why in result.refused[0].why
-    expected = f"in train.py, line {line}: add pin_memory=True to DataLoader(…)"
+    expected = f"in train.py, line {line}: give DataLoader(…)\n    pin_memory=True"
     assert result.refused[0].write.startswith(expected)
 
 
