@@ -244,6 +244,7 @@ def _loader(iterator: Any) -> LoaderSeen:
     batch = getattr(sampler, "batch_size", None)
     return LoaderSeen(
         dataset=type(getattr(iterator, "_dataset", None)).__name__,
+        stream=getattr(iterator, "_dataset_kind", 0) == 1,  # torch's number for it
         workers=int(getattr(iterator, "_num_workers", 0) or 0),
         batch_size=batch if isinstance(batch, int) else None,
         pin_memory=bool(getattr(iterator, "_pin_memory", False)),

@@ -141,6 +141,8 @@ class OptimizerSeen(Struct, frozen=True, kw_only=True):
 
 class LoaderSeen(Struct, frozen=True, kw_only=True):
     dataset: str = ""
+    stream: bool = False
+    """An IterableDataset."""
     workers: int = 0
     batch_size: int | None = None
     pin_memory: bool = False

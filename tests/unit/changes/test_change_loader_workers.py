@@ -31,6 +31,25 @@ class Shared(IterableDataset[int]):
         return iter(range(info.id if info else 0, 64, info.num_workers if info else 1))
 
 
+class Counted(IterableDataset[int]):
+    """Goes on where it was."""
+
+    at = 0
+
+    def __iter__(self) -> Any:
+        while self.at % 64 < 63:
+            self.at += 1
+            yield self.at
+
+
+class Begun(IterableDataset[int]):
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Any:
+        return self.source
+
+
 class Holds:
     def __init__(self, held: Any) -> None:
         self.transforms = [held]
@@ -72,14 +91,35 @@ def test_the_number_is_written_on_the_loaders_line() -> None:
     assert not done.refused
 
 
-def test_a_stream_that_every_worker_would_yield_whole_is_left() -> None:
-    program, given = put_on(dataset=Stream(), batch_size=8)
+@pytest.mark.parametrize("stream", [Stream(), Shared()])
+def test_a_stream_gets_one_worker_which_keeps_its_batches(stream: Any) -> None:
+    assert put_on(dataset=stream, batch_size=8)[1]["num_workers"] == 1
+    program, given = put_on(dataset=stream, batch_size=8, num_workers=1)
+    assert given["num_workers"] == 1
+    assert "make other batches" in program.why_not
+
+
+@pytest.mark.parametrize(
+    ("stream", "place"),
+    [
+        (Counted(), "at"),
+        (Begun(n for n in range(64)), "generator"),
+        (Begun(iter([1])), "list_iter"),
+    ],
+)
+def test_a_stream_that_goes_on_where_it_was_is_left(stream: Any, place: str) -> None:
+    program, given = put_on(dataset=stream, batch_size=8)
     assert "num_workers" not in given
-    assert "each would yield all of it" in program.why_not
+    assert f"keeps its place in {place}" in program.why_not
 
 
-def test_a_stream_that_is_shared_out_gets_one_worker_which_keeps_its_batches() -> None:
-    assert put_on(dataset=Shared(), batch_size=8)[1]["num_workers"] == 1
+def test_of_a_stream_one_worker_is_all_that_is_asked() -> None:
+    def numbers(*streams: bool) -> list[str]:
+        seen = tuple(LoaderSeen(stream=one) for one in streams)
+        return [o["workers"] for o in loader_workers.choices(Ground(cores=8, loaders=seen))]
+
+    assert numbers(True, True) == ["1"]
+    assert numbers(True, False)[0] == "8"
 
 
 def test_a_loader_of_one_batch_has_nothing_to_make_ahead() -> None:

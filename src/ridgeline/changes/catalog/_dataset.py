@@ -1,13 +1,14 @@
 """What a loader's dataset and its functions hold, seen from outside: nothing of theirs is called,
 hashed or compared."""
 
+import dis
 import io
 import multiprocessing
 import pickle
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 DEEP = 4
@@ -17,6 +18,8 @@ EACH = 32
 MOST = 4_000
 _FILES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4")
 """Their files are not to be used on both sides of a fork."""
+_LIBRARY = ("abc", "builtins", "torch", "typing")
+_ITERATORS = {GeneratorType, *(type(iter(kind())) for kind in (tuple, list, dict, set, str))}
 _PLAIN = (bool, int, float, str, bytes, complex, type(None))
 
 
@@ -24,12 +27,16 @@ def is_stream(torch: Any, dataset: Any) -> bool:
     return isinstance(dataset, torch.utils.data.IterableDataset)
 
 
-def shards(dataset: Any, *functions: Any) -> bool:
-    """A method of its class, or one of the functions, asks which worker it is in."""
-    kinds = [kind for kind in type(dataset).__mro__ if not kind.__module__.startswith("torch.")]
-    found = [one for kind in kinds for one in vars(kind).values()]
-    codes = [getattr(one, "__code__", None) for one in (*found, *functions)]
-    return any(_names(code, "get_worker_info") for code in codes if code is not None)
+def keeps_place(dataset: Any) -> str:
+    """Where a stream keeps how far it was read: an attribute that reading it sets, a generator that
+    it holds; "" where each pass begins anew."""
+    own = [kind for kind in type(dataset).__mro__ if kind.__module__.split(".")[0] not in _LIBRARY]
+    for code in (code for kind in own for code in _codes(kind)):
+        for one in dis.get_instructions(code):
+            if one.opname == "STORE_ATTR":
+                return str(one.argval)
+    held = (type(one) for one in _held(dataset) if type(one) in _ITERATORS)
+    return next((kind.__name__ for kind in held), "")
 
 
 def on_gpu(torch: Any, dataset: Any) -> bool:
@@ -148,12 +155,15 @@ def _inside(value: Any) -> list[Any]:
 
 
 def _methods(kind: type) -> list[CodeType]:
-    """Python code of its methods, but for __init__."""
+    return [code for each in kind.__mro__ for code in _codes(each)]
+
+
+def _codes(kind: type) -> list[CodeType]:
+    """Of the methods it defines, but for __init__."""
     found = []
-    for each in kind.__mro__:
-        for name, one in vars(each).items():
-            function = getattr(one, "fget", None) or getattr(one, "__func__", one)
-            code = getattr(function, "__code__", None)
-            if isinstance(code, CodeType) and name != "__init__":
-                found.append(code)
+    for name, one in vars(kind).items():
+        function = getattr(one, "fget", None) or getattr(one, "__func__", one)
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType) and name != "__init__":
+            found.append(code)
     return found

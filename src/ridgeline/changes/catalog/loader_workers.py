@@ -18,6 +18,7 @@ MOST = 16
 """Workers for one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
 FEW = 4
 """Cores: where a step uses them all, one worker is as many as it can spare."""
+OTHER_BATCHES = "more workers that share a stream out make other batches of it"
 
 CHANGE = Change(
     id="loader-workers",
@@ -43,6 +44,8 @@ def able(ground: Ground) -> str:
         return "the program has no DataLoader"
     fewest = min(one.workers for one in ground.loaders)
     each = _each(ground)
+    if _streams(ground) and fewest:
+        return OTHER_BATCHES
     if fewest >= min(max(2 * each, 2), MOST) and "many-workers" not in ground.findings:
         return f"its loaders have {fewest} workers for {each} cores already"
     return ""
@@ -56,10 +59,13 @@ def bound(ground: Ground) -> float:
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     """Numbers worth trying, the likeliest first: as many as cores; more, where they wait for
     files; half, where they are in each other's way; one, where the step itself wants the cores. Of
-    a loader that has some, only more of them, unless they were found to be too many."""
+    a loader that has some, only more of them, unless they were found to be too many. Of a stream
+    one: see `put_on`."""
     each = _each(ground)
     fewest = min((one.workers for one in ground.loaders), default=0)
-    numbers = (each, 2 * each, each // 2, 1) if each <= FEW else (each, 2 * each, each // 2)
+    numbers = [each, 2 * each, each // 2, *([1] if each <= FEW else [])]
+    if _streams(ground):
+        numbers = [1]
     wanted = dict.fromkeys(min(number, MOST) for number in numbers if number)
     fewer = "many-workers" in ground.findings
     has = {one.workers for one in ground.loaders}
@@ -82,8 +88,12 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if why:
             program.found_nothing(CHANGE.id, why)
             return ""
-        # Workers that share a stream out make other batches of it: with one they stay the same.
+        # Workers that share a stream out make other batches of it, those that do not yield it as
+        # often as they are: with one it stays the same.
         number = 1 if dataset.is_stream(program.torch, given.get("dataset")) else asked
+        if given.get("num_workers", 0) >= number and number < asked:
+            program.found_nothing(CHANGE.id, OTHER_BATCHES)
+            return ""
         if given.get("num_workers", 0) == number:
             return ""
         if _batches(given) == 1:
@@ -107,11 +117,9 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
 
 
 def _against(torch: Any, given: Mapping[str, Any]) -> str:
-    data, start = given.get("dataset"), given.get("worker_init_fn")
-    if dataset.is_stream(torch, data) and not dataset.shards(data, start):
-        return (
-            "the dataset is a stream that does not ask for its worker: each would yield all of it"
-        )
+    data = given.get("dataset")
+    if dataset.is_stream(torch, data) and (place := dataset.keeps_place(data)):
+        return f"the dataset keeps its place in {place}, of which a worker has a copy each epoch"
     if dataset.on_gpu(torch, data):
         return "the dataset's tensors are on the GPU, which workers cannot share"
     file = dataset.open_file(data)
@@ -134,6 +142,10 @@ def _batches(given: Mapping[str, Any]) -> int | None:
         return -(-len(given["dataset"]) // size) if size else None
     except Exception:  # a length of the user's own, which may raise what it likes
         return None
+
+
+def _streams(ground: Ground) -> bool:
+    return bool(ground.loaders) and all(one.stream for one in ground.loaders)
 
 
 def _each(ground: Ground) -> int:
