@@ -33,7 +33,9 @@ def candidates(
     found = [_candidate(one, ground, findings, goal) for one in changes or registered()]
     rules = {finding.rule for finding in findings}
 
-    launches = ground.device == "cuda" and ground.busy < BUSY
+    # What waits for batches or copies does not wait for launches.
+    known = ground.busy + ground.input_share + ground.copy_share
+    launches = ground.device == "cuda" and known < BUSY
 
     def order(one: Candidate) -> tuple[bool, bool, bool, bool, bool, bool, float, str]:
         change = one.change

@@ -31,28 +31,48 @@ class Judge:
         self._measure = measure
         self._say = say
         self.baseline: list[Trial] = []
+        self._owed: list[float] = []
+        """How far parameters are still to be moved, once a change that rounds is to be judged."""
+        self._seen: Callable[[Outcome], None] = lambda found: None
 
     def learn(
         self, possible: Sequence[Candidate], exact: bool, seen: Callable[[Outcome], None]
     ) -> str:
         """Run the program as it is; "" or why there is nothing to compare with. `possible`: what
         may be put on; the coarsest of them says how far rounding may go."""
+        self._seen = seen
         coarse = None if exact else _JITTERS.get(precision(one.change for one in possible))
-        jitters = [0.0, ULP, *([coarse] if coarse else []), *([0.0] * (REPEATS - 1))]
+        moved = [ULP, *([coarse] if coarse else [])]
         began = self._bench.left_s()
-        for number, jitter in enumerate(jitters):
+        why = self._learn_one(0.0)
+        later = [*moved, *([0.0] * (REPEATS - 1))]
+        best = sorted(possible, key=lambda one: one.bound or 1.0)[-1:]
+        if self._short(began, len(moved)) and _exact(best):
+            later, self._owed = [0.0], [] if exact else moved
+        for number, jitter in enumerate(later, 1):
             left = self._bench.left_s()
             spent = began - left
-            if number and left <= 0:
+            if why or left <= 0:
                 break  # no change will be tried: more of it would tell nothing
             if number > 2 and spent * (number + 1) / number > SHARE * began:
                 break  # two of it as it is would be better, but the changes need the time
-            why = self._learn_one(jitter, seen)
-            if why:
-                return why
-        return ""
+            why = self._learn_one(jitter)
+        return why
 
-    def _learn_one(self, jitter: float, seen: Callable[[Outcome], None]) -> str:
+    def _short(self, began: float, more: int) -> bool:
+        """Of time: then what the most promising change does not need waits for one that does."""
+        spent = began - self._bench.left_s()
+        return spent * (1 + more) > SHARE * began
+
+    def owed_s(self, changes: Sequence[Candidate]) -> float:
+        """What judging these will take besides their own trials."""
+        return 0.0 if _exact(changes) else len(self._owed) * self._bench.cost_s(())
+
+    def _catch_up(self, changes: Sequence[Candidate]) -> None:
+        while self._owed and not _exact(changes) and self._bench.left_s() > 0:
+            self._learn_one(self._owed.pop(0))
+
+    def _learn_one(self, jitter: float) -> str:
         told = ", its parameters moved by rounding" if jitter else ""
         self._say(f"the program as it is{told}")
         found = self._bench.trial((), jitter=jitter)
@@ -65,7 +85,7 @@ class Judge:
             return self._measure.missing
         self.baseline.append(found.trial)
         if not jitter:
-            seen(found)
+            self._seen(found)
         return ""
 
     def spread(self, measure: Measure) -> Pool:
@@ -115,11 +135,16 @@ class Judge:
         """Of a first trial. What is compiled draws other random numbers, so that dropout drops
         others and nothing could be compared: where results differ, it has a trial of its own in
         which it draws as it did before."""
+        self._catch_up(changes)
         found = self.parity(trial, changes)
         if found.equality in ("equal", "weak") or all(c.change.slot != "compile" for c in changes):
             return found
         again = self._bench.trial(asked(changes), same_random=True)
         return self.parity(again.trial, changes) if again.trial is not None else found
+
+
+def _exact(changes: Sequence[Candidate]) -> bool:
+    return all(one.change.alters == "nothing" for one in changes)
 
 
 def _inside(step_ns: Sequence[int]) -> float:

@@ -78,8 +78,9 @@ class Search:
         return (now.input_share or 0.0) / self.gained if now is not None else 0.0
 
     def time_for(self, *sets: Sequence[Candidate]) -> bool:
-        """One trial of each, and what is needed to confirm the whole."""
+        """One trial of each, what judging them takes, and what is needed to confirm the whole."""
         wanted = sum(self.bench.cost_s(asked(one)) for one in sets)
+        wanted += max((self.judge.owed_s(one) for one in sets), default=0.0)
         return wanted + self.reserve_s() < self.bench.left_s()
 
     def reserve_s(self) -> float:

@@ -137,4 +137,6 @@ def test_a_killed_worker_leaves_what_it_had_written(
     os.kill(int(file.stem.partition("-")[2]), signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
         list(batches)
-    assert python_view(RunDirectory(tmp_path).sampled()).lines[0].line == line_of("BURNS")
+    found = python_view(RunDirectory(tmp_path).sampled()).lines
+    # Not first: in eight batches what torch imports to begin with may take as long.
+    assert line_of("BURNS") in [line.line for line in found if line.file == slow_dataset.__file__]

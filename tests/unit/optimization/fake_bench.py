@@ -22,6 +22,8 @@ class FakeBench:
         self._rng = random.Random(seed)
         self._left = trials
         self.ran: list[frozenset[str]] = []
+        self.jitters: list[float] = []
+        """Of each of these."""
         self.skips: set[str] = set()
         """Changes under which the scaler throws updates away."""
         self.moves: set[str] = set()
@@ -46,6 +48,7 @@ class FakeBench:
     ) -> Outcome:
         names = frozenset(one.change for one in changes)
         self.ran.append(names)
+        self.jitters.append(jitter)
         self._left -= 1
         failed = next((why for name, why in self.fails.items() if name in names), "")
         if failed:

@@ -3,13 +3,14 @@
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.case import Case
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
-from ridgeline.records.run import Capture, OptimizerSeen
+from ridgeline.records.run import Capture, LoaderSeen, OptimizerSeen
 
 CPU = Ground(
     device="cpu", emulated=("bfloat16",), products_share=0.4, optimizer_share=0.4,
@@ -51,3 +52,13 @@ def test_a_program_that_says_its_steps_trains_where_an_optimizer_stepped(
     seen = (OptimizerSeen(name="SGD"),) if updates else ()
     capture = Capture(stepping=stepping, optimizers=seen)
     assert ground_of(Case(capture=capture)).trains is trains
+
+
+def test_graphs_come_first_where_launches_are_waited_for_and_not_where_batches_are() -> None:
+    gpu = Ground(device="cuda", capability=(9, 0), busy=0.3, loaders=(LoaderSeen(),))
+
+    def first(ground: Ground) -> str:
+        return next(one.change.id for one in candidates(ground, ()) if not one.unable)
+
+    assert first(gpu) == "compile-reduce-overhead"
+    assert first(replace(gpu, input_share=0.6)) in ("loader-workers", "pin-memory")

@@ -225,3 +225,30 @@ def test_time_is_held_back_for_a_larger_batch() -> None:
     assert found.stopped == TIME_OVER
     assert found.total is not None
     assert found.with_batch is not None
+
+
+STARVED = replace(
+    H200, modules=(ModuleSeen(name="Net", dtypes=("float32",)),), busy=0.1, products_share=0.05,
+    optimizers=(OptimizerSeen(name="SGD"),), input_share=0.9,
+    loaders=(LoaderSeen(workers=0, batch_size=32, length=4_000),),
+)  # fmt: skip
+
+
+def starved_ms(on: frozenset[str]) -> float:
+    return 20.0 if "loader-workers" in on else 200.0
+
+
+def test_where_time_is_short_what_rounding_does_is_asked_when_a_change_rounds() -> None:
+    """Workers alter nothing: the first answer does not wait for parameters moved by rounding."""
+    found = (Finding(rule="loader-starves", claim="", gain_bound=9.0),)
+    short, ample = (ClockedBench(starved_ms, budget_s) for budget_s in (120.0, 1_200.0))
+    assert "loader-workers" in kept(climbed(short, STARVED, found))
+    assert short.ran.index(frozenset({"loader-workers"})) == 2
+    climbed(ample, STARVED, found)
+    assert ample.ran.index(frozenset({"loader-workers"})) == 5
+    # What rounds is judged beside what rounding alone does, in either.
+    for bench in (short, ample):
+        rounds = [at for at, on in enumerate(bench.ran) if on & {"tf32", "autocast", "compile"}]
+        moved = [at for at, jitter in enumerate(bench.jitters) if jitter]
+        assert not rounds or len(moved) == 2
+    assert [jitter > 0 for jitter in short.jitters[:3]] == [False] * 3
