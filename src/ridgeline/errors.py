@@ -20,6 +20,8 @@ class RidgelineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # which a traceback shows, in a notebook too
 
 
 class UsageError(RidgelineError):

@@ -35,7 +35,8 @@ torch.manual_seed(1)
 torch.set_num_threads(2)
 class Stream(IterableDataset):
     def __iter__(self):
-        return (torch.full((8,), float(i)) / 50 for i in range(48))
+        for self.at in range(48):
+            yield torch.full((8,), float(self.at)) / 50
 net = nn.Linear(8, 4)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, foreach=False)
 for x in DataLoader(Stream(), batch_size=4):
@@ -113,9 +114,18 @@ def test_a_program_that_resists_is_not_applied_with_a_reason(tmp_path: Path) -> 
     assert found.applied == ()
     why = {one.change: one.why for one in found.not_applied}
     assert set(why) == set(names)
-    assert "each would yield all of it" in why["loader-workers"]
+    assert "keeps its place in at" in why["loader-workers"]
     assert "no workers" in why["persistent-workers"]
     assert why["threads"] in ("the program sets 2 itself", "it has 1 already")
     assert why["foreach-optimizer"] == "what it would set is set already"
     assert "was not called" in why["set-to-none"]
     assert len(found.watched) == STEPS
+
+
+def test_a_stream_is_read_once_and_in_its_order_by_its_one_worker(tmp_path: Path) -> None:
+    stream = RESISTS.replace("for self.at in", "for at in").replace("self.at", "at")
+    plain = trial(tmp_path / "plain", stream)
+    found = trial(tmp_path / "worker", stream, "loader-workers")
+    assert [one.what for one in found.applied] == ["DataLoader(num_workers=1)"]
+    assert found.watched == plain.watched
+    assert found.tensors == plain.tensors

@@ -84,7 +84,8 @@ def main() -> None:
         _explain(error.message, error.hint, verbose)
         sys.exit(error.exit_code)
     except OSError as error:
-        _explain(f"the output could not be written: {error.strerror or error}", "", verbose)
+        what = error.filename or "the output"
+        _explain(f"{what} could not be written: {error.strerror or error}", "", verbose)
         sys.exit(4)
     except Exception as error:  # a fault of ours: still one sentence
         words = str(error).strip().splitlines()

@@ -11,7 +11,7 @@ from ridgeline.records.trial import FunctionEdit
 def rewritten(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ...], str]:
     """Of findings that say so; and why not, where there is none."""
     edits: list[FunctionEdit] = []
-    why = "no attention is written out"
+    why = "no attention that is written out was found to cost time"
     for finding in findings:
         if finding.rule != "written-attention" or not finding.file or finding.line is None:
             continue

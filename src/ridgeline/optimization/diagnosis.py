@@ -50,7 +50,8 @@ def diagnosed(target: Target, runs: Path, home: Path, *, again: bool, limit_s: f
     found = _concluded(directory)
     if found is None:
         summary, _ = concluded_case(directory)
-        raise TargetError(f"{target.name}: {summary.verdict.sentence}", "see `ridgeline run`")
+        why = summary.verdict.sentence.removeprefix("unknown: ")
+        raise TargetError(f"{target.name}: {why}", "see `ridgeline run`")
     home.mkdir(parents=True, exist_ok=True)
     noted.write_text(directory.path.name)
     return found
@@ -77,7 +78,7 @@ def _run(target: Target, runs: Path, limit_s: float) -> RunDirectory:
     made = sorted(set(runs.glob("*")) - before)
     if code or not made:
         why = f"ended with exit code {code}" if code else "could not be recorded"
-        raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said[-6:]]))
+        raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said[-6:]]) if said else "")
     return RunDirectory(made[-1])
 
 

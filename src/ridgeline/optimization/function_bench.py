@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +38,8 @@ from ridgeline.trials.rounds import in_rounds, made_ahead
 PATIENCE = 4.0
 COMPILING_S = 240.0
 """As for a program's trials: four times the unchanged one's, and what compiling may take."""
+COMPILES_S = 20.0
+"""A first guess of what it does take: 5 to 40 s, nothing being imported any more."""
 
 
 class FunctionBench:
@@ -88,7 +91,9 @@ class FunctionBench:
         failed, found = "", None
         with AsItWas(self._torch, self._kept) as around:
             try:
-                with limited(self._patience_s(changes)):
+                with limited(self._patience_s(changes)), warnings.catch_warnings():
+                    # Of ours, to be tried: it is not the user's number.
+                    warnings.filterwarnings("ignore", "This DataLoader will create")
                     found = self._run(plan, around.process)
             except Exception as error:
                 first = not changes and _key(()) not in self._wall_s
@@ -107,7 +112,11 @@ class FunctionBench:
         return self._ends - time.monotonic()
 
     def cost_s(self, changes: tuple[Asked, ...]) -> float:
-        return self._wall_s.get(_key(changes)) or self._wall_s.get(_key(()), 0.0)
+        known = self._wall_s.get(_key(changes))
+        if known is not None:
+            return known
+        slow = any(of(one.change).change.slow_start for one in changes)
+        return self._wall_s.get(_key(()), 0.0) + (COMPILES_S if slow else 0.0)
 
     def _patience_s(self, changes: tuple[Asked, ...]) -> float:
         plain = self._wall_s.get(_key(()), 0.0)

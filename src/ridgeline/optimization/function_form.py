@@ -56,7 +56,15 @@ class Result:
         return self.optimized.rungs
 
     @property
+    def confirmed(self) -> bool:
+        """Something was kept, and the whole of it was better and equal once more."""
+        from ridgeline.report.optimized_ladder import confirmed
+
+        return confirmed(self.optimized)
+
+    @property
     def kept(self) -> tuple[str, ...]:
+        """Each better and equal when it was tried; whether all of it is: `confirmed`."""
         return tuple(rung.change for rung in self.rungs if rung.status == "kept")
 
     def __str__(self) -> str:
@@ -135,8 +143,15 @@ def _climbed(
 
     optimized = Ladder(bench, ask, wants, voice).climb(f"{subject.name}()")
     return replace(
-        optimized, device=found.device, trials=bench.taken, spent_s=time.monotonic() - began
-    )
+        optimized, device=found.device, trials=bench.taken, spent_s=time.monotonic() - began,
+        rungs=tuple(replace(rung, why=_as_arguments(rung)) for rung in optimized.rungs),
+    )  # fmt: skip
+
+
+def _as_arguments(rung: Rung) -> str:
+    """Where there are no options to type."""
+    asked = rung.why.replace(f"--allow {rung.change}", f'allow="{rung.change}"')
+    return asked.replace("--batch", "batch=True")
 
 
 def _here(one: Registered, no_attention: str) -> Registered:
@@ -194,7 +209,9 @@ def _voice(quiet: bool) -> Iterator[Voice]:
 
     def tell(rung: Rung) -> None:
         if rung.status != "not tried":
-            print(f"  {rung.status}: {rung.title}: {rung.why}", file=sys.stderr, flush=True)
+            told = ", ".join(f"{name} {value}" for name, value in rung.options.items())
+            title = f"{rung.title} ({told})" if told else rung.title
+            print(f"  {rung.status}: {title}: {rung.why}", file=sys.stderr, flush=True)
 
     if not sys.stderr.isatty():
         yield Voice(tell=tell)

@@ -46,14 +46,23 @@ def diagnosis(torch: Any, subject: Subject, home: Path, kept: Kept) -> Diagnosis
     begun(directory, Target(kind="block", name=subject.name), settings)
     _profiler_meets_torchs_own(torch)
     with AsItWas(torch, kept):
+        before = _sums(subject)
         compiled = _watched(torch, subject, directory, settings)
+        moved = _sums(subject) != before
     pack(directory)
     summary, case = concluded_case(directory)
     if case is None or not summary.step.median_ms:
-        raise TargetError(f"{subject.name}: {summary.verdict.sentence}")
+        raise TargetError(f"{subject.name}: {summary.verdict.sentence.removeprefix('unknown: ')}")
     seen = ground_of(case, summary.findings.findings)
+    if not seen.modules:
+        raise UsageError("the step called no module: neither the model given nor another")
     if seen.optimizers and not subject.trains:
         raise UsageError(f"the step trains, with {seen.optimizers[0].name}", "say optimizer= too")
+    if moved:
+        raise UsageError(
+            "the step changes the model's parameters, and no optimizer was given",
+            "train with one of torch.optim, and say optimizer=",
+        )
     ground = replace(
         seen,
         trains=subject.trains,
@@ -106,6 +115,13 @@ def _watched(torch: Any, subject: Subject, directory: RunDirectory, settings: Se
         batches.close()
         end(session, *ended)
     return session.progress.compiling.seen
+
+
+def _sums(subject: Subject) -> list[float]:
+    """Of parameters that nothing is to change."""
+    if subject.trains:
+        return []
+    return [float(one.detach().double().sum()) for one in subject.model.parameters()]
 
 
 def _compiled(model: Any) -> bool:

@@ -132,7 +132,7 @@ def write(
     ]
     written = Written(
         files=tuple(files), diff=diff, diff_file=diff_file,
-        by_hand=(*made.by_hand, *said, *laid.said),
+        by_hand=(*made.by_hand, *said), notes=laid.said,
     )  # fmt: skip
     if not files:
         return written

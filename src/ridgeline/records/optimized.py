@@ -97,6 +97,8 @@ class Written(Struct, frozen=True, kw_only=True):
     diff_file: str = ""
     by_hand: tuple[str, ...] = ()
     """What could not be edited safely: what to write where."""
+    notes: tuple[str, ...] = ()
+    """Names that were taken."""
     checked: str = ""
     """What the patched program did by itself, in a sentence."""
     agrees: bool | None = None

@@ -122,6 +122,7 @@ def _written(found: Optimized) -> str:
     if written.checked:
         tone = ' class="bad"' if written.agrees is False else ""
         made += f"<p{tone}>{escape(printable(written.checked))}</p>"
+    made += "".join(f"<p>{escape(printable(one))}</p>" for one in written.notes)
     made += f"<pre>{_diff(written.diff)}</pre>" if written.diff else ""
     made += "".join(f"<p>by hand:</p><pre>{escape(code(one))}</pre>" for one in written.by_hand)
     return _section("The patch", made)

@@ -74,6 +74,7 @@ def _written(found: Optimized) -> list[str]:
     if written.checked:
         sure = "**" if written.agrees is False else ""
         lines.append(f"- {sure}{_words(written.checked)}{sure}")
+    lines += [f"- {_words(one)}" for one in written.notes]
     lines.append("")
     lines += [*fence(written.diff, "diff"), ""] if written.diff else []
     for one in written.by_hand:

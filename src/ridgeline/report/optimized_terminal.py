@@ -179,6 +179,7 @@ def _written(found: Optimized) -> list[tuple[str, str]]:
         made.append(("warning" if written.agrees is False else "checked", written.checked))
     elif written.files and written.agrees is None:
         made.append(("checked", "the copy was not run by itself"))
+    made += [("note", printable(one)) for one in written.notes]
     return [*made, *(("by hand", one) for one in written.by_hand)]
 
 

@@ -16,11 +16,12 @@ MOST_KINDS = 6
 """Lines of reasons; with the line above them and what was not applied there are eight."""
 _OTHER = "for other reasons"
 _EXACT = "not with --keep-exact"
-_TO_DO = 3
+_TO_DO = 4
 """Of `_KINDS`, the first so many: a person can act on them, so they keep lines of their own."""
 _KINDS = (
     ("there was no time", r"time (was|is) (left|over)|interrupted"),
     ("only if asked for, with --allow or --batch", r"--(allow|batch)\b"),
+    ("only if asked for, with allow= or batch=", r"\b(allow|batch)="),
     (_EXACT, r"^it alters (rounding|semantics)$"),
     ("too little to gain", r"to(o little to)? gain$"),
     ("they save memory, and cost time", r"^it (saves|is for) memory"),

@@ -58,7 +58,7 @@ def headline(found: Optimized) -> Headline:
 
 def again(found: Optimized) -> str:
     """Where the whole was measured once more."""
-    return "by another measurement" if in_process(found) else "on fresh processes"
+    return "in new trials" if in_process(found) else "on fresh processes"
 
 
 def twice(found: Optimized) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.capture.compiling import compilations
 from ridgeline.records.trial import Plan, Trial
 from ridgeline.trials.drawing import Drawing
 from ridgeline.trials.family import others_bytes, own_peak_bytes
@@ -86,7 +85,7 @@ class Ending:
             watch.finish()
         except Exception as error:
             watch.problems.append(f"{type(error).__name__}: {error}"[:200])
-        if compilations():
+        if session.progress.compiling.seen:
             session.program.no_model("the program calls its model in a function that it compiles")
         applied, left = session.program.outcome()
         torch = session.program.torch

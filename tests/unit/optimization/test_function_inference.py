@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.errors import UsageError
+from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.optimization import function_form
 from ridgeline.optimization.allowing import allowed
 from ridgeline.optimization.function_bench import FunctionBench
@@ -16,6 +16,7 @@ from ridgeline.optimization.function_form import optimize
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
 from ridgeline.parity.compare import compare
+from ridgeline.records.optimized import Rung
 from ridgeline.records.trial import Asked, Trial
 
 
@@ -83,6 +84,7 @@ def test_the_search_compares_outputs_and_leaves_the_model_as_it_was() -> None:
     )  # fmt: skip
     rungs = {rung.change: rung for rung in found.rungs}
     assert rungs["fused-optimizer"].status == "not tried"
+    assert found.confirmed == (found.total is not None and found.total.confirmed)
     assert rungs["checkpointing"].why == "nothing trains, so nothing is kept for a backward"
     assert found.optimized.baseline_ms > 0
     after = serving.model.state_dict()
@@ -101,6 +103,27 @@ def test_a_step_that_trains_must_name_its_optimizer() -> None:
 
     with pytest.raises(UsageError, match="the step trains, with SGD"):
         optimize(step, model=model, loader=[torch.randn(4, 32)] * 4, quiet=True)
+
+
+def test_a_step_that_trains_by_hand_is_no_inference() -> None:
+    model = Scores()
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).square().mean().backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.data.sub_(0.1 * parameter.grad)
+            parameter.grad = None
+
+    with pytest.raises(UsageError, match="changes the model's parameters") as told:
+        optimize(step, model=model, loader=[torch.randn(4, 32)] * 4, quiet=True)
+    assert told.value.__notes__ == ["train with one of torch.optim, and say optimizer="]
+
+
+def test_a_step_that_calls_nothing_is_told_so() -> None:
+    serving = Serving()
+    with pytest.raises(RidgelineError, match=r"no step was seen|called no module"):
+        optimize(lambda batch: batch * 2, model=serving.model, loader=serving.batches, quiet=True)
 
 
 def test_a_step_takes_what_is_given() -> None:
@@ -130,3 +153,15 @@ def test_what_alters_results_is_allowed_by_name() -> None:
             serving.step, model=serving.model, loader=serving.batches, keep_exact=True,
             allow="int8-dynamic",
         )  # fmt: skip
+
+
+def test_what_would_be_typed_is_said_as_an_argument() -> None:
+    def said(change: str, why: str) -> str:
+        rung = Rung(change=change, title="", status="not tried", why=why)
+        return function_form._as_arguments(rung)
+
+    assert said("int8-dynamic", "it alters: --allow int8-dynamic") == (
+        'it alters: allow="int8-dynamic"'
+    )
+    assert said("larger-batch", "it trains otherwise: --batch") == "it trains otherwise: batch=True"
+    assert said("compile", "worse") == "worse"

@@ -199,7 +199,7 @@ def test_of_a_step_function_no_process_is_called_fresh_and_no_report_is_named() 
     assert "process of its own" not in seen
     assert "fresh processes" not in seen
     assert "in the report" not in seen
-    assert "confirmed by another measurement" in seen
+    assert "confirmed in new trials" in seen
 
 
 def test_a_partner_is_called_by_its_title() -> None:

@@ -24,7 +24,11 @@ CHANGE = Change(
 
 
 def able(ground: Ground) -> str:
-    return "" if "written-attention" in ground.findings else "no attention is written out"
+    return (
+        ""
+        if "written-attention" in ground.findings
+        else "no attention that is written out was found to cost time"
+    )
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:
