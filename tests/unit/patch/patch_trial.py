@@ -206,6 +206,8 @@ class _Without(ast.NodeTransformer):
             ours = [k.arg for k in node.keywords if (k.arg or "").startswith("ours_")]
             self.found += [(_name(node), name or "") for name in ours]
             node.keywords = [k for k in node.keywords if not (k.arg or "").startswith("ours_")]
+            for keyword in node.keywords:
+                self.found += [(_name(node), name) for name in _among(keyword)]
         return node
 
     def _kept(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -216,6 +218,19 @@ class _Without(ast.NodeTransformer):
                 yield from self.lines[_assigned(one)]
             elif self.only_with or not _is_ours(one):
                 yield one
+
+
+def _among(keyword: ast.keyword) -> list[str]:
+    """Those of ours in `**{**options, "ours_0": True}`, which becomes `**options` again."""
+    given = keyword.value
+    if keyword.arg is not None or not isinstance(given, ast.Dict) or given.keys[:1] != [None]:
+        return []
+    names = [key.value for key in given.keys[1:] if isinstance(key, ast.Constant)]
+    mine = [name for name in names if isinstance(name, str) and name.startswith("ours_")]
+    if mine and len(mine) == len(given.keys) - 1:
+        keyword.value = given.values[0]
+        return mine
+    return []
 
 
 def _assigned(node: ast.stmt) -> str:
