@@ -60,8 +60,8 @@ def _found(edit: Keyword, draft: Draft) -> tuple[Spot, cst.Call]:
             if first <= edit.line <= last:
                 calls.append(node)
     if len(calls) != 1:
-        often = "no call" if not calls else f"{len(calls)} calls"
-        raise Cannot(f"there is {often} of {edit.call} on line {edit.line}")
+        often = "is no call" if not calls else f"are {len(calls)} calls"
+        raise Cannot(f"there {often} of {edit.call} on line {edit.line}")
     start, end = draft.tree.span(calls[0])
     for node, _ in own(spot.part):
         if isinstance(node, _STRINGS):
