@@ -37,6 +37,14 @@ class Evidence:
         """Of the outputs' norm; nan where one of them is not finite or there are none."""
         return math.sqrt(self._error / self._size) if self._size else math.nan
 
+    def fault(self, kind: str, most: float) -> str:
+        """Why it is not to be used: further off than `most`; "" where it is not."""
+        if not math.isfinite(self.error):
+            return f"outputs in {kind} are not finite, or there are none to compare"
+        if self.error > most:
+            return f"in {kind} its outputs are off by {percent(self.error)} of their norm"
+        return ""
+
     @property
     def words(self) -> str:
         which = "the first batch" if self.batches == 1 else f"the first {self.batches} batches"

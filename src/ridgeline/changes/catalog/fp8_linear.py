@@ -1,7 +1,6 @@
 """Products of large Linear layers in float8, the rest in bfloat16. It alters what the model
 computes, so it is never tried unasked: `--allow fp8-linear`."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from ridgeline.changes.rehearsal import rehearsed
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
-from ridgeline.units import percent, plural
+from ridgeline.units import plural
 
 LEAST = 512
 """Columns and rows of a weight: below it, making scales takes longer than the product gains."""
@@ -160,8 +159,4 @@ def _product(torch: Any, forward: Forward, used: set[int]) -> Forward:
 def _fault(evidence: Evidence, used: int) -> str:
     if not used:
         return "no product of its Linear layers has sizes in multiples of 16"
-    if not math.isfinite(evidence.error):
-        return "outputs in float8 are not finite, or there are none to compare"
-    if evidence.error > MOST_OFF:
-        return f"in float8 its outputs are off by {percent(evidence.error)} of their norm"
-    return ""
+    return evidence.fault("float8", MOST_OFF)

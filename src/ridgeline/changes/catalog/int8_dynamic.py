@@ -5,7 +5,6 @@ The layers stay what they are, with their parameters: programs ask for `layer.we
 another checkpoint. What is packed is kept beside them, and packed again when a weight has changed.
 """
 
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,7 @@ from ridgeline.changes.rehearsal import rehearsed
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
-from ridgeline.units import percent, plural
+from ridgeline.units import plural
 
 LEAST = 4096
 """Elements of a weight: below it, packing inputs costs more than the product."""
@@ -131,11 +130,7 @@ def _layers(torch: Any, model: Any) -> list[Any]:
 def _fault(evidence: Evidence, used: int) -> str:
     if not used:
         return "its Linear layers are not called one by one: a fused path uses their weights"
-    if not math.isfinite(evidence.error):
-        return "outputs in int8 are not finite, or there are none to compare"
-    if evidence.error > MOST_OFF:
-        return f"in int8 its outputs are off by {percent(evidence.error)} of their norm"
-    return ""
+    return evidence.fault("int8", MOST_OFF)
 
 
 def _follow(program: Program, inner: Any, evidence: Evidence, off: list[bool], place: str) -> None:
