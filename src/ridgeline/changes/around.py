@@ -12,9 +12,16 @@ from typing import Any
 Forward = Callable[..., Any]
 """Called with the module first."""
 _WORN = "_ridgeline_changes"
+_OUTSIDE = "_ridgeline_outside"
+_BARE = "_ridgeline_bare"
 
 
-def around(module: Any, change: str, wrap: Callable[[Forward], Forward]) -> None:
+def around(
+    module: Any, change: str, wrap: Callable[[Forward], Forward], *, outside: bool = False
+) -> None:
+    """`outside`: where the module is compiled, around what was compiled, as in a source that has it
+    around the model's call. A graph with autocast inside is another than the copy's, and Dynamo's
+    caches do not take it. Within itself it has to do nothing."""
     theirs = module.forward
     bound = isinstance(theirs, MethodType) and theirs.__self__ is module
     if bound:
@@ -30,10 +37,38 @@ def around(module: Any, change: str, wrap: Callable[[Forward], Forward]) -> None
     if bound:
         made.__wrapped__ = inner  # type: ignore[attr-defined] # its signature is asked for
     setattr(made, _WORN, (*worn(module), change))
+    setattr(made, _OUTSIDE, (*_outside(module), *([wrap] if outside else [])))
     module.forward = MethodType(made, module)
+    dress(module)
 
 
 def worn(module: Any) -> tuple[str, ...]:
     """Changes put around its forward before."""
     found = getattr(module.forward, _WORN, ())
     return found if isinstance(found, tuple) else ()
+
+
+def dress(module: Any) -> None:
+    """What was compiled of it, with all around it that goes outside."""
+    compiled = getattr(module, "_compiled_call_impl", None)
+    wraps = _outside(module)
+    if compiled is None or not wraps:
+        return
+    bare = getattr(compiled, _BARE, compiled)
+
+    def inner(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return bare(*args, **kwargs)
+
+    outer: Forward = inner
+    for wrap in wraps:
+        outer = wrap(outer)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return outer(module, *args, **kwargs)
+
+    setattr(called, _BARE, bare)
+    module._compiled_call_impl = called
+
+
+def _outside(module: Any) -> tuple[Callable[[Forward], Forward], ...]:
+    return getattr(module.forward, _OUTSIDE, ())

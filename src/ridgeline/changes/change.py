@@ -50,8 +50,9 @@ class Change(Struct, frozen=True, kw_only=True):
     saves: Literal["time", "memory"] = "time"
     slow_start: bool = False
     """It compiles first: a trial takes minutes."""
-    slowest: bool = False
-    """And times many kernels while it does: tried after its like."""
+    longer: int = 1
+    """Times what compiling takes otherwise, as a first guess: above 1, it is tried after its like.
+    """
     why: str
     """What it does, a sentence or two."""
     wrong_when: str

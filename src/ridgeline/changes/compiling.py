@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ridgeline.changes.around import dress
 from ridgeline.changes.change import Source
 from ridgeline.changes.program import Model, Program
 from ridgeline.changes.writing import after_made
@@ -67,6 +68,7 @@ def whole(program: Program, change: str, given: dict[str, str | bool]) -> None:
             program.found_nothing(change, why)
             return ""
         in_place(program.torch, inner, given)
+        dress(inner)
         return f"{type(inner).__name__}{call_of(given)}"
 
     program.on_model(change, build)

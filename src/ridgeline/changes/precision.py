@@ -38,7 +38,7 @@ def resists(torch: Any, model: Model) -> str:
 
 def cast(torch: Any, model: Model, change: str, kind: str) -> str:
     device = model.device
-    around(model.inner, change, lambda forward: _under(torch, device, kind, forward))
+    around(model.inner, change, lambda forward: _under(torch, device, kind, forward), outside=True)
     return f"autocast({device!r}, {kind}) around {type(model.inner).__name__}"
 
 
@@ -55,7 +55,7 @@ def _under(torch: Any, device: str, kind: str, forward: Forward) -> Forward:
         return tensor.float() if tensor.dtype == small else tensor
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_autocast_enabled(device):  # the program's own, in some of its calls
+        if torch.is_autocast_enabled(device):  # the program's own, or ours outside
             return forward(self, *args, **kwargs)
         with torch.autocast(device, dtype=small):
             found = forward(self, *args, **kwargs)

@@ -19,6 +19,8 @@ MOST_SAVED = 0.97
 """More is no bound: it was reckoned on the unchanged program."""
 SLOW = 4
 """Shares of the time that one which compiles first has."""
+PAIRS = 1.5
+"""That one which is quick takes, its other half often run already."""
 WORSE = 0.8
 """A change worse than this alone is not put on again beside a compiler."""
 COMPILE = "compile"
@@ -172,7 +174,7 @@ class Agenda:
         def cost_s(one: Candidate) -> float:
             return search.bench.cost_s(asked([*search.kept, one]))
 
-        each_s = sum(cost_s(one) for one in coming if not one.change.slow_start)
+        each_s = PAIRS * sum(cost_s(one) for one in coming if not one.change.slow_start)
         # What is compiled once is found ready when it is confirmed.
         needed_s = cost_s(first) + search.confirming_s(search.kept)
         if not needed_s <= search.bench.left_s() < needed_s + each_s:

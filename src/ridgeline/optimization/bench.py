@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from ridgeline.changes.catalog.prefetch import USUAL
 from ridgeline.changes.change import of
-from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
+from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER, Bench, compiling_s
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, FunctionEdit, Plan
-from ridgeline.trials.arm import Outcome, run
+from ridgeline.trials.arm import COMPILED, Outcome, run
 from ridgeline.trials.rounds import made_ahead
 
 PATIENCE = 4.0
@@ -69,6 +69,7 @@ class ProgramBench(Bench):
         self._fed = fed or Fed()
         self._walls: dict[str, float] = {}
         self._compiles_s = 0.0
+        self.held_s = 0.0
         self.taken = 0
         self.remembered = 0
         """Trials of an earlier call."""
@@ -120,14 +121,14 @@ class ProgramBench(Bench):
         known = self._walls.get(_key(changes))
         if known is not None:
             return known
-        slow = any(of(one.change).change.slow_start for one in changes)
         plain = self._walls.get(_key(()), 0.0)
-        return plain + (self._compiles_s or COMPILES_S if slow else 0.0)
+        return plain + compiling_s(changes, self._compiles_s or COMPILES_S)
 
     def _run(self, plan: Plan, folder: Path) -> Outcome:
         """Within its own time, and within the budget but for a last trial of the usual length."""
         patience = self._patience(plan.changes)
-        left = max(self.left_s(), 0.0) + self._walls.get(_key(()), math.inf) + GRACE_S
+        left = max(self.left_s() - self.held_s, 0.0) + GRACE_S
+        left += 0.0 if self.held_s else self._walls.get(_key(()), math.inf)
         found = run(
             self._target, plan, folder, variables=_variables(plan.changes),
             timeout_s=min(patience, left),
@@ -136,22 +137,26 @@ class ProgramBench(Bench):
             return found
         if _key(()) not in self._walls:  # whose patience was the budget
             return msgspec.structs.replace(found, cut=True)
-        return (
-            found
-            if left >= patience
-            else msgspec.structs.replace(found, failed=TIME_OVER, cut=True)
-        )
+        if left >= patience:
+            return found
+        why = f"{found.failed}, and {REST_HELD}" if self.held_s else TIME_OVER
+        return msgspec.structs.replace(found, failed=why, cut=True)
+
+    def compiled(self, changes: tuple[Asked, ...]) -> Path:
+        """Where what these compiled lies ready."""
+        return (self._folder(changes) / COMPILED).absolute()
 
     def _folder(self, changes: tuple[Asked, ...], same_random: bool = False) -> Path:
         return self._home / (_key(_compiled(changes)) + ("-same" if same_random else ""))
 
     def _learn(self, changes: tuple[Asked, ...], found: Outcome) -> None:
-        """What was compiled once is found ready the next time."""
-        trial = found.trial
+        """What was compiled once is found ready the next time, which then tells what it takes."""
+        name, trial = _key(changes), found.trial
         compiled = trial.compile_s if trial is not None else 0.0
-        self._compiles_s = max(self._compiles_s, compiled)
-        again = found.wall_s - 0.7 * compiled
-        self._walls[_key(changes)] = max(again, self._walls.get(_key(changes), 0.0))
+        if not any(of(one.change).change.longer > 1 for one in changes):
+            self._compiles_s = max(self._compiles_s, compiled)
+        again = found.wall_s if name in self._walls else found.wall_s - 0.7 * compiled
+        self._walls[name] = again
 
     def _patience(self, changes: tuple[Asked, ...]) -> float:
         plain = self._walls.get(_key(()), 0.0)

@@ -2,13 +2,18 @@
 
 from typing import Protocol
 
+from ridgeline.changes.change import of
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
 
 TIME_OVER = "too little time was left"
+REST_HELD = "the rest of the time is for confirming what is kept"
 
 
 class Bench(Protocol):
+    held_s: float
+    """Of the budget, not for the trials that run now: what is kept needs it to be confirmed."""
+
     def trial(
         self,
         changes: tuple[Asked, ...],
@@ -27,3 +32,9 @@ class Bench(Protocol):
 
     def cost_s(self, changes: tuple[Asked, ...]) -> float:
         """What one more trial of these would take, as far as is known."""
+
+
+def compiling_s(changes: tuple[Asked, ...], usually_s: float) -> float:
+    """What these would compile for, before they were ever tried."""
+    every = [of(one.change).change for one in changes]
+    return max((one.longer * usually_s for one in every if one.slow_start), default=0.0)

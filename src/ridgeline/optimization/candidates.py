@@ -37,15 +37,15 @@ def candidates(
     known = ground.busy + ground.input_share + ground.copy_share
     launches = ground.device == "cuda" and known < BUSY
 
-    def order(one: Candidate) -> tuple[bool, bool, bool, bool, bool, bool, float, str]:
+    def order(one: Candidate) -> tuple[bool, bool, bool, bool, int, bool, float, str]:
         change = one.change
-        graphs = launches and GRAPHS in change.answers and not change.slowest
+        graphs = launches and GRAPHS in change.answers and change.longer == 1
         return (
             one.unable != "",
             not (goal == "memory" and change.saves == "memory"),
             not graphs,
             change.slow_start,
-            change.slowest,
+            change.longer,
             not rules & set(change.answers),
             -(one.bound or 0.0),
             change.id,

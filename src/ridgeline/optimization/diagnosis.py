@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -46,14 +46,23 @@ def diagnosed(target: Target, runs: Path, home: Path, *, again: bool, limit_s: f
             "torchrun was given no script that is there",
             "e.g. ridgeline optimize torchrun --nproc-per-node 2 train.py",
         )
-    directory = _run(target, runs, limit_s)
+    found = looked_at(target, runs, limit_s)
+    home.mkdir(parents=True, exist_ok=True)
+    noted.write_text(found.directory.path.name)
+    return found
+
+
+def looked_at(
+    target: Target, runs: Path, limit_s: float, *, compiled: Path | None = None
+) -> Diagnosed:
+    """`compiled`: where what it would compile lies ready."""
+    ready = {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} if compiled is not None else {}
+    directory = _run(target, runs, limit_s, ready)
     found = _concluded(directory)
     if found is None:
         summary, _ = concluded_case(directory)
         why = summary.verdict.sentence.removeprefix("unknown: ")
         raise TargetError(f"{target.name}: {why}", "see `ridgeline run`")
-    home.mkdir(parents=True, exist_ok=True)
-    noted.write_text(directory.path.name)
     return found
 
 
@@ -65,10 +74,10 @@ def _concluded(directory: RunDirectory) -> Diagnosed | None:
     return Diagnosed(directory=directory, summary=summary, ground=ground)
 
 
-def _run(target: Target, runs: Path, limit_s: float) -> RunDirectory:
+def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
     before = set(runs.glob("*"))
     ours = ["-q", "--runs-dir", str(runs), "--stop-after", str(DIAGNOSED)]
-    code, said = _ended([sys.executable, *recorded(target, ours)], limit_s)
+    code, said = _ended([sys.executable, *recorded(target, ours)], limit_s, variables)
     name = "the code" if target.kind == "code" else target.name
     if code is None:
         raise TargetError(
@@ -82,12 +91,14 @@ def _run(target: Target, runs: Path, limit_s: float) -> RunDirectory:
     return RunDirectory(made[-1])
 
 
-def _ended(command: list[str], limit_s: float) -> tuple[int | None, list[str]]:
+def _ended(
+    command: list[str], limit_s: float, variables: Mapping[str, str]
+) -> tuple[int | None, list[str]]:
     """Its exit code, None where it took too long, and what it wrote. Whoever keeps its streams open
     is waited for: the run is written by a watcher that outlives the program."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, errors="replace", start_new_session=True,
+        text=True, errors="replace", start_new_session=True, env=os.environ | variables,
     )  # fmt: skip
     try:
         _, said = process.communicate(timeout=limit_s)

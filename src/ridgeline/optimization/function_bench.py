@@ -20,6 +20,7 @@ from ridgeline.capture import live, marks
 from ridgeline.capture.seams import Seams
 from ridgeline.changes.change import of
 from ridgeline.errors import RidgelineError
+from ridgeline.optimization.bench_protocol import REST_HELD, compiling_s
 from ridgeline.optimization.function_loader import Batches
 from ridgeline.optimization.function_process import Interrupts, Process, limited
 from ridgeline.optimization.function_program import FunctionProgram
@@ -65,6 +66,7 @@ class FunctionBench:
         self._kept = kept
         self._functions = functions or {}
         self._wall_s: dict[str, float] = {}
+        self.held_s = 0.0
         self.taken = 0
 
     def trial(
@@ -88,7 +90,7 @@ class FunctionBench:
         if same_random or any(of(one.change).change.slow_start for one in changes):
             for name in ("torch._dynamo.config", "torch._inductor.config"):
                 import_module(name)  # before what is in it is noted
-        failed, found = "", None
+        failed, found, cut = "", None, False
         with AsItWas(self._torch, self._kept) as around:
             try:
                 with limited(self._patience_s(changes)), warnings.catch_warnings():
@@ -99,11 +101,12 @@ class FunctionBench:
                 first = not changes and _key(()) not in self._wall_s
                 if first or isinstance(error, RidgelineError):
                     raise
-                failed = _told(error)
+                cut = bool(self.held_s) and isinstance(error, TimeoutError)
+                failed = f"{error}, and {REST_HELD}" if cut else _told(error)
         wall = time.perf_counter() - began
         self.taken += 1
         self._wall_s[_key(changes)] = wall  # of the last: the first one compiles, and imports
-        return Outcome(trial=found, failed=failed, wall_s=wall)
+        return Outcome(trial=found, failed=failed, cut=cut, wall_s=wall)
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         return Outcome(failed="a step function has no script of its own")
@@ -115,12 +118,14 @@ class FunctionBench:
         known = self._wall_s.get(_key(changes))
         if known is not None:
             return known
-        slow = any(of(one.change).change.slow_start for one in changes)
-        return self._wall_s.get(_key(()), 0.0) + (COMPILES_S if slow else 0.0)
+        return self._wall_s.get(_key(()), 0.0) + compiling_s(changes, COMPILES_S)
 
     def _patience_s(self, changes: tuple[Asked, ...]) -> float:
         plain = self._wall_s.get(_key(()), 0.0)
-        return PATIENCE * plain + COMPILING_S if changes and plain else 0.0
+        if not changes or not plain:
+            return 0.0
+        patience = PATIENCE * plain + COMPILING_S
+        return min(patience, max(self.left_s() - self.held_s, plain)) if self.held_s else patience
 
     def _run(self, plan: Plan, process: Process) -> Trial:
         torch, subject = self._torch, self._subject

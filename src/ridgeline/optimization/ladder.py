@@ -209,7 +209,7 @@ class Ladder:
             search.kept = [*beside, *on]
         elif result.says == "CUT":
             self._stopped = TIME_OVER
-            search.table.untried(tried[0], TIME_OVER)
+            search.table.untried(tried[0], result.why)
         elif tried[0] not in on:
             search.table.note(tried[:1], "not applied", result, parity, beside, tried[1:])
         elif not unfit or needed == 1:

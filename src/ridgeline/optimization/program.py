@@ -9,17 +9,17 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.errors import TargetError
+from ridgeline.errors import RidgelineError, TargetError
 from ridgeline.optimization.advice import advice
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.attention import rewritten
 from ridgeline.optimization.bench import Fed, ProgramBench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.candidates import candidates
-from ridgeline.optimization.diagnosis import Diagnosed, diagnosed
+from ridgeline.optimization.diagnosis import Diagnosed, diagnosed, looked_at
 from ridgeline.optimization.kept_trials import KeptTrials, identity
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.launcher import module_file, script_of, typed
+from ridgeline.optimization.launcher import module_file, script_of, typed, with_script
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Optimized, Written
@@ -36,6 +36,8 @@ AHEAD = 16
 """More where there is a loader: the batches its workers have made ahead are not timed."""
 LEAST_WAIT_S = 120.0
 """For the run that is diagnosed, whatever the budget: a program may take long to begin."""
+LOOKING = 2.0
+"""Times a trial of the copy: what looking at it takes."""
 MOST_PROBLEMS = 5
 NO_REFERENCE = "no float64 reference"
 
@@ -65,15 +67,16 @@ def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Opti
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as scratch:
         bench, ladder = _ladder(target, wishes, known, home, Path(scratch), began, voice)
         found = ladder.climb(typed(target) or known.summary.command)
-        written = None
+        written, afterwards = None, ""
         if found.total is not None and wishes.write:
             written = _in_source(target, found, bench, ladder)
+            afterwards = _afterwards(target, written, folder / "runs", bench, ladder)
     return replace(
-        found, device=known.summary.device, trials=bench.taken,
+        found, afterwards=afterwards, device=known.summary.device, trials=bench.taken,
         remembered=bench.remembered, written=written,
         advice=advice(known.findings), diagnosis=known.summary.verdict.sentence,
         run=known.directory.path.name,
-        problems=problems(known.summary.problems, _looked_at(ladder)),
+        problems=problems(known.summary.problems, _rests_on(ladder)),
         spent_s=time.monotonic() - began,
     )  # fmt: skip
 
@@ -131,7 +134,23 @@ def _written(
         return Written(checked=f"no copy was written: {type(error).__name__}: {error}"[:300])
 
 
-def _looked_at(ladder: Ladder) -> list[Trial]:
+def _afterwards(
+    target: Target, written: Written | None, runs: Path, bench: ProgramBench, ladder: Ladder
+) -> str:
+    """What holds the copy back, where it does what the trials did and there is time to look."""
+    kept = asked(ladder.search.kept)
+    if written is None or not written.agrees or bench.left_s() < LOOKING * bench.cost_s(kept):
+        return ""
+    ladder.search.say("looking at what holds it back now")
+    try:
+        copy = with_script(target, written.files[0])
+        found = looked_at(copy, runs, bench.left_s(), compiled=bench.compiled(kept))
+    except (RidgelineError, KeyboardInterrupt):  # it is more than was asked for
+        return ""
+    return found.summary.verdict.sentence
+
+
+def _rests_on(ladder: Ladder) -> list[Trial]:
     """What the answer rests on: the unchanged program, and all that was kept."""
     search = ladder.search
     whole = search.arms.latest(asked(search.kept)) if search.kept else None

@@ -118,7 +118,9 @@ class Search:
         given = rules or Rules(measure=self.measure)
         held = replace(given, go_on=go_on, on_pair=paired)
         pool = self.pool_of(given.measure)
+        self.bench.held_s = 0.0 if given.fresh else self.reserve_s()
         found = contest(self.arms, pool, asked(before), asked(after), held)
+        self.bench.held_s = 0.0
         return replace(found, spent_s=began - self.bench.left_s())
 
     def judged(

@@ -126,6 +126,8 @@ class Optimized(Struct, frozen=True, kw_only=True):
     """What a finding asks for that no change can be put on from outside: at which line, what."""
     diagnosis: str = ""
     """What holds the unchanged program back, in a sentence."""
+    afterwards: str = ""
+    """What holds the patched copy back; "": there was no copy, or no time to look."""
     run: str = ""
     """Name of the run in which the program was diagnosed."""
     replay: str = ""

@@ -44,7 +44,7 @@ def page(found: Optimized) -> str:
         f"<style>{_STYLE}</style><main>",
         f'<h1 class="{answer.tone}">{escape(answer.text)}</h1>',
         _loud(*doubts(found)),
-        _diagnosis(diagnosed(found)),
+        *(f"<p><b>{label}</b> {escape(text)}</p>" for label, text in diagnosed(found)),
         *(f'<p class="soft">{escape(text)}</p>' for text in about(found)),
         _warnings(found),
         f'<figure class="scroll">{drawn}</figure>' if drawn else "",
@@ -63,10 +63,6 @@ def page(found: Optimized) -> str:
         f"</main><footer>{escape(_FOOT)} schema {found.schema}</footer>",
     ]
     return whole_page(f"{answer.text}: {printable(found.command)}", "".join(parts))
-
-
-def _diagnosis(said: str) -> str:
-    return f"<p><b>diagnosis</b> {escape(said)}</p>" if said else ""
 
 
 def _warnings(found: Optimized) -> str:

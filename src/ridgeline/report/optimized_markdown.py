@@ -21,8 +21,8 @@ def markdown(found: Optimized, picture: str = "") -> str:
     """`picture`: the name of the drawn ladder, beside this file."""
     lines = [f"# {_words(headline(found).text)}", ""]
     lines += [line for text in doubts(found) for line in _loud(text)]
-    if said := diagnosed(found):
-        lines += [f"**diagnosis** {_words(said)}", ""]
+    for label, text in diagnosed(found):
+        lines += [f"**{label}** {_words(text)}", ""]
     lines += [line for text in about(found) for line in (_words(text), "")]
     lines += [f"![the ladder, drawn]({quote(picture)})", ""] if picture else []
     lines += _warnings(found)

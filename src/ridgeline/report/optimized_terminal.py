@@ -54,8 +54,8 @@ def _headline(found: Optimized, console: Console) -> None:
     _say(Text(answer.text, style), console)
     for text in doubts(found):
         _say(Text(text, STYLES["unsure"]), console)
-    if said := diagnosed(found):
-        _say(Text.assemble(("diagnosis", "dim"), f"  {said}"), console)
+    for label, text in diagnosed(found):
+        _say(Text.assemble((f"{label:<6}", "dim"), f"  {text}"), console)
     for text in about(found):
         _say(Text(text), console)
 

@@ -263,9 +263,14 @@ def pays_late(found: Optimized) -> str:
     return f"compiling takes {takes} and pays only in runs of more than {steps}" if late else ""
 
 
-def diagnosed(found: Optimized) -> str:
-    """Where nothing was won: what the time goes on all the same."""
-    return printable(found.diagnosis) if found.total is None else ""
+def diagnosed(found: Optimized) -> list[tuple[str, str]]:
+    """Where nothing was won, what the time goes on all the same; else what it goes on now."""
+    if found.total is None:
+        told = [("diagnosis", found.diagnosis)]
+    else:
+        told = [("was", found.diagnosis), ("is now", found.afterwards)]
+        told = told if found.afterwards else []
+    return [(label, printable(text)) for label, text in told if text]
 
 
 def effort(found: Optimized) -> str:

@@ -26,6 +26,8 @@ from ridgeline.usercode.process import Ended, to_its_end
 IN_A_TRIAL = "RIDGELINE_TRIAL"
 """Set to the trial's own folder, for the program to see and for us to find what it leaves running:
 a trial writes what any run of the program writes."""
+COMPILED = "inductor"
+"""What a set of changes compiles lies there, in its own folder."""
 _NO_INPUT = "EOFError: EOF when reading a line"
 _IN_A_WORKER = " in DataLoader worker process "
 
@@ -60,7 +62,7 @@ def run(
     directory.mkdir()
     (directory / PLAN).write_bytes(msgspec.json.encode(plan))
     environment = launch.environment(directory, 0, "ridgeline.trials.begin")
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(home.absolute() / "inductor")
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(home.absolute() / COMPILED)
     environment[IN_A_TRIAL] = str(directory.absolute())
     # A vocabulary made from a set of words has another order in every process.
     environment.setdefault("PYTHONHASHSEED", str(plan.seed % 2**32))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ridgeline.changes.change import of
+from ridgeline.optimization.bench import GRACE_S
+from ridgeline.optimization.bench_protocol import REST_HELD, compiling_s
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench
@@ -44,11 +46,16 @@ class ClockedBench(FakeBench):
         names = frozenset(one.change for one in changes)
         found = super().trial(changes, jitter=jitter, same_random=same_random, fresh=fresh)
         compiled = frozenset(name for name in names if of(name).change.group in ("model", "global"))
-        slow_s = self._compiles_s * (READY if compiled in self._ready else 1) if slow(names) else 0
-        if slow(names):
+        slow_s = compiling_s(changes, self._compiles_s)
+        slow_s *= READY if compiled in self._ready else 1
+        wall_s = self._begins_s + STEPS * self.step_ms(names) / 1e3 + slow_s
+        may_s = self.left_s() - self.held_s + GRACE_S
+        if self.held_s and wall_s > may_s:
+            self.now_s += may_s
+            return Outcome(failed=REST_HELD, cut=True, timed_out=True)
+        if slow_s:
             self._ready.add(compiled)
             self._seen_s = self._compiles_s
-        wall_s = self._begins_s + STEPS * self.step_ms(names) / 1e3 + slow_s
         self.now_s += wall_s
         self._walls[names] = wall_s - (1 - READY) * slow_s
         assert found.trial is not None
@@ -59,9 +66,5 @@ class ClockedBench(FakeBench):
 
     def cost_s(self, changes: tuple[Asked, ...]) -> float:
         names = frozenset(one.change for one in changes)
-        guess = self._walls.get(frozenset(), 0.0) + (self._seen_s if slow(names) else 0.0)
+        guess = self._walls.get(frozenset(), 0.0) + compiling_s(changes, self._seen_s)
         return self._walls.get(names, guess)
-
-
-def slow(names: frozenset[str]) -> bool:
-    return any(of(name).change.slow_start for name in names)

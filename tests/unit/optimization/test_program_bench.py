@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.optimization import bench as bench_module
 from ridgeline.optimization.bench import COMPILING_S, GRACE_S, PATIENCE, Fed, ProgramBench
-from ridgeline.optimization.bench_protocol import TIME_OVER
+from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
@@ -132,6 +132,46 @@ def test_a_trial_the_budget_ends_tells_nothing_of_its_change(runs: Runs, tmp_pat
     assert 5 < runs.limits[-1] <= 5 + 2 + GRACE_S
     runs.walls["loader-workers"] = 3.0
     assert not bench.trial(WORKERS).cut
+
+
+def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path) -> None:
+    """Products chosen by timing took four minutes of a budget of nine, and nothing was left to
+    confirm what had been found in the first four."""
+    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 200)
+    bench.trial(())
+    runs.walls["compile-max-autotune"] = 180.0
+    slow = (Asked(change="compile-max-autotune"),)
+    bench.held_s = 80.0
+    cut = bench.trial(slow)
+    assert cut.cut
+    assert cut.failed.startswith("it had not ended after 1")
+    assert cut.failed.endswith(f", and {REST_HELD}")
+    assert 119 < runs.limits[-1] <= 120 + GRACE_S
+    bench.held_s = 0.0
+    assert not bench.trial(slow).cut
+
+
+def test_timing_every_choice_is_thought_to_cost_much_more(runs: Runs, tmp_path: Path) -> None:
+    bench = made(tmp_path)
+    bench.trial(())
+    tunes = bench.cost_s((Asked(change="compile-max-autotune"),))
+    assert tunes - 2.0 == 15 * (bench.cost_s(COMPILE) - 2.0)
+
+
+def test_what_was_compiled_once_tells_what_it_takes_ready(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = [68.0, 24.0, 26.0]
+    compiles = {68.0: 48.0, 24.0: 10.0, 26.0: 10.0}
+
+    def run(*told: object, **more: object) -> Outcome:
+        wall = left.pop(0)
+        return Outcome(trial=Trial(step_ns=(1,) * 9, compile_s=compiles[wall]), wall_s=wall)
+
+    monkeypatch.setattr(bench_module, "run", run)
+    bench = made(tmp_path)
+    costs = [bench.trial(COMPILE) and bench.cost_s(COMPILE) for _ in range(3)]
+    assert costs == [pytest.approx(68 - 0.7 * 48), 24.0, 26.0]
 
 
 def test_a_change_under_which_it_hangs_long_before_the_end_is_not_cut(

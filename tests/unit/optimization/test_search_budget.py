@@ -37,18 +37,18 @@ COMPILERS = {"compile", "compile-reduce-overhead", "compile-max-autotune"}
 
 
 def gpt2_ms(on: frozenset[str]) -> float:
-    """193 plain, 75.7 with TF32, autocast and the fused update, 41.4 with fused attention besides,
-    24 compiled, 23.2 padded, as measured; the single parts are made up to fit these."""
+    """193 plain, 77.5 with autocast, 42.1 with fused attention besides, 31 padded, 23 compiled and
+    with the fused update, 24 without the padding, as measured; the rest is made up to fit these."""
     half, compiled = "autocast" in on, bool(on & COMPILERS)
-    products = 14.5 if half else 40.0 if "tf32" in on else 121.0
-    padded = 0.8 if half and "padded-vocabulary" in on else 0.0
-    attention = 9.0 if compiled else 38.0 if half else 45.0
+    products = 25.0 if half else 40.0 if "tf32" in on else 121.0
+    if half and (compiled or "padded-vocabulary" in on):
+        products = 13.9 if "padded-vocabulary" in on else 14.9
+    attention = 9.0 if compiled else 39.4 if half else 45.0
     if "sdpa" in on:
-        attention = 12.0 if not half else 2.5 if compiled else 3.9
-    rest = 22.0 if not compiled else 4.0 if half else 8.0
-    rest = 20.0 if half and not compiled else rest
-    update = 3.0 if "fused-optimizer" in on else 5.0
-    return products - padded + attention + rest + update
+        attention = 12.0 if not half else 2.5 if compiled else 4.0
+    rest = 3.6 if compiled and half else 8.1 if compiled or half else 22.0
+    update = 3.0 if compiled and "fused-optimizer" in on else 5.0
+    return products + attention + rest + update
 
 
 def resnet_ms(on: frozenset[str]) -> float:
@@ -78,15 +78,17 @@ def kept(found: Optimized) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("budget_s", [300, 540])
-def test_gpt2_reaches_what_a_specialist_does(budget_s: float, seed: int) -> None:
-    bench = ClockedBench(gpt2_ms, budget_s, seed=seed, spent_s=32)
+@pytest.mark.parametrize("begins_s", [8.0, 11.0])
+@pytest.mark.parametrize("budget_s", [300, 330, 360, 390, 420, 480, 540, 600])
+def test_gpt2_reaches_what_a_specialist_does(budget_s: float, begins_s: float, seed: int) -> None:
+    """On a fast and on a slow host: a trial takes 12 and 18 s."""
+    bench = ClockedBench(gpt2_ms, budget_s, seed=seed, spent_s=28, begins_s=begins_s)
     found = climbed(bench, GPT2, FOUND)
-    assert {"autocast", "compile", "sdpa", "fused-optimizer", "padded-vocabulary"} <= kept(found)
+    assert {"autocast", "compile", "sdpa", "fused-optimizer"} <= kept(found)
     assert found.total is not None
     assert found.total.confirmed
-    assert found.total.ratio.value == pytest.approx(193 / 23.2, rel=0.06)
-    assert bench.now_s <= budget_s
+    assert bench.step_ms(frozenset(kept(found))) <= 24.06
+    assert bench.now_s <= budget_s + bench.cost_s(())
 
 
 @pytest.mark.parametrize("seed", range(4))

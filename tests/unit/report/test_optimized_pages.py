@@ -201,6 +201,14 @@ def test_where_nothing_was_won_every_form_has_the_diagnosis() -> None:
     assert "**diagnosis**" not in markdown(replace(climbed(), diagnosis="compute-bound"))
 
 
+def test_where_it_was_won_every_form_has_what_holds_it_back_now() -> None:
+    found = replace(climbed(), diagnosis="input-bound: a", afterwards="compute-bound: <b>")
+    made, html = markdown(found), page(found)
+    assert "**was** input-bound: a\n\n**is now** compute-bound: " in made
+    assert "<b>was</b> input-bound: a</p><p><b>is now</b> compute-bound: &lt;b&gt;" in html
+    assert document(found)["afterwards"] == "compute-bound: <b>"
+
+
 def test_where_nothing_was_left_out_no_page_has_a_section_of_it() -> None:
     alone = tuple(replace(one, without=None) for one in climbed().rungs)
     found = replace(climbed(), rungs=alone)

@@ -50,7 +50,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if not _laid_out(torch, inner) and all(_stands(torch, found, one) for one in given):
             program.found_nothing(CHANGE.id, "its convolutions and images are laid out so already")
             return ""
-        around(inner, CHANGE.id, lambda forward: _with_images(torch, found, forward))
+        around(inner, CHANGE.id, lambda forward: _with_images(torch, found, forward), outside=True)
         first = model.args[0] if model.args else None
         image = isinstance(first, torch.Tensor) and first.dim() in found
         with_it = " and its images" if image else ""
@@ -113,9 +113,9 @@ def _with_images(torch: Any, formats: dict[int, str], forward: Forward) -> Forwa
     known = {rank: getattr(torch, name) for rank, name in formats.items()}
 
     def last(tensor: Any) -> Any:
-        if tensor.dim() in known and tensor.is_floating_point():
-            return tensor.contiguous(memory_format=known[tensor.dim()])
-        return tensor
+        if _stands(torch, formats, tensor):
+            return tensor
+        return tensor.contiguous(memory_format=known[tensor.dim()])
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
         return forward(self, *mapped(torch, args, last), **mapped(torch, kwargs, last))

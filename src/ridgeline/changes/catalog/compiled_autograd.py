@@ -24,7 +24,7 @@ CHANGE = Change(
     answers=("graph-breaks", "small-kernels"),
     together=("compile",),
     slow_start=True,
-    slowest=True,
+    longer=2,
     why="The whole backward becomes one graph, over the model's graph breaks, with the sums of "
     "gradients in it.",
     wrong_when="The backward differs from step to step: each is captured again.",

@@ -43,7 +43,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if torch.is_inference_mode_enabled():
             program.found_nothing(CHANGE.id, "the program has it already")
             return ""
-        around(model.inner, CHANGE.id, lambda forward: _without(torch, forward))
+        around(model.inner, CHANGE.id, lambda forward: _without(torch, forward), outside=True)
         return f"inference_mode around {type(model.inner).__name__}"
 
     program.on_model(CHANGE.id, quieten)
@@ -51,6 +51,8 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
 
 def _without(torch: Any, forward: Forward) -> Forward:
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            return forward(self, *args, **kwargs)
         with torch.inference_mode():
             return forward(self, *args, **kwargs)
 
