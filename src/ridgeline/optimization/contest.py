@@ -36,6 +36,7 @@ class Arms:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self._ran: list[tuple[tuple[Asked, ...], Outcome]] = []
+        self._decided = 0
 
     def trial(self, changes: tuple[Asked, ...], *, fresh: bool = False) -> Outcome:
         found = self.bench.trial(changes, fresh=fresh)
@@ -49,9 +50,14 @@ class Arms:
     def latest(self, changes: tuple[Asked, ...]) -> Trial | None:
         return next((found.trial for of, found in reversed(self._ran) if of == changes), None)
 
+    def decided(self) -> None:
+        """By the trials so far, what is kept: luck may have. One of 2.9 ms where 4.6 are usual made
+        the next four changes look 0.65 × as fast."""
+        self._decided = len(self._ran)
+
     def recent(self, changes: tuple[Asked, ...]) -> Outcome | None:
-        ran = reversed(self._ran[-RECENT:])
-        return next((found for of, found in ran if of == changes), None)
+        first = max(len(self._ran) - RECENT, self._decided)
+        return next((found for of, found in reversed(self._ran[first:]) if of == changes), None)
 
     def beside(self, changes: tuple[Asked, ...], other: Outcome) -> Outcome | None:
         """The latest of the same call as the other: what was remembered is of another time."""

@@ -207,6 +207,7 @@ class Ladder:
             for one in replaced:
                 search.table.drop(one, f"{_named(tried[0])} is better")
             search.kept = [*beside, *on]
+            search.arms.decided()
         elif result.says == "CUT":
             self._stopped = TIME_OVER
             search.table.untried(tried[0], result.why)

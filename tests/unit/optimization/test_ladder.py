@@ -213,12 +213,13 @@ def test_where_they_fail_together_the_compiler_is_tried_alone() -> None:
     assert graphs.earlier.startswith("with LAYOUT: ")  # and is not lost
 
 
-def test_a_large_gain_takes_one_pair_and_none_takes_one() -> None:
+def test_a_large_gain_takes_one_pair_and_none_takes_two() -> None:
     bench = FakeBench(times(a=3.0, b=1.0), spread=0.004)
     climbed(bench, candidate("a"), candidate("b"))
     tried = [names for names in bench.ran if names]
-    assert tried.count(frozenset("a")) <= 4  # one to know, the others to confirm
-    assert tried.count(frozenset("ab")) == 1
+    # one to know, one beside which the next is tried, the others to confirm
+    assert tried.count(frozenset("a")) <= 5
+    assert tried.count(frozenset("ab")) <= 2
 
 
 def test_dropout_that_drops_others_is_compared_as_it_drew_before() -> None:

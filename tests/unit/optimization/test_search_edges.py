@@ -100,7 +100,7 @@ def test_what_is_nothing_without_another_is_dropped_with_it() -> None:
 
 
 def test_what_saves_memory_may_take_twice_the_unchanged_step_and_not_twice_each() -> None:
-    bench = FakeBench(times(a=0.6, b=0.6))
+    bench = FakeBench(times(a=0.6, b=0.6), spread=0.001)
     bench.peaks = {"a": 0.5, "b": 0.5}
     found = Ladder(bench, [candidate("a"), candidate("b")], Wants(goal="memory")).climb("train.py")
     assert told(found)["a"][0] == "kept"
@@ -234,6 +234,21 @@ def test_what_fresh_processes_do_not_show_is_not_kept() -> None:
     assert why.startswith("not so in fresh processes: ")
     assert found.total is None
     assert not ladder.search.kept
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lucky_trial_is_not_held_against_the_next_change(seed: int) -> None:
+    class Lucky(FakeBench):
+        """The trial for which `a` is kept."""
+
+        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+            lucky = bool(changes) and not any(self.ran)
+            self._speed = times(a=3.2 if lucky else 2.0, b=1.4)
+            return super().trial(changes, **given)
+
+    bench = Lucky(times(), spread=0.05, seed=seed)
+    found = Ladder(bench, [candidate("a"), candidate("b")]).climb("train.py")
+    assert told(found)["b"][0] == "kept"
 
 
 def test_of_one_slot_two_are_never_tried_as_one() -> None:
