@@ -123,6 +123,33 @@ def test_what_is_more_than_a_stray_is_different(norms: tuple[float, ...]) -> Non
     assert compare_scripts(plain, plain, record(parameter_norms=norms), None).status == "different"
 
 
+SMALL = (*(1.0 + 0.1 * at for at in range(14)), 0.05, 0.05, 0.05, 0.05, 0.06, 0.06)
+BIASES = (*SMALL[:14], 0.0501, 0.0501, 0.0502, 0.0502, 0.069, 0.053)
+"""Four off by a little, two by more: of 20, with none more than a hundred numbers."""
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [(100, "within tolerance"), (20_000, "different"), (0, "different")]
+)
+def test_small_parameters_may_be_off_by_a_little(size: int, status: str) -> None:
+    sizes = (*(60_000 for _ in range(14)), *(size for _ in range(6))) if size else ()
+    plain = record(parameter_norms=SMALL, parameter_sizes=sizes)
+    other = record(parameter_norms=BIASES, parameter_sizes=sizes)
+    found = compare_scripts(plain, plain, other, None)
+    assert found.status == status
+    if status != "different":
+        assert found.strength == "weak"
+        assert "6 of 20 parameters' norms are up to 13% off" in found.reasons[0]
+
+
+def test_many_small_ones_far_off_are_different() -> None:
+    sizes = (*(60_000 for _ in range(14)), *(100 for _ in range(6)))
+    plain = record(parameter_norms=SMALL, parameter_sizes=sizes)
+    off = (*SMALL[:14], *(1.1 * one for one in SMALL[14:]))
+    other = record(parameter_norms=off, parameter_sizes=sizes)
+    assert compare_scripts(plain, plain, other, None).status == "different"
+
+
 def test_a_stray_beside_other_losses_is_different() -> None:
     plain = record(parameter_norms=MANY)
     other = record(parameter_norms=(*MANY[:-1], 0.069), losses=scaled(1.01))

@@ -96,24 +96,28 @@ class _Recorder:
         if on_device:
             events = self._events
             steps = [1e6 * a.elapsed_time(b) for a, b in itertools.pairwise(events)]
+        parameters = self._parameters(torch)
         return ScriptRecord(
             step_ns=tuple(steps),
             step_cpu_ns=tuple(float(b[1] - a[1]) for a, b in itertools.pairwise(marks)),
             steps=self._taken,
             losses=tuple(float(loss) for loss in self._losses),
-            parameter_norms=tuple(self._norms(torch)),
+            parameter_norms=tuple(norm for norm, _ in parameters),
+            parameter_sizes=tuple(size for _, size in parameters),
             device_peak_bytes=peak,
             clock="device events" if on_device else "wall",
         )
 
-    def _norms(self, torch: Any) -> Sequence[float]:
-        norms = []
+    def _parameters(self, torch: Any) -> Sequence[tuple[float, int]]:
+        """Norm and size of each."""
+        found = []
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"][:MOST_LOSSES]:
                     with contextlib.suppress(RuntimeError):  # sharded or freed: nothing to say
-                        norms.append(float(torch.linalg.vector_norm(parameter.detach().double())))
-        return norms[:MOST_LOSSES]
+                        norm = float(torch.linalg.vector_norm(parameter.detach().double()))
+                        found.append((norm, parameter.numel()))
+        return found[:MOST_LOSSES]
 
 
 class _AfterTorch(MetaPathFinder):

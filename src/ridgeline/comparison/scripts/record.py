@@ -14,6 +14,8 @@ class ScriptRecord(Struct, frozen=True, kw_only=True):
     """Scalars handed to backward, in order."""
     parameter_norms: tuple[float, ...] = ()
     """At the end, of every parameter an optimizer stepped."""
+    parameter_sizes: tuple[int, ...] = ()
+    """How many numbers each has."""
     device_peak_bytes: int = 0
     clock: str = "wall"
 

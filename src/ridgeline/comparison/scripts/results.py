@@ -1,8 +1,9 @@
 """Whether two scripts computed the same: losses, steps taken, parameters at the end.
 
 The allowance is a tenth of a percent, or three times what the baseline differs from itself by. A
-few parameters may be further off where the losses are not, which makes the check weak: a gradient
-that is rounding alone (a key's bias in attention) moves them as it likes, by Adam as far as any.
+few small parameters may be further off where the losses are not, which makes the check weak: a
+gradient that is rounding alone (a key's bias in attention) moves them as it likes, by Adam as far
+as any, and a bias that began at zero is nothing but what moved it.
 """
 
 import math
@@ -18,6 +19,10 @@ SAME_ROUNDING = 1e-5
 STRAYS, STRAY = 0.1, 0.25
 """This part of the parameters, each off by no more: one that was not trained at all is further off,
 and so is the whole where many were."""
+LITTLE = 5.0
+"""Times what is allowed: those off by no more are not counted among them,"""
+SMALL = 0.01
+"""where all that are off hold no more than this part of the numbers."""
 _ENOUGH = 8
 
 
@@ -96,9 +101,13 @@ def _strays(baseline: ScriptRecord, candidate: ScriptRecord, allowed: float) -> 
         return ""
     apart = [_distance([a], [b]) for a, b in zip(ours, theirs, strict=True)]
     off = [one for one in apart if one > allowed]
+    sizes = baseline.parameter_sizes
+    numbers = sum(size for size, one in zip(sizes, apart, strict=False) if one > allowed)
+    little = LITTLE * allowed if 0 < numbers <= SMALL * sum(sizes) else allowed
+    far = sum(one > little for one in apart)
     losses = _distance(baseline.losses[:FIRST_LOSSES], candidate.losses[:FIRST_LOSSES])
     whole = _distance([math.hypot(*ours)], [math.hypot(*theirs)])
-    few = len(off) <= STRAYS * len(apart) and max(off, default=math.inf) <= STRAY
+    few = far <= STRAYS * len(apart) and max(off, default=math.inf) <= STRAY
     if not baseline.losses or not few or max(losses, whole) > allowed:
         return ""
     return (
