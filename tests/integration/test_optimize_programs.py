@@ -66,6 +66,11 @@ for _ in range(3):
     optimizer.zero_grad(); model(torch.ones(2, 8)).sum().backward(); optimizer.step()
 """
 )
+DOES_NOT_END = """\
+import subprocess, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+"""
 PROGRAMS = {
     "raises": "import torch\nprint('loading')\nraise RuntimeError('no such data: 17')\n",
     "needs an argument": (
@@ -75,6 +80,7 @@ PROGRAMS = {
     "takes no step": "import torch\nprint(torch.ones(3).sum())\n",
     "hangs at once": f"import time\nopen('{STARTED}', 'w').close()\ntime.sleep(600)\n",
     "trains": TRAIN + "train()\n",
+    "does not end": DOES_NOT_END + TRAIN + "train()\n",
     "refuses workers": TRAIN + REFUSES + "train()\n",
 }  # fmt: skip
 
@@ -195,7 +201,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[
                 _optimize, folders["hangs at once"], "train.py", stop_when=started
             ),
         }  # fmt: skip
-        for name in ("raises", "needs an argument", "takes no step"):
+        for name in ("raises", "needs an argument", "takes no step", "does not end"):
             jobs[name] = pool.submit(_optimize, folders[name], "--budget", "1s", "train.py")
         yield jobs
 
@@ -217,6 +223,16 @@ def test_a_program_that_cannot_be_run_is_refused_in_its_own_words(
     assert says in done.err
     assert f"{os.sep}ridgeline{os.sep}" not in done.err
     assert done.files() <= {".ridgeline"}
+
+
+def test_a_program_that_waits_for_a_thread_of_its_own_is_ended(
+    ran: dict[str, "Future[Any]"],
+) -> None:
+    """After the steps that were asked for; and what it started goes with it."""
+    done = ran["does not end"].result()
+    assert done.code == 0, done.err
+    assert " baseline " in done.out
+    assert done.left == ()
 
 
 def test_too_few_steps_are_said_and_nothing_is_claimed(ran: dict[str, "Future[Any]"]) -> None:

@@ -1,5 +1,6 @@
 """A run's progress: what becomes of a step when it ends, and which window comes next."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
@@ -151,6 +152,12 @@ class Progress:
         self._windows.no_trace()
         self._listen_to_device()
         self.timeline.resume()
+
+    def stopping(self) -> bool:
+        """Seen from outside: whether it ends is the program's affair."""
+        with contextlib.suppress(OSError):
+            self._journal.directory.stopping_file.touch()
+        return True
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""

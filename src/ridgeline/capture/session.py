@@ -388,7 +388,7 @@ class Session:
 
     def _stop_if_due(self) -> None:
         if self._stop_after and self.progress.index >= self._stop_after:
-            self._stopped = True
+            self._stopped = self.progress.stopping()
             raise StopAfter(0)
 
     def _broke(self, where: str, error: Exception) -> None:

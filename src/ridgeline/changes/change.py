@@ -50,6 +50,8 @@ class Change(Struct, frozen=True, kw_only=True):
     saves: Literal["time", "memory"] = "time"
     slow_start: bool = False
     """It compiles first: a trial takes minutes."""
+    redraws: str = ""
+    """Which random numbers the copy draws otherwise, in a sentence: a trial makes up for it."""
     longer: int = 1
     """Times what compiling takes otherwise, as a first guess: above 1, it is tried after its like.
     """

@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.changes.catalog import persistent_workers
 from ridgeline.changes.change import NotWritten
 from ridgeline.records.trial import Applied
 
@@ -39,7 +40,7 @@ _TRAINER = {
     "pin-memory": ("dataloader_pin_memory", "True", "the GPU fetches batches by itself"),
     "persistent-workers": (
         "dataloader_persistent_workers", "True",
-        "workers are started once; from the second epoch on the shuffle is another draw",
+        persistent_workers.WHY,
     ),
     "prefetch": ("dataloader_prefetch_factor", "{prefetch_factor}", _QUEUE),
     "larger-batch": (

@@ -38,7 +38,9 @@ REPORT = Path("optimization_report.md")
     help="What is to be better: a step's time, a sample's, the peak of memory, a sample's energy.",
 )
 @click.option(
-    "--keep-exact", is_flag=True, help="Nothing that alters rounding: results to the bit."
+    "--keep-exact",
+    is_flag=True,
+    help="Nothing that alters rounding or random draws: results to the bit.",
 )
 @click.option(
     "--batch",

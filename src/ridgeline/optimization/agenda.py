@@ -21,6 +21,9 @@ SLOW = 4
 """Shares of the time that one which compiles first has."""
 PAIRS = 1.5
 """That one which is quick takes, its other half often run already."""
+WORTH = 1.25
+"""What a loader's change may gain that is not put off for a compiler, which waits for batches too.
+"""
 WORSE = 0.8
 """A change worse than this alone is not put on again beside a compiler."""
 COMPILE = "compile"
@@ -76,6 +79,8 @@ class Agenda:
             return one.unable
         if self._wants.keep_exact and change.alters != "nothing":
             return f"it alters {change.alters}"
+        if self._wants.keep_exact and change.redraws:
+            return "it alters random draws"
         if change.alters == "semantics" and change.id not in self._wants.allow:
             if change.id == "larger-batch":
                 return "" if self._wants.batch else "another batch size trains otherwise: --batch"
@@ -181,6 +186,9 @@ class Agenda:
             return None
         whole = [first, *self.companions(first)]
         others = [one.bound or 1.0 for one in coming if one not in whole]
+        feeding = [one.bound or 1.0 for one in coming if one.change.group == "loader"]
+        if max(feeding, default=1.0) >= WORTH:
+            return None
         return first if max(one.bound or 1.0 for one in whole) >= max(others, default=1.0) else None
 
 

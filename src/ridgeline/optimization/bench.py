@@ -15,14 +15,18 @@ from ridgeline.changes.change import of
 from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER, Bench, compiling_s
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
+from ridgeline.optimization.measure import step_ns
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, FunctionEdit, Plan
 from ridgeline.trials.arm import COMPILED, Outcome, run
 from ridgeline.trials.rounds import made_ahead
+from ridgeline.units import seconds
 
 PATIENCE = 4.0
 """Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
 COMPILING_S = 240.0
+OTHERWISE = math.log(1.5)
+"""A step's time then and now: further apart, the machine is another, or busy with other things."""
 GRACE_S = 20.0
 """Beyond the budget, for a trial that is about to end."""
 COMPILES_S = 45.0
@@ -73,6 +77,9 @@ class ProgramBench(Bench):
         self.taken = 0
         self.remembered = 0
         """Trials of an earlier call."""
+        self.forgot = ""
+        """Why those were measured again."""
+        self._alike = False
 
     def trial(
         self,
@@ -91,17 +98,38 @@ class ProgramBench(Bench):
             same_random=same_random,
             steps=self._plan.watch + 1 if same_random else self._steps(changes),
         )
-        found = None if fresh else self._kept.take(plan)
+        found = None if fresh else self._remembered(plan)
         if found is None:
             found = self._run(plan, self._folder(changes, same_random))
             self._kept.put(plan, found)
             self.taken += 1
-        else:
+        elif found.remembered:
             self.remembered += 1
-            found = msgspec.structs.replace(found, remembered=True)
         if not same_random and not jitter:
             self._learn(changes, found)
         return found
+
+    def _remembered(self, plan: Plan) -> Outcome | None:
+        """Of an earlier call, where the machine is as it was: the first is run again to see."""
+        found = self._kept.take(plan)
+        if found is None:
+            return None
+        found = msgspec.structs.replace(found, remembered=True)
+        if self._alike or found.trial is None or plan.changes or plan.jitter:
+            return found
+        self._alike = True
+        now = self._run(plan, self._folder(()))
+        self.taken += 1
+        was_ns, is_ns = step_ns(found.trial), step_ns(now.trial) if now.trial else None
+        if not was_ns or not is_ns or abs(math.log(was_ns / is_ns)) < OTHERWISE:
+            return found
+        self._kept.forget()
+        self._kept.put(plan, now)
+        self.forgot = (
+            f"trials of an earlier call were not gone on from: a step took {seconds(was_ns / 1e9)} "
+            f"then, and takes {seconds(is_ns / 1e9)} now"
+        )
+        return now
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         """It finds compiled what those have compiled: the same graphs, from another file."""
@@ -162,8 +190,11 @@ class ProgramBench(Bench):
         plain = self._walls.get(_key(()), 0.0)
         if not plain:
             return max(self.left_s(), 60.0)
-        slow = any(of(one.change).change.slow_start for one in changes)
-        return PATIENCE * plain + (COMPILING_S if slow else 60.0)
+        if any(of(one.change).change.slow_start for one in changes):
+            return PATIENCE * plain + COMPILING_S
+        # One under which it hangs is not to take the time of all the others.
+        share = max(self.left_s(), 0.0) / PATIENCE
+        return min(PATIENCE * plain + 60.0, max(share, 2 * plain + GRACE_S))
 
 
 def _variables(changes: tuple[Asked, ...]) -> dict[str, str]:

@@ -3,9 +3,10 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,9 +20,14 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
+from ridgeline.trials import strays
+from ridgeline.trials.arm import IN_A_TRIAL
+from ridgeline.usercode.process import to_its_end
 
 DIAGNOSED = 60
 """Steps of the run that is diagnosed."""
+LINGERS_S = 8.0
+"""That it may take to end after the last of them."""
 
 
 class Diagnosed(Struct, frozen=True, kw_only=True):
@@ -77,36 +83,53 @@ def _concluded(directory: RunDirectory) -> Diagnosed | None:
 def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
     before = set(runs.glob("*"))
     ours = ["-q", "--runs-dir", str(runs), "--stop-after", str(DIAGNOSED)]
-    code, said = _ended([sys.executable, *recorded(target, ours)], limit_s, variables)
+    mark = str(Path(tempfile.gettempdir(), f"ridgeline-look-{os.getpid()}"))
+    environment = os.environ | variables | {IN_A_TRIAL: mark}
+    hung = Hung(runs, before)
+    try:
+        ended = to_its_end(
+            [sys.executable, *recorded(target, ours)], environment, limit_s, hung.look
+        )
+    finally:
+        strays.end(IN_A_TRIAL, mark)
     name = "the code" if target.kind == "code" else target.name
-    if code is None:
+    if ended.code is None:
         raise TargetError(
             f"{name} had not taken {DIAGNOSED} steps after {limit_s:.0f} s",
             "give it fewer data or a larger --budget",
         )
-    made = sorted(set(runs.glob("*")) - before)
-    if code or not made:
-        why = f"ended with exit code {code}" if code else "could not be recorded"
-        raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said[-6:]]) if said else "")
-    return RunDirectory(made[-1])
+    made = hung.made()
+    if not made or (ended.code and not hung.ended):
+        why = f"ended with exit code {ended.code}" if ended.code else "could not be recorded"
+        why = f"was killed by {ended.signal}" if ended.signal else why
+        said = ended.said[-6:]
+        raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said]) if said else "")
+    return made[-1]
 
 
-def _ended(
-    command: list[str], limit_s: float, variables: Mapping[str, str]
-) -> tuple[int | None, list[str]]:
-    """Its exit code, None where it took too long, and what it wrote. Whoever keeps its streams open
-    is waited for: the run is written by a watcher that outlives the program."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, errors="replace", start_new_session=True, env=os.environ | variables,
-    )  # fmt: skip
-    try:
-        _, said = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return None, []
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode, [line for line in said.splitlines() if line.strip()]
+class Hung:
+    """A program that goes on after it was told to stop: it waits for a thread of its own, or took
+    the exception that was to end it for another."""
+
+    def __init__(self, runs: Path, before: Collection[Path]) -> None:
+        self._runs = runs
+        self._before = before
+        self._since = 0.0
+        self.ended = False
+        """By us."""
+
+    def made(self) -> list[RunDirectory]:
+        return [RunDirectory(path) for path in sorted(set(self._runs.glob("*")) - {*self._before})]
+
+    def look(self, pid: int) -> None:
+        """While it runs."""
+        if self.ended or not any(one.stopping_file.exists() for one in self.made()):
+            return
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since < LINGERS_S:
+            return
+        if any(capture.ended != "running" for one in self.made() for capture in one.captures()):
+            return  # it waits until its record is written
+        self.ended = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

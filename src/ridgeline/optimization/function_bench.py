@@ -37,7 +37,7 @@ from ridgeline.trials.output_seams import OutputSeams
 from ridgeline.trials.rounds import in_rounds, made_ahead
 
 PATIENCE = 4.0
-COMPILING_S = 240.0
+COMPILING_S, GRACE_S = 240.0, 20.0
 """As for a program's trials: four times the unchanged one's, and what compiling may take."""
 COMPILES_S = 20.0
 """A first guess of what it does take: 5 to 40 s, nothing being imported any more."""
@@ -101,8 +101,9 @@ class FunctionBench:
                 first = not changes and _key(()) not in self._wall_s
                 if first or isinstance(error, RidgelineError):
                     raise
-                cut = bool(self.held_s) and isinstance(error, TimeoutError)
-                failed = f"{error}, and {REST_HELD}" if cut else _told(error)
+                cut = isinstance(error, TimeoutError) and self.left_s() < self.held_s + GRACE_S
+                rest = f", and {REST_HELD}" * bool(self.held_s)
+                failed = f"{error}{rest}" if cut else _told(error)
         wall = time.perf_counter() - began
         self.taken += 1
         self._wall_s[_key(changes)] = wall  # of the last: the first one compiles, and imports
@@ -124,8 +125,8 @@ class FunctionBench:
         plain = self._wall_s.get(_key(()), 0.0)
         if not changes or not plain:
             return 0.0
-        patience = PATIENCE * plain + COMPILING_S
-        return min(patience, max(self.left_s() - self.held_s, plain)) if self.held_s else patience
+        left = self.left_s() - self.held_s + (0.0 if self.held_s else plain + GRACE_S)
+        return min(PATIENCE * plain + COMPILING_S, max(left, 2 * plain))
 
     def _run(self, plan: Plan, process: Process) -> Trial:
         torch, subject = self._torch, self._subject

@@ -21,6 +21,12 @@ _JITTERS = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """How far a type rounds: what that alone does to the program is tried, too."""
 PARTS = 4
 MOST_WATCHED = 8
+LEFT = (
+    "; or does it go on from what a run before it has written? Then look for RIDGELINE_TRIAL in its"
+    " environment"
+)
+FAR_APART = 0.05
+"""First losses of programs that begin alike, moved by rounding, do not lie."""
 SHARE = 0.25
 """Of the time, for the program as it is: where it starts slowly, a repeat less is run."""
 
@@ -77,7 +83,8 @@ class Judge:
         self._say(f"the program as it is{told}")
         found = self._bench.trial((), jitter=jitter)
         if found.trial is None:
-            return f"the program as it is: {found.failed}"
+            again = f" at its run number {len(self.baseline) + 1}{LEFT}" * bool(self.baseline)
+            return f"the program as it is: {found.failed}{again}"
         if not timed(found.trial):
             ended = found.trial.ended or "the program takes too few steps"
             return f"{ended}: {MOST_WATCHED + 1 + FEWEST_STEPS} are needed to compare and time it"
@@ -87,6 +94,19 @@ class Judge:
         if not jitter:
             self._seen(found)
         return ""
+
+    def varies(self) -> str:
+        """A sentence where the program as it is computes other numbers each time it is run."""
+        first = [trial.watched[0] for trial in self.baseline if trial.watched]
+        data = {step.batch_sum for step in first}
+        losses = [step.loss for step in first if step.loss is not None]
+        if len(data) > 1:
+            what = "other data"
+        elif losses and max(losses) - min(losses) > FAR_APART * abs(max(losses, key=abs)):
+            what = "another first loss"
+        else:
+            return ""
+        return f"the program as it is has {what} each time it is run: seed it{LEFT}"
 
     def spread(self, measure: Measure) -> Pool:
         """What the program's own trials tell of it. Steps that waver say nothing of memory."""

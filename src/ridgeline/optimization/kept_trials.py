@@ -8,6 +8,7 @@ arguments, torch or the machine is another one. Data files are not looked at.
 import hashlib
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -46,6 +47,11 @@ class KeptTrials:
             return None
         self._taken[name] = number + 1
         return kept[number]
+
+    def forget(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._taken = {}
 
     def put(self, plan: Plan, outcome: Outcome) -> None:
         """Failures too: what fails, or hangs, is not tried again. But what the budget ended tells

@@ -42,6 +42,8 @@ class Ladder:
         )  # fmt: skip
         self._agenda = Agenda(self._search, ask, self._wants)
         self._undecided: dict[Key, tuple[tuple[Asked, ...], Contest | None, Parity | None]] = {}
+        self._alone: list[Candidate] = []
+        """Compilers that were worse with what is usual beside them."""
         self._stopped = ""
 
     @property
@@ -77,6 +79,7 @@ class Ladder:
             rungs=search.table.rungs(),
             total=total,
             with_batch=with_batch,
+            caveats=tuple(one.change.redraws for one in search.kept if one.change.redraws),
             noise=search.pool.spread / 2**0.5 if len(judge.baseline) > 1 else 0.0,
             stopped=why or search.trouble or self._stopped,
         )
@@ -105,14 +108,19 @@ class Ladder:
         while (one := self._agenda.next()) is not None:
             if not self._search.time_for(self._search.kept, [*self._search.kept, one]):
                 self._stopped = TIME_OVER
-                self._search.table.untried(one, TIME_OVER)
+                self._search.table.untried(one, self._search.too_long(one))
                 continue
             self._search.share_s = self._agenda.share_s(one)
             if compiles(one):
                 self._with_companions(one)
             else:
                 self._alone_or_with_partner(one)
+            if one not in self._search.table:
+                self._search.table.untried(one, TIME_OVER)
             self._other_options(one)
+        for one in self._alone:
+            if all(other.change.slot != one.change.slot for other in self._search.kept):
+                self._compiled_alone(one)
         self._second_chances()
         self._second_looks()
         self._search.share_s = math.inf
@@ -132,9 +140,15 @@ class Ladder:
         """What a compiler gains depends on what it compiles, and compiling takes long: so all that
         did not pay alone is put on at once; `proof` leaves each out again."""
         beside = self._agenda.companions(one)
-        if beside and self._try([one, *beside], needed=1).says == "FASTER":
+        says = self._try([one, *beside], needed=1).says if beside else ""
+        if says == "FASTER":
             self._agenda.again = [other for other in self._agenda.again if other not in beside]
-            return
+        elif says == "SLOWER" and one in self._search.table:
+            self._alone.append(one)  # what is quick comes first
+        else:
+            self._compiled_alone(one)
+
+    def _compiled_alone(self, one: Candidate) -> None:
         time = self._search.time_for(self._search.kept, [*self._search.kept, one])
         if time and self._try([one]).says == "UNDECIDED":
             self._agenda.again.append(one)

@@ -76,7 +76,10 @@ def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Opti
         remembered=bench.remembered, written=written,
         advice=advice(known.findings), diagnosis=known.summary.verdict.sentence,
         run=known.directory.path.name,
-        problems=problems(known.summary.problems, _rests_on(ladder)),
+        problems=problems(
+            [*known.summary.problems, bench.forgot, ladder.search.judge.varies()],
+            _rests_on(ladder),
+        ),
         spent_s=time.monotonic() - began,
     )  # fmt: skip
 
@@ -160,7 +163,7 @@ def _rests_on(ladder: Ladder) -> list[Trial]:
 def problems(diagnosis: Sequence[str], trials: Sequence[Trial]) -> tuple[str, ...]:
     """Each once. That there is no float64 reference is said among the checks of results."""
     said = [*diagnosis, *(text for trial in trials for text in trial.problems)]
-    noted = list(dict.fromkeys(text for text in said if not text.startswith(NO_REFERENCE)))
+    noted = [text for text in dict.fromkeys(said) if text and not text.startswith(NO_REFERENCE)]
     more = len(noted) - MOST_PROBLEMS
     return (*noted[:MOST_PROBLEMS], *([f"{more} more of the kind"] if more > 0 else []))
 

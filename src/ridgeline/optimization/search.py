@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.contest import Arms, Contest, Rules, contest
 from ridgeline.optimization.judge import Judge
@@ -16,9 +16,12 @@ from ridgeline.records.optimized import Rung
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
 from ridgeline.statistics.pooled import Pool
+from ridgeline.units import seconds
 
 PROMISING = 1.1
 """A first pair that gains more has a second, whatever its share of the time."""
+TOLD_S = 10.0
+"""Of time that is left: so much is worth a word."""
 CONFIRMING = 2
 """Pairs of processes at least, for the whole."""
 
@@ -82,6 +85,13 @@ class Search:
         wanted = sum(self.bench.cost_s(asked(one)) for one in sets)
         wanted += max((self.judge.owed_s(one) for one in sets), default=0.0)
         return wanted + self.reserve_s() < self.bench.left_s()
+
+    def too_long(self, one: Candidate) -> str:
+        """Where there is no time for it, but some is left: how much of it would take."""
+        free_s = max(self.bench.left_s() - self.reserve_s(), 0.0)
+        takes_s = sum(self.bench.cost_s(asked(c)) for c in (self.kept, [*self.kept, one]))
+        told = f" for it: {seconds(round(free_s))}, where a pair may take {seconds(round(takes_s))}"
+        return TIME_OVER + told * (free_s >= TOLD_S)
 
     def reserve_s(self) -> float:
         growing_s = self.growing_s() if self.grows else 0.0

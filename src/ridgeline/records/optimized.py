@@ -124,6 +124,8 @@ class Optimized(Struct, frozen=True, kw_only=True):
     training, so never mixed with `total`."""
     advice: tuple[str, ...] = ()
     """What a finding asks for that no change can be put on from outside: at which line, what."""
+    caveats: tuple[str, ...] = ()
+    """True of what was kept, and no trial shows it."""
     diagnosis: str = ""
     """What holds the unchanged program back, in a sentence."""
     afterwards: str = ""

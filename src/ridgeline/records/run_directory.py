@@ -62,6 +62,11 @@ class RunDirectory:
     def findings_file(self) -> Path:
         return self.path / "findings.json"
 
+    @property
+    def stopping_file(self) -> Path:
+        """There once the program was told to end, after the steps that were asked for."""
+        return self.path / "stopping"
+
     def steps_file(self, rank: int = 0) -> Path:
         return self.path / (f"steps-rank{rank}.jsonl" if rank else "steps.jsonl")
 

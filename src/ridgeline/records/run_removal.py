@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ridgeline.records.run_directory import RunDirectory
 
 _NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "python-", ".watch-",
-          "run.json", "summary.json", "findings.json", "report.html")  # fmt: skip
+          "run.json", "summary.json", "findings.json", "report.html", "stopping")  # fmt: skip
 _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
 """How our files' names begin; with a dot before it, one that was being written."""
 

@@ -17,7 +17,8 @@ _ADVICE: dict[Remedy, str] = {
 
 def doubts(found: Optimized) -> tuple[str, ...]:
     """All that stands under the headline, a line each."""
-    return tuple(text for text in (doubt(found), pays_late(found), _control(found)) if text)
+    said = (doubt(found), *found.caveats, pays_late(found), _control(found))
+    return tuple(text for text in said if text)
 
 
 def doubt(found: Optimized) -> str:

@@ -16,13 +16,14 @@ MOST_KINDS = 6
 """Lines of reasons; with the line above them and what was not applied there are eight."""
 _OTHER = "for other reasons"
 _EXACT = "not with --keep-exact"
-_TO_DO = 4
+_TO_DO = 5
 """Of `_KINDS`, the first so many: a person can act on them, so they keep lines of their own."""
 _KINDS = (
+    ("the program could not be run again", r"^the program as it is: "),
     ("there was no time", r"time (was|is) (left|over)|interrupted"),
     ("only if asked for, with --allow or --batch", r"--(allow|batch)\b"),
     ("only if asked for, with allow= or batch=", r"\b(allow|batch)="),
-    (_EXACT, r"^it alters (rounding|semantics)$"),
+    (_EXACT, r"^it alters (rounding|semantics|random draws)$"),
     ("too little to gain", r"to(o little to)? gain$"),
     ("they save memory, and cost time", r"^it (saves|is for) memory"),
     ("it is so already, or better", r"already|by itself|does more|is set around|which is faster"),

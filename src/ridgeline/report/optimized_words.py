@@ -79,7 +79,7 @@ def _without_total(found: Optimized) -> Headline:
         why = f": {found.stopped}" if found.stopped else ""
         done = "tried to its end" if found.baseline_ms or interrupted(found) else "measured"
         return Headline(printable(f"Nothing was {done}{why}"), "plain")
-    said = f"Nothing to keep: {units.plural(tried, 'change')} tried, none {better} and equal"
+    said = f"Nothing to keep: {units.plural(tried, 'change')} tried, none proven {better} and equal"
     return Headline(said, "plain")
 
 

@@ -86,7 +86,7 @@ def run(
 def _why(ended: Ended, timeout_s: float, capture: Capture | None) -> str:
     if ended.code is None:
         steps = f" (at its step {capture.steps + 1})" if capture is not None else ""
-        return f"it had not ended after {timeout_s:g} s{steps}"
+        return f"it had not ended after {timeout_s:.0f} s{steps}"
     if ended.signal:
         return f"it was killed by {ended.signal}"
     why = capture.why if capture is not None and capture.ended == "raised" else ""

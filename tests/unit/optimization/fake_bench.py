@@ -15,6 +15,7 @@ Speed = Callable[[frozenset[str]], float]
 
 class FakeBench:
     held_s = 0.0
+    forgot = ""
 
     def __init__(
         self, speed: Speed, *, spread: float = 0.01, seed: int = 0, trials: int = 10_000

@@ -91,10 +91,33 @@ def test_a_second_bench_takes_what_the_first_kept_in_its_order(runs: Runs, tmp_p
     assert [second.trial(changes).trial is None for changes in ((), (), WORKERS)] == [
         False, False, True,
     ]  # fmt: skip
-    assert (second.taken, second.remembered) == (0, 3)
+    assert (second.taken, second.remembered) == (1, 3), "one to see that the machine is as it was"
     second.trial(())
-    assert second.taken == 1, "a third of the same was never run"
-    assert len(runs.plans) == 4
+    assert second.taken == 2, "a third of the same was never run"
+    assert len(runs.plans) == 5
+
+
+def test_trials_of_another_time_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first call had the machine for a fifth of the time."""
+    step = [100_000_000]
+
+    def run(*told: object, **more: object) -> Outcome:
+        return Outcome(trial=Trial(step_ns=(step[0],) * 20), wall_s=2.0)
+
+    monkeypatch.setattr(bench_module, "run", run)
+    first = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    for changes in ((), (), WORKERS):
+        first.trial(changes)
+    step[0] = 20_000_000
+    second = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    found = [second.trial(changes) for changes in ((), (), WORKERS)]
+    assert [one.trial is not None and one.trial.step_ns[0] for one in found] == [step[0]] * 3
+    assert (second.taken, second.remembered) == (3, 0)
+    assert second.forgot.endswith("a step took 100 ms then, and takes 20 ms now")
+    third = made(tmp_path, KeptTrials(tmp_path / "trials"))
+    assert [third.trial(changes).remembered for changes in ((), (), WORKERS)] == [True] * 3
 
 
 def test_a_fresh_trial_is_run_whatever_was_kept(runs: Runs, tmp_path: Path) -> None:
@@ -126,12 +149,21 @@ def test_what_compiles_is_thought_to_cost_more(runs: Runs, tmp_path: Path) -> No
 def test_a_trial_the_budget_ends_tells_nothing_of_its_change(runs: Runs, tmp_path: Path) -> None:
     bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 5)
     bench.trial(())
-    runs.walls["loader-workers"] = 40.0
-    cut = bench.trial(WORKERS)
+    runs.walls["compile"] = 40.0
+    cut = bench.trial(COMPILE)
     assert (cut.cut, cut.failed) == (True, TIME_OVER)
     assert 5 < runs.limits[-1] <= 5 + 2 + GRACE_S
-    runs.walls["loader-workers"] = 3.0
-    assert not bench.trial(WORKERS).cut
+    runs.walls["compile"] = 3.0
+    assert not bench.trial(COMPILE).cut
+
+
+def test_one_that_hangs_does_not_take_the_time_of_the_others(runs: Runs, tmp_path: Path) -> None:
+    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 120)
+    bench.trial(())
+    runs.walls["loader-workers"] = math.inf
+    hung = bench.trial(WORKERS)
+    assert not hung.cut
+    assert runs.limits[-1] <= 30
 
 
 def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path) -> None:

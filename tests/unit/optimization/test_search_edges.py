@@ -18,6 +18,8 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import LoaderSeen, Target
 from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, WatchedStep
+from ridgeline.report.optimized_doubt import doubts
+from ridgeline.report.optimized_untried import told as untried_lines
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate
 
@@ -234,6 +236,57 @@ def test_what_fresh_processes_do_not_show_is_not_kept() -> None:
     assert why.startswith("not so in fresh processes: ")
     assert found.total is None
     assert not ladder.search.kept
+
+
+def test_what_the_copy_draws_otherwise_is_said_and_is_not_exact() -> None:
+    stays = candidate("stays", alters="nothing", redraws="the copy shuffles otherwise")
+    found = Ladder(FakeBench(times(stays=2.0)), [stays]).climb("train.py")
+    assert found.caveats == ("the copy shuffles otherwise",)
+    assert "the copy shuffles otherwise" in doubts(found)
+    exact = Ladder(FakeBench(times(stays=2.0)), [stays], Wants(keep_exact=True)).climb("train.py")
+    assert told(exact)["stays"] == ("not tried", "it alters random draws")
+    assert not exact.caveats
+
+
+class Redrawn(FakeBench):
+    """Another number in every run, of the data or of the first loss."""
+
+    def __init__(self, field: str, by: float) -> None:
+        super().__init__(times())
+        self._field, self._by = field, by
+
+    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        found = super().trial(changes, **given)
+        assert found.trial is not None
+        first, *rest = found.trial.watched
+        moved = {self._field: getattr(first, self._field) + self._by * len(self.ran)}
+        watched = (replace(first, **moved), *rest)
+        return replace(found, trial=replace(found.trial, watched=watched))
+
+
+@pytest.mark.parametrize(
+    ("field", "by", "says"),
+    [("batch_sum", 0.5, "other data"), ("loss", 0.3, "another first loss"), ("loss", 1e-4, "")],
+)
+def test_a_program_that_is_another_each_time_is_told_so(field: str, by: float, says: str) -> None:
+    ladder = Ladder(Redrawn(field, by), [candidate("a")])
+    ladder.climb("train.py")
+    assert says in ladder.search.judge.varies()
+    assert bool(ladder.search.judge.varies()) == bool(says)
+
+
+def test_a_program_that_runs_once_alone_says_what_may_be_why() -> None:
+    class Once(FakeBench):
+        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+            if self.ran:
+                return Outcome(failed="AssertionError: already running")
+            return super().trial(changes, **given)
+
+    found = Ladder(Once(times()), [candidate("a")]).climb("train.py")
+    assert "already running at its run number 2" in found.stopped
+    assert "RIDGELINE_TRIAL" in found.stopped
+    line = dict(untried_lines(found, 200))["not tried"]
+    assert "so already" not in line
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -71,7 +71,7 @@ def test_nothing_is_claimed_that_was_not_proven() -> None:
         "Kept, but not confirmed: 6.77 × as fast so far, 22.4 ms a step by then"
     )
     assert headline(nothing_kept()).text == (
-        "Nothing to keep: 4 changes tried, none faster and equal"
+        "Nothing to keep: 4 changes tried, none proven faster and equal"
     )
     assert headline(Optimized(command="a.py", stopped="interrupted")).text == (
         "Nothing was tried to its end: interrupted"

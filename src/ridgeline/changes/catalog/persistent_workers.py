@@ -25,12 +25,17 @@ CHANGE = Change(
     alters="nothing",
     answers=("workers-restart", "idle-between-epochs"),
     together=("loader-workers",),
+    redraws="from the second epoch on the copy draws other random numbers, another shuffle among "
+    "them, just as random: workers that stay take one number fewer an epoch",
     why="Without it each epoch ends its workers, starts new ones and waits for their first "
     "batches.",
     wrong_when="The dataset is changed between epochs, which workers that stay do not see, or two "
     "loops over one loader run at once. From the second epoch on the patched program shuffles in "
     "another order, just as random: a loader with this option draws one number fewer an epoch.",
 )
+
+
+WHY = "workers are started once; from the second epoch on random draws are others"
 
 
 class Stays(int):
@@ -85,7 +90,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return tuple(
         Keyword(
             file=file, line=line, call="DataLoader", name="persistent_workers", value="True",
-            why="workers are started once; from the second epoch on the shuffle is another draw",
+            why=WHY,
         )
         for file, line in at(applied)
     )  # fmt: skip
