@@ -153,11 +153,10 @@ class Progress:
         self._listen_to_device()
         self.timeline.resume()
 
-    def stopping(self) -> bool:
+    def stopping(self) -> None:
         """Seen from outside: whether it ends is the program's affair."""
         with contextlib.suppress(OSError):
             self._journal.directory.stopping_file.touch()
-        return True
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""

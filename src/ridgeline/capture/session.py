@@ -227,8 +227,7 @@ class Session:
         except Exception as error:
             self._broke("optimizer", error)
             return True
-        if self._stop_after:
-            self._stop_if_due()
+        self._stop_if_due()
         return True
 
     def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
@@ -388,7 +387,8 @@ class Session:
 
     def _stop_if_due(self) -> None:
         if self._stop_after and self.progress.index >= self._stop_after:
-            self._stopped = self.progress.stopping()
+            self.progress.stopping()
+            self._stopped = True
             raise StopAfter(0)
 
     def _broke(self, where: str, error: Exception) -> None:

@@ -12,7 +12,15 @@ from msgspec import Struct
 
 from ridgeline.changes.catalog.prefetch import USUAL
 from ridgeline.changes.change import of
-from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER, Bench, compiling_s
+from ridgeline.optimization.bench_protocol import (
+    COMPILING_S,
+    GRACE_S,
+    PATIENCE,
+    REST_HELD,
+    TIME_OVER,
+    Bench,
+    compiling_s,
+)
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns
@@ -22,13 +30,8 @@ from ridgeline.trials.arm import COMPILED, Outcome, run
 from ridgeline.trials.rounds import made_ahead
 from ridgeline.units import seconds
 
-PATIENCE = 4.0
-"""Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
-COMPILING_S = 240.0
 OTHERWISE = math.log(1.5)
 """A step's time then and now: further apart, the machine is another, or busy with other things."""
-GRACE_S = 20.0
-"""Beyond the budget, for a trial that is about to end."""
 COMPILES_S = 45.0
 """A first guess of what compiling adds to a trial: 20 to 40 s on an H200, 30 to 120 s on a CPU."""
 

@@ -8,6 +8,12 @@ from ridgeline.trials.arm import Outcome
 
 TIME_OVER = "too little time was left"
 REST_HELD = "the rest of the time is for confirming what is kept"
+PATIENCE = 4.0
+"""Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
+COMPILING_S = 240.0
+"""And what compiling may take."""
+GRACE_S = 20.0
+"""Beyond the budget, for a trial that is about to end."""
 
 
 class Bench(Protocol):

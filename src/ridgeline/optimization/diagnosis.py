@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -83,7 +82,7 @@ def _concluded(directory: RunDirectory) -> Diagnosed | None:
 def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
     before = set(runs.glob("*"))
     ours = ["-q", "--runs-dir", str(runs), "--stop-after", str(DIAGNOSED)]
-    mark = str(Path(tempfile.gettempdir(), f"ridgeline-look-{os.getpid()}"))
+    mark = str(runs.absolute() / f"look-{os.getpid()}")
     environment = os.environ | variables | {IN_A_TRIAL: mark}
     hung = Hung(runs, before)
     try:

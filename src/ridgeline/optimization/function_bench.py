@@ -20,7 +20,13 @@ from ridgeline.capture import live, marks
 from ridgeline.capture.seams import Seams
 from ridgeline.changes.change import of
 from ridgeline.errors import RidgelineError
-from ridgeline.optimization.bench_protocol import REST_HELD, compiling_s
+from ridgeline.optimization.bench_protocol import (
+    COMPILING_S,
+    GRACE_S,
+    PATIENCE,
+    REST_HELD,
+    compiling_s,
+)
 from ridgeline.optimization.function_loader import Batches
 from ridgeline.optimization.function_process import Interrupts, Process, limited
 from ridgeline.optimization.function_program import FunctionProgram
@@ -36,11 +42,8 @@ from ridgeline.trials.functions import found_at, rewrite
 from ridgeline.trials.output_seams import OutputSeams
 from ridgeline.trials.rounds import in_rounds, made_ahead
 
-PATIENCE = 4.0
-COMPILING_S, GRACE_S = 240.0, 20.0
-"""As for a program's trials: four times the unchanged one's, and what compiling may take."""
 COMPILES_S = 20.0
-"""A first guess of what it does take: 5 to 40 s, nothing being imported any more."""
+"""A first guess of what compiling takes: 5 to 40 s, nothing being imported any more."""
 
 
 class FunctionBench:

@@ -26,7 +26,7 @@ LEFT = (
     " environment"
 )
 FAR_APART = 0.05
-"""First losses of programs that begin alike, moved by rounding, do not lie."""
+"""First losses of a program that begins as it did before do not lie."""
 SHARE = 0.25
 """Of the time, for the program as it is: where it starts slowly, a repeat less is run."""
 
@@ -99,7 +99,8 @@ class Judge:
         """A sentence where the program as it is computes other numbers each time it is run."""
         first = [trial.watched[0] for trial in self.baseline if trial.watched]
         data = {step.batch_sum for step in first}
-        losses = [step.loss for step in first if step.loss is not None]
+        plain = [trial.watched[0] for trial in self.baseline if trial.watched and not trial.jitter]
+        losses = [step.loss for step in plain if step.loss is not None]
         if len(data) > 1:
             what = "other data"
         elif losses and max(losses) - min(losses) > FAR_APART * abs(max(losses, key=abs)):

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ridgeline.changes.change import of
-from ridgeline.optimization.bench import GRACE_S
-from ridgeline.optimization.bench_protocol import REST_HELD, compiling_s
+from ridgeline.optimization.bench_protocol import GRACE_S, REST_HELD, compiling_s
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from ridgeline.optimization import bench as bench_module
-from ridgeline.optimization.bench import COMPILING_S, GRACE_S, PATIENCE, Fed, ProgramBench
-from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER
+from ridgeline.optimization.bench import Fed, ProgramBench
+from ridgeline.optimization.bench_protocol import (
+    COMPILING_S,
+    GRACE_S,
+    PATIENCE,
+    REST_HELD,
+    TIME_OVER,
+)
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial

@@ -109,7 +109,7 @@ def _begun(
             asked=loop.asked,
         )
         sampler.start()
-    except Exception:
+    except Exception:  # the worker goes on, unseen
         return None
     return sampler
 

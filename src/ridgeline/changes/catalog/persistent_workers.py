@@ -33,8 +33,6 @@ CHANGE = Change(
     "loops over one loader run at once. From the second epoch on the patched program shuffles in "
     "another order, just as random: a loader with this option draws one number fewer an epoch.",
 )
-
-
 WHY = "workers are started once; from the second epoch on random draws are others"
 
 
