@@ -264,12 +264,9 @@ def pays_late(found: Optimized) -> str:
 
 
 def diagnosed(found: Optimized) -> list[tuple[str, str]]:
-    """Where nothing was won, what the time goes on all the same; else what it goes on now."""
-    if found.total is None:
-        told = [("diagnosis", found.diagnosis)]
-    else:
-        told = [("was", found.diagnosis), ("is now", found.afterwards)]
-        told = told if found.afterwards else []
+    """Where nothing was won, what the time goes on all the same; else what it went on, and does."""
+    won = [("was", found.diagnosis), ("is now", found.afterwards)]
+    told = won if found.total is not None else [("diagnosis", found.diagnosis)]
     return [(label, printable(text)) for label, text in told if text]
 
 

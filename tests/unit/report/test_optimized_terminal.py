@@ -237,6 +237,7 @@ def test_where_nothing_was_won_the_diagnosis_stands_under_the_headline() -> None
     found = replace(nothing_kept(), diagnosis=told)
     assert shown(found).splitlines()[1] == f" diagnosis  {told}"
     assert "diagnosis" not in shown(replace(climbed(), diagnosis=told))
+    assert shown(replace(climbed(), diagnosis=told)).splitlines()[1] == f" was     {told}"
     now = shown(replace(climbed(), diagnosis=told, afterwards="compute-bound")).splitlines()
     assert now[1:3] == [f" was     {told}", " is now  compute-bound"]
     odd = shown(replace(found, diagnosis=HOSTILE), 80)
