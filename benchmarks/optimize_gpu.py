@@ -28,40 +28,40 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 class Visit(Struct, frozen=True, kw_only=True):
     title: str
     words: str
-    """After `ridgeline optimize`."""
+    """After `ridgeline optimize --budget …`."""
     asked: str
 
 
 VISITS = {
     "gpt2": Visit(
         title="GPT-2 124M, batch 8 × 1,024, AdamW, attention written out",
-        words="--budget 8m examples/train_gpt2.py --steps 200",
+        words="examples/train_gpt2.py --steps 200",
         asked="By hand: 24.06 ms, 8.1 × the plain 194.5 ms.",
     ),
     "resnet50": Visit(
         title="ResNet-50, batch 32, SGD with momentum, nothing to load",
-        words="--budget 8m examples/train_resnet50.py --resident --steps 1000",
+        words="examples/train_resnet50.py --resident --steps 1000",
         asked="By hand, on one batch kept on the device: 7.86 ms, 3.3 × the plain 25.98 ms.",
     ),
     "batch": Visit(
         title="ResNet-50 with the batch size free, nothing to load",
-        words="--budget 8m --batch examples/train_resnet50.py --resident --steps 8000",
+        words="--batch examples/train_resnet50.py --resident --steps 8000",
         asked="By hand: 6,502 images/s, 5.3 × the plain 1,232.",
     ),
     "loader": Visit(
         title="ResNet-50, fed by a DataLoader with four workers",
-        words="--budget 8m examples/train_resnet50.py --steps 4000",
+        words="examples/train_resnet50.py --steps 4000",
         asked="No figure was asked for.",
     ),
     "energy": Visit(
         title="ResNet-50, for energy",
-        words="--budget 4m --goal energy examples/train_resnet50.py --resident --steps 1000",
+        words="--goal energy examples/train_resnet50.py --resident --steps 1000",
         asked="No figure was asked for.",
     ),
 }
 
 
-def measure(name: str, into: Path, within_s: float) -> int:
+def measure(name: str, into: Path, budget: str, within_s: float) -> int:
     """In a copy of the examples, beside which it writes what it writes."""
     home = into / name
     shutil.rmtree(home, ignore_errors=True)
@@ -69,8 +69,9 @@ def measure(name: str, into: Path, within_s: float) -> int:
         ".*", "optimized_*", "optimization_report*", "faults", "pairs"
     )
     shutil.copytree(EXAMPLES, home / "examples", ignore=left_out)
+    words = f"--budget {budget} {VISITS[name].words}"
     command = [sys.executable, "-m", "ridgeline", "optimize", "--fresh", "-o", "found.json"]
-    command += VISITS[name].words.split()
+    command += words.split()
     with (home / "said.txt").open("wb") as said, (home / "progress.txt").open("wb") as progress:
         process = subprocess.Popen(
             command, cwd=home, stdout=said, stderr=progress, env=os.environ | {"COLUMNS": "110"}
@@ -81,6 +82,7 @@ def measure(name: str, into: Path, within_s: float) -> int:
             process.send_signal(signal.SIGINT)
             process.wait()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    (home / "command.txt").write_text(f"ridgeline optimize {words}")
     (home / "about.txt").write_text(
         f"{datetime.date.today()}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{device}, {os.cpu_count()} cores"
@@ -98,13 +100,15 @@ def page(measured: Path) -> Iterator[str]:
         if (home / "said.txt").exists():
             yield f"## {visit.title}\n"
             yield f"{(home / 'about.txt').read_text()}. {visit.asked}\n"
-            yield f"```\n$ ridgeline optimize {visit.words}\n{(home / 'said.txt').read_text()}```\n"
+            typed = (home / "command.txt").read_text()
+            yield f"```\n$ {typed}\n{(home / 'said.txt').read_text()}```\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("visit", nargs="?", choices=tuple(VISITS))
     parser.add_argument("--into", type=Path, default=Path("visit"), help="where results are kept")
+    parser.add_argument("--budget", default="8m", help="of the search; 8m")
     parser.add_argument(
         "--within", type=float, default=575, metavar="SECONDS",
         help="then it is interrupted as by Ctrl-C, which reports what was proven: a machine may be "
@@ -121,7 +125,7 @@ def main() -> int:
         return 0
     if not asked.visit:
         parser.error("say which: " + ", ".join(VISITS))
-    return measure(asked.visit, asked.into, asked.within)
+    return measure(asked.visit, asked.into, asked.budget, asked.within)
 
 
 if __name__ == "__main__":

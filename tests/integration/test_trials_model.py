@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.changes.precision import HALF
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.trials.arm import run
@@ -120,6 +121,22 @@ def test_chunks_of_the_loss_and_channels_last_alter_rounding_alone(
         "cross_entropy of 8,192 classes, 2 rows at a time",
     ]
     assert off(trial, base) < 1e-5
+
+
+def test_a_fused_loss_takes_its_logits_in_16_bits_beside_autocast(
+    base: Trial, tmp_path: Path
+) -> None:
+    """From the second step on: by then it is known that the program's loss is one."""
+    fused = Asked(change="fused-cross-entropy", options={"elements": "8192"})
+    cast = tried(tmp_path, TRAINS, Asked(change="autocast"))
+    trial = tried(tmp_path, TRAINS, Asked(change="autocast"), fused)
+    assert [one.what for one in trial.applied] == [
+        f"autocast('cpu', bfloat16) around Net; {HALF}",
+        "cross_entropy of 8,192 classes, compiled",
+    ]
+    assert trial.compile_s > 0
+    assert off(trial, cast) < 1e-4
+    assert off(trial, cast) < off(trial, base) / 10
 
 
 def test_float16_is_scaled_and_unscaled_around_clipping_and_accumulation(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ridgeline.changes.change import Source
+from ridgeline.changes.loss_lines import given_to_loss
 from ridgeline.changes.model_lines import call_of, to_backward
 from ridgeline.changes.own_classes import classes
 from ridgeline.changes.source_tree import FUNCTIONS, SourceTree
@@ -30,15 +31,25 @@ Kind = Literal["tensor", "object", "unused"]
 
 
 def cast_edits(
-    file: str, source: Source, line: int, header: str, why: str, kind: str = ""
+    file: str,
+    source: Source,
+    line: int,
+    header: str,
+    why: str,
+    kind: str = "",
+    *,
+    half: bool = False,
 ) -> tuple[Edit, ...] | str:
-    """Why not, where no edit says it."""
+    """Why not, where no edit says it. `half`: what a cross-entropy is given stays in 16 bits, since
+    that turns it into float32 itself."""
     text = source(file) or ""
     found = call_of(text, line, kind)
     if isinstance(found, str):
         return found
     tree, call = found
-    edits = _assigned(file, tree, call, header, why) or _nested(file, tree, call, header, why)
+    to_loss = set(given_to_loss(tree)) if half else set()
+    given = (file, tree, call, header, why, to_loss)
+    edits = _assigned(*given) or _nested(*given)
     if edits is None or _returns_objects(source, file, kind):
         lines = to_backward(text, line, kind)
         if isinstance(lines, str):
@@ -48,7 +59,7 @@ def cast_edits(
 
 
 def _assigned(
-    file: str, tree: SourceTree, call: ast.Call, header: str, why: str
+    file: str, tree: SourceTree, call: ast.Call, header: str, why: str, to_loss: set[ast.AST]
 ) -> tuple[Edit, ...] | None:
     """`logits = model(x)`, `logits, loss = model(x, y)`, alone on their lines."""
     statement = tree.statement(call)
@@ -64,7 +75,11 @@ def _assigned(
         return None
     last = statement.end_lineno or statement.lineno
     around = Within(file=file, first=statement.lineno, last=last, header=header, why=why)
-    used = [name for name, one in zip(plain, kinds, strict=True) if one == "tensor"]
+    used = [
+        name
+        for name, one in zip(plain, kinds, strict=True)
+        if one == "tensor" and to_loss.isdisjoint(_uses(tree, statement, name))
+    ]
     if not used:
         return (around,)
     casts = ", ".join(f"{name}.float()" for name in used)
@@ -76,7 +91,7 @@ def _assigned(
 
 
 def _nested(
-    file: str, tree: SourceTree, call: ast.Call, header: str, why: str
+    file: str, tree: SourceTree, call: ast.Call, header: str, why: str, to_loss: set[ast.AST]
 ) -> tuple[Edit, ...] | None:
     """`loss = F.cross_entropy(model(x), y)`: the call before it, its result in its place."""
     statement = tree.statement(call)
@@ -96,20 +111,22 @@ def _nested(
         return None
     parent = next(tree.above(call))
     whole: ast.expr = call
-    after = f"{name}.float()"
+    back = "" if call in to_loss else ".float()"
+    after = f"{name}{back}"
     called = next(iter(tree.above(parent)), None)
     if isinstance(parent, ast.Attribute) and not (
         isinstance(called, ast.Call) and called.func is parent
     ):
         whole, after = parent, f"{name}.{parent.attr}"
-        after += "" if parent.attr in _OF_TENSORS or "loss" in parent.attr else ".float()"
+        after += "" if parent.attr in _OF_TENSORS or "loss" in parent.attr else back
     elif isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
-        whole, after = parent, f"{name}[{ast.unparse(parent.slice)}].float()"
+        whole, after = parent, f"{name}[{ast.unparse(parent.slice)}]{back}"
     made = f"with {header}:\n    {name} = {ast.unparse(call)}"
     return (
         Insert(file=file, line=statement.lineno, where="before", text=made, why=why),
         Replace(
-            file=file, line=call.lineno, before=ast.unparse(whole), after=after, why=_BACK
+            file=file, line=call.lineno, before=ast.unparse(whole), after=after,
+            why=_BACK if back else "turned into float32 by the loss",
         ),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.changes.program import Program
 
 Group = Literal["global", "loader", "model", "optimizer", "loop"]
-Slot = Literal["", "precision", "compile", "layout", "checkpoint", "workers", "update"]
+Slot = Literal["", "precision", "compile", "layout", "checkpoint", "workers", "update", "loss"]
 """Of changes in one slot a program has one at most."""
 
 
@@ -47,6 +47,9 @@ class Change(Struct, frozen=True, kw_only=True):
     nothing pays, all of these are tried as one, with CUDA graphs."""
     spare_beside: tuple[str, ...] = ()
     """Changes beside which it cannot win: where one of them is kept, it is not tried."""
+    little_beside: tuple[str, ...] = ()
+    """Changes beside which little is left to it: then it goes with a compiler, if one is to come.
+    """
     saves: Literal["time", "memory"] = "time"
     slow_start: bool = False
     """It compiles first: a trial takes minutes."""

@@ -1,12 +1,17 @@
 """A model's products in 16 bits, put on from outside: autocast around its forward, its outputs in
 float32 again, so that a loss outside the model is computed as it was."""
 
+from collections.abc import Callable
 from typing import Any
 
 from ridgeline.changes.around import Forward, around
+from ridgeline.changes.cross_entropies import CLASSES
 from ridgeline.changes.outputs import mapped
-from ridgeline.changes.program import Model
+from ridgeline.changes.program import Model, Program
 from ridgeline.records.ground import Ground
+
+HALF = "large logits stay in 16 bits"
+"""Said of a trial in which a loss that was put on casts them itself."""
 
 
 def able(ground: Ground) -> str:
@@ -36,9 +41,23 @@ def resists(torch: Any, model: Model) -> str:
     return ""
 
 
-def cast(torch: Any, model: Model, change: str, kind: str) -> str:
+def cast(program: Program, model: Model, change: str, kind: str) -> str:
     device = model.device
-    around(model.inner, change, lambda forward: _under(torch, device, kind, forward), outside=True)
+
+    torch = program.torch
+    told: list[str] = []
+
+    def stays(tensor: Any) -> bool:
+        large = tensor.dim() > 1 and tensor.size(-1) >= CLASSES and tensor.requires_grad
+        if large and program.half_logits and not told:
+            told.append(HALF)
+            program.did(change, HALF)
+        return bool(large and program.half_logits)
+
+    around(
+        model.inner, change, lambda forward: _under(torch, device, kind, forward, stays),
+        outside=True,
+    )  # fmt: skip
     return f"autocast({device!r}, {kind}) around {type(model.inner).__name__}"
 
 
@@ -48,11 +67,13 @@ def said(what: str) -> tuple[str, str]:
     return first.partition("'")[2].partition("'")[0] or "cuda", first.rpartition(" ")[2]
 
 
-def _under(torch: Any, device: str, kind: str, forward: Forward) -> Forward:
+def _under(
+    torch: Any, device: str, kind: str, forward: Forward, stays: Callable[[Any], bool]
+) -> Forward:
     small = getattr(torch, kind)
 
     def back(tensor: Any) -> Any:
-        return tensor.float() if tensor.dtype == small else tensor
+        return tensor.float() if tensor.dtype == small and not stays(tensor) else tensor
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.is_autocast_enabled(device):  # the program's own, or ours outside

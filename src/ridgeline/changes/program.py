@@ -67,6 +67,8 @@ class Program:
         self._met: dict[int, Any] = {}
         """Weakly, by id: a module is not to be hashed, and the id of one that is gone is used
         again (a new model for each fold)."""
+        self.half_logits = False
+        """A loss that was put on casts large logits itself: autocast leaves them in 16 bits."""
         self._applied: dict[str, list[tuple[str, str]]] = {}
         self._not: dict[str, str] = {}
 

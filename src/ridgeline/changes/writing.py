@@ -8,6 +8,7 @@ from ridgeline.changes.change import NotWritten, Source
 from ridgeline.changes.model_lines import called, made
 from ridgeline.changes.own_classes import known
 from ridgeline.changes.places import at
+from ridgeline.changes.precision import HALF
 from ridgeline.changes.source_tree import SourceTree, calls, dotted
 from ridgeline.records.edit import Edit, Import, Insert, Keyword
 from ridgeline.records.trial import Applied
@@ -54,7 +55,7 @@ def around_call(
     """The model's calls in `with {header}:`, what they return in float32 again."""
     found: list[Edit] = []
     for file, line, _ in _read(applied, source, f"with {header}:"):
-        edits = cast_edits(file, source, line, header, why, kind)
+        edits = cast_edits(file, source, line, header, why, kind, half=HALF in applied.what)
         if isinstance(edits, str):
             raise _in_words(edits, "around the model's call", f"with {header}:")
         found += edits

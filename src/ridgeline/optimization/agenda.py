@@ -24,6 +24,9 @@ PAIRS = 1.5
 WORTH = 1.25
 """What a loader's change may gain that is not put off for a compiler, which waits for batches too.
 """
+SMALL = 1.15
+"""What is usual and may gain less waits for a compiler and goes with it: alone it takes minutes to
+tell from nothing, beside a compiler it takes none, and it is left out once in the end."""
 WORSE = 0.8
 """A change worse than this alone is not put on again beside a compiler."""
 COMPILE = "compile"
@@ -61,7 +64,7 @@ class Agenda:
 
     def next(self) -> Candidate | None:
         coming = [one for one in self.all() if self._open(one)]
-        found = self._at_once(coming) or next(iter(coming), None)
+        found = self._at_once(coming) or next(iter(self._not_waiting(coming)), None)
         if found is not None and found in self._search.table:
             self._twice.add(key(found))
         return found
@@ -167,21 +170,44 @@ class Agenda:
         asked_again = rung.status == "not applied" and key(one) not in self._twice
         return asked_again and bool(new & set(one.change.together))
 
+    def _not_waiting(self, coming: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Without those that go with the compiler that is to come, where it can be paid for."""
+        search = self._search
+        first = next((one for one in coming if compiles(one)), None)
+        if first is None or self._compiled():
+            return coming
+        if search.bench.left_s() < self._compiler_s(first):
+            return coming
+        on = {one.change.id for one in search.kept}
+
+        def waits(one: Candidate) -> bool:
+            bound = self.bound(one)
+            small = bound is not None and bound < SMALL
+            little = not on.isdisjoint(one.change.little_beside)
+            return one.change.usual and not compiles(one) and (small or little)
+
+        return [one for one in coming if not waits(one)]
+
+    def _compiled(self) -> bool:
+        """A compiler was tried."""
+        search = self._search
+        return any(one.change.slot == COMPILE and one in search.table for one in self.all())
+
+    def _compiler_s(self, first: Candidate) -> float:
+        """One trial, and what confirms it: what is compiled once is found ready then."""
+        search = self._search
+        return search.bench.cost_s(asked([*search.kept, first])) + search.confirming_s(search.kept)
+
     def _at_once(self, coming: Sequence[Candidate]) -> Candidate | None:
         """Where the time is too short to try each before something is compiled: that first, with
         all that is usual, if nothing else promises more and it can still be confirmed."""
         search = self._search
         first = next((one for one in coming if compiles(one)), None)
-        before = any(one.change.slot == COMPILE and one in search.table for one in self.all())
-        if first is None or first is coming[0] or before:
+        if first is None or first is coming[0] or self._compiled():
             return None
-
-        def cost_s(one: Candidate) -> float:
-            return search.bench.cost_s(asked([*search.kept, one]))
-
-        each_s = PAIRS * sum(cost_s(one) for one in coming if not one.change.slow_start)
-        # What is compiled once is found ready when it is confirmed.
-        needed_s = cost_s(first) + search.confirming_s(search.kept)
+        quick = [one for one in self._not_waiting(coming) if not one.change.slow_start]
+        each_s = PAIRS * sum(search.bench.cost_s(asked([*search.kept, one])) for one in quick)
+        needed_s = self._compiler_s(first)
         if not needed_s <= search.bench.left_s() < needed_s + each_s:
             return None
         whole = [first, *self.companions(first)]

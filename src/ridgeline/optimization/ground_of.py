@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from ridgeline.changes.cross_entropies import CLASSES
 from ridgeline.diagnose.case import Case
 from ridgeline.machine import numa, nvml
 from ridgeline.records.finding import Finding
@@ -43,6 +44,7 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         compiled=bool(capture.compilations),
         convolutions=any(_named(site, _CONVOLUTIONS) for site in case.sites.ops),
         products_share=_share(case, products),
+        loss_share=_share(case, [site for site in case.sites.ops if _wide_loss(site)]),
         odd_widths=any(_odd(site) for site in products),
         shapes_change=_shapes_change(products),
         busy=case.busy or 0.0,
@@ -84,6 +86,13 @@ def _odd(site: OpSite) -> bool:
     """Of a matrix's sides: batches and images have others."""
     matrices = [sides for sides in site.dims if len(sides) == 2 and all(_whole(sides))]
     return any(side > LARGE and side % TILE for sides in matrices for side in sides)
+
+
+def _wide_loss(site: OpSite) -> bool:
+    """Filling the gradient of a loss with zeros is a part of it."""
+    own = any(word in site.op or site.inside(word) for word in ("log_softmax", "nll_loss"))
+    wide = (side for sides in site.dims for side in sides if isinstance(side, int))
+    return own and max(wide, default=0) >= CLASSES
 
 
 def _whole(sides: Sequence[object]) -> list[bool]:

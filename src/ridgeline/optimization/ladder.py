@@ -106,7 +106,7 @@ class Ladder:
         """The first that may be tried and was not, until none is left: what is kept may make
         others possible, and ends others."""
         while (one := self._agenda.next()) is not None:
-            if not self._search.time_for(self._search.kept, [*self._search.kept, one]):
+            if not self._time_for([one]):
                 self._stopped = TIME_OVER
                 self._search.table.untried(one, self._search.too_long(one))
                 continue
@@ -141,6 +141,10 @@ class Ladder:
         did not pay alone is put on at once; `proof` leaves each out again."""
         beside = self._agenda.companions(one)
         says = self._try([one, *beside], needed=1).says if beside else ""
+        finer = [other for other in beside if other.change.precision == one.change.precision]
+        if says == "REFUSED" and 0 < len(finer) < len(beside) and self._time_for([one, *finer]):
+            # The lowest precision is the likeliest to have made other results of it.
+            says, beside = self._try([one, *finer], needed=1).says, finer
         if says == "FASTER":
             self._agenda.again = [other for other in self._agenda.again if other not in beside]
         elif says == "SLOWER" and one in self._search.table:
@@ -149,9 +153,11 @@ class Ladder:
             self._compiled_alone(one)
 
     def _compiled_alone(self, one: Candidate) -> None:
-        time = self._search.time_for(self._search.kept, [*self._search.kept, one])
-        if time and self._try([one]).says == "UNDECIDED":
+        if self._time_for([one]) and self._try([one]).says == "UNDECIDED":
             self._agenda.again.append(one)
+
+    def _time_for(self, tried: Sequence[Candidate]) -> bool:
+        return self._search.time_for(self._search.kept, [*self._search.kept, *tried])
 
     def _other_options(self, one: Candidate) -> None:
         """Of a change that was applied: where one number paid, another may pay more."""
@@ -163,7 +169,7 @@ class Ladder:
                 return  # more of what saves nothing saves nothing
             if not applied or other in self._search.table:
                 return
-            if not self._search.time_for(self._search.kept, [*self._search.kept, other]):
+            if not self._time_for([other]):
                 return
             if self._try([other]).says == "UNDECIDED":
                 self._agenda.again.append(other)
@@ -178,7 +184,7 @@ class Ladder:
             new = [c for c in self._search.kept if c.change.slot in ("compile", "precision")]
             if all(c.change.id in beside for c in new):
                 continue
-            if self._search.time_for(self._search.kept, [*self._search.kept, one]):
+            if self._time_for([one]):
                 self._try([one])
 
     def _second_looks(self) -> None:
@@ -196,7 +202,7 @@ class Ladder:
         for _, one in sorted(promising, key=lambda pair: -pair[0]):
             taken = {c.change.slot for c in self._search.kept if c.change.slot}
             again = self._search.table[one].status == "rejected" and one.change.slot not in taken
-            if again and self._search.time_for(self._search.kept, [*self._search.kept, one]):
+            if again and self._time_for([one]):
                 self._try([one])
 
     def _try(self, tried: Sequence[Candidate], needed: int = 2) -> Contest:
@@ -229,6 +235,7 @@ class Ladder:
             search.table.note(tried[:1], "not applied", result, parity, beside, tried[1:])
         elif not unfit or needed == 1:
             search.table.note(tried[:1], "rejected", result, parity, beside, on[1:])
+            search.table.only_with(on[0], on[1:], result.why)
         # else what it pays with found nothing to change: what is known of it alone stays
         return result
 

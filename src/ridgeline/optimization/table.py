@@ -24,6 +24,8 @@ class Table:
         self._rungs: dict[Key, Rung] = {}
         self._titles: dict[str, str] = {}
         self._tell = tell
+        self._with: dict[Key, str] = {}
+        """Of what was put on beside another and not kept: what became of that."""
 
     def __contains__(self, one: Candidate) -> bool:
         return key(one) in self._rungs
@@ -37,7 +39,12 @@ class Table:
     def untried(self, one: Candidate, why: str) -> None:
         """Said once; what was tried meanwhile stays."""
         if key(one) not in self._rungs:
-            self._rungs[key(one)] = _rung(one, "not tried", why)
+            earlier = self._with.get(key(one), "")
+            self._rungs[key(one)] = replace(_rung(one, "not tried", why), earlier=earlier)
+
+    def only_with(self, one: Candidate, others: Sequence[Candidate], why: str) -> None:
+        """Those were rejected together, and no rung of the others says so."""
+        self._with |= {key(other): f"with {one.change.title}: {why}" for other in others}
 
     def unfit(self, one: Candidate, why: str, beside: Sequence[Candidate]) -> None:
         """It was to be put on with others, and found nothing to change."""

@@ -53,6 +53,9 @@ class Band(Struct, frozen=True, kw_only=True):
     """They began alike: their first gradients have something in common."""
     doubt: float = 1.0
     """So many times the band is doubted and not refused; 1 where nothing is."""
+    first_doubt: float = 1.0
+    """The same of the first losses, before which nothing has grown: more than 1 only where a lower
+    precision moves them by luck."""
     early: tuple[TensorBand, ...] = ()
     gradients: tuple[TensorBand, ...] = ()
     perturbed: bool = False
@@ -100,6 +103,7 @@ def band_of(
         typical_move=drift.typical_move(base.tensors),
         deterministic=all(_same(base, other) for other in repeats[1:]),
         doubt=1.0 if alters == "nothing" else DOUBT_KNOWN if known else DOUBT,
+        first_doubt=DOUBT_KNOWN if known else 1.0,
         perturbed=bool(jitters),
         repeatable=all(_alike(base, other) for other in repeats[1:]),
         same_data=all(value is None or value <= ULP for series in data for value in series),

@@ -47,10 +47,13 @@ class Floor(Struct, frozen=True, kw_only=True):
 
     def known(self) -> "Floor":
         """Where a jitter of this very size says what it does to the program, less is assumed.
-        Not of buffers and outputs: those follow biases that move by rounding alone."""
+        Not of buffers and outputs: those follow biases that move by rounding alone. Of a loss never
+        less than one unit: it is one number, which a jitter may leave alone by luck. ResNet-50's
+        first was 0.01 to 0.4 % off under bfloat16, 0.006 to 0.4 % under the jitter, over 14 seeds.
+        """
         return replace(
             self,
-            loss=KNOWN * self.loss,
+            loss=max(KNOWN * self.loss, self.unit),
             gradient=KNOWN * self.gradient,
             parameter=KNOWN * self.parameter,
             way=KNOWN * self.way,

@@ -12,7 +12,7 @@ from ridgeline.records.trial import Trial
 from ridgeline.units import plural
 
 EARLY = 2
-"""Steps that no update, or one, has come before: nothing has grown yet, and nothing is doubted."""
+"""Steps that no update, or one, has come before: nothing has grown yet, and less is doubted."""
 
 _Step = tuple[float, float, int]
 """Difference, what is allowed, which."""
@@ -35,13 +35,14 @@ def _told(seen: list[_Step]) -> list[_Step]:
 
 def trajectory(baseline: Trial, candidate: Trial, band: Band) -> Iterator[Check]:
     losses = drift.of_losses(baseline, candidate)
-    yield from _along("losses", "loss", losses, band.losses, band.doubt)
+    doubts = (band.first_doubt, band.doubt)
+    yield from _along("losses", "loss", losses, band.losses, doubts)
     norms = drift.of_gradient_norms(baseline, candidate)
-    yield from _along("gradient norms", "gradient norm", norms, band.gradient_norms, band.doubt)
+    yield from _along("gradient norms", "gradient norm", norms, band.gradient_norms, doubts)
 
 
 def _along(
-    what: str, one: str, drifts: Series, allowed: tuple[float, ...], doubt: float
+    what: str, one: str, drifts: Series, allowed: tuple[float, ...], doubts: tuple[float, float]
 ) -> Iterator[Check]:
     seen = [
         (value, limit, step)
@@ -53,7 +54,7 @@ def _along(
     # Where rounding alone makes another loss, another loss is not wrong: earlier ones tell.
     seen = [item for item in seen if item[1] < LOST] or seen
     beyond = [item for item in seen if not item[0] <= item[1]]
-    wrong = [item for item in beyond if item[2] < EARLY or not item[0] <= doubt * item[1]]
+    wrong = [item for item in beyond if not item[0] <= doubts[item[2] >= EARLY] * item[1]]
     if beyond:
         value, limit, step = (wrong or beyond)[0]
         text = f"the {one} at step {step + 1} is off by {small(value)}, allowed {small(limit)}"

@@ -43,6 +43,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     """Operators seen in a traced step."""
     products_share: float = 0.0
     """Of the step: matrix products and convolutions."""
+    loss_share: float = 0.0
+    """Of the step: softmax and loss over many classes, forward and backward."""
     odd_widths: bool = False
     """A product of large matrices has a side that is no multiple of 64."""
     shapes_change: bool = False

@@ -52,7 +52,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if why:
             program.found_nothing(CHANGE.id, why)
             return ""
-        return precision.cast(torch, model, CHANGE.id, "bfloat16")
+        return precision.cast(program, model, CHANGE.id, "bfloat16")
 
     program.on_model(CHANGE.id, cast)
 

@@ -69,7 +69,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
             program.found_nothing(CHANGE.id, why)
             return ""
         scaling.add(model.module)
-        return precision.cast(torch, model, CHANGE.id, "float16")
+        return precision.cast(program, model, CHANGE.id, "float16")
 
     program.on_model(CHANGE.id, cast)
 

@@ -13,6 +13,7 @@ CHANGE = Change(
     group="global",
     title="TF32 in float32 products",
     usual=True,
+    little_beside=("autocast", "autocast-fp16"),
     alters="rounding",
     precision="tf32",
     answers=("tf32-off",),
