@@ -22,11 +22,12 @@ SLOW = 4
 PAIRS = 1.5
 """That one which is quick takes, its other half often run already."""
 WORTH = 1.25
-"""What a loader's change may gain that is not put off for a compiler, which waits for batches too.
-"""
-SMALL = 1.15
-"""What is usual and may gain less waits for a compiler and goes with it: alone it takes minutes to
-tell from nothing, beside a compiler it takes none, and it is left out once in the end."""
+"""What is put off for a compiler may gain less: a loader's changes, as the compiler waits for
+batches too; and what is usual goes with it. Alone that takes minutes to tell from nothing, beside a
+compiler it takes none, and each is left out once in the end."""
+HOPED = 4.0
+"""What all that is usual may gain together, at the most, before it is known: what takes 1.5 % of a
+step now takes 6 % of what is left then."""
 WORSE = 0.8
 """A change worse than this alone is not put on again beside a compiler."""
 COMPILE = "compile"
@@ -75,8 +76,8 @@ class Agenda:
         known = {rung.change for rung in self._search.table.rungs()}
         return [one for one in self.all() if one.change.id not in known]
 
-    def unable(self, one: Candidate) -> str:
-        """Why it may not be tried; "" where it may."""
+    def unable(self, one: Candidate, gained: float = 1.0) -> str:
+        """Why it may not be tried; "" where it may. `gained`: by what is put on with it."""
         change = one.change
         if one.unable:
             return one.unable
@@ -91,7 +92,7 @@ class Agenda:
         spared = [c for c in self._search.kept if c.change.id in change.spare_beside]
         if spared:
             return f"{spared[0].change.title} is kept, which does more"
-        bound = self.bound(one)
+        bound = self.bound(one, gained)
         if bound is None or self._wants.goal == "memory":
             return ""
         if bound < LEAST_BOUND:
@@ -104,12 +105,12 @@ class Agenda:
         known = len(self._search.judge.baseline) > 1
         return math.exp(2 * self._search.pool.spread / math.sqrt(MOST)) if known else 0.0
 
-    def bound(self, one: Candidate) -> float | None:
+    def bound(self, one: Candidate, gained: float = 1.0) -> float | None:
         """What it may save is more of a step that has become shorter: an update of 3 ms is 1.5 % of
         194 ms and 12 % of 24."""
         if one.bound is None:
             return None
-        saved = (1 - 1 / one.bound) * self._search.gained
+        saved = (1 - 1 / one.bound) * self._search.gained * gained
         return 1 / (1 - saved) if saved < MOST_SAVED else None
 
     def share_s(self, one: Candidate) -> float:
@@ -148,7 +149,8 @@ class Agenda:
 
     def _usual(self, beside: Sequence[Candidate] = ()) -> list[Candidate]:
         with_these = self._ask([c.asked for c in (*self._search.kept, *beside)])
-        return [c for c in with_these if c.change.usual and self._open(c)]
+        hoped = min(max((self.bound(c) or HOPED for c in beside), default=1.0), HOPED)
+        return [c for c in with_these if c.change.usual and self._open(c, hoped)]
 
     def _beside(self, on: list[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
         """`on`, and those of `others` that go together with it."""
@@ -159,9 +161,9 @@ class Agenda:
                 found.append(other)
         return found
 
-    def _open(self, one: Candidate) -> bool:
+    def _open(self, one: Candidate, gained: float = 1.0) -> bool:
         known = one in self._search.table and not self._newly_possible(one)
-        return not known and one.change.id != "larger-batch" and not self.unable(one)
+        return not known and one.change.id != "larger-batch" and not self.unable(one, gained)
 
     def _newly_possible(self, one: Candidate) -> bool:
         """It found nothing to change, and what it pays with has been kept since."""
@@ -182,7 +184,7 @@ class Agenda:
 
         def waits(one: Candidate) -> bool:
             bound = self.bound(one)
-            small = bound is not None and bound < SMALL
+            small = bound is not None and bound < WORTH
             little = not on.isdisjoint(one.change.little_beside)
             return one.change.usual and not compiles(one) and (small or little)
 

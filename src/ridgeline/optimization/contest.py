@@ -17,9 +17,12 @@ from ridgeline.trials.arm import Outcome
 Says = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
 """CUT: the time was over in the middle of it."""
 MATTERS = math.log(1.02)
-BY_ONE_PAIR = math.log(1.5)
+BY_ONE_PAIR, BY_ONE_STEADY = math.log(1.5), math.log(1.1)
 """What one pair may show. The spread is the unchanged program's, and what was kept may waver more:
-a loader that held a step of 23 ms steady gave 2.9 and 3.9 ms where the step had become short."""
+a loader that held a step of 23 ms steady gave 2.9 and 3.9 ms where the step had become short. Steps
+of a GPU that wait for no input do not."""
+WAITS = 0.02
+"""Of the step, for input."""
 NOT_WORTH = math.log(1.03)
 """Where even the upper end of the interval gains less, no more pairs are run."""
 FAR = 2.0
@@ -121,7 +124,7 @@ def contest(
             return Contest(says="REFUSED", why=why, before=tuple(old), after=tuple(new))
         differences.append(_difference(old[-1], new[-1], rules.measure))
         rules.on_pair(len(differences), math.exp(sum(differences) / len(differences)))
-        if len(differences) >= rules.least and _enough(pool, differences, rules):
+        if len(differences) >= rules.least and _enough(pool, differences, rules, _steady(old, new)):
             break
     judged = _judged(pool, differences, old, new)
     if earlier is None:  # whose pairs it has learnt from already
@@ -145,11 +148,11 @@ def _of_one_call(
     return one.trial, other.trial
 
 
-def _enough(pool: Pool, differences: Sequence[float], rules: Rules) -> bool:
+def _enough(pool: Pool, differences: Sequence[float], rules: Rules, steady: bool) -> bool:
     if _hopeless(pool, differences):
         return True
     level = LOOKS.get(len(differences))
-    if level is not None and _says(pool, differences, level):
+    if level is not None and _says(pool, differences, level, steady):
         return True
     return pool.interval(differences, FUTILE)[2] < NOT_WORTH or not rules.go_on()
 
@@ -170,9 +173,15 @@ def _difference(old: Trial, new: Trial, measure: Measure) -> float:
     return math.log(one / other)
 
 
-def _says(pool: Pool, differences: Sequence[float], level: float) -> Says | None:
+def _steady(old: Sequence[Trial], new: Sequence[Trial]) -> bool:
+    every = (*old, *new)
+    return all(one.device == "cuda" and (one.input_share or 0.0) < WAITS for one in every)
+
+
+def _says(pool: Pool, differences: Sequence[float], level: float, steady: bool) -> Says | None:
     mean, low, high = pool.interval(differences, level)
-    if low > 0 and mean >= (MATTERS if len(differences) > 1 else BY_ONE_PAIR):
+    by_one = BY_ONE_STEADY if steady else BY_ONE_PAIR
+    if low > 0 and mean >= (MATTERS if len(differences) > 1 else by_one):
         return "FASTER"
     if high < 0 and mean <= -MATTERS:
         return "SLOWER"
@@ -184,7 +193,7 @@ def _judged(
 ) -> Contest:
     mean, low, high = pool.interval(differences, LEVEL)
     level = LOOKS.get(len(differences), LEVEL / 2)
-    says = _says(pool, differences, level) or "UNDECIDED"
+    says = _says(pool, differences, level, _steady(old, new)) or "UNDECIDED"
     if _hopeless(pool, differences):
         says = "SLOWER"
     ratio = Ratio(

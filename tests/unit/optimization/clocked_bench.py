@@ -58,7 +58,9 @@ class ClockedBench(FakeBench):
         self.now_s += wall_s
         self._walls[names] = wall_s - (1 - READY) * slow_s
         assert found.trial is not None
-        return replace(found, trial=replace(found.trial, compile_s=slow_s), wall_s=wall_s)
+        return replace(
+            found, trial=replace(found.trial, compile_s=slow_s, device="cuda"), wall_s=wall_s
+        )
 
     def left_s(self) -> float:
         return self._budget_s - self.now_s

@@ -328,6 +328,81 @@ def test_where_launches_hold_it_back_the_usual_is_put_on_at_once() -> None:
     assert found.total.ratio.value == pytest.approx(3.08, rel=0.05)
 
 
+def test_where_all_that_is_usual_makes_other_results_the_lower_precision_is_left_out_first() -> (
+    None
+):
+    bench = FakeBench(times(graphs=2.0, layout=1.3, half=1.5))
+    bench.moves.add("half")
+    found = climbed(
+        bench,
+        candidate("graphs", slot="compile", slow_start=True),
+        candidate("half", slot="precision", usual=True, precision="bfloat16"),
+        candidate("layout", slot="layout", usual=True),
+    )
+    tried = list(dict.fromkeys(names for names in bench.ran if names))
+    assert tried[:2] == [{"graphs", "half", "layout"}, {"graphs", "layout"}]
+    assert statuses(found) == {"graphs": "kept", "layout": "kept", "half": "rejected"}
+
+
+def test_what_was_only_tried_with_others_says_what_became_of_them() -> None:
+    """There was no time to try it alone."""
+    bench = FakeBench(times(graphs=2.0, half=1.5), trials=11)
+    bench.moves.add("half")
+    one = candidate("graphs", slot="compile", slow_start=True)
+    found = climbed(bench, one, candidate("half", slot="precision", usual=True))
+    assert frozenset({"half"}) not in bench.ran
+    (half,) = [rung for rung in found.rungs if rung.change == "half"]
+    assert half.status == "not tried"
+    assert half.earlier.startswith("with GRAPHS: differs: the loss at step 1")
+
+
+def test_what_is_usual_and_may_gain_little_goes_with_the_compiler() -> None:
+    """Alone it takes many pairs to tell from nothing."""
+    bench = FakeBench(times(graphs=2.0, update=1.05, half=1.5))
+    found = climbed(
+        bench,
+        candidate("half", usual=True, bound=4.0),
+        candidate("update", usual=True, bound=1.06),
+        candidate("tf32", usual=True, bound=5.0, little_beside=("half",)),
+        candidate("odd", bound=1.06),
+        candidate("graphs", slot="compile", slow_start=True),
+    )
+    tried = list(dict.fromkeys(names for names in bench.ran if names))
+    assert tried[:2] == [{"half"}, {"half", "odd"}]
+    assert tried[2] == {"half", "graphs", "tf32", "update", "odd"}
+    told = statuses(found)
+    assert {told[name] for name in ("half", "graphs", "update")} == {"kept"}
+    assert told["tf32"] == "dropped", "left out once in the end"
+
+
+def test_what_would_go_with_a_compiler_that_cannot_compile_is_tried_alone() -> None:
+    bench = FakeBench(times(update=1.2))
+    bench.fails["graphs"] = "CompilationError: no"
+    found = climbed(
+        bench,
+        candidate("update", usual=True, bound=1.2),
+        candidate("graphs", slot="compile", slow_start=True),
+    )
+    assert statuses(found) == {"graphs": "rejected", "update": "kept"}
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cuda", 0.0), ("cuda", 0.3), ("cpu", 0.0)])
+def test_one_pair_is_enough_for_a_fifth_where_a_gpu_waits_for_no_input(
+    device: str, waits: float
+) -> None:
+    class Bench(FakeBench):
+        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+            found = super().trial(changes, **given)
+            seen = replace(found.trial, device=device, input_share=waits)
+            return replace(found, trial=seen)
+
+    found = climbed(Bench(times(a=1.3)), candidate("a"))
+    (rung,) = found.rungs
+    assert rung.status == "kept"
+    assert rung.ratio is not None
+    assert (rung.ratio.pairs == 1) == ((device, waits) == ("cuda", 0.0))
+
+
 def test_a_loader_that_a_fast_step_waits_for_is_seen_in_its_trials() -> None:
     class Waits(FakeBench):
         def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:

@@ -81,16 +81,17 @@ def kept(found: Optimized) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("begins_s", [8.0, 11.0])
+@pytest.mark.parametrize("begins_s", [8.0, 11.0, 13.0])
 @pytest.mark.parametrize("budget_s", [300, 330, 360, 390, 420, 480, 540, 600])
 def test_gpt2_reaches_what_a_specialist_does(budget_s: float, begins_s: float, seed: int) -> None:
-    """On a fast and on a slow host: a trial takes 12 and 18 s."""
+    """On fast and on slow hosts: a trial takes 12 to 20 s. From six minutes on, what the specialist
+    did not do as well."""
     bench = ClockedBench(gpt2_ms, budget_s, seed=seed, spent_s=28, begins_s=begins_s)
     found = climbed(bench, GPT2, FOUND)
     assert {"autocast", "compile", "sdpa", "fused-optimizer"} <= kept(found)
     assert found.total is not None
     assert found.total.confirmed
-    assert bench.step_ms(frozenset(kept(found))) <= 24.06
+    assert bench.step_ms(frozenset(kept(found))) <= (24.06 if budget_s < 360 else 21.0)
     assert bench.now_s <= budget_s + bench.cost_s(())
 
 

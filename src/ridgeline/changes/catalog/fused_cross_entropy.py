@@ -69,8 +69,11 @@ def fused(program: Program, theirs: Any, least: int) -> Any:
         return input.numel() >= least and (wide or cast)
 
     def compute(input: Any, target: Any, weight: Any, ignored: int, how: str, smooth: float) -> Any:
-        program.half_logits = True  # from the next step on
-        return fused_cross_entropy(
+        # The first is in float32: compiled for both, the kernel would not know how far its rows lie
+        # apart, and takes some times as long.
+        loss_of = fused_cross_entropy if program.half_logits else theirs
+        program.half_logits = True
+        return loss_of(
             input, target, weight=weight, ignore_index=ignored, reduction=how,
             label_smoothing=smooth,
         )  # fmt: skip
