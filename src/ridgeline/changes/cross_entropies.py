@@ -32,8 +32,10 @@ def in_place_of(
         label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
         plain = size_average is None and reduce is None and reduction in ("mean", "sum")
-        worth = plain and of_class_numbers(torch, input, target) and fits(input, target)
-        if torch.compiler.is_compiling() or not worth:
+        # first, as what is asked for after it would be guarded
+        inside = torch.compiler.is_compiling()
+        worth = plain and not inside and of_class_numbers(torch, input, target)
+        if not worth or not fits(input, target):
             return theirs(
                 input, target, weight, size_average, ignore_index, reduce, reduction,
                 label_smoothing,

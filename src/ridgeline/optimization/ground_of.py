@@ -52,6 +52,7 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         optimizer_share=sum(p.share for p in case.times.phases if p.phase == "optimizer"),
         overhead_share=case.share_of("overhead"),
         copy_share=case.share_of("transfer"),
+        copies=_copies(case),
         findings=tuple(dict.fromkeys(finding.rule for finding in findings)),
         variables=dict(case.run.environment.variables) if case.run is not None else {},
         processors=case.processors,
@@ -86,6 +87,12 @@ def _odd(site: OpSite) -> bool:
     """Of a matrix's sides: batches and images have others."""
     matrices = [sides for sides in site.dims if len(sides) == 2 and all(_whole(sides))]
     return any(side > LARGE and side % TILE for sides in matrices for side in sides)
+
+
+def _copies(case: Case) -> float | None:
+    if not case.sites.ops:
+        return None
+    return sum(one.copies for one in case.sites.copies if one.direction == "to device")
 
 
 def _wide_loss(site: OpSite) -> bool:

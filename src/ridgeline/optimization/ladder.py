@@ -57,11 +57,11 @@ class Ladder:
         try:
             why = self._learn()
             if not why:
-                search.grows = self._sizes() is not None
+                search.grows = self._sizes()
                 self._try_all()
                 leave_out(search)
                 total = confirm(search)
-                search.grows = False
+                search.grows = None
                 sizes = self._sizes()
                 with_batch = larger(search, sizes) if sizes is not None else None
         except KeyboardInterrupt:  # what is known so far is not lost

@@ -52,8 +52,8 @@ class Search:
         """Why the whole could not be confirmed."""
         self.share_s = math.inf
         """Of the time that is left, for one contest: as many pairs as fit, one at least."""
-        self.grows = False
-        """A larger batch is to be tried in the end."""
+        self.grows: Candidate | None = None
+        """The larger batch that is to be tried in the end."""
 
     @property
     def pool(self) -> Pool:
@@ -94,13 +94,18 @@ class Search:
         return TIME_OVER + told * (free_s >= TOLD_S)
 
     def reserve_s(self) -> float:
-        growing_s = self.growing_s() if self.grows else 0.0
-        return growing_s + (self.confirming_s(self.kept) if self.kept else 0.0)
+        if self.grows is not None:  # what is kept by then is confirmed before
+            return self.growing_s(self.grows) + self.confirming_s(self.kept)
+        return self.confirming_s(self.kept) if self.kept else 0.0
 
-    def growing_s(self) -> float:
-        """One size against what is kept, and pairs that confirm it."""
+    def growing_s(self, size: Candidate) -> float:
+        """Two sizes against what is kept, each compiled anew, and pairs that confirm the better."""
         plain, kept = self.bench.cost_s(()), self.bench.cost_s(asked(self.kept))
-        return 2 * kept + CONFIRMING * (plain + kept)
+        return 2 * self.one_size_s(size) + CONFIRMING * (plain + kept)
+
+    def one_size_s(self, size: Candidate) -> float:
+        grown = asked([*self.kept, size])
+        return self.bench.cost_s(grown) + self.bench.cost_s(asked(self.kept))
 
     def confirming_s(self, kept: Sequence[Candidate]) -> float:
         """Pairs that confirm, and the patched copy by itself."""

@@ -55,6 +55,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     overhead_share: float = 0.0
     copy_share: float = 0.0
     """Of the step: copies from the host to the device."""
+    copies: float | None = None
+    """From the host to the device, in a traced step; None: not known."""
     findings: tuple[str, ...] = ()
     """Ids of the rules that found something."""
     variables: dict[str, str] = {}

@@ -90,7 +90,8 @@ class Ending:
         applied, left = session.program.outcome()
         torch = session.program.torch
         cuda = torch.cuda.is_initialized()
-        peak = max(torch.cuda.max_memory_allocated(), watch.peak_bytes) if cuda else 0
+        peak = torch.cuda.max_memory_allocated() if cuda else own_peak_bytes()
+        peak = max(peak, watch.peak_bytes)
         return Trial(
             changes=tuple(asked.change for asked in plan.changes),
             applied=applied,
@@ -102,8 +103,8 @@ class Ending:
             gradients=tuple(watch.gradients.values()),
             outputs=watch.anchor.outputs,
             float64_error=watch.anchor.error,
-            peak_bytes=peak,
-            own_peak_bytes=own_peak_bytes(),
+            peak_bytes=peak if cuda else 0,
+            own_peak_bytes=0 if cuda else peak,
             others_bytes=0 if cuda else others_bytes(),
             device="cuda" if cuda else "cpu",
             workers_draw=self._drawing.in_workers,

@@ -112,6 +112,12 @@ def own_peak_bytes(proc: Path = _PROC) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def forget_own_peak(proc: Path = _PROC) -> None:
+    """What this process has now is its peak from here on, where the system can do that."""
+    with contextlib.suppress(OSError):
+        (proc / "self" / "clear_refs").write_text("5")
+
+
 def _numbers(path: Path) -> dict[str, int]:
     """In bytes: lines of both files are `RssAnon:     148 kB`."""
     found = {}

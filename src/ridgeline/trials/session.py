@@ -142,7 +142,7 @@ class TrialSession(Session):
         random numbers are left alone."""
         torch, size, self._jitter = self._torch, self._jitter, 0.0
         generator = torch.Generator("cpu").manual_seed(0)
-        with torch.no_grad():
+        with torch.no_grad(), self.watch.uncounted():
             for parameter in module.parameters():
                 if parameter.is_floating_point():
                     # The program may have made another device the default.

@@ -13,6 +13,7 @@ from ridgeline.records.trial import TensorPrint, WatchedStep
 from ridgeline.trials import given, prints
 from ridgeline.trials.anchor import Anchor, undisturbed
 from ridgeline.trials.answers import Answers
+from ridgeline.trials.family import forget_own_peak, own_peak_bytes
 
 MOST_TENSORS = 2_000
 EARLY = 2
@@ -36,7 +37,7 @@ class Watch:
         self.answers = Answers(torch)
         self.evaluation: tuple[float, ...] = ()
         self.peak_bytes = 0
-        """Of the device, up to where something was last asked of it here."""
+        """Up to where something was last asked of it here: of the device, else of the process."""
         self.problems: list[str] = []
         self.settings: list[str] = []
         self._told: set[int] = set()
@@ -65,7 +66,7 @@ class Watch:
         """Of an outermost module; of a program that trains a training call."""
         if self.over or next(module.parameters(), None) is None:
             return
-        with self._uncounted():
+        with self.uncounted():
             self._called(module, args, kwargs)
 
     def _called(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -108,28 +109,29 @@ class Watch:
         """The changes have been put on it, and its call is about to begin."""
         if self._first is not None and self._first[0] is module and not self._anchored:
             self._anchored = True
-            self.anchor.changed(*self._first)
+            with self.uncounted():
+                self.anchor.changed(*self._first)
             if self.anchor.missing:
                 self.problems.append(self.anchor.missing)
 
     def returned(self, value: Any) -> None:
         """By a call of inference."""
         if not self.over and self._forwards:
-            with self._uncounted():
+            with self.uncounted():
                 self.answers.returned(value)
 
     @contextmanager
-    def _uncounted(self) -> Iterator[None]:
-        """What we take to look at it is not the program's peak."""
+    def uncounted(self) -> Iterator[None]:
+        """What we take to look at it is not the program's peak: a copy in float64 took more than
+        all the steps of a GPT-2 do."""
         cuda = self._torch.cuda
-        if not cuda.is_initialized():
-            yield
-            return
-        self.peak_bytes = max(self.peak_bytes, cuda.max_memory_allocated())
+        on = cuda.is_initialized()
+        peak = cuda.max_memory_allocated() if on else own_peak_bytes()
+        self.peak_bytes = max(self.peak_bytes, peak)
         try:
             yield
         finally:
-            cuda.reset_peak_memory_stats()
+            (cuda.reset_peak_memory_stats if on else forget_own_peak)()
 
     def backward(self, tensors: Any) -> None:
         if self.over:
@@ -247,7 +249,7 @@ class Watch:
         if self.over:
             return
         self.over = True
-        with self._torch.no_grad():
+        with self._torch.no_grad(), self.uncounted():
             self.tensors = tuple(self._prints())
             try:
                 self.evaluation = self._evaluated()

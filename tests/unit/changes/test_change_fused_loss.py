@@ -98,6 +98,7 @@ def test_autocast_leaves_large_logits_in_16_bits_once_a_loss_was_put_on_that_cas
 LOOPS = {
     "logits = model(x)\nloss = F.cross_entropy(logits.flatten(0, 1), y)": "logits.flatten(0, 1), y",
     "loss = F.cross_entropy(model(x).view(-1, 9), y.view(-1))": "outputs.view(-1, 9), y.view(-1)",
+    "loss = F.cross_entropy(model(x), y, classes)": "outputs, y, classes",
     "criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)\n"
     "logits = model(x)\nloss = criterion(logits, y)": "logits, y, "
     "label_smoothing=criterion.label_smoothing",

@@ -22,10 +22,14 @@ class ClockedBench(FakeBench):
     def __init__(
         self, step_ms: Callable[[frozenset[str]], float], budget_s: float, *, seed: int = 0,
         spread: float = 0.02, begins_s: float = 14.0, compiles_s: float = 22.0,
-        spent_s: float = 0.0,
+        spent_s: float = 0.0, grown: Callable[[int], float] = float,
     ) -> None:  # fmt: skip
-        super().__init__(lambda names: 100 / step_ms(names), spread=spread, seed=seed)
+        """`grown`: how many times as long a step takes with a batch so many times as large."""
+        super().__init__(lambda names: 100 / self._now_ms(names), spread=spread, seed=seed)
         self.step_ms = step_ms
+        self._grown = grown
+        self._factor = 1
+        self.factors: list[int] = []
         self.now_s = spent_s
         self._budget_s = budget_s
         self._begins_s = begins_s
@@ -43,11 +47,16 @@ class ClockedBench(FakeBench):
         fresh: bool = False,
     ) -> Outcome:
         names = frozenset(one.change for one in changes)
+        told = (int(one.options["factor"]) for one in changes if "factor" in one.options)
+        self._factor = next(told, 1)
+        self.factors.append(self._factor)
         found = super().trial(changes, jitter=jitter, same_random=same_random, fresh=fresh)
-        compiled = frozenset(name for name in names if of(name).change.group in ("model", "global"))
+        groups = ("model", "global")
+        compiled = frozenset(name for name in names if of(name).change.group in groups)
+        compiled |= {f"batch {self._factor}"}
         slow_s = compiling_s(changes, self._compiles_s)
         slow_s *= READY if compiled in self._ready else 1
-        wall_s = self._begins_s + STEPS * self.step_ms(names) / 1e3 + slow_s
+        wall_s = self._begins_s + STEPS * self._now_ms(names) / 1e3 + slow_s
         may_s = self.left_s() - self.held_s + GRACE_S
         if self.held_s and wall_s > may_s:
             self.now_s += may_s
@@ -61,6 +70,9 @@ class ClockedBench(FakeBench):
         return replace(
             found, trial=replace(found.trial, compile_s=slow_s, device="cuda"), wall_s=wall_s
         )
+
+    def _now_ms(self, names: frozenset[str]) -> float:
+        return self.step_ms(names) * self._grown(self._factor)
 
     def left_s(self) -> float:
         return self._budget_s - self.now_s

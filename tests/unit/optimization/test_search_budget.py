@@ -222,11 +222,11 @@ def test_halves_of_a_pair_are_of_one_call() -> None:
 
 
 def test_time_is_held_back_for_a_larger_batch() -> None:
-    """Ten changes that bring a little would take it all."""
-    made = [candidate(name) for name in "abcdefghij"]
+    """Many changes that bring a little would take it all."""
+    made = [candidate(name) for name in "abcdefghijklmnopqrstuvwxyz"]
     batch = candidate("larger-batch", alters="semantics")
     batch = replace(batch, options={"factor": "2"})
-    bench = FakeBench(lambda names: 1.03 ** len(names), spread=0.005, trials=30)
+    bench = FakeBench(lambda names: 1.03 ** len(names), spread=0.005, trials=40)
     found = Ladder(bench, [*made, batch], Wants(batch=True)).climb("train.py")
     assert found.stopped == TIME_OVER
     assert found.total is not None

@@ -4,7 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeline.trials.family import EVERY_S, ON_DEVICE, SHARE, Family, own_peak_bytes
+from ridgeline.trials.family import (
+    EVERY_S,
+    ON_DEVICE,
+    SHARE,
+    Family,
+    forget_own_peak,
+    own_peak_bytes,
+)
 from ridgeline.trials.session import TrialSession
 
 MB = 2**20
@@ -148,6 +155,20 @@ def test_the_peak_of_a_process_is_known_to_itself() -> None:
     assert own_peak_bytes() >= before + 32 * MB
     del held
     assert own_peak_bytes() >= before + 32 * MB  # a peak stays
+
+
+def test_a_peak_can_be_forgotten() -> None:
+    held = bytearray(os.urandom(1)) * (256 * MB)
+    peak = own_peak_bytes()
+    del held
+    forget_own_peak()
+    if own_peak_bytes() == peak:
+        pytest.skip("this system keeps it")
+    assert own_peak_bytes() < peak - 128 * MB
+
+
+def test_where_a_peak_cannot_be_forgotten_it_stays(tmp_path: Path) -> None:
+    forget_own_peak(tmp_path)
 
 
 def test_without_proc_the_system_is_asked(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ CHANGE = Change(
 def able(ground: Ground) -> str:
     if ground.device != "cuda":
         return "batches stay on the CPU: there is no copy to wait for"
+    if ground.copies == 0:
+        return "nothing is copied to the GPU in its steps"
     pinned = all(one.pin_memory for one in ground.loaders)
     if pinned and not set(CHANGE.answers) & set(ground.findings):
         return "no copy was found that the program waits for"

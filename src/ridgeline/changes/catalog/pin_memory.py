@@ -29,6 +29,8 @@ CHANGE = Change(
 def able(ground: Ground) -> str:
     if ground.device != "cuda":
         return "batches stay on the CPU: there is no copy to make faster"
+    if ground.copies == 0:
+        return "nothing is copied to the GPU in its steps"
     if not ground.loaders:
         return "the program has no DataLoader"
     return "its loaders pin their memory already" if all(_pins(ground)) else ""
