@@ -165,6 +165,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     compile_s: float = 0.0
     first_step_s: float = 0.0
     """From the start of the process to the end of its first step."""
+    draws: bool = True
+    """Random numbers were drawn between the model's call and the backward, by dropout or the like;
+    or it was not seen whether."""
     workers_draw: bool = False
     """Samples are made in worker processes by code that draws random numbers: their equality
     cannot be asked for."""

@@ -18,6 +18,15 @@ LOOKS = 8
 """Batches a process that are looked at, as many as the steps that are watched and not timed."""
 
 
+def generators(torch: Any) -> tuple[Any, ...]:
+    """The states of those that a model's layers draw from; none while a graph is captured."""
+    if not torch.cuda.is_initialized():
+        return (torch.get_rng_state(),)
+    if torch.cuda.is_current_stream_capturing():
+        return ()
+    return torch.get_rng_state(), torch.cuda.get_rng_state()
+
+
 class Drawing:
     """One for the trial, put on before the program makes its loaders."""
 

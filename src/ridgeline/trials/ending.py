@@ -107,6 +107,7 @@ class Ending:
             own_peak_bytes=0 if cuda else peak,
             others_bytes=0 if cuda else others_bytes(),
             device="cuda" if cuda else "cpu",
+            draws=watch.draws is not False,
             workers_draw=self._drawing.in_workers,
             jitter=plan.jitter,
             settings=tuple(watch.settings),

@@ -13,6 +13,7 @@ from ridgeline.records.trial import TensorPrint, WatchedStep
 from ridgeline.trials import given, prints
 from ridgeline.trials.anchor import Anchor, undisturbed
 from ridgeline.trials.answers import Answers
+from ridgeline.trials.drawing import generators
 from ridgeline.trials.family import forget_own_peak, own_peak_bytes
 
 MOST_TENSORS = 2_000
@@ -38,6 +39,9 @@ class Watch:
         self.evaluation: tuple[float, ...] = ()
         self.peak_bytes = 0
         """Up to where something was last asked of it here: of the device, else of the process."""
+        self.draws: bool | None = None
+        """Between the model's call and the backward, in one of the steps; None: not seen."""
+        self._generators: tuple[Any, ...] = ()
         self.problems: list[str] = []
         self.settings: list[str] = []
         self._told: set[int] = set()
@@ -93,6 +97,7 @@ class Watch:
                 self._summed = self._backwards
                 total = float(first.detach().double().sum())
                 self._sum = total + (self._sum or 0.0)
+        self._generators = generators(self._torch)
 
     def _keep(self, module: Any, args: Any, kwargs: Any) -> None:
         try:
@@ -136,6 +141,10 @@ class Watch:
     def backward(self, tensors: Any) -> None:
         if self.over:
             return
+        now = generators(self._torch) if not self.draws else ()
+        if now and len(now) == len(self._generators):
+            same = map(self._torch.equal, now, self._generators)
+            self.draws = not all(same)
         self._backwards += 1
         first = tensors[0] if isinstance(tensors, tuple | list) and tensors else tensors
         if isinstance(first, self._torch.Tensor) and first.numel() == 1:

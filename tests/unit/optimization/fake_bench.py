@@ -39,6 +39,7 @@ class FakeBench:
         """Of what a change takes, times the memory of the unchanged program."""
         self.drops: set[str] = set()
         """Changes under which dropout drops others, unless it draws alike."""
+        self.draws = True
         self.joules: float | None = None
 
     def trial(
@@ -97,6 +98,7 @@ class FakeBench:
             energy_j=None if self.joules is None else self.joules * steps[0] / 1e9,
             compile_s=sum(self.compiles.get(name, 0.0) for name in done),
             jitter=jitter,
+            draws=self.draws,
         )
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:

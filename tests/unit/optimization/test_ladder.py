@@ -231,6 +231,16 @@ def test_dropout_that_drops_others_is_compared_as_it_drew_before() -> None:
     assert found.total.parity.equality == "equal"
 
 
+def test_what_draws_no_random_numbers_is_not_compiled_again_to_draw_alike() -> None:
+    """Results that differ without dropout differ."""
+    bench = FakeBench(times(compile=2.0))
+    bench.moves.add("compile")
+    bench.draws = False
+    found = climbed(bench, candidate("compile", slot="compile"))
+    assert statuses(found) == {"compile": "rejected"}
+    assert bench.ran.count(frozenset({"compile"})) == 1
+
+
 def test_other_options_of_a_change_are_tried_and_the_best_stays() -> None:
     class Workers(FakeBench):
         def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils import fetch
 
 from ridgeline.trials.drawing import LOOKS, Drawing
+from ridgeline.trials.watch import Watch
 
 
 class Draws(TensorDataset):
@@ -69,3 +71,24 @@ def test_only_the_first_batches_are_looked_at(drawing: Drawing) -> None:
     for _ in data:
         pass
     assert not drawing.in_main
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_model_that_draws_random_numbers_is_told_from_one_that_does_not(drops: bool) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5 if drops else 0.0))
+    watch = Watch(torch, 2)
+    for _ in range(2):
+        x = torch.randn(4, 3)  # which is the program's own, and not the model's
+        watch.call(net, (x,), {})
+        watch.changed(net)
+        loss = net(x).sum()
+        watch.backward(loss)
+        watch.step_ended()
+    assert watch.draws is drops
+
+
+def test_without_a_backward_nothing_is_known_of_what_a_model_draws() -> None:
+    watch, net = Watch(torch, 1), nn.Linear(3, 3)
+    watch.call(net, (torch.randn(4, 3),), {})
+    watch.step_ended()
+    assert watch.draws is None

@@ -245,6 +245,9 @@ class FakeCuda:
     def reset_peak_memory_stats(self) -> None:
         self.peak = 50
 
+    def get_rng_state(self) -> Tensor:
+        return torch.zeros(2)
+
     def synchronize(self, device: Any) -> None:
         self.did.append(f"waits for {device}")
 
