@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterator
 from typing import Literal
 
+from msgspec import Struct
+
 from ridgeline.changes.change import Source
 from ridgeline.changes.loss_lines import given_to_loss
 from ridgeline.changes.model_lines import call_of, to_backward
@@ -30,6 +32,18 @@ _BACK = "in float32 again, as before"
 Kind = Literal["tensor", "object", "unused"]
 
 
+class _Cast(Struct, frozen=True, kw_only=True):
+    """A model's call that is to run under `header`."""
+
+    file: str
+    tree: SourceTree
+    call: ast.Call
+    header: str
+    why: str
+    to_loss: frozenset[ast.AST]
+    """What stays in 16 bits, since a loss turns it into float32 itself."""
+
+
 def cast_edits(
     file: str,
     source: Source,
@@ -40,16 +54,15 @@ def cast_edits(
     *,
     half: bool = False,
 ) -> tuple[Edit, ...] | str:
-    """Why not, where no edit says it. `half`: what a cross-entropy is given stays in 16 bits, since
-    that turns it into float32 itself."""
+    """Why not, where no edit says it. `half`: what a cross-entropy is given stays in 16 bits."""
     text = source(file) or ""
     found = call_of(text, line, kind)
     if isinstance(found, str):
         return found
     tree, call = found
-    to_loss = set(given_to_loss(tree)) if half else set()
-    given = (file, tree, call, header, why, to_loss)
-    edits = _assigned(*given) or _nested(*given)
+    to_loss = frozenset(given_to_loss(tree) if half else ())
+    cast = _Cast(file=file, tree=tree, call=call, header=header, why=why, to_loss=to_loss)
+    edits = _assigned(cast) or _nested(cast)
     if edits is None or _returns_objects(source, file, kind):
         lines = to_backward(text, line, kind)
         if isinstance(lines, str):
@@ -58,10 +71,9 @@ def cast_edits(
     return (*edits, Import(file=file, text="import torch"))
 
 
-def _assigned(
-    file: str, tree: SourceTree, call: ast.Call, header: str, why: str, to_loss: set[ast.AST]
-) -> tuple[Edit, ...] | None:
+def _assigned(cast: _Cast) -> tuple[Edit, ...] | None:
     """`logits = model(x)`, `logits, loss = model(x, y)`, alone on their lines."""
+    tree, call = cast.tree, cast.call
     statement = tree.statement(call)
     if not isinstance(statement, ast.Assign) or statement.value is not call:
         return None
@@ -74,11 +86,13 @@ def _assigned(
     if "object" in kinds:
         return None
     last = statement.end_lineno or statement.lineno
-    around = Within(file=file, first=statement.lineno, last=last, header=header, why=why)
+    around = Within(
+        file=cast.file, first=statement.lineno, last=last, header=cast.header, why=cast.why
+    )
     used = [
         name
         for name, one in zip(plain, kinds, strict=True)
-        if one == "tensor" and to_loss.isdisjoint(_uses(tree, statement, name))
+        if one == "tensor" and cast.to_loss.isdisjoint(_uses(tree, statement, name))
     ]
     if not used:
         return (around,)
@@ -86,14 +100,13 @@ def _assigned(
     back = f"{', '.join(used)} = {casts}"
     return (
         around,
-        Insert(file=file, line=statement.lineno, where="after", text=back, why=_BACK),
+        Insert(file=cast.file, line=statement.lineno, where="after", text=back, why=_BACK),
     )
 
 
-def _nested(
-    file: str, tree: SourceTree, call: ast.Call, header: str, why: str, to_loss: set[ast.AST]
-) -> tuple[Edit, ...] | None:
+def _nested(cast: _Cast) -> tuple[Edit, ...] | None:
     """`loss = F.cross_entropy(model(x), y)`: the call before it, its result in its place."""
+    tree, call = cast.tree, cast.call
     statement = tree.statement(call)
     simple = isinstance(
         statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return
@@ -111,7 +124,7 @@ def _nested(
         return None
     parent = next(tree.above(call))
     whole: ast.expr = call
-    back = "" if call in to_loss else ".float()"
+    back = "" if call in cast.to_loss else ".float()"
     after = f"{name}{back}"
     called = next(iter(tree.above(parent)), None)
     if isinstance(parent, ast.Attribute) and not (
@@ -121,11 +134,11 @@ def _nested(
         after += "" if parent.attr in _OF_TENSORS or "loss" in parent.attr else back
     elif isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
         whole, after = parent, f"{name}[{ast.unparse(parent.slice)}]{back}"
-    made = f"with {header}:\n    {name} = {ast.unparse(call)}"
+    made = f"with {cast.header}:\n    {name} = {ast.unparse(call)}"
     return (
-        Insert(file=file, line=statement.lineno, where="before", text=made, why=why),
+        Insert(file=cast.file, line=statement.lineno, where="before", text=made, why=cast.why),
         Replace(
-            file=file, line=call.lineno, before=ast.unparse(whole), after=after,
+            file=cast.file, line=call.lineno, before=ast.unparse(whole), after=after,
             why=_BACK if back else "turned into float32 by the loss",
         ),
     )  # fmt: skip

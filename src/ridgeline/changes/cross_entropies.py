@@ -14,7 +14,7 @@ Compute = Callable[..., Any]
 """(input, target, weight, ignore_index, reduction, label_smoothing)"""
 
 
-def in_place_of(
+def replaced(
     program: Program,
     change: str,
     theirs: Any,
@@ -32,10 +32,9 @@ def in_place_of(
         label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
         plain = size_average is None and reduce is None and reduction in ("mean", "sum")
-        # first, as what is asked for after it would be guarded
-        inside = torch.compiler.is_compiling()
-        worth = plain and not inside and of_class_numbers(torch, input, target)
-        if not worth or not fits(input, target):
+        # What is asked while a program compiles is guarded: nothing is, then.
+        worth = plain and not torch.compiler.is_compiling()
+        if not (worth and _of_class_numbers(torch, input, target) and fits(input, target)):
             return theirs(
                 input, target, weight, size_average, ignore_index, reduce, reduction,
                 label_smoothing,
@@ -51,7 +50,7 @@ def in_place_of(
     return cross_entropy
 
 
-def of_class_numbers(torch: Any, input: Any, target: Any) -> bool:
+def _of_class_numbers(torch: Any, input: Any, target: Any) -> bool:
     """A row of logits over many classes, and a class, for each sample; to be trained."""
     return (
         type(input) is torch.Tensor

@@ -13,7 +13,7 @@ from ridgeline.records.trial import Applied
 FUNCTION = "cross_entropy"
 
 
-def in_its_place(
+def loss_edits(
     applied: Applied,
     source: Source,
     name: str,
@@ -48,7 +48,7 @@ def in_its_place(
     return tuple(dict.fromkeys(found))
 
 
-def losses(tree: SourceTree) -> dict[str, list[str]]:
+def _losses(tree: SourceTree) -> dict[str, list[str]]:
     """Names of CrossEntropyLoss objects, with the keywords they are made with."""
     found: dict[str, list[str]] = {}
     for node in ast.walk(tree.module):
@@ -63,7 +63,7 @@ def losses(tree: SourceTree) -> dict[str, list[str]]:
 
 def given_to_loss(tree: SourceTree) -> Iterator[ast.AST]:
     """All that stands in what a cross-entropy is given first."""
-    objects = losses(tree)
+    objects = _losses(tree)
     for call in calls(tree.module):
         name = dotted(call.func)
         if name in objects or name.rpartition(".")[2] == FUNCTION:
@@ -78,7 +78,7 @@ def _call(text: str | None, line: int) -> tuple[ast.Call, list[str] | None] | No
         tree = SourceTree(text or "")
     except (SyntaxError, ValueError):
         return None
-    objects = losses(tree)
+    objects = _losses(tree)
     for call in calls(tree.module):
         if not call.lineno <= line <= (call.end_lineno or call.lineno):
             continue

@@ -42,9 +42,7 @@ def resists(torch: Any, model: Model) -> str:
 
 
 def cast(program: Program, model: Model, change: str, kind: str) -> str:
-    device = model.device
-
-    torch = program.torch
+    torch, device = program.torch, model.device
     told: list[str] = []
 
     def stays(tensor: Any) -> bool:

@@ -138,7 +138,7 @@ def _torchs() -> tuple[str, ...]:
     """Torch's folder, which may be a checkout; found without importing it."""
     try:
         spec = PathFinder.find_spec("torch")
-    except Exception:
+    except Exception:  # a path entry that cannot be read: torch's frames count as a library's
         return ()
     return tuple(f"{path}{os.sep}" for path in (spec and spec.submodule_search_locations) or ())
 

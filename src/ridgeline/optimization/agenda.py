@@ -174,13 +174,10 @@ class Agenda:
 
     def _not_waiting(self, coming: Sequence[Candidate]) -> Sequence[Candidate]:
         """Without those that go with the compiler that is to come, where it can be paid for."""
-        search = self._search
-        first = next((one for one in coming if compiles(one)), None)
-        if first is None or self._compiled():
+        first = self._compiler(coming)
+        if first is None or self._search.bench.left_s() < self._compiler_s(first):
             return coming
-        if search.bench.left_s() < self._compiler_s(first):
-            return coming
-        on = {one.change.id for one in search.kept}
+        on = {one.change.id for one in self._search.kept}
 
         def waits(one: Candidate) -> bool:
             bound = self.bound(one)
@@ -190,10 +187,11 @@ class Agenda:
 
         return [one for one in coming if not waits(one)]
 
-    def _compiled(self) -> bool:
-        """A compiler was tried."""
-        search = self._search
-        return any(one.change.slot == COMPILE and one in search.table for one in self.all())
+    def _compiler(self, coming: Sequence[Candidate]) -> Candidate | None:
+        """The first that is to come, where none was tried."""
+        table = self._search.table
+        tried = any(one.change.slot == COMPILE and one in table for one in self.all())
+        return None if tried else next((one for one in coming if compiles(one)), None)
 
     def _compiler_s(self, first: Candidate) -> float:
         """One trial, and what confirms it: what is compiled once is found ready then."""
@@ -203,9 +201,8 @@ class Agenda:
     def _at_once(self, coming: Sequence[Candidate]) -> Candidate | None:
         """Where the time is too short to try each before something is compiled: that first, with
         all that is usual, if nothing else promises more and it can still be confirmed."""
-        search = self._search
-        first = next((one for one in coming if compiles(one)), None)
-        if first is None or first is coming[0] or self._compiled():
+        search, first = self._search, self._compiler(coming)
+        if first is None or first is coming[0]:
             return None
         quick = [one for one in self._not_waiting(coming) if not one.change.slow_start]
         each_s = PAIRS * sum(search.bench.cost_s(asked([*search.kept, one])) for one in quick)

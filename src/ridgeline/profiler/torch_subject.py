@@ -55,7 +55,7 @@ class TorchSubject:
         except Exception as error:
             try:
                 self._account(second)
-            except Exception:
+            except Exception:  # what the first said is nearer to what was asked
                 raise error from None
             return second
         return first

@@ -112,7 +112,7 @@ class Answers:
                 now = _read(self._print(tensor).tolist(), kept)
         except RuntimeError as error:  # torch says of a graph's output that it was overwritten
             return math.inf if "overwritten" in str(error) else None
-        except Exception:
+        except Exception:  # not kept so long, as far as can be told
             return None
         return _apart(was, now)
 

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from math import prod
 
 from ridgeline.changes.change import Change
+from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidate import Candidate
+from ridgeline.optimization.ladder import Ladder
+from ridgeline.records.optimized import Optimized
 from ridgeline.records.trial import Applied, Asked, NotApplied, TensorPrint, Trial, WatchedStep
 from ridgeline.trials.arm import Outcome
 
@@ -119,3 +122,16 @@ def candidate(
         "wrong_when": "", **told,
     }  # fmt: skip
     return Candidate(change=Change(**given), bound=bound, unable=unable)  # type: ignore[arg-type]
+
+
+def times(**factors: float) -> Speed:
+    """Independent changes."""
+    return lambda names: prod(factors.get(name, 1.0) for name in names)
+
+
+def climbed(bench: FakeBench, *candidates: Candidate, keep_exact: bool = False) -> Optimized:
+    return Ladder(bench, candidates, Wants(keep_exact=keep_exact)).climb("train.py")
+
+
+def statuses(found: Optimized) -> dict[str, str]:
+    return {rung.change: rung.status for rung in found.rungs}

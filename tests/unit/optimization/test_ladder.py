@@ -1,31 +1,15 @@
 """Which changes are kept, and why the others are not."""
 
-from math import prod
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.records.optimized import Optimized
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
-from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate
-
-
-def times(**factors: float) -> Speed:
-    """Independent changes."""
-    return lambda names: prod(factors.get(name, 1.0) for name in names)
-
-
-def climbed(bench: FakeBench, *candidates: Candidate, keep_exact: bool = False) -> Optimized:
-    return Ladder(bench, candidates, Wants(keep_exact=keep_exact)).climb("train.py")
-
-
-def statuses(found: Optimized) -> dict[str, str]:
-    return {rung.change: rung.status for rung in found.rungs}
+from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 
 def test_what_is_faster_and_equal_is_kept_and_confirmed_as_a_whole() -> None:
@@ -176,43 +160,6 @@ def test_an_interrupt_loses_nothing_that_is_known() -> None:
     assert found.stopped == "interrupted"
 
 
-def test_what_did_not_pay_alone_is_put_on_with_the_compiler_and_left_out_again() -> None:
-    """A launch-bound program: precision and layout pay only once the launches are gone."""
-
-    def speed(names: frozenset[str]) -> float:
-        if "graphs" not in names:
-            return 1.0 - 0.04 * len(names)
-        return 2.0 * (1.3 if "half" in names else 1.0)
-
-    found = climbed(
-        FakeBench(speed),
-        candidate("half", slot="precision", usual=True),
-        candidate("layout", slot="layout", usual=True),
-        candidate("graphs", slot="compile", slow_start=True),
-    )
-    assert statuses(found) == {"half": "kept", "layout": "dropped", "graphs": "kept"}
-    half = next(rung for rung in found.rungs if rung.change == "half")
-    assert half.without is not None
-    assert half.without.value == pytest.approx(1.3, rel=0.05)
-    assert found.total is not None
-    assert found.total.ratio.value == pytest.approx(2.6, rel=0.05)
-
-
-def test_where_they_fail_together_the_compiler_is_tried_alone() -> None:
-    def speed(names: frozenset[str]) -> float:
-        if names >= {"graphs", "layout"}:
-            return 0.9
-        return 2.0 if "graphs" in names else 0.97 if names else 1.0
-
-    found = climbed(
-        FakeBench(speed), candidate("layout"), candidate("graphs", slot="compile", slow_start=True)
-    )
-    assert statuses(found)["graphs"] == "kept"
-    assert statuses(found)["layout"] == "rejected"
-    (graphs,) = (rung for rung in found.rungs if rung.change == "graphs")
-    assert graphs.earlier.startswith("with LAYOUT: ")  # and is not lost
-
-
 def test_a_large_gain_takes_one_pair_and_none_takes_two() -> None:
     bench = FakeBench(times(a=3.0, b=1.0), spread=0.004)
     climbed(bench, candidate("a"), candidate("b"))
@@ -220,25 +167,6 @@ def test_a_large_gain_takes_one_pair_and_none_takes_two() -> None:
     # one to know, one beside which the next is tried, the others to confirm
     assert tried.count(frozenset("a")) <= 5
     assert tried.count(frozenset("ab")) <= 2
-
-
-def test_dropout_that_drops_others_is_compared_as_it_drew_before() -> None:
-    bench = FakeBench(times(compile=2.0))
-    bench.drops.add("compile")
-    found = climbed(bench, candidate("compile", slot="compile"))
-    assert statuses(found) == {"compile": "kept"}
-    assert found.total is not None
-    assert found.total.parity.equality == "equal"
-
-
-def test_what_draws_no_random_numbers_is_not_compiled_again_to_draw_alike() -> None:
-    """Results that differ without dropout differ."""
-    bench = FakeBench(times(compile=2.0))
-    bench.moves.add("compile")
-    bench.draws = False
-    found = climbed(bench, candidate("compile", slot="compile"))
-    assert statuses(found) == {"compile": "rejected"}
-    assert bench.ran.count(frozenset({"compile"})) == 1
 
 
 def test_other_options_of_a_change_are_tried_and_the_best_stays() -> None:
@@ -309,91 +237,6 @@ def test_what_alters_what_is_computed_is_tried_only_when_asked_for() -> None:
     assert statuses(climbed(FakeBench(times(int8=2.0)), int8)) == {"int8": "not tried"}
     asked = Ladder(FakeBench(times(int8=2.0)), [int8], Wants(allow=("int8",))).climb("train.py")
     assert statuses(asked) == {"int8": "kept"}
-
-
-def test_where_launches_hold_it_back_the_usual_is_put_on_at_once() -> None:
-    """Graphs come first there: one trial has them all, and what does not apply is left."""
-
-    def speed(names: frozenset[str]) -> float:
-        if "graphs" not in names:
-            return 1.0
-        return 2.0 * (1.4 if "half" in names else 1.0) * (1.1 if "layout" in names else 1.0)
-
-    bench = FakeBench(speed)
-    bench.missing["fused"] = "it is fused already"
-    found = climbed(
-        bench,
-        candidate("graphs", slot="compile", slow_start=True),
-        candidate("half", slot="precision", usual=True),
-        candidate("layout", slot="layout", usual=True),
-        candidate("fused", usual=True),
-        candidate("odd"),
-    )
-    first = next(names for names in bench.ran if names)
-    assert first == frozenset({"graphs", "half", "layout", "fused"})
-    told = statuses(found)
-    assert told.pop("odd") == "rejected"
-    assert told == {"graphs": "kept", "half": "kept", "layout": "kept", "fused": "not applied"}
-    assert found.total is not None
-    assert found.total.ratio.value == pytest.approx(3.08, rel=0.05)
-
-
-def test_where_all_that_is_usual_makes_other_results_the_lower_precision_is_left_out_first() -> (
-    None
-):
-    bench = FakeBench(times(graphs=2.0, layout=1.3, half=1.5))
-    bench.moves.add("half")
-    found = climbed(
-        bench,
-        candidate("graphs", slot="compile", slow_start=True),
-        candidate("half", slot="precision", usual=True, precision="bfloat16"),
-        candidate("layout", slot="layout", usual=True),
-    )
-    tried = list(dict.fromkeys(names for names in bench.ran if names))
-    assert tried[:2] == [{"graphs", "half", "layout"}, {"graphs", "layout"}]
-    assert statuses(found) == {"graphs": "kept", "layout": "kept", "half": "rejected"}
-
-
-def test_what_was_only_tried_with_others_says_what_became_of_them() -> None:
-    """There was no time to try it alone."""
-    bench = FakeBench(times(graphs=2.0, half=1.5), trials=11)
-    bench.moves.add("half")
-    one = candidate("graphs", slot="compile", slow_start=True)
-    found = climbed(bench, one, candidate("half", slot="precision", usual=True))
-    assert frozenset({"half"}) not in bench.ran
-    (half,) = [rung for rung in found.rungs if rung.change == "half"]
-    assert half.status == "not tried"
-    assert half.earlier.startswith("with GRAPHS: differs: the loss at step 1")
-
-
-def test_what_is_usual_and_may_gain_little_goes_with_the_compiler() -> None:
-    """Alone it takes many pairs to tell from nothing."""
-    bench = FakeBench(times(graphs=2.0, update=1.05, half=1.5))
-    found = climbed(
-        bench,
-        candidate("half", usual=True, bound=4.0),
-        candidate("update", usual=True, bound=1.06),
-        candidate("tf32", usual=True, bound=5.0, little_beside=("half",)),
-        candidate("odd", bound=1.06),
-        candidate("graphs", slot="compile", slow_start=True),
-    )
-    tried = list(dict.fromkeys(names for names in bench.ran if names))
-    assert tried[:2] == [{"half"}, {"half", "odd"}]
-    assert tried[2] == {"half", "graphs", "tf32", "update", "odd"}
-    told = statuses(found)
-    assert {told[name] for name in ("half", "graphs", "update")} == {"kept"}
-    assert told["tf32"] == "dropped", "left out once in the end"
-
-
-def test_what_would_go_with_a_compiler_that_cannot_compile_is_tried_alone() -> None:
-    bench = FakeBench(times(update=1.2))
-    bench.fails["graphs"] = "CompilationError: no"
-    found = climbed(
-        bench,
-        candidate("update", usual=True, bound=1.2),
-        candidate("graphs", slot="compile", slow_start=True),
-    )
-    assert statuses(found) == {"graphs": "rejected", "update": "kept"}
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", 0.0), ("cuda", 0.3), ("cpu", 0.0)])

@@ -1,7 +1,6 @@
 """What is said and kept where partners are missing, the time ends, or another measure is asked."""
 
 import math
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,7 @@ from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, WatchedStep
 from ridgeline.report.optimized_doubt import doubts
 from ridgeline.report.optimized_untried import told as untried_lines
 from ridgeline.trials.arm import Outcome
-from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate
-
-
-def times(**factors: float) -> Speed:
-    return lambda names: prod(factors.get(name, 1.0) for name in names)
+from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 
 
 def told(found: Optimized) -> dict[str, tuple[str, str]]:

@@ -107,7 +107,7 @@ def _say(error: BaseException) -> None:
     try:  # noqa: SIM105  (contextlib is not built in)
         print(f"ridgeline: not recorded: {type(error).__name__}: {error}", file=sys.stderr)
     except Exception:
-        pass
+        pass  # a program without a stderr
 
 
 class _Finder:

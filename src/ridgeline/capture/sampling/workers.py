@@ -140,5 +140,5 @@ def _worker_can_import_us() -> bool:
         found = PathFinder.find_spec(package, sys.path)
         ours = sys.modules[package].__file__
         return found is not None and ours is not None and found.origin == ours
-    except Exception:
+    except Exception:  # a finder of somebody's own: then the worker is left alone
         return False

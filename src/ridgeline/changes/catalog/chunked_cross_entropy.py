@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.changes.change import Change, Source
-from ridgeline.changes.cross_entropies import CLASSES, in_place_of
-from ridgeline.changes.loss_lines import in_its_place
+from ridgeline.changes.cross_entropies import CLASSES, replaced
+from ridgeline.changes.loss_lines import loss_edits
 from ridgeline.changes.program import Program
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
@@ -63,7 +63,7 @@ def chunked(program: Program, theirs: Any, chunk: int) -> Any:
     def large(input: Any, target: Any) -> bool:
         return bool(input.numel() >= 2 * chunk)
 
-    return in_place_of(program, CHANGE.id, theirs, large, compute, said)
+    return replaced(program, CHANGE.id, theirs, large, compute, said)
 
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
@@ -71,7 +71,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     code = (Path(__file__).parents[1] / "chunked_loss.py").read_text(encoding="utf-8")
     body = re.sub(r"  # (type: ignore|fmt: skip).*", "", code.partition('"""\n\n')[2])
     why = "the logits' softmax is never whole in memory"
-    return in_its_place(
+    return loss_edits(
         applied, source, "chunked_cross_entropy", body.strip(), why,
         otherwise="use chunked_cross_entropy there, from ridgeline.changes.chunked_loss",
         settings={"rows": rows},

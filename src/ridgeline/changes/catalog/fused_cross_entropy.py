@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ridgeline.changes.change import Change, Source
-from ridgeline.changes.cross_entropies import CLASSES, in_place_of
-from ridgeline.changes.loss_lines import in_its_place
+from ridgeline.changes.cross_entropies import CLASSES, replaced
+from ridgeline.changes.loss_lines import loss_edits
 from ridgeline.changes.program import Program
 from ridgeline.records.edit import Edit, Import
 from ridgeline.records.ground import Ground
@@ -95,7 +95,7 @@ def fused(program: Program, theirs: Any, least: int) -> Any:
     def said(input: Any) -> str:
         return f"cross_entropy of {input.size(1):,} classes, compiled"
 
-    return in_place_of(program, CHANGE.id, theirs, large, compute, said)
+    return replaced(program, CHANGE.id, theirs, large, compute, said)
 
 
 WRITTEN = '''\
@@ -107,7 +107,7 @@ def fused_cross_entropy(input, target, weight=None, **settings):
 
 def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "one pass over the logits each way"
-    edits = in_its_place(
+    edits = loss_edits(
         applied, source, "fused_cross_entropy", WRITTEN, why,
         otherwise="put torch.compile around a function that casts the logits to float32 and calls "
         "cross_entropy, and call that there",
