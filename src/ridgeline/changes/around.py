@@ -6,6 +6,7 @@ exponential average, a checkpoint of the whole object) then runs on the copy's o
 
 import functools
 from collections.abc import Callable
+from importlib import import_module
 from types import MethodType
 from typing import Any
 
@@ -21,7 +22,7 @@ def around(
 ) -> None:
     """`outside`: where the module is compiled, around what was compiled, as in a source that has it
     around the model's call. A graph with autocast inside is another than the copy's, and Dynamo's
-    caches do not take it. Within itself it has to do nothing."""
+    caches do not take it."""
     theirs = module.forward
     bound = isinstance(theirs, MethodType) and theirs.__self__ is module
     if bound:
@@ -32,7 +33,7 @@ def around(
         def inner(_: Any, *args: Any, **kwargs: Any) -> Any:
             return theirs(*args, **kwargs)
 
-    made = wrap(inner)
+    made = _not_within(inner, wrap(inner)) if outside else wrap(inner)
     made.__name__, made.__doc__ = "forward", inner.__doc__  # pickle finds a method by its name
     if bound:
         made.__wrapped__ = inner  # type: ignore[attr-defined] # its signature is asked for
@@ -68,6 +69,19 @@ def dress(module: Any) -> None:
 
     setattr(called, _BARE, bare)
     module._compiled_call_impl = called
+
+
+def _not_within(bare: Forward, made: Forward) -> Forward:
+    """It was done outside what is compiled now. To look at an image alone, which is laid out right
+    by then, would make it the graph's first input: another graph than that of the source."""
+    compiler = import_module("torch").compiler
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiler.is_compiling() and self._compiled_call_impl is not None:
+            return bare(self, *args, **kwargs)
+        return made(self, *args, **kwargs)
+
+    return forward
 
 
 def _outside(module: Any) -> tuple[Callable[[Forward], Forward], ...]:

@@ -17,35 +17,63 @@ HALF = 0.5
 per cent, a change that is not there by all it brings."""
 SLOWER = 1.2
 """Times the trial's time, where that was kept for something else than speed: memory."""
+WAVERS = 1.1
+"""Times as slow as the trials' interval, and one process may still be one of them."""
+
+
+def doubtful(total: Total, outcome: Outcome) -> bool:
+    """The copy ran slower than the trials let expect: that, or the machine was busy just then. Run
+    again it tells: a change that is not there is not there either time."""
+    return outcome.trial is not None and timed(outcome.trial) and _slower(total, outcome.trial)
 
 
 def agreement(
     total: Total,
-    outcome: Outcome,
+    outcomes: Sequence[Outcome],
     missing: Sequence[str],
     baseline: Sequence[Trial],
     like: Trial | None,
 ) -> tuple[str, bool]:
-    """A sentence, and whether it is as fast and computes the same. `missing`: changes the copy
-    has not."""
-    if outcome.trial is None or not timed(outcome.trial):
-        why = outcome.failed or "it took too few steps to be timed"
+    """A sentence, and whether it is as fast and computes the same. `outcomes`: of the copy, run
+    once, or again where that was doubtful; `missing`: changes the copy has not."""
+    ran = [one.trial for one in outcomes if one.trial is not None and timed(one.trial)]
+    if not ran:
+        why = outcomes[0].failed or "it took too few steps to be timed"
         return f"the copy does not run as the program did: {why}", False
-    alone = typical_ms((outcome.trial,))
-    gain = total.before_ms / alone if alone else 0.0
-    tried = total.before_ms / total.after_ms if total.after_ms else 1.0
-    said = [f"by itself: {gain:.2f} ×, {units.seconds(alone / 1e3)} a step"]
-    parity, whose = _parity(total, outcome.trial, baseline, like)
+    tried = _tried(total)
+    said = ["by itself: " + ", run again ".join(_speed(total, one) for one in ran)]
+    parity, whose = _parity(total, ran[0], baseline, like)
     if parity is not None:
         said.append(_results(parity, whose))
-    fast = gain >= (tried**HALF if tried > 1 else tried / SLOWER)
+    fast = max(_gain(total, one) for one in ran) >= (tried**HALF if tried > 1 else tried / SLOWER)
     if missing:
         titles = ", ".join(of(change).change.title for change in dict.fromkeys(missing))
         said.append(f"without what is to be written by hand ({titles}): {tried:.2f} × with it")
     elif not fast:
         said.append(f"the trial reached {tried:.2f} ×: the copy is not what was tried")
+    elif all(_slower(total, one) for one in ran):
+        said.append(f"the trials reached {tried:.2f} ×, {units.seconds(total.after_ms / 1e3)}")
     same = parity is None or parity.equality in ("equal", "weak")
     return "; ".join(said), fast and same and not missing
+
+
+def _tried(total: Total) -> float:
+    return total.before_ms / total.after_ms if total.after_ms else 1.0
+
+
+def _gain(total: Total, trial: Trial) -> float:
+    alone = typical_ms((trial,))
+    return total.before_ms / alone if alone else 0.0
+
+
+def _slower(total: Total, trial: Trial) -> bool:
+    low = total.ratio.ci_low / total.ratio.value
+    return _gain(total, trial) < _tried(total) * low / WAVERS
+
+
+def _speed(total: Total, trial: Trial) -> str:
+    alone = typical_ms((trial,))
+    return f"{_gain(total, trial):.2f} ×, {units.seconds(alone / 1e3)} a step"
 
 
 def _results(parity: Parity, whose: str) -> str:

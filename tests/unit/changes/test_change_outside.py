@@ -17,11 +17,12 @@ from ridgeline.changes.program import Program
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3)
+        self.conv = nn.Conv2d(3, 8, 3, bias=False)
+        self.narrow = nn.Conv2d(8, 8, 1)
         self.head = nn.Linear(8, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.conv(images).mean((2, 3)))
+        return self.head(self.narrow(self.conv(images)).mean((2, 3)))
 
 
 class Seen:
@@ -29,8 +30,13 @@ class Seen:
 
     def __init__(self) -> None:
         self.graphs: list[list[str]] = []
+        self.shapes: list[tuple[list[list[int]], list[tuple[int, ...]]]] = []
+        """Of each, what every node takes, by number, and the strides of the inputs."""
 
     def __call__(self, graph: Any, example: Any) -> Any:
+        numbers = {node: at for at, node in enumerate(graph.graph.nodes)}
+        takes = [[numbers[one] for one in node.all_input_nodes] for node in numbers]
+        self.shapes.append((takes, [one.stride() for one in example]))
         nodes = [node for node in graph.graph.nodes if node.op.startswith("call")]
         self.graphs.append([str(getattr(node.target, "__name__", node.target)) for node in nodes])
         return graph.forward
@@ -72,6 +78,23 @@ def test_the_graph_is_that_of_the_model_alone(names: tuple[str, ...], seen: Seen
     assert not [name for name in seen.graphs[0] if "autocast" in name or "contiguous" in name]
     found.sum().backward()
     assert model.conv.weight.grad is not None
+
+
+@pytest.mark.parametrize("names", permutations(("autocast", "channels-last", "compile")))
+def test_the_graph_is_that_of_the_source(names: tuple[str, ...], seen: Seen) -> None:
+    """Input for input and stride for stride: else what a trial compiled is compiled again."""
+    model, images = Net(), torch.randn(2, 3, 8, 8)
+    source = copy.deepcopy(model)
+    put_on(model, images, names, seen)
+    model(images)
+    torch.compiler.reset()
+    source.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    source.compile(backend=seen)
+    images = images.to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        source(images)
+    for found in (seen.graphs, seen.shapes):
+        assert found[0] == found[1]
 
 
 def test_a_copy_of_the_model_computes_with_it_too(seen: Seen) -> None:

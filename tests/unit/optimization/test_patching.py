@@ -209,6 +209,41 @@ def test_a_copy_that_is_not_faster_is_not_what_was_tried(script: Path) -> None:
     assert "the copy is not what was tried" in found.checked
 
 
+class SlowOnce(ByItself):
+    """The machine is busy with something else while the copy first runs."""
+
+    def __init__(self, *speeds: float) -> None:
+        super().__init__(lambda names: speeds[min(self.taken, len(speeds) - 1)])
+        self.taken = 0
+
+    def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
+        found = super().by_itself(script, like)
+        self.taken += 1
+        return found
+
+
+def test_a_copy_that_is_slower_than_the_trials_is_run_again(script: Path) -> None:
+    runs = SlowOnce(1.1, 2.0)
+    found = wrote(script, runs)
+    assert runs.taken == 2
+    assert found.agrees
+    assert found.checked.startswith("by itself: 1.09 ×, 91.7 ms a step, run again 2.00 ×, 50 ms")
+    assert "reached" not in found.checked
+
+
+def test_a_copy_that_is_slower_each_time_is_told_beside_the_trials(script: Path) -> None:
+    runs = SlowOnce(1.5)
+    found = wrote(script, runs)
+    assert runs.taken == 2
+    assert "the trials reached 2.00 ×, 50 ms" in found.checked
+
+
+def test_a_copy_as_fast_as_the_trials_runs_once(script: Path) -> None:
+    runs = SlowOnce(1.8)
+    assert wrote(script, runs).agrees
+    assert runs.taken == 1
+
+
 def test_a_copy_that_fails_is_said_to(script: Path) -> None:
     runs = bench()
     runs.fails["fused-optimizer"] = "RuntimeError: no"

@@ -94,12 +94,13 @@ def _formats(torch: Any, model: Any) -> dict[int, str]:
 
 def _laid_out(torch: Any, model: Any) -> bool:
     """Whether a weight had to be turned. Theirs alone: another parameter of four dimensions may be
-    viewed as something else."""
+    viewed as something else. By `to`, as the source is written: a weight of one by one lies right
+    as it is, and `contiguous` would leave it strides that are compiled otherwise."""
     turned = False
     for module, _, name in _convolutions(torch, model):
         to, weight = getattr(torch, name), module.weight
         turned = turned or not weight.is_contiguous(memory_format=to)
-        weight.data = weight.data.contiguous(memory_format=to)
+        weight.data = weight.data.to(memory_format=to)
     return turned
 
 
@@ -115,7 +116,7 @@ def _with_images(torch: Any, formats: dict[int, str], forward: Forward) -> Forwa
     def last(tensor: Any) -> Any:
         if _stands(torch, formats, tensor):
             return tensor
-        return tensor.contiguous(memory_format=known[tensor.dim()])
+        return tensor.to(memory_format=known[tensor.dim()])
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
         return forward(self, *mapped(torch, args, last), **mapped(torch, kwargs, last))
