@@ -102,8 +102,9 @@ class Agenda:
 
     def _told(self) -> float:
         """The least gain that as many pairs as are ever run could tell from nothing here."""
-        known = len(self._search.judge.baseline) > 1
-        return math.exp(2 * self._search.pool.spread / math.sqrt(MOST)) if known else 0.0
+        if len(self._search.judge.baseline) < 2:
+            return 0.0
+        return math.exp(2 * self._search.spreads.now(self._search.measure).spread / math.sqrt(MOST))
 
     def bound(self, one: Candidate, gained: float = 1.0) -> float | None:
         """What it may save is more of a step that has become shorter: an update of 3 ms is 1.5 % of

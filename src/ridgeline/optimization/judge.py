@@ -1,25 +1,21 @@
 """Whether a changed program computes what the unchanged one does: the unchanged one's own trials,
 and what rounding alone does to it, are what it is judged by."""
 
-import math
 from collections.abc import Callable, Sequence
-from statistics import median, stdev
+from statistics import median
 
 from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.candidate import Candidate, alters, asked, precision
 from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
 from ridgeline.parity.compare import compare
-from ridgeline.records.optimized import Ratio
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
-from ridgeline.statistics.pooled import Pool
 from ridgeline.trials.arm import Outcome
 
 REPEATS = 3
 ULP = 2.0**-23
 _JITTERS = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """How far a type rounds: what that alone does to the program is tried, too."""
-PARTS = 4
 MOST_WATCHED = 8
 LEFT = (
     "; or does it go on from what a run before it has written? Then look for RIDGELINE_TRIAL in its"
@@ -109,32 +105,6 @@ class Judge:
             return ""
         return f"the program as it is has {what} each time it is run: seed it{LEFT}"
 
-    def spread(self, measure: Measure) -> Pool:
-        """What the program's own trials tell of it. Steps that waver say nothing of memory."""
-        pool = Pool()
-        wavers = [] if measure.varies == "memory" else self.baseline
-        pool.assume(median([_inside(trial.step_ns) for trial in wavers] or [0.0]))
-        pool.runs(self._steady(measure))
-        return pool
-
-    def _steady(self, measure: Measure) -> list[float]:
-        """But the first: it reads the program's files from disk and finds a cold device, 22.8 ms a
-        step beside 18.3 twice on an H200."""
-        known = [math.log(value) for value in map(measure.of, self.baseline) if value]
-        return known[1:] if len(known) > 2 else known
-
-    def control(self, pool: Pool) -> Ratio | None:
-        """The program against itself: every other run against the one before it."""
-        known = self._steady(self._measure)
-        pairs = [a - b for a, b in zip(known[::2], known[1::2], strict=False)]
-        if not pairs:
-            return None
-        mean, low, high = pool.interval(pairs, 0.05)
-        return Ratio(
-            value=math.exp(mean), ci_low=math.exp(low), ci_high=math.exp(min(high, 50.0)),
-            pairs=len(pairs),
-        )  # fmt: skip
-
     @property
     def peak_bytes(self) -> int:
         return round(median(trial.peak_bytes for trial in self.baseline)) if self.baseline else 0
@@ -168,12 +138,3 @@ class Judge:
 
 def _exact(changes: Sequence[Candidate]) -> bool:
     return all(one.change.alters == "nothing" for one in changes)
-
-
-def _inside(step_ns: Sequence[int]) -> float:
-    """How far the parts of one trial lie apart."""
-    size = len(step_ns) // PARTS
-    if not size:
-        return 0.0
-    parts = [math.log(median(step_ns[at * size : (at + 1) * size])) for at in range(PARTS)]
-    return stdev(parts)

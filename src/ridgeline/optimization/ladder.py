@@ -75,12 +75,12 @@ class Ladder:
             measured=search.measure.name,
             baseline_ms=typical_ms(tuple(judge.baseline)),
             baseline_bytes=judge.peak_bytes,
-            control=judge.control(search.pool),
+            control=search.spreads.control(search.measure),
             rungs=search.table.rungs(),
             total=total,
             with_batch=with_batch,
             caveats=tuple(one.change.redraws for one in search.kept if one.change.redraws),
-            noise=search.pool.spread / 2**0.5 if len(judge.baseline) > 1 else 0.0,
+            noise=search.spreads.noise(search.measure),
             stopped=why or search.trouble or self._stopped,
         )
 
@@ -200,7 +200,8 @@ class Ladder:
             and ratio.ci_high > MAY_GAIN
         ]
         for _, one in sorted(promising, key=lambda pair: -pair[0]):
-            taken = {c.change.slot for c in self._search.kept if c.change.slot}
+            others = [c.change for c in self._search.kept if c.change.id != one.change.id]
+            taken = {change.slot for change in others if change.slot}
             again = self._search.table[one].status == "rejected" and one.change.slot not in taken
             if again and self._time_for([one]):
                 self._try([one])
@@ -228,6 +229,7 @@ class Ladder:
                 search.table.drop(one, f"{_named(tried[0])} is better")
             search.kept = [*beside, *on]
             search.arms.decided()
+            search.spreads.kept(result, search.measure)
         elif result.says == "CUT":
             self._stopped = TIME_OVER
             search.table.untried(tried[0], result.why)

@@ -10,12 +10,12 @@ from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.contest import Arms, Contest, Rules, contest
 from ridgeline.optimization.judge import Judge
-from ridgeline.optimization.measure import STEP, Measure, Varies, typical_ms
+from ridgeline.optimization.measure import STEP, Measure, typical_ms
+from ridgeline.optimization.spreads import Spreads
 from ridgeline.optimization.table import Table
 from ridgeline.records.optimized import Rung
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
-from ridgeline.statistics.pooled import Pool
 from ridgeline.units import seconds
 
 PROMISING = 1.1
@@ -43,8 +43,8 @@ class Search:
         self.measure = measure
         self.exact = exact
         self.arms = Arms(bench)
-        self._pools: dict[Varies, Pool] = {}
         self.judge = Judge(bench, measure, voice.say)
+        self.spreads = Spreads(self.judge.baseline)
         self.table = Table(voice.tell)
         self.say = voice.say
         self.kept: list[Candidate] = []
@@ -54,17 +54,6 @@ class Search:
         """Of the time that is left, for one contest: as many pairs as fit, one at least."""
         self.grows: Candidate | None = None
         """The larger batch that is to be tried in the end."""
-
-    @property
-    def pool(self) -> Pool:
-        return self.pool_of(self.measure)
-
-    def pool_of(self, measure: Measure) -> Pool:
-        """A peak of memory hardly varies: by its spread 32 of 100 larger batches that gain nothing
-        were kept, on a machine whose times vary by 10 %; by that of times 6 are."""
-        if measure.varies not in self._pools:
-            self._pools[measure.varies] = self.judge.spread(measure)
-        return self._pools[measure.varies]
 
     @property
     def gained(self) -> float:
@@ -132,7 +121,7 @@ class Search:
 
         given = rules or Rules(measure=self.measure)
         held = replace(given, go_on=go_on, on_pair=paired)
-        pool = self.pool_of(given.measure)
+        pool = self.spreads.now(given.measure)
         self.bench.held_s = 0.0 if given.fresh else self.reserve_s()
         found = contest(self.arms, pool, asked(before), asked(after), held)
         self.bench.held_s = 0.0
