@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from ridgeline.trials import given, prints
+from ridgeline.trials.aside import Here, Shelf, told
 
 MOST_BYTES = 2**30
 """Of parameters and buffers in float64, on a host; a quarter of what is free on a device."""
@@ -26,9 +27,10 @@ SLOW_S = 1.0
 class Anchor:
     """One for the trial, of the first model that it trains."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, aside: Here | None = None) -> None:
         self._torch = torch
-        self._reference: list[Any] = []
+        self._aside = aside or Here()
+        self._reference = Shelf()
         self.error: float | None = None
         self.outputs: tuple[float, ...] = ()
         self.missing = ""
@@ -39,46 +41,58 @@ class Anchor:
         self.missing = _unable(torch, module)
         if self.missing:
             return
-        cuda = torch.cuda.is_initialized()
         try:
-            with undisturbed(torch, module):
-                again = [given.renewed(torch, one, module) for one in (args, kwargs)]
-                began = perf_counter()
-                self.outputs = prints.of_outputs(torch, module(*again[0], **again[1]))
-                if not cuda and perf_counter() - began > SLOW_S:
-                    self.outputs = ()
-                    self.missing = "no float64 reference: a call of the model takes too long"
-                    return
-                self._reference = [
-                    one.double()
-                    for one in prints.floating(torch, _doubled(torch, module, args, kwargs))
-                ]
+            asked = self._aside.ask(lambda: self._plainly(module, args, kwargs))
+            self.outputs, self.missing = asked
         except Exception as error:
-            self.missing = f"no float64 reference: {type(error).__name__}: {error}"[:200]
+            self.missing = f"no float64 reference: {told(error)}"[:200]
         finally:
-            if cuda:
+            if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
 
+    def _plainly(self, module: Any, args: Any, kwargs: Any) -> tuple[tuple[float, ...], str]:
+        """As it is; in float64 it is put down for later, or it is said why not."""
+        torch = self._torch
+        with undisturbed(torch, module):
+            again = [given.renewed(torch, one, module) for one in (args, kwargs)]
+            began = perf_counter()
+            outputs = prints.of_outputs(torch, module(*again[0], **again[1]))
+            if not torch.cuda.is_initialized() and perf_counter() - began > SLOW_S:
+                return (), "no float64 reference: a call of the model takes too long"
+            try:
+                wide = prints.floating(torch, _doubled(torch, module, args, kwargs))
+                self._reference.put([one.double() for one in wide])
+            except Exception as error:
+                return outputs, f"no float64 reference: {told(error)}"[:200]
+        return outputs, ""
+
     def changed(self, module: Any, args: Any, kwargs: Any) -> None:
         """With the changes on, and before the first step."""
-        torch, reference, self._reference = self._torch, self._reference, []
         if not self.outputs:
             return
         try:
-            with undisturbed(torch, module):
-                again = [given.renewed(torch, one, module) for one in (args, kwargs)]
-                returned = module(*again[0], **again[1])
+            asked = self._aside.ask(lambda: self._with_changes(module, args, kwargs))
+            self.outputs, self.error = asked
         except Exception as error:
             self.outputs = ()
-            self.missing = f"not evaluated at first: {type(error).__name__}: {error}"[:200]
-            return
-        self.outputs = prints.of_outputs(torch, returned)
+            self.missing = f"not evaluated at first: {told(error)}"[:200]
+        finally:
+            self._reference.clear()
+
+    def _with_changes(
+        self, module: Any, args: Any, kwargs: Any
+    ) -> tuple[tuple[float, ...], float | None]:
+        torch = self._torch
+        with undisturbed(torch, module):
+            again = [given.renewed(torch, one, module) for one in (args, kwargs)]
+            returned = module(*again[0], **again[1])
         found = prints.floating(torch, returned)
+        reference = [one for each in self._reference.all() for one in each]
+        error = None
         if reference and [one.shape for one in found] == [one.shape for one in reference]:
-            self.error = max(
-                _error(one, other) for one, other in zip(found, reference, strict=True)
-            )
+            error = max(_error(one, other) for one, other in zip(found, reference, strict=True))
+        return prints.of_outputs(torch, returned), error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from ridgeline.changes.outputs import tensors
 from ridgeline.records.trial import OutputPrint
 from ridgeline.trials import prints
+from ridgeline.trials.aside import Here
 
 MOST = 32
 """Tensors a step: a token of a loop is a call, and a batch may have thousands."""
@@ -26,8 +27,9 @@ SKETCH = prints.BLOCKS * prints.EACH
 class Answers:
     """One for the trial. Numbers stay where they were made until a step ends."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, aside: Here | None = None) -> None:
         self._torch = torch
+        self._aside = aside or Here()
         self._signs: dict[Any, Any] = {}
         self._new: list[tuple[Any, _Kept]] = []
         self._before: dict[int, list[tuple[OutputPrint, _Kept]]] = {}
@@ -39,8 +41,11 @@ class Answers:
         if self._captures():
             return  # nothing is computed yet, and what is asked would be captured
         with torch.no_grad():
-            for tensor in self._asked(value)[: MOST - len(self._new)]:
-                self._new.append((self._print(tensor), _Kept(torch, tensor)))
+            asked = self._asked(value)[: MOST - len(self._new)]
+            numbers = self._aside.ask(lambda: [self._print(tensor) for tensor in asked])
+            self._new += [
+                (one, _Kept(torch, tensor)) for one, tensor in zip(numbers, asked, strict=True)
+            ]
 
     def step_ended(self, step: int) -> tuple[OutputPrint, ...]:
         """Of all calls since the last one ended."""
@@ -109,7 +114,7 @@ class Answers:
             if kept.gone(tensor):
                 return math.inf
             with self._torch.no_grad():
-                now = _read(self._print(tensor).tolist(), kept)
+                now = _read(self._aside.ask(lambda: self._print(tensor).tolist()), kept)
         except RuntimeError as error:  # torch says of a graph's output that it was overwritten
             return math.inf if "overwritten" in str(error) else None
         except Exception:  # not kept so long, as far as can be told

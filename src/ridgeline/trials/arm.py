@@ -16,6 +16,7 @@ from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.step import Step
 from ridgeline.records.trial import Plan, Trial
 from ridgeline.trials import strays
+from ridgeline.trials.aside import ASIDE
 from ridgeline.trials.begin import PLAN, RANKS
 from ridgeline.trials.ending import RESULT
 from ridgeline.trials.family import ON_DEVICE, Family
@@ -69,7 +70,8 @@ def run(
     environment.update(variables or {})
     command = launch.command(target.kind, target.name, target.arguments)
     began = time.perf_counter_ns()
-    family = Family(until=(directory / ON_DEVICE, directory / RANKS / ON_DEVICE))
+    on_device = (directory / ON_DEVICE, directory / RANKS / ON_DEVICE)
+    family = Family(until=on_device, beside=directory / ASIDE)
     try:
         ended = to_its_end(command, environment, timeout_s, family.look)
     finally:

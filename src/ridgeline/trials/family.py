@@ -35,13 +35,16 @@ class Family:
         clock: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.thread_time,
         until: Sequence[Path] = (),
+        beside: Path | None = None,
     ) -> None:
-        """`until`: looks end where one of these files is there."""
+        """`until`: looks end where one of these files is there; `beside`: while this one is, a
+        process of the program's is ours, and nothing is counted."""
         self._proc = proc
         self._clock = clock
         self._spent = spent
         """On a busy machine a look waits longer than it takes."""
         self._until = until
+        self._beside = beside
         self._due = 0.0
         self.others_bytes = 0
         """What they had beside the program, when they were last looked at."""
@@ -51,7 +54,7 @@ class Family:
     def look(self, pid: int) -> None:
         """Called as often as one likes."""
         now = self._clock()
-        if now < self._due:
+        if now < self._due or self._ours():
             return
         if any(path.exists() for path in self._until):
             self._due = math.inf
@@ -78,13 +81,16 @@ class Family:
         first = _numbers(self._proc / str(pid) / "smaps_rollup")
         known.update(first)
         shared = [first, *(_numbers(self._proc / str(one) / "smaps_rollup") for one in others)]
-        if list(self._below(pid)) != others:
+        if self._ours() or list(self._below(pid)) != others:
             return  # one that ended in between left its part to the rest, and would count twice
         self.others_bytes = sum(
             max(sum(one.get(part, 0) for one in shared) - known[whole], 0)
             for part, whole in KINDS.items()
         )
         self._most_bytes = max(self._most_bytes, highest + self.others_bytes)
+
+    def _ours(self) -> bool:
+        return self._beside is not None and self._beside.exists()
 
     def _below(self, pid: int) -> Iterator[int]:
         """A thread of it may have started them as well."""

@@ -10,6 +10,7 @@ from ridgeline.capture.stepping import End
 from ridgeline.changes.program import Program
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
+from ridgeline.trials.aside import ASIDE, Aside
 from ridgeline.trials.family import ON_DEVICE
 from ridgeline.trials.meter import Meter
 from ridgeline.trials.watch import Watch
@@ -22,7 +23,7 @@ class TrialSession(Session):
         settings = Settings(full=True, trace_steps=0, stop_after=plan.steps, steps=plan.steps)
         super().__init__(torch, directory, settings, rank, world)
         self.program = program
-        self.watch = Watch(torch, plan.watch)
+        self.watch = Watch(torch, plan.watch, Aside(torch, directory / ASIDE))
         self.meter = Meter(torch)
         self.over: Callable[[], None] | None = None
         """Ends the program where its last step ends."""

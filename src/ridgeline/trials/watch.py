@@ -13,10 +13,11 @@ from ridgeline.records.trial import TensorPrint, WatchedStep
 from ridgeline.trials import given, prints
 from ridgeline.trials.anchor import Anchor, undisturbed
 from ridgeline.trials.answers import Answers
+from ridgeline.trials.aside import Here, told
 from ridgeline.trials.drawing import generators
 from ridgeline.trials.family import forget_own_peak, own_peak_bytes
+from ridgeline.trials.tensors import Tensors
 
-MOST_TENSORS = 2_000
 EARLY = 2
 """Steps: the second update is the first that momentum has a part in."""
 PATIENCE = 128
@@ -26,16 +27,17 @@ PATIENCE = 128
 class Watch:
     """One for the trial. `over` from the moment the last watched step has ended."""
 
-    def __init__(self, torch: Any, steps: int) -> None:
+    def __init__(self, torch: Any, steps: int, aside: Here | None = None) -> None:
         self._torch = torch
+        self._aside = aside or Here()
         self._steps = steps
         self.over = steps == 0
         self.steps: list[WatchedStep] = []
         self.tensors: tuple[TensorPrint, ...] = ()
         self.early: tuple[TensorPrint, ...] = ()
         self.gradients: dict[str, TensorPrint] = {}
-        self.anchor = Anchor(torch)
-        self.answers = Answers(torch)
+        self.anchor = Anchor(torch, self._aside)
+        self.answers = Answers(torch, self._aside)
         self.evaluation: tuple[float, ...] = ()
         self.peak_bytes = 0
         """Up to where something was last asked of it here: of the device, else of the process."""
@@ -45,9 +47,7 @@ class Watch:
         self.problems: list[str] = []
         self.settings: list[str] = []
         self._told: set[int] = set()
-        self._roots: dict[int, Any] = {}
-        self._start: dict[str, Any] = {}
-        self._names: dict[int, str] = {}
+        self._models = Tensors(torch, self._aside)
         self._first: tuple[Any, Any, Any] | None = None
         self._anchored = self._unasked = False
         self._new()
@@ -77,14 +77,8 @@ class Watch:
         if not self._forwards:
             self.answers.step_begins(len(self.steps))
         self._forwards += 1
-        if id(module) not in self._roots:
-            self._roots[id(module)] = module
-            prefix = f"{len(self._roots)}." if len(self._roots) > 1 else ""
-            for name, tensor in prints.named(module):
-                if len(self._start) < MOST_TENSORS:
-                    self._start[prefix + name] = prints.sampled(self._torch, tensor)
-                    self._names.setdefault(id(tensor), prefix + name)
         with self._torch.no_grad():
+            self._models.meet(module)
             if self._first is None and not self._unasked:
                 self._keep(module, args, kwargs)
             every = (*args, *kwargs.values())
@@ -95,8 +89,7 @@ class Watch:
             fresh = self._summed != self._backwards
             if first is not None and fresh and not first.requires_grad:
                 self._summed = self._backwards
-                total = float(first.detach().double().sum())
-                self._sum = total + (self._sum or 0.0)
+                self._sum = self._aside.ask(lambda: _sum(first)) + (self._sum or 0.0)
         self._generators = generators(self._torch)
 
     def _keep(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -160,15 +153,22 @@ class Watch:
             have = [p for p in every if p.grad is not None]
             scale = getattr(optimizer, "grad_scale", None)
             factor = 1 / float(scale) if scale is not None else 1.0
-            total = sum(prints.norm(torch, p.grad) ** 2 for p in have)
+            new = have if id(optimizer) not in self._told else []
+            named = {self._models.names.get(id(p), ""): p for p in new}
+
+            def look() -> tuple[float, dict[str, TensorPrint]]:
+                return sum(prints.norm(torch, p.grad) ** 2 for p in have), {
+                    name: prints.gradient(torch, name, p.grad, factor)
+                    for name, p in named.items()
+                    if name and name not in self.gradients
+                }
+
+            total, gradients = self._aside.ask(look)
             self._square += total * factor * factor
             self._gradients += len(have)
-            for p in have if id(optimizer) not in self._told else ():
-                name = self._names.get(id(p))
-                if name is not None and name not in self.gradients:
-                    self.gradients[name] = prints.gradient(torch, name, p.grad, factor)
-        told = getattr(optimizer, "found_inf", None)
-        if told is not None and float(told):
+            self.gradients.update(gradients)
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and float(found_inf):
             self._applied = False
         rate = optimizer.param_groups[0].get("lr")
         self._rate = float(rate) if rate is not None else None
@@ -206,7 +206,7 @@ class Watch:
             self.finish()
         elif len(self.steps) == EARLY:
             with self._torch.no_grad():
-                self.early = tuple(self._prints())
+                self.early = self._models.printed()
 
     def merged(self) -> None:
         """All that was counted as steps was one, or the beginning of the one that goes on."""
@@ -241,17 +241,7 @@ class Watch:
         and nothing has moved, so that nothing is known of an update."""
         if self.over or self._told or len(self.steps) >= PATIENCE:
             return False
-        return any(step.backwards for step in self.steps) and not self._moved()
-
-    def _moved(self) -> bool:
-        torch = self._torch
-        for number, root in enumerate(self._roots.values(), 1):
-            prefix = f"{number}." if number > 1 else ""
-            for name, parameter in root.named_parameters():
-                start = self._start.get(prefix + name.replace("_orig_mod.", ""))
-                if start is not None and not torch.equal(prints.sampled(torch, parameter), start):
-                    return True
-        return False
+        return any(step.backwards for step in self.steps) and not self._models.moved()
 
     def finish(self) -> None:
         """The last watched step has ended, or the program has."""
@@ -259,32 +249,19 @@ class Watch:
             return
         self.over = True
         with self._torch.no_grad(), self.uncounted():
-            self.tensors = tuple(self._prints())
+            self.tensors = self._models.printed()
             try:
-                self.evaluation = self._evaluated()
+                self.evaluation = self._aside.ask(self._evaluated)
             except Exception as error:
-                self.problems.append(f"not evaluated: {type(error).__name__}: {error}"[:200])
+                self.problems.append(f"not evaluated: {told(error)}"[:200])
         changed = self.answers.changed
         self.steps = [
             replace(step, outputs_changed=changed.get(number)) if changed else step
             for number, step in enumerate(self.steps)
         ]
         self.answers.forget()
-        self._roots.clear()
-        self._start.clear()
-        self._names.clear()
+        self._models.clear()
         self._first = None
-
-    def _prints(self) -> Iterator[TensorPrint]:
-        for number, root in enumerate(self._roots.values(), 1):
-            prefix = f"{number}." if number > 1 else ""
-            buffers = {name for name, _ in root.named_buffers()}
-            for name, tensor in prints.named(root):
-                start = self._start.get(prefix + name)
-                if start is not None:
-                    yield prints.printed(
-                        self._torch, prefix + name, tensor, start, buffer=name in buffers
-                    )
 
     def _evaluated(self) -> tuple[float, ...]:
         """Of the first root, on its first batch. What compile made is for training: the plain
@@ -321,6 +298,10 @@ def _told(optimizer: Any, group: dict[str, Any]) -> str:
     paths = ("params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
     said = [f"{key}={group[key]}" for key in sorted(group) if key not in paths]
     return f"{type(optimizer).__name__}, {len(group['params'])} parameters: {', '.join(said)}"
+
+
+def _sum(tensor: Any) -> float:
+    return float(tensor.detach().double().sum())
 
 
 def _first_tensor(torch: Any, given: Any) -> Any:
