@@ -35,7 +35,7 @@ LEAST_STEPS, MOST_STEPS = 16, 300
 TRIAL_S = 0.7
 """Of timed steps. Nothing has to be started for a trial in this process, so that many short ones
 are better than a few long ones."""
-_A_PROCESS = ("affinity",)
+_A_PROCESS = ("affinity", "kept-memory")
 """Beside those that are variables of the environment."""
 _NEEDS_A_PROCESS = "it needs a process of its own: use `ridgeline optimize script.py`"
 

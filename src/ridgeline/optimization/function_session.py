@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 from ridgeline.capture.batches import NOTHING, amount
 from ridgeline.changes.program import Program
 from ridgeline.records.trial import Plan
+from ridgeline.trials.aside import Here
 from ridgeline.trials.session import TrialSession
 
 _RECORDED = object()
@@ -26,6 +27,10 @@ class FunctionSession(TrialSession):
         self._calls: list[tuple[Any, Any, Any]] = []
         self._backwards: list[Any] = []
         self._updates: list[tuple[Any, list[tuple[Any, Any]]]] = []
+
+    def _aside(self, directory: Path) -> Here:
+        """All trials are in this process, and find the same memory."""
+        return Here()
 
     def step_over(self, batch: Any, returned: Any) -> None:
         """The function has; of one that does not train, what it computes is what it returns."""

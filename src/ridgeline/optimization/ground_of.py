@@ -50,6 +50,7 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         busy=case.busy or 0.0,
         input_share=case.share_of("input"),
         optimizer_share=sum(p.share for p in case.times.phases if p.phase == "optimizer"),
+        system_share=capture.system_share or 0.0,
         overhead_share=case.share_of("overhead"),
         copy_share=case.share_of("transfer"),
         copies=_copies(case),

@@ -52,6 +52,8 @@ class Ground(Struct, frozen=True, kw_only=True):
     """Of the step the device works."""
     input_share: float = 0.0
     optimizer_share: float = 0.0
+    system_share: float = 0.0
+    """Of the step: what the system does for the program (pages, files), over all threads."""
     overhead_share: float = 0.0
     copy_share: float = 0.0
     """Of the step: copies from the host to the device."""

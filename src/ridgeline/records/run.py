@@ -247,6 +247,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     trace_file: str = ""
     memory_file: str = ""
     out_of_memory: OutOfMemory | None = None
+    system_share: float | None = None
+    """Of the light window: the system's work for the program, over all of its threads."""
     torch_imported: bool = True
     ended: Status = "running"
     why: str = ""

@@ -10,7 +10,7 @@ from ridgeline.capture.stepping import End
 from ridgeline.changes.program import Program
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
-from ridgeline.trials.aside import ASIDE, Aside
+from ridgeline.trials.aside import ASIDE, Aside, Here
 from ridgeline.trials.family import ON_DEVICE
 from ridgeline.trials.meter import Meter
 from ridgeline.trials.watch import Watch
@@ -23,7 +23,7 @@ class TrialSession(Session):
         settings = Settings(full=True, trace_steps=0, stop_after=plan.steps, steps=plan.steps)
         super().__init__(torch, directory, settings, rank, world)
         self.program = program
-        self.watch = Watch(torch, plan.watch, Aside(torch, directory / ASIDE))
+        self.watch = Watch(torch, plan.watch, self._aside(directory))
         self.meter = Meter(torch)
         self.over: Callable[[], None] | None = None
         """Ends the program where its last step ends."""
@@ -39,6 +39,9 @@ class TrialSession(Session):
         self.progress.recording.sample = _nothing  # type: ignore[method-assign]
         self._end_step = self.progress.end_step
         self.progress.end_step = self._step_ended  # type: ignore[method-assign]
+
+    def _aside(self, directory: Path) -> Here:
+        return Aside(self._torch, directory / ASIDE)
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if not self.progress.off and self._jit_traces() is None:

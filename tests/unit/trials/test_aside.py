@@ -53,7 +53,7 @@ def test_an_error_keeps_its_kind_and_its_words(copies: Aside) -> None:
 
 def test_a_copy_that_dies_is_an_error_and_not_the_programs_end(copies: Aside) -> None:
     with pytest.raises(Raised, match="died"):
-        copies.ask(lambda: os.kill(os.getpid(), 11))
+        copies.ask(lambda: os.kill(os.getpid(), 9))
     assert copies.ask(lambda: 3) == 3
 
 
