@@ -52,8 +52,8 @@ class Progress:
         self.needs_all = False
         """The program does what can only be followed step by step."""
         self._thinning = Thinning()
-        self._system = SystemTime(self.clock)
-        """Over the light window."""
+        self.system = SystemTime(self.clock)
+        """In light windows."""
         self._timed: list[tuple[int, int, int]] = []
         """Index, start and length of steps that were only timed."""
         self._torch = torch
@@ -163,7 +163,7 @@ class Progress:
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""
-        self._system.end()
+        self.system.end()
         if self._timed:
             self._settle_timed()
         if not self.off and self.stepping.open and ended in ("finished", "stopped"):
@@ -214,7 +214,7 @@ class Progress:
 
     def _turn(self, order: str) -> None:
         recording = self.recording
-        self._system.end()
+        self.system.end()
         recording.stop_sampling()  # what we do here is no line of the user's
         if order == "light":
             recording.settled()
@@ -234,8 +234,8 @@ class Progress:
         if not self.off:
             self._write_capture("running", "")
             recording.sample(self.loaders.by_the_program)
-            if order == "light":
-                self._system.begin()
+            if order in ("light", "untrace"):
+                self.system.begin()
 
     def _alone(self) -> None:
         """The windows are over: the program runs on without us."""
@@ -273,7 +273,7 @@ class Progress:
             "modules": self.roots.all(self.stepping.trains),
             "optimizers": self.optimizers.all(self.stepping.anchor.who),
             "loaders": self.loaders.all(),
-            "system_share": self._system.share,
+            "system_share": self.system.share,
             "ended_ns": now if ended != "running" else 0,
         }
         self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))

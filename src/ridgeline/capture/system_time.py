@@ -11,20 +11,25 @@ class SystemTime:
         self._clock = clock
         self._spent = spent or _system_s
         self._began: tuple[int, float] | None = None
-        self.share: float | None = None
-        """Of the window's time; more than all of it where several threads ask at once."""
+        self._passed_s = self._worked_s = 0.0
 
-    def begin(self) -> None:
+    @property
+    def share(self) -> float | None:
+        """Of the windows so far; more than all of them where several threads ask at once."""
+        return self._worked_s / self._passed_s if self._passed_s else None
+
+    def begin(self, anew: bool = False) -> None:
+        """A window; `anew`: those before it do not count."""
+        if anew:
+            self._passed_s = self._worked_s = 0.0
         self._began = self._clock(), self._spent()
 
     def end(self) -> None:
         """Nothing, where none has begun."""
         began, self._began = self._began, None
-        if began is None:
-            return
-        passed_s = (self._clock() - began[0]) / 1e9
-        if passed_s > 0:
-            self.share = (self._spent() - began[1]) / passed_s
+        if began is not None:
+            self._passed_s += (self._clock() - began[0]) / 1e9
+            self._worked_s += self._spent() - began[1]
 
 
 def _system_s() -> float:

@@ -102,7 +102,9 @@ def _ladder(
 
     def ask(kept: Sequence[Asked]) -> list[Candidate]:
         share = max(ladder.search.waits_for_input, known.ground.input_share)
-        ground = replace(known.ground, input_share=share)
+        system = ladder.search.system_share
+        system = known.ground.system_share if system is None else system
+        ground = replace(known.ground, input_share=share, system_share=system)
         found = candidates(ground, known.findings, goal=wishes.wants.goal, kept=kept)
         return [
             replace(one, unable=why) if why and one.change.id == "sdpa" else one for one in found

@@ -69,6 +69,15 @@ class Search:
         now = self.arms.latest(asked(self.kept))
         return (now.input_share or 0.0) / self.gained if now is not None else 0.0
 
+    @property
+    def system_share(self) -> float | None:
+        """With what is kept, as a share of the unchanged program's step: smaller pieces of memory
+        may be given back, and asked for again, more often. None: not known."""
+        now = self.arms.latest(asked(self.kept))
+        if now is None or now.system_share is None:
+            return None
+        return now.system_share / self.gained
+
     def time_for(self, *sets: Sequence[Candidate]) -> bool:
         """One trial of each, what judging them takes, and what is needed to confirm the whole."""
         wanted = sum(self.bench.cost_s(asked(one)) for one in sets)

@@ -248,7 +248,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     memory_file: str = ""
     out_of_memory: OutOfMemory | None = None
     system_share: float | None = None
-    """Of the light window: the system's work for the program, over all of its threads."""
+    """Of the light windows: the system's work for the program, over all of its threads."""
     torch_imported: bool = True
     ended: Status = "running"
     why: str = ""

@@ -136,6 +136,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Of the steps in `step_ns`; None: not seen."""
     input_share: float | None = None
     """Of those steps' time, waiting for the loader; None: not seen."""
+    system_share: float | None = None
+    """Of the steps after the watched ones: what the system did for the program; of all threads."""
     energy_j: float | None = None
     """Of one of those steps, on average; None: the machine does not tell."""
     watched: tuple[WatchedStep, ...] = ()

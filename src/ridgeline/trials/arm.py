@@ -135,6 +135,7 @@ def _read(directory: Path, plan: Plan, ended: Ended, began_ns: int, family: Fami
     return Outcome(
         trial=replace(
             _timed(trial, steps, plan, feeding(capture.loaders if capture is not None else ())),
+            system_share=capture.system_share if capture is not None else None,
             peak_bytes=trial.peak_bytes or on_host or ended.peak_rss_bytes,
             compile_s=sum(step.compile_ns for step in steps) / 1e9,
             first_step_s=(steps[0].start_ns + steps[0].dur_ns - began_ns) / 1e9 if steps else 0.0,

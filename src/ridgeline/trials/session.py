@@ -105,6 +105,7 @@ class TrialSession(Session):
                 self._guarded(self.meter.ready)
                 self._guarded(self._say_where)
                 self.progress.timeline.restart(self.progress.clock())
+                self.progress.system.begin(anew=True)
             self.program.step_ended()
             self._guarded(self._metered, compiled)
 

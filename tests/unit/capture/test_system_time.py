@@ -30,6 +30,19 @@ def test_the_share_is_of_the_window_alone() -> None:
     assert system.share == 0.25
 
 
+def test_windows_are_added_and_one_that_begins_anew_is_alone() -> None:
+    system, clock = _timed()
+    for spent in (1.0, 3.0):
+        system.begin()
+        clock.pass_by(4.0, spent)
+        system.end()
+    assert system.share == 0.5
+    system.begin(anew=True)
+    clock.pass_by(10.0, 1.0)
+    system.end()
+    assert system.share == 0.1
+
+
 def test_where_no_window_began_nothing_is_known() -> None:
     system, clock = _timed()
     clock.pass_by(1.0, 1.0)
