@@ -1,6 +1,7 @@
 """Trials of programs as people write them: how they end, how they fail, what they must not notice.
 Each is a process of its own."""
 
+import ctypes
 import math
 import subprocess
 import sys
@@ -169,6 +170,49 @@ def test_it_ends_at_its_last_step_and_nothing_of_the_program_runs_after(
     assert found.ended == ""
     assert found.first_step_s > 0
     assert not (tmp_path / "saved").exists()
+
+
+def test_steps_go_on_until_they_have_taken_as_long_as_asked(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP + "while True: step()\n")
+    plan = Plan(steps=STEPS, least_s=0.4)
+    found = run(Target(kind="script", name=str(script)), plan, tmp_path / "home").trial
+    assert found is not None
+    assert found.ended == ""
+    assert sum(found.step_ns) >= 0.35e9  # the first of them ended before the clock was read
+    assert len(found.step_ns) > STEPS
+
+
+MEMORY = """
+import ctypes, torch, torch.nn as nn
+class Told(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost")]
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Told
+net = nn.Linear(600, 600)  # 1.4 MB, and in float64 2.9
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(20):
+    net(torch.randn(8, 600)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 10:
+        before = library.mallinfo2().hblks
+        held = torch.empty(2 * 2**20, dtype=torch.uint8)
+        print("asked of the system:", library.mallinfo2().hblks > before, flush=True)
+"""
+
+
+def test_the_watched_steps_leave_the_c_librarys_memory_as_it_is_without_us(tmp_path: Path) -> None:
+    """It keeps pieces as large as the largest that was freed: the program's own are 1.4 MB."""
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("another C library")
+    found = outcome(tmp_path, MEMORY)
+    assert found.trial is not None, found.failed
+    assert found.trial.float64_error is not None
+    assert found.trial.problems == ()
+    assert "asked of the system: True" in " ".join(found.said)
 
 
 def test_what_is_put_on_a_model_is_not_seen_where_it_is_saved_or_copied(tmp_path: Path) -> None:

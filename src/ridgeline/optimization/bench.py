@@ -100,6 +100,7 @@ class ProgramBench(Bench):
             functions=tuple(edits),
             same_random=same_random,
             steps=self._plan.watch + 1 if same_random else self._steps(changes),
+            least_s=0.0 if same_random else self._plan.least_s,
         )
         found = None if fresh else self._remembered(plan)
         if found is None:

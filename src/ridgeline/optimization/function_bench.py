@@ -57,6 +57,7 @@ class FunctionBench:
         steps: int,
         watch: int,
         kept: Kept,
+        least_s: float = 0.0,
         functions: Mapping[str, tuple[FunctionEdit, ...]] | None = None,
     ) -> None:
         self._torch = torch
@@ -65,7 +66,7 @@ class FunctionBench:
         self._ends = time.monotonic() + budget_s
         # A model that is trained in eval mode is known by its calls alone.
         trains = subject.trains and subject.model.training
-        self._plan = Plan(steps=steps, watch=watch, trains=trains)
+        self._plan = Plan(steps=steps, least_s=least_s, watch=watch, trains=trains)
         self._kept = kept
         self._functions = functions or {}
         self._wall_s: dict[str, float] = {}
@@ -88,6 +89,7 @@ class FunctionBench:
             same_random=same_random,
             functions=tuple(e for one in changes for e in self._functions.get(one.change, ())),
             steps=self._plan.watch + 1 if same_random else self._plan.steps,
+            least_s=0.0 if same_random else self._plan.least_s,
         )
         began = time.perf_counter()
         if same_random or any(of(one.change).change.slow_start for one in changes):
@@ -153,10 +155,12 @@ class FunctionBench:
             )
             batches = Batches(loader)
             try:
-                for _ in range(plan.steps + ahead):
+                taken = 0
+                while taken < plan.steps + ahead or session.goes_on:
                     batch = next(batches)
                     returned = run(batch)
                     session.step_over(batch, None if subject.trains else returned)
+                    taken += 1
                 Ending(directory, plan, session, drawing, 0, 1).write()
             finally:
                 batches.close()

@@ -26,6 +26,7 @@ from ridgeline.optimization.function_ground import diagnosis
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
 from ridgeline.records.trial import Asked
@@ -133,7 +134,8 @@ def _climbed(
     edits, no_attention = rewritten(found.findings)
     bench = FunctionBench(
         torch, subject, home / "trials", budget_s=seconds, watch=WATCHED,
-        steps=_steps(found.step_ms), kept=kept, functions={"sdpa": edits},
+        steps=_steps(found.step_ms), least_s=MEASURES[wants.goal].least_s, kept=kept,
+        functions={"sdpa": edits},
     )  # fmt: skip
 
     changes = [_here(one, no_attention) for one in registered()]

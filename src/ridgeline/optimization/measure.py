@@ -22,6 +22,8 @@ class Measure(Struct, frozen=True):
     """Why nothing can be measured, where it does not."""
     varies: Varies = "time"
     """Measures of one kind vary alike from process to process, and no others do."""
+    least_s: float = 0.0
+    """That timed steps have to take, or it cannot be told."""
 
 
 def step_ns(trial: Trial) -> float | None:
@@ -59,8 +61,9 @@ MEASURES: dict[Goal, Measure] = {
     "energy": Measure(
         "energy a sample",
         _sample_j,
-        "this machine does not tell how much energy it takes",
+        "how much energy it takes was not told: the machine does not, or its steps ended too soon",
         "energy",
+        least_s=1.5,
     ),
 }
 

@@ -20,6 +20,7 @@ from ridgeline.optimization.diagnosis import Diagnosed, diagnosed, looked_at
 from ridgeline.optimization.kept_trials import KeptTrials, identity
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.launcher import module_file, script_of, typed, with_script
+from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Optimized, Written
@@ -91,6 +92,7 @@ def _ladder(
     edits, why = rewritten(known.findings)
     plan = Plan(
         seed=wishes.seed, steps=_steps(known), watch=WATCHED, trains=known.ground.trains,
+        least_s=MEASURES[wishes.wants.goal].least_s,
     )  # fmt: skip
     if wishes.again:
         shutil.rmtree(home / "trials", ignore_errors=True)

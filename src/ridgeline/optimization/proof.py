@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.contest import MATTERS, Contest, Rules, worded
+from ridgeline.optimization.doubt import doubtful, still_there
 from ridgeline.optimization.measure import SAMPLE, Measure, samples_s
 from ridgeline.optimization.search import CONFIRMING, Search
 from ridgeline.optimization.table import pays_after
@@ -23,20 +24,35 @@ def leave_out(search: Search) -> None:
         if one not in search.kept:
             continue
         rest = [other for other in search.kept if other is not one]
+        search.settled.append(one)
         if not rest or _sure(search, one) or not search.time_for(rest, search.kept):
             continue
         search.say(f"without {one.change.title}")
         result = search.against(rest, search.kept)
         if result.ratio is None:
             continue
-        if result.says in ("SAME", "SLOWER") or result.ratio.value < 1 + MATTERS:
+        why = _of_no_use(search, one, result)
+        if why:
             lone = [c for c in rest if search.judge.missing(result.before[0], [c])]
             search.kept = [c for c in rest if c not in lone]
-            search.table.drop(one, f"of no use beside the others: {result.why}", result.ratio)
+            search.table.drop(one, why, result.ratio)
             for other in lone:  # prefetching without workers
                 search.table.drop(other, f"it is nothing without {one.change.title}")
         else:
             search.table.stays(one, result.ratio)
+
+
+def _of_no_use(search: Search, one: Candidate, result: Contest) -> str:
+    """ "" where it is; `result`: with it and without it."""
+    rung, again = search.table[one], result.ratio
+    assert again is not None
+    known = rung.ratio if not rung.together else None
+    if result.says in ("SAME", "SLOWER") or again.value < 1 + MATTERS:
+        return f"of no use beside the others: {result.why}"
+    if known is not None and doubtful(known) and not still_there(known, again):
+        told = f"{again.value:.2f} × [{again.ci_low:.2f}, {again.ci_high:.2f}]"
+        return f"not sure enough: when it was looked at again {told}"
+    return ""
 
 
 def _doubt(search: Search, one: Candidate) -> tuple[bool, float]:
@@ -47,7 +63,7 @@ def _doubt(search: Search, one: Candidate) -> tuple[bool, float]:
 def _sure(search: Search, one: Candidate) -> bool:
     rung = search.table[one]
     last = set(rung.beside) | {one.change.id} == {other.change.id for other in search.kept}
-    gains = rung.ratio is not None and rung.ratio.ci_low > SURE
+    gains = rung.ratio is not None and rung.ratio.ci_low > SURE and not doubtful(rung.ratio)
     return last and gains and not rung.together
 
 

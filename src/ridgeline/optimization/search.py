@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.contest import Arms, Contest, Rules, contest
+from ridgeline.optimization.doubt import doubtful
 from ridgeline.optimization.judge import Judge
 from ridgeline.optimization.measure import STEP, Measure, typical_ms
 from ridgeline.optimization.spreads import Spreads
@@ -48,6 +49,8 @@ class Search:
         self.table = Table(voice.tell)
         self.say = voice.say
         self.kept: list[Candidate] = []
+        self.settled: list[Candidate] = []
+        """Of what is kept, those that were looked at again."""
         self.trouble = ""
         """Why the whole could not be confirmed."""
         self.share_s = math.inf
@@ -92,9 +95,22 @@ class Search:
         return TIME_OVER + told * (free_s >= TOLD_S)
 
     def reserve_s(self) -> float:
+        again_s = self._looking_again_s()
         if self.grows is not None:  # what is kept by then is confirmed before
-            return self.growing_s(self.grows) + self.confirming_s(self.kept)
-        return self.confirming_s(self.kept) if self.kept else 0.0
+            return self.growing_s(self.grows) + self.confirming_s(self.kept) + again_s
+        return self.confirming_s(self.kept) + again_s if self.kept else 0.0
+
+    def _looking_again_s(self) -> float:
+        """A pair for each that is kept and may be so by luck; one alone is confirmed as the whole
+        is."""
+        known = [(one, self.table[one]) for one in self.kept if one not in self.settled]
+        alone = [(one, rung.ratio) for one, rung in known if not rung.together]
+        doubts = [one for one, ratio in alone if ratio is not None and doubtful(ratio)]
+        if len(self.kept) < 2:
+            return 0.0
+        kept_s = self.bench.cost_s(asked(self.kept))
+        rests = ([other for other in self.kept if other is not one] for one in doubts)
+        return sum(kept_s + self.bench.cost_s(asked(rest)) for rest in rests)
 
     def growing_s(self, size: Candidate) -> float:
         """Two sizes against what is kept, each compiled anew, and pairs that confirm the better."""

@@ -18,13 +18,14 @@ class Rank(IntEnum):
     START = 1
     IMPORT = 2
     FLAGS = 3
-    BEFORE = 4
-    HEADER = 5
-    NOTE = 6
-    LEVEL = 7
-    TEXT = 8
-    TRAILING = 9
-    LINES = 10
+    FUNCTION = 4
+    BEFORE = 5
+    HEADER = 6
+    NOTE = 7
+    LEVEL = 8
+    TEXT = 9
+    TRAILING = 10
+    LINES = 11
 
 
 class Splice(Struct, frozen=True, kw_only=True):

@@ -30,7 +30,9 @@ def top(edit: Top, draft: Draft) -> bool:
             raise Cannot(f"{', '.join(sorted(missing))} is not bound at the start of the file")
         line, rank = _start(tree), Rank.START
     else:
-        line, rank = _after(tree, _bound_by(edit, draft)), Rank.FLAGS
+        function = isinstance(ast.parse(edit.text).body[0], ast.FunctionDef)
+        rank = Rank.FUNCTION if function else Rank.FLAGS
+        line = _after(tree, _bound_by(edit, draft))
     _put(draft, line, edit.text, edit.why, rank)
     return True
 
@@ -71,6 +73,9 @@ def _put(draft: Draft, line: int, text: str, why: str, rank: Rank) -> None:
     newline = tree.newline(max(1, line - 1))
     indent = tree.indent(tree.body.statements[0].first) if tree.body.statements else ""
     written = lines.written(draft, text, why, indent, newline)
+    if rank is Rank.FUNCTION:
+        more = line < tree.count and tree.line(line).strip()
+        written = f"{2 * newline}{written}{2 * newline if more else ''}"
     draft.splices.append(lines.put(tree, line, written, rank))
 
 

@@ -30,6 +30,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     seed: int = 0
     steps: int = 40
     """Then the program is ended."""
+    least_s: float = 0.0
+    """It goes on until those after the watched ones have taken as long: a counter of energy moves
+    a few times a second, and steps may be ten times as fast as those they were counted by."""
     watch: int = 8
     """Steps whose results are kept, the first ones."""
     jitter: float = 0.0

@@ -32,6 +32,8 @@ class TrialSession(Session):
         self._plan = plan
         self._directory = directory
         self._jitter = plan.jitter
+        self._timed_ns = 0
+        """When the first timed step began; 0: none has."""
         self._awaited: Any = None
         """The module whose outputs are waited for."""
         self.progress.needs_all = True  # every arm pays the same
@@ -113,13 +115,20 @@ class TrialSession(Session):
         """The step after the last watched one is not timed; nor is one that compiles."""
         taken, first = self._taken, self._plan.watch + 1
         if taken == first or (taken > first and compiled):
+            self._timed_ns = self.progress.clock()
             self.meter.begin(taken)
         elif taken > first:
-            self.meter.ended(taken, taken >= self._plan.steps)
+            self.meter.ended(taken, taken >= self._plan.steps and not self.goes_on)
 
     def _say_where(self) -> None:
         if self._torch.cuda.is_initialized():
             (self._directory / ON_DEVICE).touch()
+
+    @property
+    def goes_on(self) -> bool:
+        """The timed steps have not taken long enough yet, however many they are."""
+        passed_s = (self.progress.clock() - self._timed_ns) / 1e9
+        return self._timed_ns > 0 and passed_s < self._plan.least_s
 
     @property
     def _taken(self) -> int:
@@ -138,7 +147,7 @@ class TrialSession(Session):
 
     def _stop_if_due(self) -> None:
         due = self._taken >= self._plan.steps and not self._only_calls
-        if due and self.over is not None and not self.watch.waits:
+        if due and not self.goes_on and self.over is not None and not self.watch.waits:
             self._stopped = True
             self.over()
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.optimization.measure import MEASURES
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
@@ -200,7 +201,7 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
 
 def test_energy_that_cannot_be_read_is_said() -> None:
     found = Ladder(FakeBench(times()), [candidate("a")], Wants(goal="energy")).climb("train.py")
-    assert found.stopped == "this machine does not tell how much energy it takes"
+    assert found.stopped == MEASURES["energy"].missing
 
 
 def test_a_larger_batch_stands_apart() -> None:

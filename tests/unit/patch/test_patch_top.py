@@ -53,6 +53,20 @@ def test_flags_come_after_the_imports_and_after_what_they_use(text: str) -> None
     assert put(before + after).text == f"{before}# ridgeline: w\n{FLAG}\n{after}"
 
 
+@pytest.mark.parametrize("rest", ["\n\nx = 1\n", "x = 1\n", ""])
+def test_a_function_stands_apart_and_below_the_flags(rest: str) -> None:
+    function = "def padded(x):\n    return torch.relu(x)"
+    edits: list[Edit] = [
+        Top(file="f", where="after imports", text=function, why="v"),
+        Top(file="f", where="after imports", text=FLAG, why="w"),
+    ]
+    result = patched("f", f"import torch\n{rest}".encode(), edits)
+    apart = "\n\n" if rest.startswith("x") else ""
+    flag = f"import torch\n# ridgeline: w\n{FLAG}\n"
+    assert result.text == f"{flag}\n\n# ridgeline: v\n{function}\n{apart}{rest}"
+    assert patched("f", result.text.encode(), edits).text == result.text
+
+
 @pytest.mark.parametrize(
     "text",
     [
