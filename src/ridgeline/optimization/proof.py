@@ -43,7 +43,7 @@ def leave_out(search: Search) -> None:
 
 
 def _of_no_use(search: Search, one: Candidate, result: Contest) -> str:
-    """ "" where it is; `result`: with it and without it."""
+    """Why; "" where it is of some. `result`: with it, against without it."""
     rung, again = search.table[one], result.ratio
     assert again is not None
     known = rung.ratio if not rung.together else None

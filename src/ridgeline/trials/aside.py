@@ -18,13 +18,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 ASIDE = "aside"
 """A file that is there while a copy is: its memory is not the program's."""
 PATIENCE_S = 30.0
 """A lock that another thread held stays locked in a copy."""
-
 PROTOCOL = 5
 
 T = TypeVar("T")
@@ -57,20 +56,10 @@ class Aside(Here):
         """What it returns is pickled; what it alters is not altered here."""
         if not self._able or self._elsewhere():
             return work()
-        self._mark.touch()
         try:
-            reads, writes = os.pipe()
-            with warnings.catch_warnings():  # that there are threads: the copy starts its own
-                warnings.simplefilter("ignore", DeprecationWarning)
-                child = os.fork()
-        except OSError:  # no memory for a copy, no descriptors
-            self._able = False
-            return work()
-        else:
-            if not child:
-                _answer(self._torch, work, writes)
-            os.close(writes)
-            found = _answered(child, reads)
+            found = self._asked(work)
+        except (OSError, RuntimeError):  # no memory for a copy; Python is about to end
+            found = None
         finally:
             self._mark.unlink(missing_ok=True)
         if found is None:
@@ -80,6 +69,18 @@ class Aside(Here):
         if not well:
             raise Raised(value)
         return cast("T", value)
+
+    def _asked(self, work: Callable[[], T]) -> tuple[bool, Any] | None:
+        self._mark.touch()
+        reads, writes = os.pipe()
+        with os.fdopen(reads, "rb") as answer:
+            try:
+                child = _forked()
+                if not child:
+                    _answer(self._torch, work, writes)
+            finally:
+                os.close(writes)
+            return _answered(child, answer)
 
     def _elsewhere(self) -> bool:
         """A fork cannot use a device, nor what other ranks wait for."""
@@ -120,6 +121,12 @@ class Shelf:
         self._file.truncate()
 
 
+def _forked() -> int:
+    with warnings.catch_warnings():  # that there are threads: the copy starts its own
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def _answer(torch: Any, work: Callable[[], Any], writes: int) -> None:
     """In the copy; does not return. In a thread of its own: those that shared the work of this one
     are not in the copy, and would be waited for."""
@@ -147,15 +154,16 @@ def _answer(torch: Any, work: Callable[[], Any], writes: int) -> None:
         os._exit(0)
 
 
-def _answered(child: int, reads: int) -> tuple[bool, Any] | None:
+def _answered(child: int, answer: BinaryIO) -> tuple[bool, Any] | None:
     """None: not in time."""
     late, found = True, (False, "a copy of the process, in which it was asked, died")
+    waits = select.poll()  # select() knows the first 1,024 descriptors alone
+    waits.register(answer, select.POLLIN)
     try:
-        with os.fdopen(reads, "rb") as given:
-            if select.select([given], [], [], PATIENCE_S)[0]:
-                late = False
-                with suppress(EOFError, pickle.UnpicklingError):
-                    found = pickle.load(given)  # piece by piece, each of them small
+        if waits.poll(1e3 * PATIENCE_S):
+            late = False
+            with suppress(EOFError, pickle.UnpicklingError):
+                found = pickle.load(answer)  # piece by piece, each of them small
     finally:
         if late:
             with suppress(ProcessLookupError):

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -72,6 +73,33 @@ def test_a_copy_that_hangs_is_ended_and_the_work_done_here(
     assert copies.ask(work) == main
     assert copies.ask(os.getpid) == main  # not tried again
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("Cannot allocate memory"), RuntimeError("can't fork at interpreter shutdown")]
+)
+def test_where_no_copy_can_be_made_the_work_is_done_here(
+    error: Exception, copies: Aside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fork() -> int:
+        raise error
+
+    open_before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", fork)
+    assert copies.ask(os.getpid) == os.getpid()
+    assert not (tmp_path / aside.ASIDE).exists()
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_a_program_with_thousands_of_open_files_can_be_copied(copies: Aside) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1_500:
+        pytest.skip("the system allows fewer")
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        assert copies.ask(os.getpid) != os.getpid()
+    finally:
+        for one in held:
+            os.close(one)
 
 
 def test_operators_that_share_their_work_over_threads_run_in_it(copies: Aside) -> None:
@@ -146,14 +174,14 @@ PROGRAM = """
     held = []
 
     def mapped():
-        '''Whether 1 MB is asked of the system.'''
+        '''Whether 12 MB are asked of the system: what is imported frees less.'''
         before = library.mallinfo2().hblks
-        held.append(torch.empty(2**20, dtype=torch.uint8))
+        held.append(torch.empty(12 * 2**20, dtype=torch.uint8))
         return library.mallinfo2().hblks > before
 
     first = mapped()
     here = Here() if sys.argv[1] == "here" else Aside(torch, Path(sys.argv[2]))
-    here.ask(lambda: float(torch.ones(2**20).double().sum()))
+    here.ask(lambda: float(torch.ones(3 * 2**20).double().sum()))
     print(first, mapped())
 """
 
