@@ -14,6 +14,7 @@ from ridgeline.optimization.diagnosis import diagnosed
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.trials.arm import Outcome, run
+from tests.unit.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
@@ -183,14 +184,10 @@ def test_steps_go_on_until_they_have_taken_as_long_as_asked(tmp_path: Path) -> N
     assert len(found.step_ns) > STEPS
 
 
-MEMORY = """
-import ctypes, torch, torch.nn as nn
-class Told(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
-        "fordblks", "keepcost")]
-library = ctypes.CDLL(None)
-library.mallinfo2.restype = Told
+MEMORY = (
+    MAPPED
+    + """
+import torch.nn as nn
 net = nn.Linear(1500, 1500)  # 9 MB, and in float64 18
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for step in range(20):
@@ -198,10 +195,9 @@ for step in range(20):
     optimizer.step()
     optimizer.zero_grad()
     if step == 10:
-        before = library.mallinfo2().hblks
-        held = torch.empty(12 * 2**20, dtype=torch.uint8)
-        print("asked of the system:", library.mallinfo2().hblks > before, flush=True)
+        print("asked of the system:", mapped(12), flush=True)
 """
+)
 
 
 def test_the_watched_steps_leave_the_c_librarys_memory_as_it_is_without_us(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from ridgeline.trials import aside
 from ridgeline.trials.aside import Aside, Here, Raised, Shelf, told
 from ridgeline.trials.family import Family
+from tests.unit.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere work is done here")
 
@@ -158,32 +158,19 @@ def test_while_a_copy_is_there_nothing_is_counted(copies: Aside, tmp_path: Path)
     assert not mark.exists()
 
 
-PROGRAM = """
-    import ctypes, sys, torch
-    from pathlib import Path
-    from ridgeline.trials.aside import Aside, Here
+PROGRAM = (
+    MAPPED
+    + """
+import sys
+from pathlib import Path
+from ridgeline.trials.aside import Aside, Here
 
-    class Told(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_size_t) for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
-            "fordblks", "keepcost")]
-
-    library = ctypes.CDLL(None)
-    library.mallinfo2.restype = Told
-
-    held = []
-
-    def mapped():
-        '''Whether 12 MB are asked of the system: what is imported frees less.'''
-        before = library.mallinfo2().hblks
-        held.append(torch.empty(12 * 2**20, dtype=torch.uint8))
-        return library.mallinfo2().hblks > before
-
-    first = mapped()
-    here = Here() if sys.argv[1] == "here" else Aside(torch, Path(sys.argv[2]))
-    here.ask(lambda: float(torch.ones(3 * 2**20).double().sum()))
-    print(first, mapped())
+first = mapped(12)  # what is imported frees less
+here = Here() if sys.argv[1] == "here" else Aside(torch, Path(sys.argv[2]))
+here.ask(lambda: float(torch.ones(3 * 2**20).double().sum()))
+print(first, mapped(12))
 """
+)
 
 
 @pytest.mark.parametrize(("where", "expected"), [("aside", "True True"), ("here", "True False")])
@@ -196,7 +183,7 @@ def test_what_it_frees_does_not_alter_how_the_program_gets_its_memory(
         pytest.skip("another C library")
     environment = {name: os.environ[name] for name in os.environ if name != "LD_PRELOAD"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), where, str(tmp_path / "mark")],
+        [sys.executable, "-c", PROGRAM, where, str(tmp_path / "mark")],
         capture_output=True, text=True, check=True, env=environment,
     )  # fmt: skip
     assert done.stdout.strip() == expected
