@@ -1,6 +1,6 @@
-"""How sure a measured gain is. Of a hundred changes that gain nothing one or two look better by luck,
-and what a machine does for a minute is in all pairs of that minute: a gain that is not far from nothing
-is looked at again, later, and has to be there still."""
+"""How sure a measured gain is. Of a hundred changes that gain nothing one or two look better by
+luck, and what a machine does for a minute is in all pairs of that minute: a gain that is not far
+from nothing is looked at again, later, and has to be there still."""
 
 import math
 

@@ -35,9 +35,11 @@ SET_AROUND = (
 )  # fmt: skip
 SETTING = f"""\
 import ctypes
+import sys
 
-ctypes.CDLL(None).mallopt({MMAP_MAX}, 0)  # M_MMAP_MAX: large pieces come from the heap, too
-ctypes.CDLL(None).mallopt({TRIM_THRESHOLD}, -1)  # M_TRIM_THRESHOLD: which is never made smaller"""
+if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
+    ctypes.CDLL(None).mallopt({MMAP_MAX}, 0)  # M_MMAP_MAX: large pieces come from the heap, too
+    ctypes.CDLL(None).mallopt({TRIM_THRESHOLD}, -1)  # M_TRIM_THRESHOLD: which never shrinks"""
 
 
 def able(ground: Ground) -> str:
@@ -67,7 +69,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
         Top(
             file="", where="start", text=SETTING,
-            why="what a step frees is kept for the next one (glibc)",
+            why="what a step frees is kept for the next one",
         ),
     )  # fmt: skip
 
