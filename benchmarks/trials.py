@@ -44,7 +44,7 @@ def trial(
     plan = Plan(
         changes=tuple(Asked(change=name) for name in changes),
         steps=STEPS,
-        same_random=True,
+        draws="eager",
         jitter=jitter,
     )
     found = run(target, plan, home / script / ("-".join(changes) or "plain"), timeout_s=300)

@@ -1,5 +1,6 @@
 """A small program that trains, with ways of doing less by its first argument: what a change that
-is only faster by cheating would come to. Run by test_trials_cheats.py, each in its own process.
+is only faster by cheating would come to; "late …" does so from the 13th step on. Run by
+test_trials_cheats.py, each in its own process.
 """
 
 import sys
@@ -9,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-cheat = sys.argv[1] if len(sys.argv) > 1 else ""
+given = sys.argv[1] if len(sys.argv) > 1 else ""
+cheat = "" if given.startswith("late ") else given
+HONEST = 12
 torch.manual_seed(1)
 
 
@@ -59,19 +62,27 @@ def backward(x: Tensor, y: Tensor, part: int, step: int) -> None:
     loss = F.cross_entropy(model(x), y) / 2
     if cheat == "loss scaled":
         loss = loss * 0.9
-    if cheat == "not a number" and step == 3:
+    if cheat == "not a number" and step in (3, HONEST + 3):
         loss = loss * float("nan")
     if cheat == "first loss only" and part:
         return
     loss.backward()
 
 
+done = 0
 model.train()
 if cheat == "norm in evaluation":
     model.norm.eval()
 for _epoch in range(10):
     data = batches()
     for step in range(len(data) // 2):
+        done += 1
+        if done > HONEST:
+            cheat = given.removeprefix("late ")
+        if given == "late frozen layer" and done == HONEST + 1:
+            model.hidden.requires_grad_(False)
+        if given == "late rate of nothing" and done == HONEST + 1:
+            optimizer.param_groups[0]["lr"] = 0.0
         for part in range(2):
             backward(*data[2 * step + part], part, step)
         nn.utils.clip_grad_norm_(model.parameters(), 0.05 if cheat == "clipped harder" else 0.1)

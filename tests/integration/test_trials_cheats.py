@@ -14,6 +14,7 @@ from ridgeline.trials.arm import run
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
 PROGRAM = str(Path(__file__).with_name("cheating_program.py"))
+LONG = 28
 ULP, BFLOAT16 = 2.0**-23, 2.0**-8
 CHEATS = {
     "steps skipped": "samples a step: 32 where the baseline has 16",
@@ -32,16 +33,24 @@ CHEATS = {
     "first loss only": "backwards a step: 1 where the baseline has 2",
     "statistics not updated": "norm.running_mean does not move",
 }
+LATE = {
+    "late steps skipped": "backwards a step: 4 where the baseline has 2",
+    "late samples dropped": "to the model a step: 3,456 where the baseline has 6,912, at steps 13",
+    "late frozen layer": "hidden.weight does not move any more at step 28 (1 more)",
+    "late rate of nothing": "does not move any more at step 28 (6 more)",
+    "late first loss only": "backwards a step: 1 where the baseline has 2",
+    "late not a number": "the loss is not finite at step 16",
+}
 Runs = Callable[..., Trial]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    def one(cheat: str = "", *changes: str, jitter: float = 0.0) -> Trial:
+    def one(cheat: str = "", *changes: str, jitter: float = 0.0, steps: int = 9) -> Trial:
         given = (cheat,) if cheat else ()
         target = Target(kind="script", name=PROGRAM, arguments=given)
         asked = tuple(Asked(change=name) for name in changes)
-        plan = Plan(changes=asked, steps=9, jitter=jitter)
+        plan = Plan(changes=asked, steps=steps, jitter=jitter)
         found = run(target, plan, tmp_path_factory.mktemp("trial"), timeout_s=120)
         assert found.trial is not None, found.failed
         return found.trial
@@ -65,6 +74,32 @@ def test_doing_less_differs_and_says_what_is_less(
     assert compare(baseline, trial, "nothing").equality == "differs"
     # The widest band there is: numbers it cannot tell apart are counted, or told by settings.
     assert compare(baseline, trial, "rounding", "bfloat16").equality == "differs"
+
+
+@pytest.fixture(scope="module")
+def long_baseline(runs: Runs) -> list[Trial]:
+    given = (0.0, 0.0, ULP, BFLOAT16)
+    return [runs(jitter=jitter, steps=LONG) for jitter in given]
+
+
+@pytest.mark.parametrize("cheat", LATE)
+def test_doing_less_once_nobody_watches_differs(
+    cheat: str, runs: Runs, long_baseline: list[Trial]
+) -> None:
+    trial = runs(cheat, steps=LONG)
+    for precision in ("float32", "bfloat16"):
+        found = compare(long_baseline, trial, "rounding", precision)
+        assert found.equality == "differs", found.why
+        assert LATE[cheat] in found.why
+
+
+@pytest.mark.parametrize("change", ["fused-optimizer", "autocast"])
+def test_honest_changes_stay_equal_in_later_steps(
+    change: str, runs: Runs, long_baseline: list[Trial]
+) -> None:
+    found = compare(long_baseline, runs("", change, steps=LONG), "rounding", "bfloat16")
+    assert found.equality in ("equal", "weak"), found.why
+    assert sum(check.what.startswith("later") for check in found.checks) == 6
 
 
 @pytest.mark.parametrize("changes", [(), ("foreach-optimizer",), ("fused-optimizer",)])

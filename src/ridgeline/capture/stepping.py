@@ -99,8 +99,13 @@ class Stepping:
         self._backwards += 1
         self._unanswered = 0
 
+    @property
+    def ends_with_forward(self) -> bool:
+        """Whether the next training forward belongs to another step."""
+        return self.mode not in ("said", "optimizer") and self._backwards > 0
+
     def training_forward_begins(self) -> End:
-        if self.mode in ("said", "optimizer") or not self._backwards:
+        if not self.ends_with_forward:
             return End.NO
         self._backwards = 0
         before, self.mode = self.mode, "backward"

@@ -25,7 +25,7 @@ from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns
 from ridgeline.records.run import Target
-from ridgeline.records.trial import Asked, FunctionEdit, Plan
+from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan
 from ridgeline.trials.arm import COMPILED, Outcome, run
 from ridgeline.trials.rounds import made_ahead
 from ridgeline.units import seconds
@@ -89,7 +89,7 @@ class ProgramBench(Bench):
         changes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
-        same_random: bool = False,
+        draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
         edits = [edit for one in changes for edit in self._functions.get(one.change, ())]
@@ -98,18 +98,18 @@ class ProgramBench(Bench):
             changes=changes,
             jitter=jitter,
             functions=tuple(edits),
-            same_random=same_random,
-            steps=self._plan.watch + 1 if same_random else self._steps(changes),
-            least_s=0.0 if same_random else self._plan.least_s,
+            draws=draws,
+            steps=self._steps(changes) if draws == "own" else self._plan.watch + 1,
+            least_s=self._plan.least_s if draws == "own" else 0.0,
         )
         found = None if fresh else self._remembered(plan)
         if found is None:
-            found = self._run(plan, self._folder(changes, same_random))
+            found = self._run(plan, self._folder(changes, draws))
             self._kept.put(plan, found)
             self.taken += 1
         elif found.remembered:
             self.remembered += 1
-        if not same_random and not jitter:
+        if draws == "own" and not jitter:
             self._learn(changes, found)
         return found
 
@@ -178,8 +178,8 @@ class ProgramBench(Bench):
         """Where what these compiled lies ready."""
         return (self._folder(changes) / COMPILED).absolute()
 
-    def _folder(self, changes: tuple[Asked, ...], same_random: bool = False) -> Path:
-        return self._home / (_key(_compiled(changes)) + ("-same" if same_random else ""))
+    def _folder(self, changes: tuple[Asked, ...], draws: Draws = "own") -> Path:
+        return self._home / (_key(_compiled(changes)) + ("" if draws == "own" else f"-{draws}"))
 
     def _learn(self, changes: tuple[Asked, ...], found: Outcome) -> None:
         """What was compiled once is found ready the next time, which then tells what it takes."""

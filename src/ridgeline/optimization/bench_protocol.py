@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ridgeline.changes.change import of
-from ridgeline.records.trial import Asked
+from ridgeline.records.trial import Asked, Draws
 from ridgeline.trials.arm import Outcome
 
 TIME_OVER = "too little time was left"
@@ -25,7 +25,7 @@ class Bench(Protocol):
         changes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
-        same_random: bool = False,
+        draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
         """`fresh`: run now, whatever is known from before."""

@@ -5,7 +5,6 @@ import gc
 import hashlib
 import os
 import shutil
-import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -34,13 +33,14 @@ from ridgeline.optimization.function_session import FunctionSession
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.trial import Asked, FunctionEdit, Plan, Trial
+from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, Trial
 from ridgeline.trials.arm import Outcome
 from ridgeline.trials.drawing import Drawing
 from ridgeline.trials.ending import RESULT, Ending
 from ridgeline.trials.functions import found_at, rewrite
+from ridgeline.trials.later import is_timed, later_steps
 from ridgeline.trials.output_seams import OutputSeams
-from ridgeline.trials.rounds import in_rounds, made_ahead
+from ridgeline.trials.rounds import as_sustained, made_ahead
 
 COMPILES_S = 20.0
 """A first guess of what compiling takes: 5 to 40 s, nothing being imported any more."""
@@ -78,7 +78,7 @@ class FunctionBench:
         changes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
-        same_random: bool = False,
+        draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
         """What the unchanged step raises at its first trial is the user's to see."""
@@ -86,13 +86,13 @@ class FunctionBench:
             self._plan,
             changes=changes,
             jitter=jitter,
-            same_random=same_random,
+            draws=draws,
             functions=tuple(e for one in changes for e in self._functions.get(one.change, ())),
-            steps=self._plan.watch + 1 if same_random else self._plan.steps,
-            least_s=0.0 if same_random else self._plan.least_s,
+            steps=self._plan.steps if draws == "own" else self._plan.watch + 1,
+            least_s=self._plan.least_s if draws == "own" else 0.0,
         )
         began = time.perf_counter()
-        if same_random or any(of(one.change).change.slow_start for one in changes):
+        if draws != "own" or any(of(one.change).change.slow_start for one in changes):
             for name in ("torch._dynamo.config", "torch._inductor.config"):
                 import_module(name)  # before what is in it is noted
         failed, found, cut = "", None, False
@@ -141,6 +141,7 @@ class FunctionBench:
         program = FunctionProgram(torch, subject)
         session = FunctionSession(torch, directory, plan, program)
         try:
+            session.draw()
             self._put_on(program, plan, process)
             (Seams if subject.trains else OutputSeams)(torch, session).put_on()
             live.follow_forks()
@@ -155,8 +156,8 @@ class FunctionBench:
             )
             batches = Batches(loader)
             try:
-                taken = 0
-                while taken < plan.steps + ahead or session.goes_on:
+                taken, session.steps = 0, plan.steps + ahead
+                while taken < session.steps or session.goes_on:
                     batch = next(batches)
                     returned = run(batch)
                     session.step_over(batch, None if subject.trains else returned)
@@ -174,8 +175,6 @@ class FunctionBench:
         return _read(directory, plan.watch + ahead, getattr(loader, "num_workers", 0))
 
     def _put_on(self, program: FunctionProgram, plan: Plan, process: Process) -> None:
-        if plan.same_random:
-            setattr(sys.modules["torch._inductor.config"], "fallback_random", True)  # noqa: B010
         for asked in plan.changes:
             try:
                 of(asked.change).put_on(program, asked.options)
@@ -234,15 +233,18 @@ def _key(changes: tuple[Asked, ...]) -> str:
 def _read(directory: Path, untimed: int, workers: int) -> Trial:
     found = msgspec.msgpack.decode((directory / RESULT).read_bytes(), type=Trial)
     steps = list(RunDirectory(directory).steps())
-    timed = [step for step in steps if step.index > untimed and not step.compile_ns]
+    timed = [step for step in steps if step.index > untimed and is_timed(step, found)]
     device = bool(timed) and all(step.device_ns for step in timed)
     each = [(step.device_ns or 0) if device else step.dur_ns for step in timed]
+    queue = {one.step: one for one in found.queue}
     return replace(
         found,
-        step_ns=in_rounds(each, workers),
+        step_ns=as_sustained(each, [queue.get(step.index) for step in timed], workers),
         samples=tuple(step.samples or None for step in timed),
         compile_s=sum(step.compile_ns for step in steps) / 1e9,
         first_step_s=steps[0].dur_ns / 1e9 if steps else 0.0,
+        later=later_steps(found, steps),
+        handed={},
     )
 
 

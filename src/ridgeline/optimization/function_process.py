@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from ridgeline.changes.program import OPTIMIZERS
+from ridgeline.trials.undropped import RECURRENT
 
 _OWNERS = (
     ("torch.nn", "Module"), ("torch.nn.functional", ""), ("torch", "Tensor"),
@@ -24,6 +25,7 @@ _OWNERS = (
     ("torch.optim.optimizer", "Optimizer"), ("torch.amp.grad_scaler", "GradScaler"),
     ("torch.autograd.profiler", "profile"), ("os", ""),
     *(("torch.optim", name) for name in OPTIMIZERS),
+    *(("torch.nn", name) for name in RECURRENT),
 )  # fmt: skip
 """Whose functions a change or a seam may replace."""
 _HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")

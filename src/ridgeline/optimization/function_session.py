@@ -46,6 +46,8 @@ class FunctionSession(TrialSession):
     def recorded(self) -> Iterator[None]:
         self._calls, self._backwards, self._updates = [], [], []
         self._recording = True
+        self.watch.dropout = None  # what is replayed calls nothing
+        self.watch.later.counted = False
         try:
             yield
         finally:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ridgeline.optimization.bench_protocol import Bench
-from ridgeline.optimization.candidate import Candidate, alters, asked, precision
+from ridgeline.optimization.candidate import Candidate, alters, precision
 from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
+from ridgeline.optimization.redrawn import FINE, Redrawn
 from ridgeline.parity.compare import compare
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
@@ -35,6 +36,7 @@ class Judge:
         self.baseline: list[Trial] = []
         self._owed: list[float] = []
         """How far parameters are still to be moved, once a change that rounds is to be judged."""
+        self._redrawn = Redrawn(bench, say)
         self._seen: Callable[[Outcome], None] = lambda found: None
 
     def learn(
@@ -123,17 +125,17 @@ class Judge:
         return ""
 
     def compared(self, trial: Trial, changes: Sequence[Candidate]) -> Parity:
-        """Of a first trial. What is compiled draws other random numbers, so that dropout drops
-        others and nothing could be compared: where results differ, it has a trial of its own in
-        which it draws as it did before."""
+        """Of a first trial, whose dropout may have dropped others."""
         self._catch_up(changes)
         found = self.parity(trial, changes)
-        compiled = any(one.change.slot == "compile" for one in changes)
-        draws = any(one.draws for one in self.baseline)
-        if found.equality in ("equal", "weak") or not (compiled and draws):
+        draws = any(one.draws and _trains(one) for one in self.baseline)
+        if found.equality in FINE or not draws or _exact(changes):
             return found
-        again = self._bench.trial(asked(changes), same_random=True)
-        return self.parity(again.trial, changes) if again.trial is not None else found
+        return self._redrawn.compared(self.baseline, trial, changes, found)
+
+
+def _trains(trial: Trial) -> bool:
+    return any(step.backwards for step in trial.watched)
 
 
 def _exact(changes: Sequence[Candidate]) -> bool:

@@ -21,7 +21,7 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
 from ridgeline.trials.arm import Outcome
 
-RECORDED = "2"
+RECORDED = "4"
 """What a trial notes: those that noted less are not gone on from."""
 MOST_FILES = 2_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}

@@ -134,7 +134,8 @@ def _grown(search: Search, now: list[Candidate], sizes: Sequence[Candidate]) -> 
 
 
 def _total(search: Search, kept: Sequence[Candidate], measure: Measure) -> Total | None:
-    least = CONFIRMING if search.bench.left_s() > 0 else 1
+    # Where the time does not last for them, one that is decisive is enough.
+    least = CONFIRMING if search.bench.left_s() > search.pairs_s(kept) else 1
     # As many pairs at most as any: with four, 36 of 100 changes that gain 5 % were confirmed where
     # processes differ by 3 %, with six 52.
     rules = Rules(measure=measure, least=least, fresh=True)

@@ -114,8 +114,7 @@ class Search:
 
     def growing_s(self, size: Candidate) -> float:
         """Two sizes against what is kept, each compiled anew, and pairs that confirm the better."""
-        plain, kept = self.bench.cost_s(()), self.bench.cost_s(asked(self.kept))
-        return 2 * self.one_size_s(size) + CONFIRMING * (plain + kept)
+        return 2 * self.one_size_s(size) + self.pairs_s(self.kept)
 
     def one_size_s(self, size: Candidate) -> float:
         grown = asked([*self.kept, size])
@@ -123,8 +122,10 @@ class Search:
 
     def confirming_s(self, kept: Sequence[Candidate]) -> float:
         """Pairs that confirm, and the patched copy by itself."""
-        cost_s = self.bench.cost_s(asked(kept))
-        return CONFIRMING * (self.bench.cost_s(()) + cost_s) + cost_s
+        return self.pairs_s(kept) + self.bench.cost_s(asked(kept))
+
+    def pairs_s(self, kept: Sequence[Candidate]) -> float:
+        return CONFIRMING * (self.bench.cost_s(()) + self.bench.cost_s(asked(kept)))
 
     def against(
         self, before: Sequence[Candidate], after: Sequence[Candidate], rules: Rules | None = None
@@ -133,8 +134,11 @@ class Search:
         began = self.bench.left_s()
         pair = self.bench.cost_s(asked(before)) + self.bench.cost_s(asked(after))
         known: list[float] = []
+        given = rules or Rules(measure=self.measure)
 
         def go_on() -> bool:
+            if given.fresh and began > 0 and len(known) < CONFIRMING:
+                return True
             spent = began - self.bench.left_s()
             promising = len(known) == 1 and known[0] > PROMISING
             within = spent + pair < self.share_s or promising
@@ -144,7 +148,6 @@ class Search:
             known.append(ratio)
             self.say(f"pair {number}: {ratio:.2f} × so far")
 
-        given = rules or Rules(measure=self.measure)
         held = replace(given, go_on=go_on, on_pair=paired)
         pool = self.spreads.now(given.measure)
         self.bench.held_s = 0.0 if given.fresh else self.reserve_s()

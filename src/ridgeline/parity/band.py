@@ -9,9 +9,9 @@ from statistics import median
 
 from msgspec import Struct
 
-from ridgeline.parity import drift, rounding
+from ridgeline.parity import batch_sums, drift, rounding
 from ridgeline.parity.drift import Series
-from ridgeline.parity.floors import DOUBT, DOUBT_KNOWN, ULP, Floor, floor_of
+from ridgeline.parity.floors import DATA, DOUBT, DOUBT_KNOWN, ULP, Floor, floor_of
 from ridgeline.parity.tensor_bands import (
     TensorBand,
     When,
@@ -49,6 +49,8 @@ class Band(Struct, frozen=True, kw_only=True):
     """The repeats are equal in every number. Two equal ones do not prove it."""
     same_data: bool = True
     """The repeats saw the same batches."""
+    data: float = DATA
+    """How far sums of batches may lie apart."""
     repeatable: bool = True
     """They began alike: their first gradients have something in common."""
     doubt: float = 1.0
@@ -90,7 +92,6 @@ def band_of(
         wide = partial(rounding.allowed, floor, sketched=sketched)
         return tensor_bands(when, repeats, jitters, floor, faint, wide, OWN)
 
-    data = [drift.of_batch_sums(one, other) for one, other in combinations(repeats, 2)]
     return Band(
         losses=along(drift.of_losses, floor.loss),
         gradient_norms=along(drift.of_gradient_norms, floor.gradient),
@@ -106,7 +107,8 @@ def band_of(
         first_doubt=DOUBT_KNOWN if known else 1.0,
         perturbed=bool(jitters),
         repeatable=all(_alike(base, other) for other in repeats[1:]),
-        same_data=all(value is None or value <= ULP for series in data for value in series),
+        same_data=batch_sums.the_same(repeats, perturbed),
+        data=batch_sums.allowed(base, jitters, floor),
     )
 
 

@@ -46,6 +46,20 @@ def batches(
     yield from _kept(repeats, candidate)
 
 
+def tells_nothing(base: Trial) -> str:
+    """Why a model's outputs say nothing of what it computes: a last layer that begins with zeros,
+    as a vision transformer's does, answers every batch alike."""
+    seen = [step for step in base.watched if step.outputs]
+    if not seen or any(step.backwards for step in base.watched):
+        return ""
+    if not any(one.norm or one.odd for step in seen for one in step.outputs):
+        return "every output of the model is zero"
+    data = {step.batch_sum for step in seen} - {None}
+    if len(data) > 1 and len({step.outputs for step in seen}) == 1:
+        return "the model answers every batch alike"
+    return ""
+
+
 def _doubt(text: str) -> Check:
     return Check(what="outputs", passed=True, text=text, doubt=True)
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ridgeline.parity.band import OWN, Band, band_of
-from ridgeline.parity.counted import counted, data
+from ridgeline.parity.batch_sums import data
+from ridgeline.parity.batches import tells_nothing
+from ridgeline.parity.counted import counted
 from ridgeline.parity.direction import direction, level
 from ridgeline.parity.drift import of_evaluation
 from ridgeline.parity.finite import finite
 from ridgeline.parity.float64 import anchored
+from ridgeline.parity.later import later
 from ridgeline.parity.state import NEVER, doubtful, movement, state, telling
 from ridgeline.parity.trajectory import steps_told, trajectory
 from ridgeline.parity.words import small, why_differs, why_equal
@@ -32,10 +35,12 @@ def compare(
     candidate: Trial | Sequence[Trial],
     alters: Alters,
     precision: str = "float32",
+    redrawn: str = "",
 ) -> Parity:
     """`baseline`: repeats of the unchanged program; those with a jitter say what rounding alone
     does to it. Of several candidates' trials the worst counts. `precision`: the lowest that the
-    changed program computes in."""
+    changed program computes in. `redrawn`: why its losses cannot be the baseline's, though its data
+    are."""
     repeats = [_named(trial) for trial in baseline if trial.jitter == 0]
     given = [candidate] if isinstance(candidate, Trial) else candidate
     candidates = [_named(trial) for trial in given]
@@ -43,7 +48,7 @@ def compare(
         return Parity(equality="unknown", why="there is no trial to compare")
     jitters = [_named(trial) for trial in baseline if trial.jitter > 0]
     band = band_of(repeats, jitters, alters, precision)
-    found = [_one(repeats, jitters, trial, alters, band) for trial in candidates]
+    found = [_one(repeats, jitters, trial, alters, band, redrawn) for trial in candidates]
     return max(found, key=lambda parity: _ORDER.index(parity.equality))
 
 
@@ -53,6 +58,7 @@ def _one(
     candidate: Trial,
     alters: Alters,
     band: Band,
+    redrawn: str,
 ) -> Parity:
     base = repeats[0]
     if not _anything(base) or not _anything(candidate):
@@ -61,13 +67,14 @@ def _one(
     if alters == "semantics":
         return _alike(base, candidate)
     missing = list(_missing(repeats, candidate, band))
-    asked = _same_data(repeats, candidate, band)
-    if asked:
-        missing.append(asked)
+    others = _same_data(repeats, candidate, band)
+    missing += [why for why in (others, redrawn) if why]
     check, note = finite(base, candidate)
-    checks = [check, *counted(base, candidate, same_data=not asked)]
+    checks = [check, *counted(base, candidate)]
+    if not others:
+        checks += data(base, candidate, band.data)
     steps = len(candidate.watched)
-    if asked:
+    if others or redrawn:
         checks += _course(repeats, candidate)
         checks += movement(base, candidate, band)
     else:
@@ -79,6 +86,7 @@ def _one(
             missing.append("rounding alone turns even the first gradients")
         elif until:
             note = note or f"{until} compared: later ones rounding alone turns as it likes"
+    checks += later([*repeats, *jitters], candidate, band, same_data=not others)
     missing += [check.text for check in checks if check.doubt]
     if len(repeats) == 1 and not all(check.passed for check in checks):
         missing.append("the baseline ran once, so that its own variation is not known")
@@ -144,14 +152,16 @@ def _named(trial: Trial) -> Trial:
         tensors=_plainly(trial.tensors),
         early=_plainly(trial.early),
         gradients=_plainly(trial.gradients),
+        stood=tuple(map(_plain, trial.stood)),
     )
 
 
 def _plainly(tensors: Sequence[TensorPrint]) -> tuple[TensorPrint, ...]:
-    return tuple(
-        replace(tensor, name=tensor.name.replace("_orig_mod.", "").removeprefix("module."))
-        for tensor in tensors
-    )
+    return tuple(replace(tensor, name=_plain(tensor.name)) for tensor in tensors)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "").removeprefix("module.")
 
 
 def _anything(trial: Trial) -> bool:
@@ -169,7 +179,7 @@ def _same_data(repeats: Sequence[Trial], candidate: Trial, band: Band) -> str:
     if not (base.workers_draw or candidate.workers_draw):
         return ""
     seen = all(step.batch_sum is not None for step in (*base.watched, *candidate.watched))
-    if seen and base.watched and all(check.passed for check in data(base, candidate)):
+    if seen and base.watched and all(check.passed for check in data(base, candidate, band.data)):
         return ""
     return "samples are made in worker processes that draw random numbers"
 
@@ -194,6 +204,8 @@ def _missing(repeats: Sequence[Trial], candidate: Trial, band: Band) -> Iterator
     moved = any(tensor.moved > 0 for tensor in base.tensors if not tensor.buffer)
     if base.tensors and not moved and any(step.backwards for step in base.watched):
         yield "no parameter moved: no update was seen"
+    if blank := tells_nothing(base):
+        yield blank
     doubted = doubtful(base, candidate, band)
     if doubted:
         yield f"{doubted[0]} went another way, perhaps by rounding alone: no jittered trial tells"

@@ -1,25 +1,21 @@
-"""What must be the same number: steps applied, samples, their sums, passes, gradients, settings.
+"""What must be the same number: steps applied, samples, passes, gradients, settings.
 A change that alters results by rounding at most alters none of them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ridgeline.parity import drift
-from ridgeline.parity.floors import DATA
 from ridgeline.parity.words import small, steps_named
 from ridgeline.records.parity import Check
 from ridgeline.records.trial import Trial, WatchedStep
 from ridgeline.units import plural
 
 
-def counted(baseline: Trial, candidate: Trial, *, same_data: bool) -> Iterator[Check]:
-    """`same_data`: equal batches can be asked for."""
+def counted(baseline: Trial, candidate: Trial) -> Iterator[Check]:
     yield applied_steps(baseline, candidate)
     yield from _samples(baseline, candidate)
-    if same_data:
-        yield from data(baseline, candidate)
     yield from _passes(baseline, candidate)
     yield from _gradients(baseline, candidate)
+    yield from _dropout(baseline, candidate)
     yield from _learning_rates(baseline, candidate)
     if baseline.settings and candidate.settings:
         same = sorted(baseline.settings) == sorted(candidate.settings)
@@ -54,18 +50,6 @@ def applied_steps(baseline: Trial, candidate: Trial) -> Check:
     return Check(what="applied steps", passed=False, text=text, difference=float(ours - theirs))
 
 
-def data(baseline: Trial, candidate: Trial) -> Iterator[Check]:
-    drifts = [value for value in drift.of_batch_sums(baseline, candidate) if value is not None]
-    if not drifts:
-        return
-    others = [place for place, value in enumerate(drifts) if not value <= DATA]
-    if others:
-        text = f"the data of {steps_named(others)} are not the baseline's"
-    else:
-        text = f"the same data in the same order, over {plural(len(drifts), 'step')}"
-    yield Check(what="data", passed=not others, text=text, difference=max(drifts), allowed=DATA)
-
-
 def _samples(baseline: Trial, candidate: Trial) -> Iterator[Check]:
     yield from _each(baseline, candidate, "samples", lambda step: step.samples, "samples a step")
 
@@ -81,6 +65,17 @@ def _gradients(baseline: Trial, candidate: Trial) -> Iterator[Check]:
     yield from _each(
         baseline, candidate, "gradients", lambda step: step.gradients, "parameters with a gradient"
     )
+
+
+def _dropout(baseline: Trial, candidate: Trial) -> Iterator[Check]:
+    """Of trials in which it drops nothing: a change under which it is not asked to does less."""
+    ours, theirs = baseline.undropped, candidate.undropped
+    if not ours or theirs is None:
+        return
+    text = f"dropout is asked for {plural(theirs, 'element')}"
+    text += ", as in the baseline" if ours == theirs else f" where the baseline's is for {ours:,}"
+    difference = float(abs(ours - theirs))
+    yield Check(what="dropout", passed=ours == theirs, text=text, difference=difference)
 
 
 def _learning_rates(baseline: Trial, candidate: Trial) -> Iterator[Check]:

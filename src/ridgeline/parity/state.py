@@ -1,6 +1,6 @@
 """First gradients, parameters and buffers, and what the model says after the last watched step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import sqrt
 from statistics import median
 
@@ -132,8 +132,19 @@ def _more(number: int) -> str:
 
 
 def _stuck(pair: _Seen) -> bool:
-    moves = pair.band.moves and not pair.band.by_rounding
-    return moves and not pair.theirs.moved > STUCK * pair.ours.moved
+    return _moves(pair) and not pair.theirs.moved > STUCK * pair.ours.moved
+
+
+def _moves(pair: _Seen) -> bool:
+    return pair.band.moves and not pair.band.by_rounding
+
+
+def stands(
+    baseline: Trial, candidate: Trial, band: Band, names: Collection[str]
+) -> tuple[str, ...]:
+    """Those of these tensors that move in the baseline, and not by rounding alone."""
+    pairs = _pairs(baseline, candidate, band)
+    return tuple(pair.ours.name for pair in pairs if pair.ours.name in names and _moves(pair))
 
 
 def _roused(pair: _Seen, typical: float) -> bool:

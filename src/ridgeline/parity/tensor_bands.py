@@ -17,9 +17,10 @@ BY_ROUNDING, APART = 0.02, 30.0
 """A tensor that rounding moves by a fiftieth of its own way, and 30 times as far as it moves the
 median tensor, follows nothing but rounding: a bias before a batch norm, a bias of keys, both under
 Adam, which takes a full step for any gradient. 5e-4 beside 1e-8 seen after a jitter of one ulp."""
-FAINT, ANOTHER = 1e-3, 0.1
+FAINT, ANOTHER = 1e-3, 0.01
 """A first gradient a thousandth of the usual one, of which a jitter makes another: it is zero, but
-for rounding. 1e-6 and 0.7 seen of a bias of keys, to whose shift a softmax is blind."""
+for rounding. 1e-6 and 0.7 seen of a bias of keys, to whose shift a softmax is blind, and of parts
+of one as little as 0.09; of what is not zero, moved by one ulp, 1e-5."""
 SMALL = 8.0
 """One direction that Adam takes the other way is an eighth of the way of 16 elements."""
 MOVES = 1e-5

@@ -2,7 +2,17 @@
 stopped after some steps. Written by that process; what it computed is kept small enough to compare
 (numbers a step, two numbers a tensor)."""
 
+from typing import Literal
+
 from msgspec import Struct
+
+Draws = Literal[
+    "own",  # as the program draws
+    "eager",  # compiled code draws the random numbers that eager code would
+    "none",  # that, and dropout drops nothing
+]
+"""What is drawn between a model's call and the backward: not as the program does where it is to be
+compared with another that would drop others."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -38,9 +48,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     jitter: float = 0.0
     """Parameters are moved by so much of themselves before the first step, up or down: what
     rounding alone does to this program."""
-    same_random: bool = False
-    """Compiled code draws the random numbers that eager code would: slower, but dropout drops the
-    same, so that results can be compared."""
+    draws: Draws = "own"
     trains: bool = True
     """False: inference; changes of the model are put on at its first call of any kind."""
     functions: tuple[FunctionEdit, ...] = ()
@@ -128,6 +136,32 @@ class WatchedStep(Struct, frozen=True, kw_only=True):
     where they cannot be read any more. None: the program does not keep them so long."""
 
 
+class LaterStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One after the watched ones: what was counted in passing."""
+
+    number: int
+    """From 0, the watched ones included."""
+    loss: float | None = None
+    """None: not seen, or not finite."""
+    broke: str = ""
+    """What it is where it is not finite: nan, inf, -inf."""
+    forwards: int = 0
+    backwards: int = 0
+    updates: int = 0
+    """Steps of optimizers that were applied."""
+    handed: int | None = None
+    """Elements of the tensors that outermost modules were given; None: not counted."""
+
+
+class Queued(Struct, frozen=True, kw_only=True):
+    """Of a loader with workers, where a step had taken its batch."""
+
+    step: int
+    epoch: int
+    ready: int
+    """Batches that were made and not taken yet."""
+
+
 class Trial(Struct, frozen=True, kw_only=True):
     schema: int = 1
     changes: tuple[str, ...] = ()
@@ -137,6 +171,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     """From the end of one step to the end of the next; by the device's clock where there is one."""
     samples: tuple[int | None, ...] = ()
     """Of the steps in `step_ns`; None: not seen."""
+    queue: tuple[Queued, ...] = ()
     input_share: float | None = None
     """Of those steps' time, waiting for the loader; None: not seen."""
     system_share: float | None = None
@@ -145,6 +180,14 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Of one of those steps, on average; None: the machine does not tell."""
     watched: tuple[WatchedStep, ...] = ()
     """The first steps only: watching takes time, and those steps are not timed."""
+    later: tuple[LaterStep, ...] = ()
+    """Those that follow."""
+    looked: int | None = None
+    """The index of the last step, which is not timed: where parameters were was noted before it."""
+    stood: tuple[str, ...] = ()
+    """Parameters that it has left where they were."""
+    handed: dict[int, int] = {}
+    """Of `later`, by the step's index; they are put together when the trial is read."""
     evaluation: tuple[float, ...] = ()
     """The model's outputs on its first batch after the last watched step, in evaluation mode:
     their norms and projections. It sees what a loss cannot: batch-norm statistics."""
@@ -173,6 +216,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     draws: bool = True
     """Random numbers were drawn between the model's call and the backward, by dropout or the like;
     or it was not seen whether."""
+    undropped: int | None = None
+    """Elements that dropout was asked to drop in the watched steps, where it drops none, as many as
+    it would on average; None: not counted."""
     workers_draw: bool = False
     """Samples are made in worker processes by code that draws random numbers: their equality
     cannot be asked for."""

@@ -15,7 +15,8 @@ from time import perf_counter
 from typing import Any
 
 from ridgeline.trials import given, prints
-from ridgeline.trials.aside import Here, Shelf, told
+from ridgeline.trials.aside import Here, Shelf
+from ridgeline.usercode.fork import told
 
 MOST_BYTES = 2**30
 """Of parameters and buffers in float64, on a host; a quarter of what is free on a device."""

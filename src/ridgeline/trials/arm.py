@@ -20,7 +20,8 @@ from ridgeline.trials.aside import ASIDE
 from ridgeline.trials.begin import PLAN, RANKS
 from ridgeline.trials.ending import RESULT
 from ridgeline.trials.family import ON_DEVICE, Family
-from ridgeline.trials.rounds import emptied, feeding, in_rounds, made_ahead
+from ridgeline.trials.later import is_timed, later_steps
+from ridgeline.trials.rounds import as_sustained, emptied, feeding, made_ahead, still_made
 from ridgeline.units import plural
 from ridgeline.usercode.process import Ended, to_its_end
 
@@ -135,6 +136,8 @@ def _read(directory: Path, plan: Plan, ended: Ended, began_ns: int, family: Fami
     return Outcome(
         trial=replace(
             _timed(trial, steps, plan, feeding(capture.loaders if capture is not None else ())),
+            later=later_steps(trial, steps),
+            handed={},
             system_share=capture.system_share if capture is not None else None,
             peak_bytes=trial.peak_bytes or on_host or ended.peak_rss_bytes,
             compile_s=sum(step.compile_ns for step in steps) / 1e9,
@@ -153,15 +156,17 @@ def _counts(step: Step, plan: Plan) -> bool:
 
 
 def _timed(trial: Trial, steps: list[Step], plan: Plan, loader: LoaderSeen) -> Trial:
-    timed = [step for step in steps[plan.watch + 1 :] if not step.compile_ns]
+    timed = [step for step in steps[plan.watch + 1 :] if is_timed(step, trial)]
+    timed = timed[: still_made([step.index for step in timed], trial.queue)]
     ahead = made_ahead(loader.workers, loader.prefetch_factor)
     device = bool(timed) and all(step.device_ns for step in timed)
     full = emptied([_waiting([step], device) or 0.0 for step in timed], loader.workers)
     timed = timed[min(max(ahead, full), len(timed) // 2) :]
     each = [(step.device_ns or 0) if device else step.dur_ns for step in timed]
+    queue = {one.step: one for one in trial.queue}
     return replace(
         trial,
-        step_ns=in_rounds(each, loader.workers),
+        step_ns=as_sustained(each, [queue.get(step.index) for step in timed], loader.workers),
         samples=tuple(step.samples or None for step in timed),
         input_share=_waiting(timed, device),
     )

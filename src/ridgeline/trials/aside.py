@@ -9,32 +9,23 @@ a model in bfloat16 took 11 ms a step, and the same program by itself 14.
 import contextvars
 import os
 import pickle
-import select
-import signal
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from ridgeline.usercode.fork import PROTOCOL, in_a_copy
 
 ASIDE = "aside"
 """A file that is there while a copy is: its memory is not the program's."""
 PATIENCE_S = 30.0
 """A lock that another thread held stays locked in a copy."""
-PROTOCOL = 5
 
 T = TypeVar("T")
-
-
-class Raised(Exception):
-    """By the work, in the copy: its kind and its words."""
-
-
-def told(error: BaseException) -> str:
-    return str(error) if isinstance(error, Raised) else f"{type(error).__name__}: {error}"
 
 
 class Here:
@@ -57,30 +48,13 @@ class Aside(Here):
         if not self._able or self._elsewhere():
             return work()
         try:
-            found = self._asked(work)
-        except (OSError, RuntimeError):  # no memory for a copy; Python is about to end
-            found = None
+            self._mark.touch()
+            return cast("T", in_a_copy(lambda: _in_a_thread(self._torch, work), PATIENCE_S))
+        except (OSError, RuntimeError):  # not in time; no memory for it; Python is about to end
+            self._able = False
         finally:
             self._mark.unlink(missing_ok=True)
-        if found is None:
-            self._able = False
-            return work()
-        well, value = found
-        if not well:
-            raise Raised(value)
-        return cast("T", value)
-
-    def _asked(self, work: Callable[[], T]) -> tuple[bool, Any] | None:
-        self._mark.touch()
-        reads, writes = os.pipe()
-        with os.fdopen(reads, "rb") as answer:
-            try:
-                child = _forked()
-                if not child:
-                    _answer(self._torch, work, writes)
-            finally:
-                os.close(writes)
-            return _answered(child, answer)
+        return work()
 
     def _elsewhere(self) -> bool:
         """A fork cannot use a device, nor what other ranks wait for."""
@@ -121,56 +95,23 @@ class Shelf:
         self._file.truncate()
 
 
-def _forked() -> int:
-    with warnings.catch_warnings():  # that there are threads: the copy starts its own
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+def _in_a_thread(torch: Any, work: Callable[[], T]) -> T:
+    """Of its own, in the copy: those that shared the work of this one are not there, and would be
+    waited for."""
+    inherited, state = contextvars.copy_context(), _state(torch)
+    answer: Future[T] = Future()
 
+    def run() -> None:
+        try:
+            with _as(torch, state):
+                answer.set_result(inherited.run(work))
+        except Exception as error:
+            answer.set_exception(error)
 
-def _answer(torch: Any, work: Callable[[], Any], writes: int) -> None:
-    """In the copy; does not return. In a thread of its own: those that shared the work of this one
-    are not in the copy, and would be waited for."""
-    try:
-        silence = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(silence, stream)
-        inherited = contextvars.copy_context()
-        state = _state(torch)
-        with os.fdopen(writes, "wb") as out:
-
-            def run() -> None:
-                try:
-                    with _as(torch, state):
-                        answer = (True, inherited.run(work))
-                        pickled = pickle.dumps(answer, protocol=PROTOCOL)
-                except Exception as error:
-                    pickled = pickle.dumps((False, told(error)))
-                out.write(pickled)
-
-            thread = threading.Thread(target=run)
-            thread.start()
-            thread.join()
-    finally:
-        os._exit(0)
-
-
-def _answered(child: int, answer: BinaryIO) -> tuple[bool, Any] | None:
-    """None: not in time."""
-    late, found = True, (False, "a copy of the process, in which it was asked, died")
-    waits = select.poll()  # select() knows the first 1,024 descriptors alone
-    waits.register(answer, select.POLLIN)
-    try:
-        if waits.poll(1e3 * PATIENCE_S):
-            late = False
-            with suppress(EOFError, pickle.UnpicklingError):
-                found = pickle.load(answer)  # piece by piece, each of them small
-    finally:
-        if late:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):  # the program waits for whatever it has started
-            os.waitpid(child, 0)
-    return None if late else found
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return answer.result(timeout=0)
 
 
 def _state(torch: Any) -> tuple[Any, ...]:

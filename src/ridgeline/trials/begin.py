@@ -3,7 +3,6 @@
 import os
 import random
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,7 @@ def _begin(torch: Any, home: Path) -> None:
     drawing.put_on()
     program = Program(torch)
     session = TrialSession(torch, home, plan, program, rank, world)
-    if plan.same_random:
-        setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
+    session.draw()
     for asked in plan.changes:
         try:
             of(asked.change).put_on(program, asked.options)

@@ -78,6 +78,15 @@ class Ending:
             with contextlib.suppress(Exception):
                 stream.flush()
 
+    def _stood(self) -> tuple[str, ...]:
+        watch = self._session.watch
+        try:
+            with self._session.program.torch.no_grad():
+                return watch.later.stood(self._session.progress.index)
+        except Exception as error:
+            watch.problems.append(f"{type(error).__name__}: {error}"[:200])
+            return ()
+
     def _trial(self) -> Trial:
         session, plan = self._session, self._plan
         watch = session.watch
@@ -97,6 +106,9 @@ class Ending:
             applied=applied,
             not_applied=left,
             watched=tuple(watch.steps),
+            looked=watch.later.looked,
+            stood=self._stood(),
+            handed=watch.later.handed if watch.later.counted else {},
             evaluation=watch.evaluation,
             tensors=watch.tensors,
             early=watch.early,
@@ -108,9 +120,11 @@ class Ending:
             others_bytes=0 if cuda else others_bytes(),
             device="cuda" if cuda else "cpu",
             draws=watch.draws is not False,
+            undropped=None if session.progress.compiling.seen else watch.undropped,
             workers_draw=self._drawing.in_workers,
             jitter=plan.jitter,
             settings=tuple(watch.settings),
+            queue=session.ahead.noted,
             energy_j=session.meter.joules,
             ended=_elsewhere(session.progress.index),
             problems=tuple(dict.fromkeys(watch.problems)),

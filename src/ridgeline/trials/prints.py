@@ -151,6 +151,18 @@ def named(module: Any) -> Iterator[tuple[str, Any]]:
             yield name.replace("_orig_mod.", ""), tensor
 
 
+def named_parameters(module: Any, number: int) -> Iterator[tuple[str, Any]]:
+    """By the names that a trial's record has of the model that was met as so-manieth."""
+    for name, tensor in module.named_parameters():
+        if not (tensor.is_complex() or tensor.is_meta):
+            yield prefix(number) + name.replace("_orig_mod.", ""), tensor
+
+
+def prefix(number: int) -> str:
+    """Of the names of a model's tensors, by when it was met."""
+    return f"{number}." if number > 1 else ""
+
+
 def tensors_in(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value

@@ -2,17 +2,21 @@
 session of a trial."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ridgeline.capture.session import MOST_FAULTS, Session
 from ridgeline.capture.stepping import End
+from ridgeline.changes.change import of
 from ridgeline.changes.program import Program
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
+from ridgeline.trials.ahead import Ahead
 from ridgeline.trials.aside import ASIDE, Aside, Here
 from ridgeline.trials.family import ON_DEVICE
 from ridgeline.trials.meter import Meter
+from ridgeline.trials.undropped import Undropped
 from ridgeline.trials.watch import Watch
 
 
@@ -25,6 +29,7 @@ class TrialSession(Session):
         self.program = program
         self.watch = Watch(torch, plan.watch, self._aside(directory))
         self.meter = Meter(torch)
+        self.ahead = Ahead()
         self.over: Callable[[], None] | None = None
         """Ends the program where its last step ends."""
         self._only_called = 0
@@ -32,6 +37,8 @@ class TrialSession(Session):
         self._plan = plan
         self._directory = directory
         self._jitter = plan.jitter
+        self.steps = plan.steps
+        """That are taken at least."""
         self._timed_ns = 0
         """When the first timed step began; 0: none has."""
         self._awaited: Any = None
@@ -45,20 +52,44 @@ class TrialSession(Session):
     def _aside(self, directory: Path) -> Here:
         return Aside(self._torch, directory / ASIDE)
 
+    def draw(self) -> None:
+        """As the plan says, from now on."""
+        if self._plan.draws != "own":
+            setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
+        if self._plan.draws == "none":
+            undropped = Undropped(self._torch)
+            undropped.put_on()
+            if not any(of(one.change).change.slot == "compile" for one in self._plan.changes):
+                self.watch.dropout = undropped  # which calls a compiled model makes is not seen
+
+    def input_seen(self, iterator: Any, batch: Any) -> Any:
+        self._guarded(self.ahead.took, iterator, self.progress.index)
+        return super().input_seen(iterator, batch)
+
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if not self.progress.off and self._jit_traces() is None:
             in_training = module.training or self._eval_trains
             trains = self._torch.is_grad_enabled() and in_training
             if trains or not self._plan.trains:
+                if trains and self._stepping.ends_with_forward:
+                    self._guarded(self._end_before, module)
                 if self._jitter and next(module.parameters(), None) is not None:
                     self._guarded(self._moved, module)
-                self._apart(self.watch.call, module, args, kwargs)
+                if self.watch.over:
+                    self._guarded(self.watch.later.called, args, kwargs)
+                else:
+                    self._apart(self.watch.call, module, args, kwargs)
                 self.program.call_begins(module, args, kwargs)
                 self._apart(self.watch.changed, module)
         token = super().call_begins(module, args, kwargs)
         if token is not None and not (self._plan.trains or self.watch.over):
             self._awaited = module
         return token
+
+    def _end_before(self, module: Any) -> None:
+        """The step before, so that what this call is given is seen in its own."""
+        if next(module.parameters(), None) is not None and self._mine(trains=True):
+            self.progress.end_step(self._stepping.training_forward_begins())
 
     def call_returned(self, module: Any, value: Any) -> Any:
         """An outermost module's value, before the call ends and with it perhaps the step."""
@@ -102,6 +133,8 @@ class TrialSession(Session):
             self._only_called = 0
         if end is not End.EARLIER and not self._only_calls:
             was = self.watch.over
+            if was:
+                self.watch.later.step_ended(self.progress.index - 1)
             self._apart(self.watch.step_ended)
             if self.watch.over and not was:
                 self._guarded(self.meter.ready)
@@ -109,7 +142,9 @@ class TrialSession(Session):
                 self.progress.timeline.restart(self.progress.clock())
                 self.progress.system.begin(anew=True)
             self.program.step_ended()
-            self._guarded(self._metered, compiled)
+            if self.watch.later.looked is None:
+                self._guarded(self._metered, compiled)
+                self._look_if_due()
 
     def _metered(self, compiled: bool) -> None:
         """The step after the last watched one is not timed; nor is one that compiles."""
@@ -118,7 +153,15 @@ class TrialSession(Session):
             self._timed_ns = self.progress.clock()
             self.meter.begin(taken)
         elif taken > first:
-            self.meter.ended(taken, taken >= self._plan.steps and not self.goes_on)
+            self.meter.ended(taken, taken >= self.steps - 1 and not self.goes_on)
+
+    def _look_if_due(self) -> None:
+        """Before the last step: what it leaves standing."""
+        due = self._plan.watch < self.steps <= self._taken + 1
+        if due and self.watch.over and not self.goes_on:
+            self.progress.system.end()
+            self._apart(self.watch.later.look, self.progress.index)
+            self.progress.timeline.restart(self.progress.clock())
 
     def _say_where(self) -> None:
         if self._torch.cuda.is_initialized():
@@ -146,7 +189,7 @@ class TrialSession(Session):
         return self._plan.trains and self._stepping.mode == "call"
 
     def _stop_if_due(self) -> None:
-        due = self._taken >= self._plan.steps and not self._only_calls
+        due = self._taken >= self.steps and not self._only_calls
         if due and not self.goes_on and self.over is not None and not self.watch.waits:
             self._stopped = True
             self.over()

@@ -28,7 +28,7 @@ class Tensors:
         if id(model) in self._models:
             return
         self._models[id(model)] = model
-        prefix = _prefix(len(self._models))
+        prefix = prints.prefix(len(self._models))
         found = [(prefix + name, one) for name, one in prints.named(model)]
         found = found[: max(MOST_TENSORS - self._known, 0)]
         self._known += len(found)
@@ -43,6 +43,11 @@ class Tensors:
     def printed(self) -> tuple[TensorPrint, ...]:
         return self._aside.ask(lambda: tuple(self._prints()))
 
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """In the order they were met."""
+        return tuple(self._models.values())
+
     def moved(self) -> bool:
         """Any parameter."""
         return self._aside.ask(self._moved)
@@ -55,8 +60,8 @@ class Tensors:
     def _moved(self) -> bool:
         torch, began = self._torch, self._began()
         for number, model in enumerate(self._models.values(), 1):
-            for name, parameter in model.named_parameters():
-                start = began.get(_prefix(number) + name.replace("_orig_mod.", ""))
+            for name, parameter in prints.named_parameters(model, number):
+                start = began.get(name)
                 if start is not None and not torch.equal(prints.sampled(torch, parameter), start):
                     return True
         return False
@@ -66,16 +71,10 @@ class Tensors:
         for number, model in enumerate(self._models.values(), 1):
             buffers = {name for name, _ in model.named_buffers()}
             for name, tensor in prints.named(model):
-                start = began.get(_prefix(number) + name)
+                full = prints.prefix(number) + name
+                start, buffer = began.get(full), name in buffers
                 if start is not None:
-                    yield prints.printed(
-                        self._torch, _prefix(number) + name, tensor, start, buffer=name in buffers
-                    )
+                    yield prints.printed(self._torch, full, tensor, start, buffer=buffer)
 
     def _began(self) -> dict[str, Any]:
         return {name: one for each in self._start.all() for name, one in each.items()}
-
-
-def _prefix(number: int) -> str:
-    """Of the names of a model's tensors, by when it was met."""
-    return f"{number}." if number > 1 else ""

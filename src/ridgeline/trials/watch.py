@@ -13,10 +13,13 @@ from ridgeline.records.trial import TensorPrint, WatchedStep
 from ridgeline.trials import given, prints
 from ridgeline.trials.anchor import Anchor, undisturbed
 from ridgeline.trials.answers import Answers
-from ridgeline.trials.aside import Here, told
+from ridgeline.trials.aside import Here
 from ridgeline.trials.drawing import generators
 from ridgeline.trials.family import forget_own_peak, own_peak_bytes
+from ridgeline.trials.later import Later
 from ridgeline.trials.tensors import Tensors
+from ridgeline.trials.undropped import Undropped
+from ridgeline.usercode.fork import told
 
 EARLY = 2
 """Steps: the second update is the first that momentum has a part in."""
@@ -43,6 +46,10 @@ class Watch:
         """Up to where something was last asked of it here: of the device, else of the process."""
         self.draws: bool | None = None
         """Between the model's call and the backward, in one of the steps; None: not seen."""
+        self.later = Later(torch, self._aside)
+        self.undropped: int | None = None
+        """As a trial's."""
+        self.dropout: Undropped | None = None
         self._generators: tuple[Any, ...] = ()
         self.problems: list[str] = []
         self.settings: list[str] = []
@@ -248,6 +255,7 @@ class Watch:
         if self.over:
             return
         self.over = True
+        self.undropped = self.dropout.asked if self.dropout is not None else None
         with self._torch.no_grad(), self.uncounted():
             self.tensors = self._models.printed()
             try:
@@ -260,6 +268,7 @@ class Watch:
             for number, step in enumerate(self.steps)
         ]
         self.answers.forget()
+        self.later.begin(self._models.models)
         self._models.clear()
         self._first = None
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ridgeline.changes.change import of
 from ridgeline.optimization.bench_protocol import GRACE_S, REST_HELD, compiling_s
-from ridgeline.records.trial import Asked
+from ridgeline.records.trial import Asked, Draws
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench
 
@@ -43,14 +43,14 @@ class ClockedBench(FakeBench):
         changes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
-        same_random: bool = False,
+        draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
         names = frozenset(one.change for one in changes)
         told = (int(one.options["factor"]) for one in changes if "factor" in one.options)
         self._factor = next(told, 1)
         self.factors.append(self._factor)
-        found = super().trial(changes, jitter=jitter, same_random=same_random, fresh=fresh)
+        found = super().trial(changes, jitter=jitter, draws=draws, fresh=fresh)
         groups = ("model", "global")
         compiled = frozenset(name for name in names if of(name).change.group in groups)
         compiled |= {f"batch {self._factor}"}

@@ -5,14 +5,25 @@ import random
 from collections.abc import Callable
 from math import prod
 
+from msgspec.structs import replace
+
 from ridgeline.changes.change import Change
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.optimized import Optimized
-from ridgeline.records.trial import Applied, Asked, NotApplied, TensorPrint, Trial, WatchedStep
+from ridgeline.records.trial import (
+    Applied,
+    Asked,
+    Draws,
+    NotApplied,
+    TensorPrint,
+    Trial,
+    WatchedStep,
+)
 from ridgeline.trials.arm import Outcome
 
+COMPILERS = frozenset({"compile", "graphs"})
 Speed = Callable[[frozenset[str]], float]
 
 
@@ -41,8 +52,17 @@ class FakeBench:
         self.peaks: dict[str, float] = {}
         """Of what a change takes, times the memory of the unchanged program."""
         self.drops: set[str] = set()
-        """Changes under which dropout drops others, unless it draws alike."""
+        """Changes under which dropout drops others; compiled ones, unless they draw as eager code,
+        or it drops none."""
         self.draws = True
+        self.undropped: int | None = 100
+        """Elements that dropout is asked for."""
+        self.draws_nothing: set[str] = set()
+        self.drops_less: set[str] = set()
+        self.moves_undropped: set[str] = set()
+        """Changes under which losses differ where nothing is dropped."""
+        self.asked: list[tuple[frozenset[str], Draws, float]] = []
+        self.device = "cpu"
         self.joules: float | None = None
 
     def trial(
@@ -50,7 +70,7 @@ class FakeBench:
         changes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
-        same_random: bool = False,
+        draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
         names = frozenset(one.change for one in changes)
@@ -63,10 +83,23 @@ class FakeBench:
         done = names - set(self.missing)
         base = 1e8 / self._speed(done) * math.exp(self._rng.gauss(0, self._spread))
         steps = tuple(round(base * (1 + self._rng.gauss(0, 0.002))) for _ in range(24))
-        moved = done & self.moves or (done & self.drops and not same_random)
-        off = 0.3 if moved else 1e-7 if jitter or done else 0.0
+        self.asked.append((names, draws, jitter))
+        dropped = draws == "own" or (draws == "eager" and done & self.drops - COMPILERS)
+        off = 0.3 if done & self.moves else 1e-7 if jitter or done else 0.0
+        if (done & self.drops and dropped) or (done & self.moves_undropped and draws == "none"):
+            off = 0.02
         batch = next((int(c.options.get("factor", 1)) for c in changes if "batch" in c.change), 1)
-        return Outcome(trial=self._computed(names, done, steps, jitter, off, batch))
+        found = self._computed(names, done, steps, jitter, off, batch)
+        less = 2 if done & self.drops_less else 1
+        undropped = self.undropped // less if self.undropped and draws == "none" else self.undropped
+        return Outcome(
+            trial=replace(
+                found,
+                draws=self.draws and not done & self.draws_nothing,
+                undropped=undropped if draws == "none" else None,
+                device=self.device,
+            )
+        )
 
     def _computed(
         self,
@@ -101,7 +134,6 @@ class FakeBench:
             energy_j=None if self.joules is None else self.joules * steps[0] / 1e9,
             compile_s=sum(self.compiles.get(name, 0.0) for name in done),
             jitter=jitter,
-            draws=self.draws,
         )
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:

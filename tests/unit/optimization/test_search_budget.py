@@ -16,7 +16,7 @@ from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.clocked_bench import ClockedBench
-from tests.unit.optimization.fake_bench import FakeBench, candidate
+from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 
 H200 = Ground(device="cuda", capability=(9, 0), cores=16, processors=16, torch=(2, 11))
 GPT2 = replace(
@@ -169,6 +169,19 @@ def test_a_pair_the_budget_ended_does_not_take_away_those_before_it() -> None:
     assert found.rungs[0].status == "rejected"
     assert found.rungs[0].ratio is not None
     assert found.rungs[0].ratio.pairs == 1
+
+
+@pytest.mark.parametrize(
+    ("faster", "trials", "pairs"), [(2.0, 6, 1), (2.0, 12, 2), (1.15, 6, 2), (1.15, 12, 2)]
+)
+def test_where_time_is_over_one_decisive_pair_confirms(
+    faster: float, trials: int, pairs: int
+) -> None:
+    """With time for six trials there is some for half of the two pairs that usually confirm."""
+    found = Ladder(FakeBench(times(a=faster), trials=trials), [candidate("a")]).climb("train.py")
+    assert found.total is not None
+    assert found.total.confirmed
+    assert found.total.ratio.pairs == pairs
 
 
 @pytest.mark.parametrize("trials", range(5, 16))

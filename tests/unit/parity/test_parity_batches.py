@@ -37,6 +37,22 @@ def said(found: Parity, what: str = "outputs") -> str:
     return next(check.text for check in found.checks if check.what == what)
 
 
+def test_outputs_that_are_all_zero_tell_nothing() -> None:
+    """The last layer of an untrained vision transformer."""
+    zero = OutputPrint(numel=160, norm=0.0, sketch=(0.0,) * 24)
+    blank = trial(*[zero] * STEPS)
+    found = compare([blank, blank], blank, "rounding", "bfloat16")
+    assert found.equality == "weak"
+    assert "every output of the model is zero" in found.why
+
+
+def test_a_model_that_answers_every_batch_alike_tells_little() -> None:
+    alike = trial(*[an_output(0)] * STEPS)
+    found = compare([alike, alike], alike, "nothing")
+    assert found.equality == "weak"
+    assert "the model answers every batch alike" in found.why
+
+
 def test_equal_outputs_are_said_to_be() -> None:
     found = compare([plain(), plain()], plain(), "nothing")
     assert found.equality == "equal"
@@ -74,7 +90,8 @@ def test_the_same_answer_again_differs_however_alike_the_answers_are() -> None:
     found = compare([trial(*close)] * 2, stale, "rounding", "bfloat16")
     assert found.equality == "differs"
     assert "the outputs of step 2 are those of step 1 once more" in found.why
-    same = trial(*[close[0]] * STEPS)  # a benchmark on one batch
+    one = tuple(replace(step, batch_sum=1.0) for step in stale.watched)
+    same = replace(stale, watched=one)  # a benchmark on one batch
     assert compare([same, same], same, "rounding", "bfloat16").equality == "equal"
 
 

@@ -7,8 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.parity.compare import compare
+from ridgeline.records.parity import Alters
 from ridgeline.records.trial import TensorPrint, Trial, WatchedStep
 
+JITTER = 2.0**-23
 LOSSES = (2.0, 1.9, 1.7, 1.6, 1.4, 1.3)
 
 
@@ -77,6 +79,32 @@ def test_other_samples_without_drawing_workers_differ() -> None:
     other = replace(BASE, watched=steps(sums=(1.0, 2.0, 3.0, 6.0, 5.0, 4.0)))
     found = compare([BASE, BASE], other, "nothing")
     assert found.why == "differs: the data of steps 4 and 6 are not the baseline's"
+
+
+@pytest.mark.parametrize("alters", ["nothing", "rounding"])
+def test_a_jittered_run_shows_too_that_a_program_does_not_see_the_same_data_twice(
+    alters: Alters,
+) -> None:
+    """Seeded by the clock, and run but once as it is: 60 s were too little for more."""
+    moved = replace(BASE, watched=steps(sums=(4.0, 1.0, 6.0, 2.0, 3.0, 5.0)), jitter=JITTER)
+    other = replace(BASE, watched=steps(sums=(6.0, 5.0, 1.0, 4.0, 2.0, 3.0)))
+    found = compare([BASE, moved], other, alters)
+    assert found.equality == "weak"
+    assert "does not see the same data twice" in found.why
+
+
+def test_what_a_model_makes_rounds_and_is_not_taken_for_other_data() -> None:
+    """A generator called without gradients, whose fakes come first."""
+
+    def fakes(part: float, jitter: float = 0.0) -> Trial:
+        sums = tuple(place + 1 + part * (-1) ** place for place in range(6))
+        return replace(BASE, watched=steps(sums=sums), jitter=jitter)
+
+    baseline = [BASE, BASE, fakes(2e-3, 2.0**-8)]
+    assert compare(baseline, fakes(4e-3), "rounding", "bfloat16").equality == "equal"
+    assert compare(baseline, fakes(0.9), "rounding", "bfloat16").equality == "differs"
+    assert compare(baseline, fakes(4e-3), "nothing").equality == "differs"
+    assert compare([BASE, BASE], fakes(4e-3), "rounding", "bfloat16").equality == "differs"
 
 
 def test_a_baseline_that_varies_widens_its_own_band() -> None:

@@ -13,8 +13,11 @@ library.mallinfo2.restype = Told
 held = []
 
 def mapped(megabytes):
-    '''Whether so much is asked of the system, and not found in what was freed.'''
-    before = library.mallinfo2().hblks
-    held.append(torch.empty(megabytes * 2**20, dtype=torch.uint8))
-    return library.mallinfo2().hblks > before
+    '''Whether a piece as large is mapped by itself; else the heap grows for it. What lies free in
+    the heap is used up first: where pieces of the program's own lay side by side, one may fit.'''
+    before = after = library.mallinfo2()
+    while after.hblks == before.hblks and after.arena == before.arena:
+        held.append(torch.empty(megabytes * 2**20, dtype=torch.uint8))
+        after = library.mallinfo2()
+    return after.hblks > before.hblks
 """

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from ridgeline.trials import aside
-from ridgeline.trials.aside import Aside, Here, Raised, Shelf, told
+from ridgeline.trials.aside import Aside, Here, Shelf
 from ridgeline.trials.family import Family
+from ridgeline.usercode.fork import Raised, told
 from tests.unit.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere work is done here")

@@ -1,0 +1,18 @@
+"""Dropout on a real GPU: in 16 bits it drops others, by another kernel too."""
+
+from pathlib import Path
+
+import pytest
+
+from ridgeline.optimization.redrawn import WITHOUT
+from tests.integration.dropout_judged import judged
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("changes", [("autocast",), ("autocast", "channels-last", "compile")])
+def test_sixteen_bits_are_compared_without_dropout(tmp_path: Path, changes: tuple[str]) -> None:
+    found = judged(tmp_path, *changes)
+    assert found.as_it_is.equality == "differs"
+    assert found.redrawn.equality in ("equal", "weak"), found.redrawn.why
+    assert found.redrawn.why.endswith(WITHOUT)

@@ -1,0 +1,63 @@
+"""A program with dropout, under a change with which it drops others, judged as a search does."""
+
+import math
+from pathlib import Path
+
+from msgspec import Struct
+
+from ridgeline.changes.change import of
+from ridgeline.optimization.bench import ProgramBench
+from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.judge import Judge
+from ridgeline.optimization.measure import STEP
+from ridgeline.records.parity import Parity
+from ridgeline.records.run import Target
+from ridgeline.records.trial import Plan
+
+PROGRAM = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(1)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 16, 3, padding=1), nn.Linear(16, 10)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+    def forward(self, x):
+        x = F.dropout(F.gelu(self.conv(x)), 0.2, self.training).flatten(2).mT
+        q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+        dropped = 0.1 if self.training else 0.0
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)[:, 0])
+        return self.head(x.mean(1))
+net = Net().to(device)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+for step in range(60):
+    images = torch.randn(16, 3, 8, 8).to(device)
+    labels = (images.mean((1, 2, 3)) * 20 + 5).long().clamp(0, 9)
+    loss = F.cross_entropy(net(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+class Judged(Struct, frozen=True):
+    as_it_is: Parity
+    redrawn: Parity
+    trials: int
+
+
+def judged(home: Path, *changes: str, program: str = PROGRAM) -> Judged:
+    script = home / "program.py"
+    script.write_text(program)
+    target = Target(kind="script", name=str(script), arguments=())
+    bench = ProgramBench(target, home / "trials", Plan(steps=20), ends=math.inf)
+    judge = Judge(bench, STEP, lambda text: None)
+    on = [Candidate(change=of(name).change) for name in changes]
+    assert judge.learn(on, False, lambda found: None) == ""
+    found = bench.trial(asked(on))
+    assert found.trial is not None, (found.failed, found.said)
+    assert not judge.missing(found.trial, on)
+    before = bench.taken
+    redrawn = judge.compared(found.trial, on)
+    return Judged(judge.parity(found.trial, on), redrawn, bench.taken - before)

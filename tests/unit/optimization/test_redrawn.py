@@ -1,0 +1,120 @@
+"""Changes under which dropout drops others."""
+
+import pytest
+
+from ridgeline.optimization.candidate import asked
+from ridgeline.optimization.judge import Judge
+from ridgeline.optimization.measure import STEP
+from ridgeline.optimization.redrawn import UNASKED, WITHOUT
+from ridgeline.records.optimized import Optimized, Rung
+from ridgeline.report.optimized_words import results_word
+from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
+
+HALF = candidate("half", slot="precision", precision="bfloat16")
+FUSED = candidate("fused")
+
+
+def dropping(*names: str, trials: int = 10_000, **factors: float) -> FakeBench:
+    bench = FakeBench(times(**factors), trials=trials)
+    bench.drops |= set(names)
+    return bench
+
+
+def rung(found: Optimized, name: str) -> Rung:
+    return next(one for one in found.rungs if one.change == name)
+
+
+def test_another_type_that_drops_others_is_compared_without_dropout() -> None:
+    bench = dropping("half", half=2.0)
+    found = climbed(bench, HALF)
+    assert statuses(found) == {"half": "kept"}
+    parity = rung(found, "half").parity
+    assert parity is not None
+    assert parity.equality == "equal"
+    assert parity.why.endswith(WITHOUT)
+    assert found.total is not None
+    assert found.total.parity.equality == "equal"
+    assert results_word(found.total.parity) == "equal to rounding"
+
+
+def test_the_program_without_dropout_is_run_once_as_it_is_and_once_for_each_way_it_was_moved() -> (
+    None
+):
+    bench = dropping("half", "fused", half=2.0, fused=1.5)
+    found = climbed(bench, HALF, FUSED)
+    assert statuses(found) == {"half": "kept", "fused": "kept"}
+    plain = [jitter for names, draws, jitter in bench.asked if not names and draws == "none"]
+    assert sorted(plain) == sorted({jitter for _, draws, jitter in bench.asked if draws == "own"})
+    changed = [names for names, draws, _ in bench.asked if names and draws == "none"]
+    assert len(changed) == len(set(changed))  # the whole is known when it is confirmed
+
+
+def test_results_that_differ_without_dropout_too_differ() -> None:
+    bench = dropping("half", half=2.0)
+    bench.moves_undropped.add("half")
+    found = climbed(bench, HALF)
+    assert statuses(found) == {"half": "rejected"}
+    assert rung(found, "half").why.startswith("differs: ")
+
+
+def test_a_change_that_turns_dropout_off_is_caught() -> None:
+    """It draws nothing any more, and without dropout it would be equal."""
+    bench = dropping("half", half=2.0)
+    bench.draws_nothing.add("half")
+    assert statuses(climbed(bench, HALF)) == {"half": "rejected"}
+
+
+def test_a_change_that_drops_less_is_caught() -> None:
+    bench = dropping("half", half=2.0)
+    bench.drops_less.add("half")
+    found = climbed(bench, HALF)
+    assert statuses(found) == {"half": "rejected"}
+    assert "dropout is asked for 50 elements where the baseline's is for 100" in found.rungs[0].why
+
+
+def test_skipped_steps_are_no_matter_of_dropout() -> None:
+    bench = dropping("half", half=2.0)
+    bench.skips.add("half")
+    found = climbed(bench, HALF)
+    assert statuses(found) == {"half": "rejected"}
+    assert all(draws == "own" for _, draws, _ in bench.asked)
+
+
+def test_where_there_is_no_dropout_other_results_are_other_results() -> None:
+    """What draws is something else."""
+    bench = dropping("half", half=2.0)
+    bench.undropped = 0
+    found = climbed(bench, HALF, candidate("layout"))
+    assert statuses(found)["half"] == "rejected"
+    assert sum(draws == "none" for _, draws, _ in bench.asked) == 1
+
+
+def test_where_no_time_is_left_for_it_that_is_said() -> None:
+    """Whether dropout is why results differ is not known, and nothing is kept by a guess."""
+    found = climbed(dropping("half", half=2.0, trials=7), HALF)
+    assert statuses(found) == {"half": "rejected"}
+    assert rung(found, "half").why.endswith(UNASKED)
+
+
+def test_what_is_left_of_a_set_that_was_equal_is_not_compared_again() -> None:
+    """One of it was left out in the end, where no time may be left."""
+    bench = dropping("half", half=2.0)
+    judge = Judge(bench, STEP, lambda text: None)
+    judge.learn([HALF], False, lambda found: None)
+    for changes in ([HALF, FUSED], [HALF]):
+        found = bench.trial(asked(changes)).trial
+        assert found is not None
+        assert judge.compared(found, changes).equality == "equal"
+    assert [names for names, draws, _ in bench.asked if names and draws == "none"] == [
+        {"half", "fused"}
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_a_gpu_what_is_compiled_and_rounds_is_not_first_drawn_as_before(device: str) -> None:
+    bench = dropping("compile", "half", compile=2.0, half=1.5)
+    bench.device = device
+    climbed(bench, candidate("compile", slot="compile"), HALF)
+    both = {draws for names, draws, _ in bench.asked if names == {"compile", "half"}}
+    assert both >= {"own", "none" if device == "cuda" else "eager"}
+    assert ("eager" in both) == (device == "cpu")
