@@ -159,7 +159,7 @@ def _emulated(read: RunRead) -> tuple[str, ...]:
 
 def _roots(run: RunFile) -> tuple[Path, ...]:
     """Where the program's files are looked for: its folder, and its script's."""
-    folder = Path(run.environment.directory)
+    folder = Path(run.environment.folder)
     if run.target.kind != "script":
         return (folder,)
     return (folder, (folder / run.target.name).parent)

@@ -17,7 +17,7 @@ class FileNames:
     """Of a run: any name of a file to the one that is shown, without the run's own folder."""
 
     def __init__(self, run: RunFile, capture: Capture | None) -> None:
-        self._folder = run.environment.directory.rstrip("/")
+        self._folder = run.environment.folder.rstrip("/")
         script = run.target.name if run.target.kind == "script" else ""
         self._roots = [Path(self._folder)] if self._folder else []
         self._known = []

@@ -4,6 +4,7 @@
 watches it. `Capture` is what the program's own process knows: written whole each time it changes.
 """
 
+from os.path import expanduser
 from typing import Literal
 
 from msgspec import Struct
@@ -63,6 +64,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     """Where it ran, from outside the program. Never the value of a variable that is not listed."""
 
     directory: str = ""
+    """With ~ for the user's own; `folder` is where it lies."""
     host: str = ""
     system: str = ""
     python: str = ""
@@ -73,6 +75,11 @@ class Environment(Struct, frozen=True, kw_only=True):
     """Those of the allow list that are set."""
     cores: int = 0
     memory_bytes: int = 0
+
+    @property
+    def folder(self) -> str:
+        """To look for the program's files in; of another user's run, one that is not there."""
+        return expanduser(self.directory)
 
 
 class RunFile(Struct, frozen=True, kw_only=True):

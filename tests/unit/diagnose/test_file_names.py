@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from ridgeline.diagnose.file_names import FileNames
 from ridgeline.records.run import Capture, Environment, LoaderSeen, RunFile, Target
 
@@ -34,6 +36,19 @@ def test_in_its_own_folder_it_is_bare() -> None:
     assert found.short("pin_memory=False at /home/u/train.py:1, /x/home/u/y") == (
         "pin_memory=False at train.py:1, /x/home/u/y"
     )
+
+
+def test_a_run_in_the_users_own_directory_finds_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is written with ~ in the record, and most programs lie there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work" / "src").mkdir(parents=True)
+    (tmp_path / "work" / "src" / "net.py").touch()
+    found = names("~/work", "src/train.py", f"{tmp_path}/work/src/data.py:3")
+    assert found.shown("net.py") == "src/net.py"
+    assert found.shown("data.py") == "src/data.py"
+    assert found.short(f"made at {tmp_path}/work/src/data.py:3") == "made at src/data.py:3"
 
 
 def test_a_file_nobody_named_is_looked_for_beside_the_script(tmp_path: Path) -> None:

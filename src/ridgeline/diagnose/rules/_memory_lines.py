@@ -84,7 +84,7 @@ def _with_tensors(source: Source, values: list[ast.expr]) -> Source:
 
 def _files(case: Case) -> Iterator[str]:
     if case.run is not None and case.run.target.kind == "script":
-        yield str(Path(case.run.environment.directory) / case.run.target.name)
+        yield str(Path(case.run.environment.folder) / case.run.target.name)
     capture = case.capture
     if capture is not None:
         places = [seen.place for seen in capture.modules]
