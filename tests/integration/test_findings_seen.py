@@ -41,18 +41,48 @@ def main():
 main()
 """
 
+NET = """
+import torch
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(64, 192)
+
+    def forward(self, x):
+        q, k, v = (one.view(2, 256, 4, 16).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        weights = torch.softmax(q @ k.transpose(-2, -1) / 4, -1)
+        return (weights @ v).transpose(1, 2).reshape(2, 256, 64)
+"""
+IMPORTS = """
+import torch
+from net import Attention
+
+model = Attention()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(40):
+    optimizer.zero_grad()
+    model(torch.randn(2, 256, 64)).square().mean().backward()
+    optimizer.step()
+"""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder a small program ran in, and what was said when it had ended."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "slow.py").write_text(SLOW)
-    done = cold(["run", "-v", "-o", "result.json", "slow.py"], folder)
+    return folder, ran(folder, "-v", "slow.py")
+
+
+def ran(folder: Path, *words: str) -> str:
+    done = cold(["run", "-o", "result.json", *words], folder)
     assert done.code == 0, done.err
     end = time.monotonic() + 60  # the watcher speaks after the program is gone
     while not (folder / "result.json").exists() and time.monotonic() < end:
         time.sleep(0.1)
-    return folder, done.err
+    return done.err
 
 
 def test_a_run_leaves_its_findings_in_a_file_and_in_the_document(run: tuple[Path, str]) -> None:
@@ -68,6 +98,23 @@ def test_a_run_leaves_its_findings_in_a_file_and_in_the_document(run: tuple[Path
     assert len(document["answers"]) == 5
     shares = [f["share_pct"] for f in document["findings"]]
     assert all(0 <= share <= 100 for share in shares)
+
+
+@pytest.mark.reliability
+def test_in_the_users_own_directory_a_file_that_the_script_imports_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is recorded with ~ for the home; most programs lie there, and no test did."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "work"
+    (folder / "app").mkdir(parents=True)
+    (folder / "app" / "net.py").write_text(NET)
+    (folder / "app" / "train.py").write_text(IMPORTS)
+    ran(folder, "app/train.py")
+    found = json.loads((folder / "result.json").read_text())["findings"]
+    line = NET.splitlines().index(next(one for one in NET.splitlines() if "softmax" in one)) + 1
+    places = [(one["file"], one["line"]) for one in found if one["rule"] == "written-attention"]
+    assert places == [("app/net.py", line)]
 
 
 def test_the_directory_is_removed_with_its_findings(run: tuple[Path, str], warm: Warm) -> None:

@@ -10,6 +10,7 @@ from ridgeline.capture import live
 from ridgeline.capture.lock import wait_for
 from ridgeline.records.run import Capture, Status
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.usercode.words import first_words
 
 PATIENCE_S = 120.0
 """A trace of a large model takes the watcher half a minute to read."""
@@ -36,7 +37,7 @@ def ending() -> tuple[Status, str]:
     if issubclass(kind, KeyboardInterrupt):
         return "interrupted", ""
     try:
-        said = str(getattr(sys, "last_value", "")).strip().splitlines()
+        said = first_words(getattr(sys, "last_value", ""))
     except Exception:  # its own words raise
-        said = []
-    return "raised", f"{kind.__name__}: {said[0][:200]}" if said else kind.__name__
+        said = ""
+    return "raised", f"{kind.__name__}: {said[:200]}" if said else kind.__name__

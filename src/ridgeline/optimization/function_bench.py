@@ -41,6 +41,7 @@ from ridgeline.trials.functions import found_at, rewrite
 from ridgeline.trials.later import is_timed, later_steps
 from ridgeline.trials.output_seams import OutputSeams
 from ridgeline.trials.rounds import as_sustained, made_ahead
+from ridgeline.usercode.words import first_words
 
 COMPILES_S = 20.0
 """A first guess of what compiling takes: 5 to 40 s, nothing being imported any more."""
@@ -249,5 +250,4 @@ def _read(directory: Path, untimed: int, workers: int) -> Trial:
 
 
 def _told(error: BaseException) -> str:
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:300]
+    return f"{type(error).__name__}: {first_words(error)}"[:300]

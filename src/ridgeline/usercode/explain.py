@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 
 from ridgeline.errors import OutOfMemoryError, RidgelineError, TargetError
+from ridgeline.usercode.words import first_words
 
 
 def explain(error: BaseException, doing: str, memory_hint: str = "") -> RidgelineError:
     """Somebody else's exception as one sentence, with the line of their code it came from."""
     if isinstance(error, RidgelineError):
         return error
-    words = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    words = first_words(error)
     if is_out_of_memory(error):
         return OutOfMemoryError(f"{doing} ran out of memory: {words[:200]}", memory_hint)
     place = user_line(error)
