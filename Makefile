@@ -26,7 +26,7 @@ demo: $(READY) ## this machine's ceilings, what models cost, two variants compar
 	@cd examples && ../$(BIN)/ridgeline optimize --fresh --budget 2m train_slow_loader.py
 
 test: $(READY) ## every test that needs no GPU
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: $(READY) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .

@@ -59,8 +59,8 @@ class Warm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # else the child has COLUMNS=80, which readline sets beneath Python (pytest has it)
-            env=dict(os.environ),
+            # Python's own view of it: readline sets COLUMNS=80 beneath it, xdist in its workers.
+            env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
         )
 
     def __call__(self, arguments: Sequence[str], folder: Path) -> Outcome:
