@@ -44,7 +44,8 @@ class Undropped:
         ) -> Any:
             if training and not self._torch.compiler.is_compiling():
                 self._count(p, input.numel())
-            return input
+            # What is done in place to what was dropped leaves the input alone.
+            return input.clone() if training and p and not inplace else input
 
         return dropout
 

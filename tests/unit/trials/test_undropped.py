@@ -103,6 +103,18 @@ def test_what_a_backward_computes_again_is_counted_once(undropped: Undropped) ->
     assert undropped.asked == 32
 
 
+def test_what_is_done_in_place_afterwards_leaves_the_input_alone(undropped: Undropped) -> None:
+    given = torch.ones(8, requires_grad=True)
+    hidden = given.exp()
+    dropped = nn.Dropout(0.5)(hidden)
+    dropped += 1
+    (hidden * dropped).sum().backward()
+    assert given.grad is not None
+    torch.testing.assert_close(given.grad, given.exp() * (2 * given.exp() + 1))
+    inplace = nn.Dropout(0.5, inplace=True)(hidden.detach())
+    assert inplace.data_ptr() == hidden.data_ptr()
+
+
 def test_all_is_put_back() -> None:
     before = (nn.functional.dropout, nn.functional.scaled_dot_product_attention, nn.LSTM.forward)
     process = Process(torch)
