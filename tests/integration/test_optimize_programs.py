@@ -71,6 +71,15 @@ import subprocess, threading, time
 threading.Thread(target=time.sleep, args=(600,)).start()
 subprocess.Popen(["sleep", "600"], start_new_session=True)
 """
+SAVES_AT_ITS_END = """
+try:
+    train()
+except BaseException:
+    open("crashed", "w").close()
+    raise
+finally:
+    open("saved", "w").close()
+"""
 PROGRAMS = {
     "raises": "import torch\nprint('loading')\nraise RuntimeError('no such data: 17')\n",
     "needs an argument": (
@@ -80,7 +89,7 @@ PROGRAMS = {
     "takes no step": "import torch\nprint(torch.ones(3).sum())\n",
     "hangs at once": f"import time\nopen('{STARTED}', 'w').close()\ntime.sleep(600)\n",
     "trains": TRAIN + "train()\n",
-    "does not end": DOES_NOT_END + TRAIN + "train()\n",
+    "does not end": DOES_NOT_END + TRAIN + SAVES_AT_ITS_END,
     "refuses workers": TRAIN + REFUSES + "train()\n",
 }  # fmt: skip
 
@@ -233,6 +242,13 @@ def test_a_program_that_waits_for_a_thread_of_its_own_is_ended(
     assert done.code == 0, done.err
     assert " baseline " in done.out
     assert done.left == ()
+
+
+def test_nothing_of_a_program_runs_after_the_steps_that_were_asked_for(
+    ran: dict[str, "Future[Any]"],
+) -> None:
+    """In the run that is diagnosed as in the trials: a checkpoint would be written over."""
+    assert ran["does not end"].result().files().isdisjoint({"crashed", "saved"})
 
 
 def test_too_few_steps_are_said_and_nothing_is_claimed(ran: dict[str, "Future[Any]"]) -> None:

@@ -1,8 +1,9 @@
 """The program's last moment: say how it ended, and wait until the watcher has had its word."""
 
+import os
 import sys
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
 import msgspec
 
@@ -14,6 +15,8 @@ from ridgeline.usercode.words import first_words
 
 PATIENCE_S = 120.0
 """A trace of a large model takes the watcher half a minute to read."""
+FOR_OTHER_RANKS_S = 0.5
+"""They may still be reading what this one sent for the same step."""
 
 
 def farewell(directory: str, rank: str) -> None:
@@ -27,6 +30,19 @@ def farewell(directory: str, rank: str) -> None:
         )
         run.write_whole(run.capture_file(int(rank)).name, msgspec.json.encode(capture))
     wait_for(run.lock_file(int(rank)), PATIENCE_S)
+
+
+def at_once(run: RunDirectory, rank: int, world: int) -> None:
+    """Does not return. A checkpoint in a `finally`, a handler of everything that is raised, a
+    loop that goes on after any exception: none of them sees that it was ended."""
+    try:
+        farewell(str(run.path), str(rank))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if world > 1:
+            sleep(FOR_OTHER_RANKS_S)
+    finally:
+        os._exit(0)
 
 
 def ending() -> tuple[Status, str]:

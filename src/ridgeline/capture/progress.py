@@ -11,6 +11,7 @@ from ridgeline.capture.compiling import Compiling
 from ridgeline.capture.counts import Counts
 from ridgeline.capture.device_marks import DeviceMarks
 from ridgeline.capture.drafts import Draft, Drafts
+from ridgeline.capture.farewell import at_once
 from ridgeline.capture.instrument import Gate
 from ridgeline.capture.journal import Journal
 from ridgeline.capture.losses import Losses
@@ -58,6 +59,7 @@ class Progress:
         """Index, start and length of steps that were only timed."""
         self._torch = torch
         self._settings = settings
+        self._world = world
         self._windows = Windows(settings, self.clock())
         self._journal = Journal(directory, rank)
         self._drafts = Drafts(self.losses)
@@ -157,9 +159,11 @@ class Progress:
         self.timeline.resume()
 
     def stopping(self) -> None:
-        """Seen from outside: whether it ends is the program's affair."""
+        """Seen from outside: whether it ends is the program's affair, unless at once was asked."""
         with contextlib.suppress(OSError):
             self._journal.directory.stopping_file.touch()
+        if self._settings.at_once:
+            at_once(self._journal.directory, self._journal.rank, self._world)
 
     def farewell(self, ended: Status, why: str) -> None:
         """Nothing of ours is left open, and everything known is written."""

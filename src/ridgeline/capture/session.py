@@ -387,8 +387,8 @@ class Session:
 
     def _stop_if_due(self) -> None:
         if self._stop_after and self.progress.index >= self._stop_after:
-            self.progress.stopping()
             self._stopped = True
+            self.progress.stopping()
             raise StopAfter(0)
 
     def _broke(self, where: str, error: Exception) -> None:

@@ -36,6 +36,12 @@ _ENDINGS = (".json", ".md")
     metavar="N",
     help="End the program after N steps, with exit code 0.",
 )
+@click.option(
+    "--at-once",
+    is_flag=True,
+    hidden=True,
+    help="With --stop-after: no `finally`, no saving at exit, as in a trial of `optimize`.",
+)
 @click.option("--full", is_flag=True, help="Time every step to the program's end.")
 @click.option(
     "--python",
@@ -79,6 +85,7 @@ def command(
     steps: int,
     trace_steps: int,
     stop_after: int | None,
+    at_once: bool,
     full: bool,
     python: bool,
     price: float | None,
@@ -117,6 +124,7 @@ def command(
         steps=steps,
         trace_steps=trace_steps,
         stop_after=stop_after or 0,
+        at_once=at_once,
         full=full,
         python=python,
         price_per_hour=price,

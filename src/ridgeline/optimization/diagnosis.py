@@ -81,7 +81,7 @@ def _concluded(directory: RunDirectory) -> Diagnosed | None:
 
 def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
     before = set(runs.glob("*"))
-    ours = ["-q", "--runs-dir", str(runs), "--stop-after", str(DIAGNOSED)]
+    ours = ["-q", "--runs-dir", str(runs), "--stop-after", str(DIAGNOSED), "--at-once"]
     mark = str(runs.absolute() / f"look-{os.getpid()}")
     environment = os.environ | variables | {IN_A_TRIAL: mark}
     hung = Hung(runs, before)

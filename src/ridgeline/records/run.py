@@ -31,6 +31,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     trace_steps: int = 3
     stop_after: int = 0
     """End the program after this many steps; 0: let it run."""
+    at_once: bool = False
+    """Where that step ends, with nothing of the program's run any more; else as by sys.exit(0)."""
     full: bool = False
     """Time every step to the end."""
     python: bool = False

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ridgeline.capture.farewell import FOR_OTHER_RANKS_S
 from ridgeline.records.trial import Plan, Trial
 from ridgeline.trials.drawing import Drawing
 from ridgeline.trials.family import others_bytes, own_peak_bytes
@@ -22,8 +23,6 @@ from ridgeline.trials.session import TrialSession
 
 RESULT = "trial.msgpack"
 """JSON has no nan: a loss that broke would come back as one that was not seen."""
-FOR_OTHER_RANKS_S = 0.5
-"""They may still be reading what this one sent for the same step."""
 
 
 class Ending:
