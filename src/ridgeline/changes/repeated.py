@@ -2,6 +2,7 @@
 
 from typing import Any
 
+NONE = "the model has no repeated blocks that are most of it"
 LEAST = 3
 MOST = 0.5
 """Of the parameters outside embedding tables must be in them: they are the model."""

@@ -2,7 +2,7 @@
 and how much of the time each may take."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -121,17 +121,18 @@ class Agenda:
         free_s = self._search.bench.left_s() - self._search.reserve_s()
         return free_s * mine / (mine + sum(others))
 
-    def partner(self, one: Candidate) -> Candidate | None:
-        """One that it pays with, not tried yet."""
+    def partners(self, one: Candidate) -> Iterator[Candidate]:
+        """What it pays with and was not tried yet, as it may be put on beside it."""
         search, slot = self._search, one.change.slot
-        for other in self.all():
+        for other in self._ask([c.asked for c in (*search.kept, one)]):
             if slot and other.change.slot == slot:
                 continue
+            if other.change.group == "global" and (self.bound(one) or WORTH) < WORTH:
+                continue  # cores need not be shared out for what gains little anyway
             if other.change.id in one.change.together and other not in search.table:
                 both = [*search.kept, one, other]
                 if not self.unable(other) and search.time_for(search.kept, both):
-                    return other
-        return None
+                    yield other
 
     def companions(self, one: Candidate) -> list[Candidate]:
         """What was tried and did not fall far behind; what is usual and was not tried yet."""

@@ -20,7 +20,7 @@ from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.trials import strays
-from ridgeline.trials.arm import IN_A_TRIAL
+from ridgeline.trials.arm import IN_A_TRIAL, NO_INPUT
 from ridgeline.usercode.process import to_its_end
 
 DIAGNOSED = 60
@@ -102,6 +102,7 @@ def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str
         why = f"ended with exit code {ended.code}" if ended.code else "could not be recorded"
         why = f"was killed by {ended.signal}" if ended.signal else why
         said = ended.said[-6:]
+        why += ", and has no standard input here" * (NO_INPUT in said)
         raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said]) if said else "")
     return made[-1]
 

@@ -44,6 +44,7 @@ class Ladder:
         self._undecided: dict[Key, tuple[tuple[Asked, ...], Contest | None, Parity | None]] = {}
         self._alone: list[Candidate] = []
         """Compilers that were worse with what is usual beside them."""
+        self._trying: Candidate | None = None
         self._stopped = ""
 
     @property
@@ -66,6 +67,8 @@ class Ladder:
                 with_batch = larger(search, sizes) if sizes is not None else None
         except KeyboardInterrupt:  # what is known so far is not lost
             why = "interrupted"
+            if self._trying is not None and search.so_far and self._trying not in search.table:
+                search.table.untried(self._trying, f"{why}: {search.so_far}")
         judge = search.judge
         if judge.baseline:
             self._name_untried(why)
@@ -130,9 +133,9 @@ class Ladder:
         result = self._try([one])
         if result.says not in ("SLOWER", "SAME", "UNDECIDED"):
             return
-        partner = self._agenda.partner(one)
-        if partner is not None:
-            self._try([one, partner])
+        for partner in self._agenda.partners(one):
+            if self._try([one, partner]).says == "FASTER":
+                break
         if self._search.table[one].status == "rejected":
             self._agenda.again.append(one)
 
@@ -202,13 +205,16 @@ class Ladder:
         for _, one in sorted(promising, key=lambda pair: -pair[0]):
             others = [c.change for c in self._search.kept if c.change.id != one.change.id]
             taken = {change.slot for change in others if change.slot}
-            again = self._search.table[one].status == "rejected" and one.change.slot not in taken
-            if again and self._time_for([one]):
+            if self._search.table[one].status != "rejected" or one.change.slot in taken:
+                continue
+            if self._time_for([one]):
                 self._try([one])
+            else:
+                self._stopped = TIME_OVER
 
     def _try(self, tried: Sequence[Candidate], needed: int = 2) -> Contest:
         """All at once; the first `needed` have to find something to change."""
-        search = self._search
+        search, self._trying = self._search, tried[0]
         search.say(_announced(tried, self._agenda.bound(tried[0])))
         slots = {one.change.slot for one in tried if one.change.slot}
         same = {one.change.id for one in tried}

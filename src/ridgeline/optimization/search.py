@@ -17,7 +17,7 @@ from ridgeline.optimization.table import Table
 from ridgeline.records.optimized import Rung
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
-from ridgeline.units import seconds
+from ridgeline.units import plural, seconds
 
 PROMISING = 1.1
 """A first pair that gains more has a second, whatever its share of the time."""
@@ -51,6 +51,8 @@ class Search:
         self.kept: list[Candidate] = []
         self.settled: list[Candidate] = []
         """Of what is kept, those that were looked at again."""
+        self.so_far = ""
+        """What is known of a contest that has not ended."""
         self.trouble = ""
         """Why the whole could not be confirmed."""
         self.share_s = math.inf
@@ -142,17 +144,20 @@ class Search:
             spent = began - self.bench.left_s()
             promising = len(known) == 1 and known[0] > PROMISING
             within = spent + pair < self.share_s or promising
-            return within and self.time_for(before, after)
+            # What is kept has its time to be confirmed held back; the first that may be has none.
+            lasts = bool(self.kept) or 2 * pair < self.bench.left_s()
+            return within and lasts and self.time_for(before, after)
 
         def paired(number: int, ratio: float) -> None:
             known.append(ratio)
+            self.so_far = f"{ratio:.2f} × after {plural(number, 'pair')}"
             self.say(f"pair {number}: {ratio:.2f} × so far")
 
         held = replace(given, go_on=go_on, on_pair=paired)
         pool = self.spreads.now(given.measure)
         self.bench.held_s = 0.0 if given.fresh else self.reserve_s()
         found = contest(self.arms, pool, asked(before), asked(after), held)
-        self.bench.held_s = 0.0
+        self.bench.held_s, self.so_far = 0.0, ""
         return replace(found, spent_s=began - self.bench.left_s())
 
     def judged(

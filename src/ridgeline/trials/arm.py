@@ -30,7 +30,7 @@ IN_A_TRIAL = "RIDGELINE_TRIAL"
 a trial writes what any run of the program writes."""
 COMPILED = "inductor"
 """What a set of changes compiles lies there, in its own folder."""
-_NO_INPUT = "EOFError: EOF when reading a line"
+NO_INPUT = "EOFError: EOF when reading a line"
 _IN_A_WORKER = " in DataLoader worker process "
 
 
@@ -97,7 +97,7 @@ def _why(ended: Ended, timeout_s: float, capture: Capture | None) -> str:
     if not why or _IN_A_WORKER in why:
         raised = [line for line in ended.said if "Error" in line or "Exception" in line]
         why = raised[-1].strip()[:300] if raised else why
-    if why == _NO_INPUT:
+    if why == NO_INPUT:
         return f"{why}: a trial has no standard input"
     return why or f"it ended with exit code {ended.code}{_last(ended)}"
 

@@ -10,7 +10,7 @@ from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.own_classes import block_calls
 from ridgeline.changes.places import at
 from ridgeline.changes.program import Model, Program
-from ridgeline.changes.repeated import repeated
+from ridgeline.changes.repeated import NONE, repeated
 from ridgeline.changes.source_tree import SourceTree, calls, dotted
 from ridgeline.changes.writing import after_made
 from ridgeline.records.edit import Edit, Import, Replace
@@ -161,5 +161,5 @@ def _counts(torch: Any, block: Any) -> bool:
 
 def _why(blocks: list[Any]) -> str:
     if not blocks:
-        return "the model has no repeated blocks"
+        return NONE
     return "its blocks keep running statistics (BatchNorm), which would count every batch twice"

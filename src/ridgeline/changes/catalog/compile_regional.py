@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ridgeline.changes import compiling
 from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.program import Model, Program
-from ridgeline.changes.repeated import repeated
+from ridgeline.changes.repeated import NONE, repeated
 from ridgeline.changes.writing import after_made
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
@@ -42,7 +42,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         why = compiling.resists(torch, inner)
         blocks = [] if why else repeated(torch, inner)
         if not blocks:
-            program.found_nothing(CHANGE.id, why or "the model has no repeated blocks")
+            program.found_nothing(CHANGE.id, why or NONE)
             return ""
         for block in blocks:
             compiling.in_place(torch, block, {})

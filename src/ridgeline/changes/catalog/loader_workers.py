@@ -30,7 +30,7 @@ CHANGE = Change(
         "loader-starves", "few-workers", "many-workers", "small-files", "repeated-decoding",
         "idle-between-epochs",
     ),
-    together=("persistent-workers",),
+    together=("threads", "persistent-workers"),
     why="The next batches are read, decoded and stacked in other processes while this one trains. "
     "The sampler stays in the main process and draws what it drew before, so the order is the "
     "same.",
