@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.search import Search
@@ -130,8 +131,9 @@ class Agenda:
             if other.change.group == "global" and (self.bound(one) or WORTH) < WORTH:
                 continue  # cores need not be shared out for what gains little anyway
             if other.change.id in one.change.together and other not in search.table:
-                both = [*search.kept, one, other]
-                if not self.unable(other) and search.time_for(search.kept, both):
+                # How much it may gain alone says nothing of what it does for the other.
+                unable = self.unable(replace(other, bound=None))
+                if not unable and search.time_for(search.kept, [*search.kept, one, other]):
                     yield other
 
     def companions(self, one: Candidate) -> list[Candidate]:

@@ -85,6 +85,13 @@ def crowded(names: frozenset[str]) -> float:
     return 2.0 if "threads" in names else 0.9
 
 
+def test_however_little_fewer_threads_gain_alone() -> None:
+    """Their limit was reckoned for a program whose loader has no workers."""
+    found = searched(FakeBench(crowded, spread=0.03), replace(CPU, input_share=0.99))
+    kept = {rung.change for rung in found.rungs if rung.status == "kept"}
+    assert kept == {"loader-workers", "threads"}
+
+
 def searched(bench: FakeBench, ground: Ground) -> Optimized:
     def ask(kept: Any) -> Any:
         return candidates(ground, (), CHANGES, kept=kept)

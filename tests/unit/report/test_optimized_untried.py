@@ -38,7 +38,7 @@ ON_A_CPU = (
     ("copies to the GPU without waiting",
      "batches stay on the CPU: there is no copy to wait for"),
     ("padded vocabulary", "only a GPU's tensor cores mind a product's alignment"),
-    ("workers that stay between epochs", "no loader with workers was begun a second time"),
+    ("workers that stay between epochs", "no loader with workers was begun a second time in the steps looked at"),
     ("fused attention", "no attention is written out"),
     ("gradients dropped, not zeroed", "no time is lost on filling gradients with zeros"),
     ("TF32 in float32 products", "a CPU has no TF32"),

@@ -57,7 +57,7 @@ def able(ground: Ground) -> str:
     if all(one.persistent_workers for one in with_workers):
         return "its workers stay already"
     again = any(one.epochs > 1 for one in with_workers if not one.persistent_workers)
-    return "" if again else "no loader with workers was begun a second time"
+    return "" if again else "no loader with workers was begun a second time in the steps looked at"
 
 
 def bound(ground: Ground) -> float:
