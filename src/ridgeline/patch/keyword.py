@@ -23,6 +23,8 @@ _READS = (
     ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Starred, ast.keyword,
     ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
+_COMPUTED = (cst.Call, cst.Subscript)
+"""`getattr(torch.optim, name)(…)`, `OPTIMIZERS[name](…)`: with other options it calls another."""
 _ONLY_READ = ("bool", "cpu_count", "float", "get", "getattr", "int", "len", "max", "min", "round")
 """What calls itself so does nothing besides: nothing is lost where it is not called any more."""
 
@@ -53,12 +55,11 @@ def keyword(edit: Keyword, draft: Draft) -> bool:
 
 def _found(edit: Keyword, draft: Draft) -> tuple[Spot, cst.Call]:
     spot = draft.tree.at(edit.line)
-    calls = []
-    for node, _ in own(spot.part):
-        if isinstance(node, cst.Call) and _is_named(edit, draft, node):
-            first, last = draft.tree.lines_of(node)
-            if first <= edit.line <= last:
-                calls.append(node)
+    here = [node for node, _ in own(spot.part) if isinstance(node, cst.Call)]
+    here = [node for node in here if _is_on(edit.line, draft, node)]
+    calls = [node for node in here if _is_named(edit, draft, node)]
+    if not calls and any(isinstance(node.func, _COMPUTED) for node in here):
+        raise Cannot(f"line {edit.line} looks up what it calls, {edit.call} with these options")
     if len(calls) != 1:
         often = "is no call" if not calls else f"are {len(calls)} calls"
         raise Cannot(f"there {often} of {edit.call} on line {edit.line}")
@@ -69,6 +70,11 @@ def _found(edit: Keyword, draft: Draft) -> tuple[Spot, cst.Call]:
             if first < start and end < last:
                 raise Cannot("the call is inside a string")
     return spot, calls[0]
+
+
+def _is_on(line: int, draft: Draft, call: cst.Call) -> bool:
+    first, last = draft.tree.lines_of(call)
+    return first <= line <= last
 
 
 def _is_named(edit: Keyword, draft: Draft, call: cst.Call) -> bool:

@@ -166,6 +166,8 @@ def test_a_partial_that_gives_some_by_position_is_left() -> None:
         ("a, b = DataLoader(d), DataLoader(e)\n", 1, "2 calls"),
         ("DataLoader(DataLoader(d))\n", 1, "2 calls"),
         ("x = 1\n", 1, "no call"),
+        ("x = getattr(data, name)(d)\n", 1, "line 1 looks up what it calls, DataLoader with"),
+        ("x = LOADERS[name](d)\n", 1, "line 1 looks up what it calls"),
         ("DataLoader(d)\n\n", 2, "no statement"),
         ("DataLoader(d)\n", 9, "no statement"),
         ('f"{DataLoader(d)}"\n', 1, "inside a string"),
