@@ -85,12 +85,10 @@ def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str
     mark = str(runs.absolute() / f"look-{os.getpid()}")
     environment = os.environ | variables | {IN_A_TRIAL: mark}
     hung = Hung(runs, before)
-    try:
+    with strays.swept(IN_A_TRIAL, mark):
         ended = to_its_end(
             [sys.executable, *recorded(target, ours)], environment, limit_s, hung.look
         )
-    finally:
-        strays.end(IN_A_TRIAL, mark)
     name = "the code" if target.kind == "code" else target.name
     if ended.code is None:
         raise TargetError(

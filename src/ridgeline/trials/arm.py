@@ -73,10 +73,8 @@ def run(
     began = time.perf_counter_ns()
     on_device = (directory / ON_DEVICE, directory / RANKS / ON_DEVICE)
     family = Family(until=on_device, beside=directory / ASIDE)
-    try:
+    with strays.swept(IN_A_TRIAL, environment[IN_A_TRIAL]):
         ended = to_its_end(command, environment, timeout_s, family.look)
-    finally:
-        strays.end(IN_A_TRIAL, environment[IN_A_TRIAL])
     if (directory / RANKS).is_dir():
         directory = directory / RANKS
     if ended.code == 0:
