@@ -63,6 +63,9 @@ RECURRENT = 32
 """Turns of a loop that each need the one before: fewer may be a model's depth."""
 SMALL_NS = 100_000.0
 """Of an operator whose sizes are not recorded: likewise."""
+MOVES = {"aten::to", "aten::_to_copy", "aten::copy_"}
+"""Tensors brought to a device or a type one by one: a batch's, which have no rows in common. Rules
+of copies speak of them."""
 _PAIRS = ("zip", "enumerate", "tqdm")
 LEAST, LEAST_UNSEEN = 0.02, 0.1
 """Of the step: with the loop found in the source, and without the source."""
@@ -77,6 +80,8 @@ def look(case: Case) -> Iterator[Finding]:
     kept: dict[tuple[str, int], list[_Seen]] = defaultdict(list)
     for loop in loops(case):
         if loop.over != "data" or not _small(case, loop) or _feeds(case, loop):
+            continue
+        if MOVES.issuperset(loop.ops):
             continue
         at = _in_source(case, loop)
         if at is None and case.sources.get(loop.place.file) is not None:

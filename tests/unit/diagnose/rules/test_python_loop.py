@@ -63,6 +63,11 @@ def test_recurrence_is_found_where_the_cell_is_called() -> None:
     assert "not all of it" in one.doubt
 
 
+def test_tensors_of_a_batch_that_are_moved_one_by_one_are_no_rows() -> None:
+    moved = SOURCE.replace("torch.tanh(self.mix(row))", "row.to(device)")
+    assert not [*look(case([site("to", 96, 9.0, at=("forward", 3), dims=(ROW,))], source=moved))]
+
+
 def test_without_source_it_is_said_with_less_confidence() -> None:
     (one,) = look(case([*rows(), *gradients(4)]))
     assert one.confidence == "low"
