@@ -151,8 +151,10 @@ class Loaders:
         self._known: dict[int, LoaderSeen] = {}
         self._batches: dict[int, int] = {}
         self._begun: dict[int, list[int]] = {}
+        self._waited: dict[int, tuple[int, int]] = {}
+        """Nanoseconds, and of those what the waiting thread worked."""
 
-    def handed_out(self, iterator: Any, step: int = 0) -> None:
+    def handed_out(self, iterator: Any, step: int = 0, waited: tuple[int, int] = (0, 0)) -> None:
         # One DataLoader makes an iterator an epoch; its dataset and sampler stay the same.
         key = id(getattr(iterator, "_dataset", None)) ^ id(
             getattr(iterator, "_index_sampler", None)
@@ -161,6 +163,8 @@ class Loaders:
             self._known[key] = _loader(iterator)
         if key in self._known:
             self._batches[key] = self._batches.get(key, 0) + 1
+            before = self._waited.get(key, (0, 0))
+            self._waited[key] = before[0] + waited[0], before[1] + waited[1]
             # An iterator that is kept, with its workers, counts from nothing in each epoch too.
             if getattr(iterator, "_num_yielded", 0) == 1:
                 self._begun.setdefault(key, []).append(step)
@@ -181,9 +185,14 @@ class Loaders:
                 batches=self._batches.get(key, 0),
                 epochs=len(self._begun.get(key, ())),
                 begun=tuple(self._begun.get(key, ())[:_MOST_BEGUN]),
+                worked=_worked(*self._waited.get(key, (0, 0))),
             )
             for key, loader in self._known.items()
         )
+
+
+def _worked(waited_ns: int, worked_ns: int) -> float | None:
+    return min(worked_ns / waited_ns, 1.0) if waited_ns else None
 
 
 def _parameters(module: Any) -> list[Any]:

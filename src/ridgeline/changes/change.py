@@ -85,6 +85,8 @@ class Registered(Struct, frozen=True):
     """Its options worth trying, the likeliest first."""
     after: Callable[[Ground, Mapping[str, str]], Ground] | None = None
     """What is known of the program once it is on: workers make other changes possible."""
+    at_once: Callable[[Ground, Mapping[str, str]], str] | None = None
+    """The one of those it pays with that is put on with it from the first; "": none."""
 
 
 def registered() -> tuple[Registered, ...]:
@@ -111,4 +113,5 @@ def _loaded(name: str) -> Registered:
         getattr(module, "variables", None),
         getattr(module, "choices", None),
         getattr(module, "after", None),
+        getattr(module, "at_once", None),
     )

@@ -130,11 +130,16 @@ class Ladder:
         self._name_unable()  # before one that is the reason is left out
 
     def _alone_or_with_partner(self, one: Candidate) -> None:
-        result = self._try([one])
-        if result.says not in ("SLOWER", "SAME", "UNDECIDED"):
+        partners = self._agenda.partners(one)
+        first = [other for other in partners if other.change.id == one.at_once]
+        if first and self._try([one, *first]).says == "FASTER":
+            return
+        if first and not self._time_for([one]):
+            return
+        if self._try([one]).says not in ("SLOWER", "SAME", "UNDECIDED"):
             return
         for partner in self._agenda.partners(one):
-            if self._try([one, partner]).says == "FASTER":
+            if partner not in first and self._try([one, partner]).says == "FASTER":
                 break
         if self._search.table[one].status == "rejected":
             self._agenda.again.append(one)

@@ -24,9 +24,8 @@ from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Optimized, Written
-from ridgeline.records.run import Target
+from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.rounds import feeding
 
 LEAST_STEPS, MOST_STEPS = 24, 60
 """Of a trial: eight watched, and enough to time."""

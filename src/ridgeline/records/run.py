@@ -4,6 +4,7 @@
 watches it. `Capture` is what the program's own process knows: written whole each time it changes.
 """
 
+from collections.abc import Sequence
 from os.path import expanduser
 from typing import Literal
 
@@ -164,6 +165,13 @@ class LoaderSeen(Struct, frozen=True, kw_only=True):
     """Times it was begun while the hooks looked."""
     begun: tuple[int, ...] = ()
     """The steps in which that was; the first 256."""
+    worked: float | None = None
+    """Of the time it was waited for, what the waiting thread itself worked; None: not seen."""
+
+
+def feeding(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
+    """The one the steps were fed by."""
+    return max(loaders, key=lambda one: one.batches, default=LoaderSeen())
 
 
 class Compilation(Struct, frozen=True, kw_only=True):

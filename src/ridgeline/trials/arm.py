@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ridgeline.capture import launch
 from ridgeline.errors import RidgelineError
-from ridgeline.records.run import Capture, LoaderSeen, Target
+from ridgeline.records.run import Capture, LoaderSeen, Target, feeding
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.step import Step
 from ridgeline.records.trial import Plan, Trial
@@ -21,7 +21,7 @@ from ridgeline.trials.begin import PLAN, RANKS
 from ridgeline.trials.ending import RESULT
 from ridgeline.trials.family import ON_DEVICE, Family
 from ridgeline.trials.later import is_timed, later_steps
-from ridgeline.trials.rounds import as_sustained, emptied, feeding, made_ahead, still_made
+from ridgeline.trials.rounds import as_sustained, emptied, made_ahead, still_made
 from ridgeline.units import plural
 from ridgeline.usercode.process import Ended, to_its_end
 

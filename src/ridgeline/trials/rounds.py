@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from statistics import median
 
-from ridgeline.records.run import LoaderSeen
 from ridgeline.records.trial import Queued
 
 MOST_AHEAD = 128
@@ -130,8 +129,3 @@ def in_rounds(step_ns: Sequence[int], workers: int) -> tuple[int, ...]:
     return tuple(
         round(sum(step_ns[at : at + size]) / size) for at in range(len(step_ns) - size + 1)
     )
-
-
-def feeding(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
-    """The one the steps were fed by."""
-    return max(loaders, key=lambda one: one.batches, default=LoaderSeen())

@@ -1,6 +1,7 @@
 """A session on real torch, in this process: what the seams make of each kind of loop."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ridgeline
 from ridgeline.capture import live, seams
@@ -331,3 +332,32 @@ def test_outside_a_run_step_and_region_do_nothing() -> None:
 
     with ridgeline.region("block"):
         assert three() == 3
+
+
+class _Slow(Dataset[Tensor]):
+    def __init__(self, works: bool) -> None:
+        self.works = works
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, at: int) -> Tensor:
+        ends = time.thread_time() + 0.002
+        while self.works and time.thread_time() < ends:
+            pass
+        if not self.works:
+            time.sleep(0.002)
+        return torch.ones(4)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_loader_that_calculates_is_told_from_one_that_waits(session: Any, works: bool) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with session() as seen:
+        for x in DataLoader(_Slow(works), batch_size=4):
+            model(x).sum().backward()
+            optimizer.step()
+    (told,) = seen.capture.loaders
+    assert told.worked is not None
+    assert told.worked > 0.2 if works else told.worked < 0.2

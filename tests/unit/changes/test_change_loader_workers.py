@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset, get_worker_
 from ridgeline.changes.catalog import _dataset, loader_workers
 from ridgeline.patch.patching import patched
 from ridgeline.records.ground import Ground
-from ridgeline.records.run import LoaderSeen
+from ridgeline.records.run import Flags, LoaderSeen
 from ridgeline.records.trial import Applied
 from tests.unit.changes.seams_here import Here, no_source
 
@@ -187,3 +187,28 @@ def test_several_loaders_are_each_written() -> None:
         ("a.py", 3, "2"),
         ("b.py", 9, "2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("share", "worked", "cores", "workers", "threads", "device", "wanted"),
+    [
+        (0.83, 1.0, 2, 2, 2, "cpu", "threads"),
+        (0.83, 0.05, 2, 2, 2, "cpu", ""),  # it sleeps: workers that do so take no core
+        (0.83, None, 2, 2, 2, "cpu", ""),
+        (0.60, 1.0, 2, 2, 2, "cpu", ""),  # one thread might take twice as long, and then be slower
+        (0.83, 1.0, 2, 1, 1, "cpu", ""),  # it has no more threads than the worker leaves
+        (0.83, 1.0, 8, 2, 2, "cpu", ""),  # there are cores for all
+        (0.83, 1.0, 8, 2, 8, "cpu", "threads"),  # six of eight threads cost little
+        (0.83, 1.0, 8, 8, 8, "cpu", ""),  # one of eight may cost much
+        (0.83, 1.0, 2, 2, 2, "cuda", ""),
+    ],
+)
+def test_workers_that_calculate_are_given_cores_of_the_step_from_the_first(
+    share: float, worked: float | None, cores: int, workers: int, threads: int, device: str,
+    wanted: str,
+) -> None:  # fmt: skip
+    ground = Ground(
+        device=device, cores=cores, input_share=share, flags=Flags(threads=threads),
+        loaders=(LoaderSeen(batches=2), LoaderSeen(batches=60, worked=worked)),
+    )  # fmt: skip
+    assert loader_workers.at_once(ground, {"workers": str(workers)}) == wanted

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ridgeline.optimization import program
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.bench import ProgramBench
+from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.ladder import Ladder
@@ -20,7 +21,7 @@ from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, WatchedStep
 from ridgeline.report.optimized_doubt import doubts
 from ridgeline.report.optimized_untried import told as untried_lines
 from ridgeline.trials.arm import Outcome
-from tests.unit.optimization.fake_bench import FakeBench, candidate, times
+from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate, statuses, times
 
 
 def told(found: Optimized) -> dict[str, tuple[str, str]]:
@@ -63,6 +64,38 @@ def test_where_a_partner_finds_nothing_to_change_the_first_is_known_by_itself() 
     assert said["copies"][0] == "rejected"
     assert "×" in said["copies"][1]
     assert said["pinned"] == ("not applied", "it is pinned already")
+
+
+def _fed(alone: float, both: float) -> Speed:
+    """Threads left to the workers gain nothing by themselves."""
+    return lambda names: 1.0 if "workers" not in names else both if "threads" in names else alone
+
+
+def _workers_with_threads() -> list[Candidate]:
+    workers = candidate("workers", together=("threads",))
+    return [replace(workers, at_once="threads"), candidate("threads")]
+
+
+def test_what_belongs_together_is_tried_as_one_from_the_first() -> None:
+    bench = FakeBench(_fed(alone=1.2, both=1.8))
+    found = Ladder(bench, _workers_with_threads()).climb("train.py")
+    assert next(names for names in bench.ran if names) == {"workers", "threads"}
+    assert found.total is not None
+    assert set(found.total.changes) == {"workers", "threads"}
+
+
+def test_of_what_was_tried_as_one_the_part_that_is_of_no_use_is_left_out() -> None:
+    found = Ladder(FakeBench(_fed(alone=1.8, both=1.8)), _workers_with_threads()).climb("train.py")
+    assert statuses(found) == {"workers": "kept", "threads": "dropped"}
+
+
+def test_what_does_not_pay_together_is_tried_alone() -> None:
+    bench = FakeBench(_fed(alone=1.8, both=0.5))
+    found = Ladder(bench, _workers_with_threads()).climb("train.py")
+    assert next(names for names in bench.ran if names) == {"workers", "threads"}
+    assert statuses(found)["workers"] == "kept"
+    assert found.total is not None
+    assert found.total.changes == ("workers",)
 
 
 def test_a_companion_that_finds_nothing_to_change_costs_the_compiler_no_trial() -> None:
