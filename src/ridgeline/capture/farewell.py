@@ -11,6 +11,7 @@ from ridgeline.capture import live
 from ridgeline.capture.lock import wait_for
 from ridgeline.records.run import Capture, Status
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.usercode.temporary import remove_own
 from ridgeline.usercode.words import first_words
 
 PATIENCE_S = 120.0
@@ -41,6 +42,7 @@ def at_once(run: RunDirectory, rank: int, world: int) -> None:
             stream.flush()
         if world > 1:
             sleep(FOR_OTHER_RANKS_S)
+        remove_own()
     finally:
         os._exit(0)
 

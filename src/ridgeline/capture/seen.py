@@ -4,6 +4,7 @@ User objects are known by `id()` alone: a module's `__hash__` or `__eq__` may re
 yet (a Lightning metric's does). They are not kept alive, and nothing is written on them.
 """
 
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from msgspec import Struct
@@ -151,10 +152,15 @@ class Loaders:
         self._known: dict[int, LoaderSeen] = {}
         self._batches: dict[int, int] = {}
         self._begun: dict[int, list[int]] = {}
+        self._asked: tuple[int, int] | None = None
         self._waited: dict[int, tuple[int, int]] = {}
         """Nanoseconds, and of those what the waiting thread worked."""
 
-    def handed_out(self, iterator: Any, step: int = 0, waited: tuple[int, int] = (0, 0)) -> None:
+    def asked(self) -> None:
+        """For a batch, by the thread that trains."""
+        self._asked = perf_counter_ns(), thread_time_ns()
+
+    def handed_out(self, iterator: Any, step: int = 0) -> None:
         # One DataLoader makes an iterator an epoch; its dataset and sampler stay the same.
         key = id(getattr(iterator, "_dataset", None)) ^ id(
             getattr(iterator, "_index_sampler", None)
@@ -163,11 +169,18 @@ class Loaders:
             self._known[key] = _loader(iterator)
         if key in self._known:
             self._batches[key] = self._batches.get(key, 0) + 1
-            before = self._waited.get(key, (0, 0))
-            self._waited[key] = before[0] + waited[0], before[1] + waited[1]
+            self._note_wait(key)
             # An iterator that is kept, with its workers, counts from nothing in each epoch too.
             if getattr(iterator, "_num_yielded", 0) == 1:
                 self._begun.setdefault(key, []).append(step)
+
+    def _note_wait(self, key: int) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            waited, worked = self._waited.get(key, (0, 0))
+            waited += perf_counter_ns() - asked[0]
+            worked += thread_time_ns() - asked[1]
+            self._waited[key] = waited, worked
 
     @property
     def by_the_program(self) -> bool:

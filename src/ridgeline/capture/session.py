@@ -10,7 +10,6 @@ import sys
 import weakref
 from pathlib import Path
 from threading import get_ident
-from time import thread_time_ns
 from typing import Any
 
 from ridgeline.capture import marks
@@ -54,12 +53,8 @@ class Session:
         """Handed out and not yet given to a module."""
         self._handed: tuple[int, Any] = (0, None)
         """Its loader, and a weak reference to the iterator."""
-        self._waits = (0, 0)
-        """Since when for a batch, and what this thread had worked by then."""
         self._followed = Followed(self._stepping.anchor)
-        self._eval_trains = False
-        self._eval_with_grad = False
-        self._train_mode_seen = False
+        self._eval_trains = self._eval_with_grad = self._train_mode_seen = False
         self._stopped = False
         self._faults = 0
         self.progress.recording.workers_sample(directory)
@@ -76,7 +71,7 @@ class Session:
             if end is not End.NO:
                 self.progress.end_step(end)
             self._timeline.enter(INPUT)
-            self._waits = self.progress.clock(), thread_time_ns()
+            self.progress.loaders.asked()
         except Exception as error:
             return self._broke("input", error)
         return iterator
@@ -84,9 +79,7 @@ class Session:
     def input_seen(self, iterator: Any, batch: Any) -> Any:
         try:
             if not self.progress.off and self._mine():
-                began, worked = self._waits
-                waited = self.progress.clock() - began, thread_time_ns() - worked
-                self.progress.loaders.handed_out(iterator, self.progress.index, waited)
+                self.progress.loaders.handed_out(iterator, self.progress.index)
                 self._hand_out(iterator, amount(self._torch, batch))
         except Exception as error:
             self._broke("input", error)

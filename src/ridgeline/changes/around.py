@@ -15,6 +15,7 @@ Forward = Callable[..., Any]
 _WORN = "_ridgeline_changes"
 _OUTSIDE = "_ridgeline_outside"
 _BARE = "_ridgeline_bare"
+_DRESSED = "_ridgeline_dressed"
 
 
 def around(
@@ -69,15 +70,18 @@ def dress(module: Any) -> None:
 
     setattr(called, _BARE, bare)
     module._compiled_call_impl = called
+    setattr(module, _DRESSED, True)
 
 
 def _not_within(bare: Forward, made: Forward) -> Forward:
-    """It was done outside what is compiled now. To look at an image alone, which is laid out right
-    by then, would make it the graph's first input: another graph than that of the source."""
+    """It was done outside what is compiled now, unless the program compiled the module after us.
+    To look at an image alone, which is laid out right by then, would make it the graph's first
+    input: another graph than that of the source."""
     compiler = import_module("torch").compiler
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if compiler.is_compiling() and self._compiled_call_impl is not None:
+        done = self._compiled_call_impl is not None and getattr(self, _DRESSED, False)
+        if compiler.is_compiling() and done:
             return bare(self, *args, **kwargs)
         return made(self, *args, **kwargs)
 

@@ -20,6 +20,7 @@ from ridgeline.records.trial import Plan, Trial
 from ridgeline.trials.drawing import Drawing
 from ridgeline.trials.family import others_bytes, own_peak_bytes
 from ridgeline.trials.session import TrialSession
+from ridgeline.usercode.temporary import remove_own
 
 RESULT = "trial.msgpack"
 """JSON has no nan: a loss that broke would come back as one that was not seen."""
@@ -49,6 +50,8 @@ class Ending:
         self._last_words()
         if self._world > 1:
             time.sleep(FOR_OTHER_RANKS_S)
+        with contextlib.suppress(Exception):
+            remove_own()
         self._leave(0)
 
     def write(self) -> None:

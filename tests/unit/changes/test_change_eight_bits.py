@@ -9,6 +9,7 @@ from torch import nn
 
 from ridgeline.changes.catalog import fp8_linear, int8_dynamic
 from ridgeline.changes.change import NotWritten
+from ridgeline.changes.cross_entropies import CLASSES
 from ridgeline.changes.evidence import Evidence
 from ridgeline.changes.float8 import float8_linear
 from ridgeline.changes.program import Program
@@ -171,6 +172,28 @@ def test_float8_trains_all_but_the_last_layer_and_says_how_near() -> None:
     found.square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert "forward" not in vars(model.head)
+
+
+def test_float8_is_compiled_by_a_program_that_does_so_later() -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(32, 64)
+    begun(fp8_linear, model, x, device="cpu", least="16")
+    model(x).square().mean().backward()
+    plain = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    model.compile(backend="aot_eager")
+    model(x).square().mean().backward()
+    made = [p.grad for p in model.parameters() if p.grad is not None]
+    assert len(made) == len(plain) > 0
+    for one, other in zip(made, plain, strict=True):
+        assert float((one - other).norm() / other.norm()) < 0.2
+
+
+def test_float8_leaves_large_logits_in_16_bits_to_a_loss_that_casts_them() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, CLASSES))
+    program = begun(fp8_linear, model, torch.randn(32, 64), device="cpu", least="16")
+    program.half_logits = True
+    assert model(torch.randn(32, 64)).dtype == torch.bfloat16
 
 
 def test_float8_needs_a_gpu_that_has_it() -> None:

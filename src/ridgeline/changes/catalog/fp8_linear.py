@@ -72,7 +72,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         used: set[int] = set()
         for layer in layers:
             around(layer, CHANGE.id, lambda forward: _product(torch, forward, used))
-        cast = _cast(torch, model)
+        cast = _cast(program, model)
         evidence = Evidence(torch)
         evidence.add(before, rehearsed(torch, model.inner, model.args, model.kwargs).returned)
         fault = _fault(evidence, len(used))
@@ -123,12 +123,13 @@ def _autocast(torch: Any, device: str) -> Any:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
-def _cast(torch: Any, model: Model) -> str:
+def _cast(program: Program, model: Model) -> str:
     """bfloat16 around the rest, unless the program has it; in words."""
+    torch = program.torch
     in_float32 = any(one.dtype == torch.float32 for one in model.inner.parameters())
     if _autocast(torch, model.device) is not None or not in_float32:
         return ""
-    precision.cast(torch, model, CHANGE.id, "bfloat16")
+    precision.cast(program, model, CHANGE.id, "bfloat16")
     return ", bfloat16 in the rest"
 
 
