@@ -170,15 +170,17 @@ class Search:
     ) -> tuple[Contest, Parity | None]:
         """And whether it computes the same: other results end it at its first trial."""
         parity: list[Parity] = []
+        given = measure or self.measure
 
         def refuse(trial: Trial) -> str:
             missing = self.judge.missing(trial, tried)
             if missing:
                 return missing
             found = self.judge.compared(trial, after)
+            self.spreads.grown(given)
             parity.append(found)
             return found.why if found.equality in ("differs", "unknown") else ""
 
-        rules = Rules(measure=measure or self.measure, refuse=refuse, so_far=so_far)
+        rules = Rules(measure=given, refuse=refuse, so_far=so_far)
         result = self.against(before, after, rules)
         return result, parity[0] if parity else None

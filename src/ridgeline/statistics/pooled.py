@@ -46,6 +46,13 @@ class Pool:
             self._squares += 2 * sum((one - mean) ** 2 for one in logs)
             self._freedom += len(logs) - 1
 
+    def one_more(self, before: Sequence[float], log: float) -> None:
+        """Of the program that had those `runs`: as if it had been among them."""
+        if before:
+            count, mean = len(before), sum(before) / len(before)
+            self._squares += 2 * (log - mean) ** 2 * count / (count + 1)
+            self._freedom += 1
+
     def assume(self, inside: float) -> None:
         """`inside`: how far parts of one process lie apart, as a standard deviation of logarithms.
         A machine that wavers within a process wavers between them. With it, and processes twice as

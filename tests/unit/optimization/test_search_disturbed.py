@@ -10,10 +10,12 @@ from ridgeline.changes.change import of
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.contest import Arms
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.optimization.measure import STEP
+from ridgeline.optimization.spreads import Spreads
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import LoaderSeen
-from ridgeline.records.trial import Asked
+from ridgeline.records.trial import Asked, Trial
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 
@@ -111,3 +113,43 @@ def test_a_step_that_hardly_waits_leaves_the_threads_alone() -> None:
     bench = FakeBench(crowded)
     searched(bench, replace(CPU, input_share=0.1))
     assert {"loader-workers", "threads"} not in [set(names) for names in bench.ran]
+
+
+def _of(ms: float) -> Trial:
+    return Trial(step_ns=(round(1e6 * ms),) * 24)
+
+
+def test_a_later_run_of_the_program_as_it_is_tells_how_far_apart_they_are() -> None:
+    baseline = [_of(114), _of(113)]
+    spreads = Spreads(baseline)
+    pool = spreads.now(STEP)
+    narrow, noise = pool.spread, spreads.noise(STEP)
+    spreads.grown(STEP)
+    assert pool.spread == narrow, "nothing was run since"
+    baseline.append(_of(68))
+    spreads.grown(STEP)
+    wide = pool.spread
+    assert wide > 5 * narrow, "a contest that has begun sees it"
+    assert spreads.noise(STEP) > 5 * noise
+    spreads.grown(STEP)
+    assert pool.spread == wide, "counted once"
+
+
+def test_a_change_that_rounds_is_judged_by_the_run_that_judging_it_took() -> None:
+    """Two runs at first, a third when it is judged."""
+
+    class Bench(FakeBench):
+        def trial(
+            self, changes: tuple[Asked, ...], *, jitter: float = 0.0, **given: Any
+        ) -> Outcome:
+            found = super().trial(changes, jitter=jitter, **given)
+            if not jitter or found.trial is None:
+                return found
+            fast = tuple(ns // 2 for ns in found.trial.step_ns)
+            return replace(found, trial=replace(found.trial, step_ns=fast))
+
+    exact = candidate("workers", alters="nothing", bound=4.0)
+    found = Ladder(Bench(times(threads=1.6), trials=7), [exact, candidate("threads")]).climb("t.py")
+    assert found.noise > 0.2
+    rung = next(one for one in found.rungs if one.change == "threads")
+    assert rung.status != "kept"

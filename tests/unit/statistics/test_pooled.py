@@ -85,3 +85,14 @@ def test_a_machine_that_wavers_is_seldom_believed_after_two_runs(sigma: float) -
                 called += 1
                 break
     assert called / 600 < 0.06
+
+
+def test_a_run_that_comes_later_counts_as_one_of_the_first() -> None:
+    logs = [0.0, 0.02, 0.5, -0.1]
+    whole, grown = Pool(), Pool()
+    whole.runs(logs)
+    grown.runs(logs[:2])
+    grown.one_more(logs[:2], logs[2])
+    grown.one_more(logs[:3], logs[3])
+    assert grown.spread == pytest.approx(whole.spread)
+    assert grown.interval([0.3], 0.05) == pytest.approx(whole.interval([0.3], 0.05))
