@@ -56,7 +56,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    folder = Path(tempfile.mkdtemp())
+    temporary = tempfile.TemporaryDirectory()  # removed where the program ends
+    folder = Path(temporary.name)
     store(folder)
     loader = DataLoader(Parts(folder, STEPS * BATCH), BATCH, pin_memory=device == "cuda")
     model = Network(*((1024, 3072) if device == "cuda" else (32, 256))).to(device)

@@ -1,5 +1,5 @@
 """Temporary folders and files that Python removes when a program ends, and does not where it is
-ended at once: a dataset unpacked into one lay there once a trial, forty times after a search."""
+ended at once: a dataset unpacked into one would lie there once for each trial."""
 
 import contextlib
 import gc
