@@ -89,7 +89,8 @@ def at_once(ground: Ground, options: Mapping[str, str]) -> str:
     left = max(cores - int(options.get("workers") or 0), 1)
     if ground.device != "cpu" or left >= threads:
         return ""
-    makes = ground.input_share * (feeding(ground.loaders).worked or 0.0)
+    loader = feeding(ground.loaders)  # of one with workers, it is not known what those do
+    makes = 0.0 if loader.workers else ground.input_share * (loader.worked or 0.0)
     rest = 1 - ground.input_share
     return "threads" if rest * threads / left <= (makes + rest * threads) / cores else ""
 
