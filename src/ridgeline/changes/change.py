@@ -85,7 +85,7 @@ class Registered(Struct, frozen=True):
     """Its options worth trying, the likeliest first."""
     after: Callable[[Ground, Mapping[str, str]], Ground] | None = None
     """What is known of the program once it is on: workers make other changes possible."""
-    at_once: Callable[[Ground, Mapping[str, str]], str] | None = None
+    brings: Callable[[Ground, Mapping[str, str]], str] | None = None
     """The one of those it pays with that is put on with it from the first; "": none."""
 
 
@@ -113,5 +113,5 @@ def _loaded(name: str) -> Registered:
         getattr(module, "variables", None),
         getattr(module, "choices", None),
         getattr(module, "after", None),
-        getattr(module, "at_once", None),
+        getattr(module, "brings", None),
     )

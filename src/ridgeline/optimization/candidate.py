@@ -20,7 +20,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     bound: float | None = None
     others: tuple[dict[str, str], ...] = ()
     """Other options worth trying."""
-    at_once: str = ""
+    brings: str = ""
     """The change that is put on with it from the first."""
 
     @property

@@ -70,5 +70,5 @@ def _candidate(
         unable=unable,
         bound=round(max(known), 3) if known and goal != "memory" else None,
         others=options[1:],
-        at_once=one.at_once(ground, options[0]) if one.at_once is not None and options else "",
+        brings=one.brings(ground, options[0]) if one.brings is not None and options else "",
     )

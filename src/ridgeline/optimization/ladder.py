@@ -131,7 +131,7 @@ class Ladder:
 
     def _alone_or_with_partner(self, one: Candidate) -> None:
         partners = self._agenda.partners(one)
-        first = [other for other in partners if other.change.id == one.at_once]
+        first = [other for other in partners if other.change.id == one.brings]
         if first and self._try([one, *first]).says == "FASTER":
             return
         if first and not self._time_for([one]):

@@ -212,12 +212,12 @@ def test_workers_that_calculate_are_given_cores_of_the_step_from_the_first(
         device=device, cores=cores, input_share=share, flags=Flags(threads=threads),
         loaders=(LoaderSeen(batches=2), LoaderSeen(batches=60, worked=worked)),
     )  # fmt: skip
-    assert loader_workers.at_once(ground, {"workers": str(workers)}) == wanted
+    assert loader_workers.brings(ground, {"workers": str(workers)}) == wanted
 
 
 def test_of_a_loader_that_has_workers_it_is_not_known_whether_they_calculate() -> None:
     ground = Ground(cores=2, input_share=0.9, flags=Flags(threads=2))
     for has, wanted in ((0, "threads"), (1, "")):
         loaders = (LoaderSeen(workers=has, batches=60, worked=0.9),)
-        asked = loader_workers.at_once(replace(ground, loaders=loaders), {"workers": "2"})
+        asked = loader_workers.brings(replace(ground, loaders=loaders), {"workers": "2"})
         assert asked == wanted

@@ -73,7 +73,7 @@ def _fed(alone: float, both: float) -> Speed:
 
 def _workers_with_threads() -> list[Candidate]:
     workers = candidate("workers", together=("threads",))
-    return [replace(workers, at_once="threads"), candidate("threads")]
+    return [replace(workers, brings="threads"), candidate("threads")]
 
 
 def test_what_belongs_together_is_tried_as_one_from_the_first() -> None:

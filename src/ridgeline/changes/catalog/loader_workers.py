@@ -80,7 +80,7 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
     return replace(ground, loaders=tuple(replace(one, workers=number) for one in ground.loaders))
 
 
-def at_once(ground: Ground, options: Mapping[str, str]) -> str:
+def brings(ground: Ground, options: Mapping[str, str]) -> str:
     """With as many threads as the workers leave cores, where batches are calculated and not waited
     for: workers and threads that want more cores than there are wait for each other, and steps of
     24 to 60 ms follow each other where 16 would do. Not where fewer threads could become what the
