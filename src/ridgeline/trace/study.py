@@ -38,6 +38,9 @@ from ridgeline.trace.verdict import verdict
 from ridgeline.trace.window import window_of
 
 ALL_ROWS = 1_000_000
+MAX_LOST_SHARE = 0.5
+"""A file of which a larger share of the events cannot be read is refused: what is left is no sample
+of it, since damage and unknown sorts of events do not strike at random."""
 
 
 def _silent(text: str) -> None:
@@ -96,8 +99,23 @@ def open_trace(path: Path, cache: bool = True) -> Opened:
     if trace is not None:
         return Opened(trace, entry)
     trace = parse(path)
+    _refuse_if_mostly_lost(trace)
     large = trace.origin.text_bytes >= kept.LEAST_TEXT_BYTES
     return Opened(trace, None, kept.write_behind(trace, path) if cache and large else None)
+
+
+def _refuse_if_mostly_lost(trace: Trace) -> None:
+    losses = [loss for loss in trace.origin.losses if loss.lost]
+    lost = sum(loss.count for loss in losses)
+    total = lost + trace.origin.events
+    if lost <= MAX_LOST_SHARE * total:
+        return
+    worst = max(losses, key=lambda loss: loss.count)
+    raise RidgelineError(
+        f"{trace.origin.path}: {lost:,} of {total:,} events could not be read, too many for any "
+        f"figure to be believed; {worst.count:,} of them: {worst.reason}",
+        f"the first of these: {worst.example}" if worst.example else "",
+    )
 
 
 def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceStudy:

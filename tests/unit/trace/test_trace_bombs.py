@@ -72,6 +72,10 @@ BOMBS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a million deep": (_long(b'{"ph":"X","args":', b"[", 10**6, b"]" * 10**6 + b"}"), "read 2 1"),
     "a million objects deep": (_long(b"", b'{"a":', 10**6, b"1" + b"}" * 10**6), "read 2 1"),
     "a string of 34 MB": (_long(b'{"ph":"X","name":"', b"x", 34 << 20, b'"}'), "read 2 1"),
+    "8 million escapes": (_long(b'{"ph":"X","name":"', b"\\n", 8 << 20, b'"}'), "read 2 1"),
+    "a key of 8 million escapes": (
+        lambda path: _metadata(path, b'"a' + b"\\n" * (8 << 20) + b'":1,'), "read 1 0",
+    ),
     "a name of 20 MB": (
         _long(b'{"ph":"X","ts":1,"dur":1,"pid":1,"tid":1,"name":"', b"x", 20 << 20, b'"}'),
         "read 3 0",

@@ -17,6 +17,7 @@ from traces_alike import alike
 
 from ridgeline.errors import RidgelineError
 from ridgeline.trace.reading import reader
+from ridgeline.trace.study import open_trace
 from ridgeline.trace.trace import Trace
 
 zstandard = pytest.importorskip("zstandard")
@@ -329,3 +330,18 @@ def test_random_damage_is_read_alike_by_both_decoders_and_raises_nothing(
             read += 1
     assert read + refused == 300
     assert read > 200
+
+
+@pytest.mark.parametrize(("damaged", "refused"), [(5, False), (6, True), (10, True)])
+def test_a_trace_that_lost_most_of_its_events_is_refused(
+    tmp_path: Path, damaged: int, refused: bool
+) -> None:
+    events = [{**GOOD, "ts": i, **({"dur": "no time"} if i < damaged else {})} for i in range(10)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    if not refused:
+        assert open_trace(path).trace.origin.events == 10 - damaged
+        return
+    with pytest.raises(RidgelineError) as error:
+        open_trace(path)
+    assert error.value.exit_code == 4

@@ -11,26 +11,29 @@ DEPTH = 64
 SHORT = -1
 BAD = -2
 
-# Possessive throughout (*+): a string of 32 MB must not leave 32 million points to go back to.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*+)*+')
+# Without possessive quantifiers (`*+`) and atomic groups: CPython 3.11.0 to 3.11.4 let a possessive
+# group match one item too far (Debian 12 has 3.11.2). A plain group keeps a point to go back to for
+# every repetition, so that a string of 32 MB would keep millions: groups repeat MAX_REPEATS times
+# at most and are matched in a loop. A repeated character class keeps one count, and needs no limit.
+MAX_REPEATS = 1000
+_PLAIN_TEXT = re.compile(rb'[^"\\]*')
+_ESCAPES = re.compile(rb'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*){1,%d}' % MAX_REPEATS)
 _NUMBER = re.compile(
-    rb"-?(?:Infinity|(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)|NaN|true|false|null"
+    rb"-?(?:Infinity|(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|NaN|true|false|null"
 )
-_SPACE = re.compile(rb"[ \n\r\t]*+")
+_SPACE = re.compile(rb"[ \n\r\t]*")
 _STOPS_SHORT = re.compile(
-    rb"-?(?:\Z|(?:0|[1-9][0-9]*+)(?:\.\Z|(?:\.[0-9]++)?(?:\Z|[eE](?:[+-]?\Z|[+-]?[0-9]++\Z))))"
+    rb"-?(?:\Z|(?:0|[1-9][0-9]*)(?:\.\Z|(?:\.[0-9]+)?(?:\Z|[eE](?:[+-]?\Z|[+-]?[0-9]+\Z))))"
 )
 """A number the end of the text may have cut."""
-_GOES_WRONG = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.(?![0-9])|(?:\.[0-9]++)?[eE](?![+-]?[0-9]))")
+_GOES_WRONG = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.(?![0-9])|(?:\.[0-9]+)?[eE](?![+-]?[0-9]))")
 _PARTIAL_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _SCALARS = re.compile(
-    rb'(?:"[^"\\]*+"[ \n\r\t]*+:[ \n\r\t]*+(?:"[^"\\]*+"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?)'
-    rb"[ \n\r\t]*+,[ \n\r\t]*+)++"
+    rb'(?:"[^"\\]*"[ \n\r\t]*:[ \n\r\t]*(?:"[^"\\]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)'
+    rb"[ \n\r\t]*,[ \n\r\t]*){1,%d}" % MAX_REPEATS
 )
 """Members with plain values, up to the comma after them: most of an event in one step."""
-_TOO_DEEP = re.compile(
-    rb'(?:\{[ \n\r\t]*+"[^"\\]*+"[ \n\r\t]*+:[ \n\r\t]*+|\[[ \n\r\t]*+){64}[{\[]'
-)
+_TOO_DEEP = re.compile(rb'(?:\{[ \n\r\t]*"[^"\\]*"[ \n\r\t]*:[ \n\r\t]*|\[[ \n\r\t]*){64}[{\[]')
 """Nothing but openings: a file of a million of them is gone through from each."""
 _WORDS = (b"true", b"false", b"null", b"NaN", b"Infinity", b"-Infinity")
 _CLOSE = {0x7B: 0x7D, 0x5B: 0x5D}
@@ -95,8 +98,7 @@ def _space(text: bytes, at: int) -> int:
 
 def _member(text: bytes, at: int) -> int:
     """A key, its colon and the space after; plain members before it are passed over."""
-    plain = _SCALARS.match(text, at)
-    if plain:
+    while plain := _SCALARS.match(text, at):
         at = plain.end()
     if at >= len(text):
         return SHORT
@@ -125,9 +127,12 @@ def _scalar(text: bytes, at: int) -> int:
 
 
 def _string(text: bytes, at: int) -> int:
-    match = _STRING.match(text, at)
+    """Return the position after the string whose opening quote is at `at`."""
+    match = _PLAIN_TEXT.match(text, at + 1)
     assert match is not None
     end = match.end()
+    while escapes := _ESCAPES.match(text, end):
+        end = escapes.end()
     if end >= len(text):
         return SHORT
     if text[end] == 0x22:

@@ -19,8 +19,8 @@ FAILURES = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
 _DEEP = b"[" * 16
 """A sign that something is nested beyond what the scanner takes (64): it is looked at closely."""
-_SPACE = re.compile(rb"[ \n\r\t]*+")
-_SEPARATOR = re.compile(rb"[ \n\r\t]*+,[ \n\r\t]*+")
+_SPACE = re.compile(rb"[ \n\r\t]*")
+_SEPARATOR = re.compile(rb"[ \n\r\t]*,[ \n\r\t]*")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 
 
