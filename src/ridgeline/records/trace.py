@@ -342,6 +342,8 @@ class TraceStudy(Struct, frozen=True, kw_only=True):
     """Of the process group, where the trace tells it: nccl"""
     verdict: str = ""
     """The one sentence."""
+    trust: Trust = Trust()
+    """How far the one sentence can be believed."""
     window: Window
     validation: tuple[Check, ...] = ()
     devices: tuple[DeviceTime, ...] = ()

@@ -47,6 +47,7 @@ def to_json_document(
         "events": study.events,
         "torch": study.torch or None,
         "verdict": study.verdict,
+        "verdict_trust": _trust(study.trust),
         **finding_keys(findings or Findings()),
         "window": _window(study.window),
         "validation": [_check(c) for c in study.validation],

@@ -72,8 +72,10 @@ def parts(study: TraceStudy) -> tuple[Part, ...]:
 
 
 def verdict(study: TraceStudy) -> str:
+    """Return the one sentence, marked where a check makes it doubtful (the warnings say why)."""
     if study.verdict:
-        return printable(study.verdict)
+        mark = "doubtful: " if study.trust.confidence == "doubtful" else ""
+        return mark + printable(study.verdict)
     whole = together(study)
     idle = whole.part(whole.idle_ns)
     return printable(whole.why) if idle is None else f"the device is idle {units.percent(idle)}"

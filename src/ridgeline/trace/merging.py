@@ -24,6 +24,7 @@ from ridgeline.records.trace_ranks import Ranks
 from ridgeline.records.trust import Check
 from ridgeline.trace.left_out import kept, left_out, touched, trust_of
 from ridgeline.trace.ranks.wording import labels_named
+from ridgeline.trace.validation import trust_in
 from ridgeline.trace.verdict import verdict
 
 Row = TypeVar("Row", bound=Struct)
@@ -84,7 +85,11 @@ def merged(
         found.devices, found.idle, found.categories, found.ops, found.validation, found.window,
         kernels=found.kernels, backend=found.backend,
     )  # fmt: skip
-    return msgspec.structs.replace(found, verdict=f"{said}; {across.late}" if across.late else said)
+    return msgspec.structs.replace(
+        found,
+        verdict=f"{said}; {across.late}" if across.late else said,
+        trust=trust_in("idle" if found.devices else "ops", found.validation),
+    )
 
 
 def _longest(studies: Sequence[TraceStudy]) -> Window:

@@ -29,6 +29,7 @@ from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.links import Links, links_of
 from ridgeline.trace.missing import missing
+from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.reading.reader import parse
 from ridgeline.trace.steps import Steps, steps_of
@@ -100,6 +101,7 @@ def open_trace(path: Path, cache: bool = True) -> Opened:
         return Opened(trace, entry)
     trace = parse(path)
     _refuse_if_mostly_lost(trace)
+    trace = without_outliers(trace)
     large = trace.origin.text_bytes >= kept.LEAST_TEXT_BYTES
     return Opened(trace, None, kept.write_behind(trace, path) if cache and large else None)
 
@@ -148,7 +150,8 @@ def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int =
         found.devices, idled, found.categories, found.ops, checks, window,
         kernels=found.kernels, backend=found.backend,
     )  # fmt: skip
-    return msgspec.structs.replace(found, idle=idled, verdict=said)
+    believed = trust_in("idle" if found.devices else "ops", checks)
+    return msgspec.structs.replace(found, idle=idled, verdict=said, trust=believed)
 
 
 def _idle(trace: Trace, links: Links, window: Window, marks: Steps, trust: Trust) -> Idle:

@@ -14,6 +14,7 @@ from ridgeline.trace.columns import DeviceOps
 from ridgeline.trace.host_names import is_graph_launch
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
+from ridgeline.trace.outliers import headline_checks
 from ridgeline.trace.steps import Steps
 from ridgeline.trace.trace import Trace
 
@@ -31,6 +32,7 @@ def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
     found = [
         *_file(trace),
         *_clock(trace),
+        *headline_checks(trace, links),
         *_overlapping(trace),
         *_repeated(trace),
         *_before_launch(trace, links),

@@ -74,3 +74,17 @@ class Made:
         text = json.dumps(self.document()).encode()
         path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         return path
+
+
+def steady(kernels: int = 300) -> Made:
+    """Three steps of kernels alike, 20 µs apart: no single event counts for much in a headline."""
+    made = Made()
+    start = 1419247336000.125
+    for step in range(3):
+        made.span(f"ProfilerStep#{step}", start + step * 20 * kernels / 3, 20 * kernels / 3)
+    for index in range(kernels):
+        at = start + 20 * index
+        made.op(f"aten::op{index % 5}", at, 15.5).call("cudaLaunchKernel", at + 2, 5.25, index + 1)
+        made.kernel(f"kernel{index % 5}", at + 10.375, 12.5 + index % 5, index + 1)
+    made.call("cudaDeviceSynchronize", start + 20 * kernels, 30.5, kernels + 1)
+    return made

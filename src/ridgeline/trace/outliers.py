@@ -1,0 +1,221 @@
+"""Device operations that contradict the rest of their trace, as one damaged digit makes them.
+
+The window of every figure is the device's activity, so that one operation at a wrong time stretches
+it, and one with a wrong device number invents a GPU. Three things hold in every sound trace, and an
+operation that breaks one of them is set aside and named:
+
+- a process of the timeline holds one device;
+- an operation does not start before the call that launches it;
+- an operation that has been launched does not wait while all devices are idle. In eleven public
+  traces (V100, A100, H100, MI300) the longest such wait is 12 µs.
+
+Where more operations break one than a few damaged bytes explain, the file is of another make or its
+clocks disagree: they stay, and `validation` says what it finds.
+
+What one event decides without contradicting another (the end of the window, the longest duration, a
+device) may be true: it stays, and `headline_checks` makes the headline doubtful.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from ridgeline.records.trust import Check
+from ridgeline.trace.columns import Events
+from ridgeline.trace.links import Links, Rows, links_of
+from ridgeline.trace.trace import Loss, Trace
+
+MAX_CLOCK_SKEW_NS = 200_000
+"""How far the clocks of host and device may disagree before an operation counts as misplaced."""
+MIN_WAIT_SHARE = 0.02
+"""A wait on an idle device below this share of the device's activity moves no headline."""
+MAX_OUTLIERS, MAX_OUTLIER_SHARE = 2, 0.01
+"""Set aside are at most this many, or this share of the operations where that is more."""
+MIN_STRETCH_SHARE = 0.25
+"""A headline is doubtful where two events at most, which no other supports, hold this share of the
+window."""
+MIN_JUDGED_EVENTS = 10
+"""In a shorter trace each event holds a share of the window."""
+MIN_DURATION_FACTOR, MIN_DURATION_SHARE, MIN_SAME_NAME = 20, 0.1, 4
+"""An event so many times as long as the next of its name is out of line, if it lasts this share of
+the window, is one of so many of its name, and not their first: first calls load and initialise."""
+MIN_DEVICE_SHARE = 0.01
+"""A device with fewer of the operations than this says nothing about the program."""
+
+OTHER_DEVICE = "on another device than all other work of its process"
+TOO_EARLY = "starts long before the call that launched it"
+TOO_LATE = "starts long after its launch, while the device was idle"
+
+
+def without_outliers(trace: Trace) -> Trace:
+    """Return the trace without the operations that contradict it; they are among its losses."""
+    device = trace.device
+    found = outliers(trace, links_of(trace))
+    if not found:
+        return trace
+    kept = np.ones(len(device), bool)
+    losses = []
+    for reason, rows in found.items():
+        kept[rows] = False
+        name = trace.text(int(device.name[rows[0]]))
+        losses.append(Loss(reason=reason, count=len(rows), example=name[:120]))
+    origin = replace(
+        trace.origin,
+        events=trace.origin.events - int((~kept).sum()),
+        losses=(*trace.origin.losses, *losses),
+    )
+    rest = device.take(kept)
+
+    def load(name: str) -> Events:
+        table: Events = rest if name == "device" else getattr(trace, name)
+        return table
+
+    return Trace(origin, trace.metadata, trace.texts, trace.lanes, load)
+
+
+def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
+    """Return the rows of the device table to set aside, by reason; each row once."""
+    device = trace.device
+    limit = max(MAX_OUTLIERS, int(MAX_OUTLIER_SHARE * len(device)))
+    limit = min(limit, (len(device) - 1) // 2)
+    found: dict[str, Rows] = {}
+    seen = np.zeros(len(device), bool)
+    for reason, broken in (
+        (OTHER_DEVICE, _on_another_device(trace)),
+        (TOO_EARLY, _too_early(trace, links)),
+        (TOO_LATE, _too_late(trace, links)),
+    ):
+        rows = np.flatnonzero(broken & ~seen)
+        if 0 < len(rows) <= limit:
+            found[reason] = rows
+            seen[rows] = True
+    return found
+
+
+def _on_another_device(trace: Trace) -> NDArray[np.bool_]:
+    """Whether an operation's device differs from that of most operations of its process."""
+    device = trace.device
+    broken = np.zeros(len(device), bool)
+    if not len(device) or (device.device == device.device[0]).all():
+        return broken
+    processes = {lane.pid: code for code, lane in enumerate(trace.lanes)}
+    process = np.array([processes[lane.pid] for lane in trace.lanes])[device.lane]
+    for code in np.unique(process):
+        rows = np.flatnonzero(process == code)
+        numbers, counts = np.unique(device.device[rows], return_counts=True)
+        broken[rows] = device.device[rows] != numbers[counts.argmax()]
+    return broken
+
+
+def _too_early(trace: Trace, links: Links) -> NDArray[np.bool_]:
+    call = links.device_call
+    broken = np.zeros(len(call), bool)
+    linked = np.flatnonzero(call >= 0)
+    early = trace.calls.ts[call[linked]] - trace.device.ts[linked]
+    broken[linked] = early > MAX_CLOCK_SKEW_NS
+    return broken
+
+
+def _too_late(trace: Trace, links: Links) -> NDArray[np.bool_]:
+    """Whether an operation waited, with all devices idle, for a telling share of their activity.
+
+    Of all devices: work of one may wait for that of another.
+    """
+    device, call = trace.device, links.device_call
+    broken = np.zeros(len(device), bool)
+    linked = np.flatnonzero(call >= 0)
+    if not len(linked):
+        return broken
+    reach = np.maximum.accumulate(device.end)
+    idle = np.concatenate([[0], device.ts[1:] - reach[:-1]])
+    wait = device.ts[linked] - trace.calls.end[call[linked]]
+    least = max(MAX_CLOCK_SKEW_NS, MIN_WAIT_SHARE * int(reach[-1] - device.ts[0]))
+    broken[linked] = np.minimum(wait, idle[linked]) > least
+    return broken
+
+
+def headline_checks(trace: Trace, links: Links) -> Iterator[Check]:
+    """What makes the headline doubtful, because it rests on one or two events."""
+    yield from _stretched(trace, links)
+    yield from _out_of_line(trace)
+    yield from _hardly_used(trace)
+
+
+def _stretched(trace: Trace, links: Links) -> Iterator[Check]:
+    """A window whose end or start rests on two events at most that nothing else supports."""
+    host = [t for t in (trace.ops, trace.calls, trace.annotations, trace.frames) if len(t)]
+    device = trace.device
+    if len(device):
+        start, end = device.ts, device.end
+        unlaunched = links.device_call < 0
+        margin = MIN_DURATION_SHARE * int(end.max() - start.min())
+        beyond = end > max((int(t.end.max()) for t in host), default=0) + margin
+    elif host:
+        start, end = (np.concatenate([getattr(t, c) for t in host]) for c in ("ts", "end"))
+        unlaunched = beyond = np.ones(len(start), bool)
+    if not (len(device) or host) or len(start) < MIN_JUDGED_EVENTS:
+        return
+    window = int(end.max() - start.min())
+    late = _held_by_few(end, beyond | unlaunched)
+    early = _held_by_few(-start, unlaunched)
+    held = max(late, early)
+    if held > MIN_STRETCH_SHARE * window:
+        yield Check(
+            id="stretched", severity="warning", count=1,
+            claim=f"{100 * held / window:.0f} % of the window rests on one or two events at its "
+            f"{'end' if late >= early else 'start'} that no other event supports: their times may "
+            "be damaged",
+            affects=("idle", "ops", "steps", "launch", "overlap", "critical path"),
+        )  # fmt: skip
+
+
+def _held_by_few(edge: NDArray[np.int64], unsupported: NDArray[np.bool_]) -> int:
+    """Return by how much the largest edge shrinks without the unsupported events that reach it."""
+    last = np.argsort(edge, kind="stable")[-MAX_OUTLIERS - 1 :][::-1]
+    shrinks = 0
+    for row, following in pairwise(last):
+        if not unsupported[row]:
+            break
+        shrinks = int(edge[last[0]] - edge[following])
+    return shrinks
+
+
+def _out_of_line(trace: Trace) -> Iterator[Check]:
+    """Events that last many times as long as any other of their name."""
+    table: Events = trace.device if len(trace.device) else trace.ops
+    if not len(table):
+        return
+    order = np.lexsort((table.dur, table.name))
+    name, dur = table.name[order], table.dur[order]
+    last = np.flatnonzero(np.append(name[1:] != name[:-1], True))  # the longest of each name
+    first = np.concatenate([[0], last[:-1] + 1])
+    last = last[last - first + 1 >= MIN_SAME_NAME]
+    least = MIN_DURATION_SHARE * int(table.end.max() - table.ts.min())
+    long = last[(dur[last] > least) & (dur[last] > MIN_DURATION_FACTOR * dur[last - 1])]
+    rows = [r for r in order[long] if (table.name[:r] == table.name[r]).any()]  # in order of start
+    if rows:
+        longest = max(rows, key=lambda row: int(table.dur[row]))
+        yield Check(
+            id="out-of-line", severity="warning", count=len(rows),
+            claim=f"{trace.text(int(table.name[longest]))[:80]} lasts "
+            f"{int(table.dur[longest]) / 1e6:,.3f} ms once, more than {MIN_DURATION_FACTOR} times "
+            "as long as ever else: the duration may be damaged",
+            affects=("idle", "kernels", "ops", "categories", "roofline"),
+        )  # fmt: skip
+
+
+def _hardly_used(trace: Trace) -> Iterator[Check]:
+    """Devices that count as much as the others in the headline, with next to no work."""
+    numbers, counts = np.unique(trace.device.device, return_counts=True)
+    few = numbers[counts < MIN_DEVICE_SHARE * len(trace.device)]
+    if len(few):
+        yield Check(
+            id="hardly-used", severity="warning", count=len(few),
+            claim=f"device {', '.join(str(n) for n in few[:8])} has less than "
+            f"{100 * MIN_DEVICE_SHARE:.0f} % of the device operations, and counts as much as the "
+            "others in figures of all devices",
+            affects=("idle",),
+        )  # fmt: skip
