@@ -83,18 +83,26 @@ def _beats(one: Ceiling, other: Ceiling) -> bool:
 _in_process: dict[Key, Entry] = {}
 
 
+NOWHERE = Path(os.devnull) / "ridgeline"
+"""A place that nothing can be read from or written to: each attempt is an ordinary OSError."""
+
+
 def folder() -> Path:
+    """Return the cache folder; NOWHERE for a user who has no home (`docker run --user 12345`)."""
     if own := os.environ.get("RIDGELINE_CACHE"):
         return Path(own)
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "ridgeline"
-    return Path("~/.cache/ridgeline").expanduser()
+    try:
+        return Path("~/.cache/ridgeline").expanduser()
+    except RuntimeError:
+        return NOWHERE
 
 
 def load(key: Key) -> Entry | None:
     try:
         entry = msgspec.json.decode(_path(key).read_bytes(), type=Entry)
-    except (OSError, RuntimeError, ValueError):  # absent, no home at all, damaged (msgspec's too)
+    except (OSError, ValueError):  # absent, damaged (msgspec's too)
         return _in_process.get(key)
     # The file's name is a hash of the key; the key inside is the proof.
     return entry if entry.key == key and entry.schema == 1 else _in_process.get(key)
@@ -105,7 +113,7 @@ def store(entry: Entry) -> Entry:
     kept = load(entry.key)
     whole = kept.merged(entry) if kept is not None else entry
     _in_process[entry.key] = whole
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError):
         _write(_path(entry.key), msgspec.json.format(msgspec.json.encode(whole)))
     return whole
 

@@ -31,7 +31,7 @@ def device_of(properties: DeviceProperties) -> Device | None:
 def _entries() -> Iterator[Entry]:
     try:
         files = sorted((folder() / "ceilings").glob("*.json"))
-    except (OSError, RuntimeError):
+    except OSError:
         return
     for file in files:
         try:

@@ -59,7 +59,7 @@ def _entries() -> list[tuple[Entry, float]]:
     found = []
     try:
         files = sorted((folder() / "ceilings").glob("*.json"))
-    except (OSError, RuntimeError):
+    except OSError:
         return []
     for file in files:
         try:

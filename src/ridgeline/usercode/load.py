@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +35,7 @@ def named(module: ModuleType, name: str, where: str) -> Any:
 
 
 def _from_file(where: str) -> ModuleType:
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))  # which leaves ~ as it is where nobody has a home
     if path.is_dir():
         raise UsageError(f"{where} is a folder", "name the file in it, with .py")
     if not path.is_file():

@@ -1,6 +1,7 @@
 """Read once: the Parquet cache, its key, and what damage to it does."""
 
 import os
+import pwd
 from dataclasses import fields
 from pathlib import Path
 
@@ -114,3 +115,22 @@ def test_answers_are_kept_beside_and_damaged_ones_forgotten(path: Path) -> None:
     assert entry.answer("study-x", kind) == parse(path).metadata
     (entry.folder / "study-x.json").write_text("{")
     assert entry.answer("study-x", kind) is None
+
+
+def test_a_user_without_a_home_reads_traces_without_a_cache(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's random user has neither HOME nor an entry in the passwd file."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "RIDGELINE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    (path.parent / ".ridgeline").write_text("a file where the folder would be")
+    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", 0)
+    study([path])
+    found, _ = study([path])
+    assert found.events == parse(path).origin.events
+    assert cache.store(parse(path), path) is None
