@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
+import ridgeline
+
 pytestmark = pytest.mark.reliability
+PACKAGE = str(Path(ridgeline.__file__).parent)
 COMMAND = str(Path(sys.executable).with_name("ridgeline"))
 TRAIN = """\
 import os, signal, sys
@@ -59,6 +62,13 @@ for x, in data.DataLoader(data.TensorDataset(torch.ones(40, 8)), 2): step()
 print(data.DataLoader is Mine)
 """,
     "thousand steps": TRAIN + "for i in range(1000): loss = step()\nprint(loss.item().hex())\n",
+    "full at the end": TRAIN + """
+import resource
+for i in range(4): step()
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+print("trained")
+raise SystemExit(3)
+""",
     "two steps": TRAIN + "for i in range(2): loss = step()\nprint(loss.item().hex())\n",
 }  # fmt: skip
 OPTIONS = {"thousand steps": ("--steps", "20"), "disk full": ("--full",)}
@@ -135,7 +145,7 @@ def test_an_exception_at_step_0_shows_the_users_frames_only(ran: dict[str, "Futu
     assert done.code == 1
     trace = done.err[: done.err.find(" ridgeline ")]
     assert "mat1 and mat2 shapes cannot be multiplied" in trace
-    assert f"{os.sep}ridgeline{os.sep}" not in trace
+    assert PACKAGE not in trace
     kept = done.file("run.json")
     assert kept["status"] == "raised"
     assert kept["why"].startswith("RuntimeError: mat1 and mat2")
@@ -175,6 +185,16 @@ def test_a_full_disk_costs_the_run_and_not_the_program(ran: dict[str, "Future[Ra
         json.loads(path.read_bytes())  # whole, or not there
 
 
+def test_a_disk_that_is_full_at_the_end_does_not_hold_the_program(
+    ran: dict[str, "Future[Ran]"],
+) -> None:
+    done = ran["full at the end"].result()  # it once waited longer than `run` lets it
+    assert (done.code, done.out) == (3, "trained\n")
+    assert "Traceback" not in done.err
+    assert done.file("run.json")["exit_code"] == 3
+    assert not list(done.folder.glob(".ridgeline/runs/*/.*.json.*")), "no half-written file"
+
+
 def test_where_the_folder_cannot_be_written_the_program_runs(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("import sys\nprint('ran')\nsys.exit(4)\n")
     (tmp_path / ".ridgeline").write_text("a file in the way")
@@ -188,15 +208,16 @@ def test_where_the_folder_cannot_be_written_the_program_runs(tmp_path: Path) -> 
 def test_on_a_read_only_disk_the_program_runs(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print('ran')\n")
     script = (
-        f"mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path} && "
-        f"cd {tmp_path} && RIDGELINE_CACHE={tmp_path}/cache exec {COMMAND} run x.py"
+        'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && '
+        'cd "$1" && RIDGELINE_CACHE="$1/cache" exec "$2" run x.py'
     )
     # setup fails where users may not have a mount namespace of their own
     if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "x", "/mnt"]).returncode:
         pytest.skip("no mount namespace can be had here")
     done = subprocess.run(
-        ["unshare", "-rm", "bash", "-c", script], capture_output=True, text=True, check=False
-    )
+        ["unshare", "-rm", "bash", "-c", script, "bash", str(tmp_path), COMMAND],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert done.stderr.startswith("ridgeline: not recorded, the program runs alone: ")
     assert len(done.stderr.splitlines()) == 1

@@ -15,22 +15,29 @@ from ridgeline.usercode.temporary import remove_own
 from ridgeline.usercode.words import first_words
 
 PATIENCE_S = 120.0
-"""A trace of a large model takes the watcher half a minute to read."""
+"""The longest wait for a watcher that shows it is at work: reading the trace of a large model takes
+half a minute. Without a sign of that the program leaves after `lock.EXIT_WAIT_S`."""
 FOR_OTHER_RANKS_S = 0.5
 """They may still be reading what this one sent for the same step."""
 
 
 def farewell(directory: str, rank: str) -> None:
+    """Write how the program ended, and wait for the watcher where that could be written.
+
+    A watcher that was told nothing (the disk is full) waits for the program to be gone: waiting
+    for it would last as long as patience does."""
     run = RunDirectory(Path(directory))
     ended, why = ending()
     if live.session is not None:
-        live.session.farewell(ended, why)
+        written = live.session.farewell(ended, why)
     else:
         capture = Capture(
             rank=int(rank), torch_imported=False, ended=ended, why=why, ended_ns=perf_counter_ns()
         )
         run.write_whole(run.capture_file(int(rank)).name, msgspec.json.encode(capture))
-    wait_for(run.lock_file(int(rank)), PATIENCE_S)
+        written = True
+    if written:
+        wait_for(run.lock_file(int(rank)), PATIENCE_S)
 
 
 def at_once(run: RunDirectory, rank: int, world: int) -> None:

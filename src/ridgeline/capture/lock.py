@@ -1,17 +1,26 @@
 """A lock the watcher holds for its life, and the program's wait for it at its own end.
 
-Taken by flock, so that the kernel gives it back however the watcher dies. Standard library only:
-one half runs in the user's program. Where files cannot be locked (some network and user-space file
-systems) nobody waits: then the watcher's words may come after the program's end.
+Taken by flock, so that the kernel gives it back however the watcher dies. While the watcher works
+out the summary it also sets the file's time a few times a second: the program waits only as long as
+it sees that. A watcher that is stopped, or hangs on its disk, holds the lock and shows no such sign
+of life. Standard library only: one half runs in the user's program. Where files cannot be locked
+(some network and user-space file systems) nobody waits: then the watcher's words may come after the
+program's end.
 """
 
 import fcntl
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Bound now: programs replace time.sleep and time.monotonic with their own.
 from time import monotonic as _monotonic
 from time import sleep as _sleep
 
+EXIT_WAIT_S = 1.0
+"""The longest that the program's exit waits without a sign that the watcher is at work."""
+_SIGN_EVERY_S = 0.2
 _LOOK_S = 0.005
 
 
@@ -46,6 +55,28 @@ class Lock:
     def held(self) -> bool:
         return self._file >= 0
 
+    @contextmanager
+    def showing_life(self) -> Iterator[None]:
+        """Set the file's time every `_SIGN_EVERY_S`, from a thread: a program that waits for the
+        lock then goes on waiting. For the watcher's process alone."""
+        over = threading.Event()
+
+        def show() -> None:
+            while not over.is_set():
+                try:
+                    os.utime(self._file)  # needs no room on the disk
+                except OSError:
+                    return
+                over.wait(_SIGN_EVERY_S)
+
+        thread = threading.Thread(target=show, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(_SIGN_EVERY_S)  # no longer: it may hang on the disk
+
     def release(self) -> None:
         """For all who inherited it, not for this process alone."""
         file, self._file = self._file, -1
@@ -59,18 +90,24 @@ class Lock:
             os.close(file)
 
 
-def wait_for(path: str | os.PathLike[str], timeout_s: float) -> bool:
-    """Until nobody holds the lock; False when the time ran out, or at Ctrl-C.
+def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXIT_WAIT_S) -> bool:
+    """Wait until nobody holds the lock. Return False after `timeout_s`, after `idle_s` without a
+    sign of life from its holder, or at Ctrl-C.
 
     A file that is not there, or cannot be locked, is held by nobody."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return True
-    end = _monotonic() + timeout_s
+    sign = os.fstat(file).st_mtime_ns
+    now = sign_seen_at = _monotonic()
+    end = now + timeout_s
     try:
         while not _free(file):
-            left = end - _monotonic()
+            now = _monotonic()
+            if (latest := os.fstat(file).st_mtime_ns) != sign:
+                sign, sign_seen_at = latest, now
+            left = min(end, sign_seen_at + idle_s) - now
             if left <= 0:
                 return False
             _sleep(min(_LOOK_S, left))

@@ -165,8 +165,9 @@ class Progress:
         if self._settings.at_once:
             at_once(self._journal.directory, self._journal.rank, self._world)
 
-    def farewell(self, ended: Status, why: str) -> None:
-        """Nothing of ours is left open, and everything known is written."""
+    def farewell(self, ended: Status, why: str) -> bool:
+        """Leave nothing of ours open, and write everything known. Return whether the last capture
+        file, by which the watcher knows of the end, could be written."""
         self.system.end()
         if self._timed:
             self._settle_timed()
@@ -181,7 +182,7 @@ class Progress:
             self._journal.flush(self.clock())
         except Exception as error:
             self.recording.fault("steps", error)
-        self._write_capture(ended, why)
+        return self._write_capture(ended, why)
 
     def stop(self) -> None:
         """Nothing is noted any more."""
@@ -268,7 +269,7 @@ class Progress:
     def _listen_to_device(self) -> None:
         self.timeline.mark = self._marks.mark if self._marks is not None else None
 
-    def _write_capture(self, ended: Status, why: str) -> None:
+    def _write_capture(self, ended: Status, why: str) -> bool:
         now = self.clock()
         seen = {
             "stepping": self.stepping.mode,
@@ -280,7 +281,7 @@ class Progress:
             "system_share": self.system.share,
             "ended_ns": now if ended != "running" else 0,
         }
-        self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
+        return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
 
     def _where(self) -> tuple[int, str, int | None]:
         """The step, the phase ("" when nobody looks any more), and the thread that trains."""

@@ -299,9 +299,10 @@ class Session:
         regions = self.progress.counts.regions
         regions[name] = regions.get(name, 0) + self.progress.clock() - began
 
-    def farewell(self, ended: Status, why: str) -> None:
-        """The program, or the block, is over."""
-        self.progress.farewell("stopped" if self._stopped and ended == "finished" else ended, why)
+    def farewell(self, ended: Status, why: str) -> bool:
+        """The program, or the block, is over. Return whether that could be written down."""
+        ended = "stopped" if self._stopped and ended == "finished" else ended
+        return self.progress.farewell(ended, why)
 
     def forked(self) -> None:
         """In a child of the program: nothing is ours to note here."""

@@ -1,5 +1,6 @@
 """A run's directory, made before the program starts; ranks of one job share one."""
 
+import contextlib
 import os
 import re
 import time
@@ -34,7 +35,12 @@ def new_run(given: Given, settings: Settings, runs_dir: Path | None) -> tuple[Ru
         directory = RunDirectory.make(folder() / "runs", name, shared=world > 1)
     # A job of several machines keeps one directory a machine: its first local rank speaks.
     if _number("LOCAL_RANK") == 0:
-        begun(directory, _target(given), settings, world)
+        try:
+            begun(directory, _target(given), settings, world)
+        except OSError:
+            with contextlib.suppress(OSError):
+                directory.path.rmdir()  # an empty folder would be listed as a damaged run
+            raise
     else:
         _wait_for(directory.run_file)
     return directory, rank

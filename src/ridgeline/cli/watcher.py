@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 RANKS_PATIENCE_S = 10.0
 """How long rank 0's watcher waits for the last words of the others."""
+PROGRAM_EXIT_S = 60.0
+"""How long the watcher waits for the program to be gone after its goodbye, to note its exit code.
+On a busy machine torch takes several seconds to take itself down."""
 
 
 def start_watcher(directory: RunDirectory, rank: int) -> None:
@@ -58,9 +61,10 @@ def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
     speaks = int(os.environ.get("LOCAL_RANK", "0") or 0) == 0
     if speaks:
         _await_ranks(directory)
-        conclude_and_say(directory, ending)
+        with lock.showing_life():
+            conclude_and_say(directory, ending)
     lock.release()
-    if speaks and ending.kind == "goodbye" and program.gone(5.0):
+    if speaks and ending.kind == "goodbye" and program.gone(PROGRAM_EXIT_S):
         _note_exit(directory, program.exit_code())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ridgeline.capture import beside, live
+from ridgeline.capture.lock import EXIT_WAIT_S
 from ridgeline.integrations.beginning import begun
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
@@ -81,7 +82,7 @@ class profile:
         end(session, *_ending(kind, error))
         if self._watcher is not None:
             try:
-                self._watcher.wait(10)
+                self._watcher.wait(EXIT_WAIT_S)  # it was not told where the disk is full
             except subprocess.TimeoutExpired:
                 self._watcher.kill()
                 self._watcher.wait()

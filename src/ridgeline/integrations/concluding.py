@@ -1,6 +1,7 @@
 """A run is over: its traces packed, the summary drawn and written beside what was recorded."""
 
 import contextlib
+import os
 
 import msgspec
 from msgspec.structs import replace
@@ -10,6 +11,9 @@ from ridgeline.diagnose.conclusion import conclude
 from ridgeline.integrations.ceilings import Say, know_ceilings
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
+
+ROOM_FOR_LAST_WORDS_BYTES = 64 * 1024
+"""With less than this free on the disk, a program may have been unable to write how it ended."""
 
 
 def concluded(
@@ -23,6 +27,9 @@ def concluded(
     know_ceilings(directory, say)
     run = directory.run()
     summary = conclude(directory)
+    if summary.status == "killed" and _ended_unheard(directory, exit_code):
+        lost = "what the program recorded last: no space is left on the disk"
+        summary = replace(summary, status="finished", missing=(*summary.missing, lost))
     if missing:
         summary = replace(summary, missing=(*summary.missing, missing))
     ended = replace(
@@ -38,3 +45,15 @@ def concluded(
         directory.write_whole(directory.findings_file.name, msgspec.json.encode(summary.findings))
         directory.write_whole(directory.run_file.name, msgspec.json.encode(ended))
     return summary
+
+
+def _ended_unheard(directory: RunDirectory, exit_code: int | None) -> bool:
+    """Whether the program ended by itself and had no room to say so: no signal ended it, and the
+    disk is full."""
+    if exit_code is None or exit_code < 0:
+        return False
+    try:
+        disk = os.statvfs(directory.path)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < ROOM_FOR_LAST_WORDS_BYTES

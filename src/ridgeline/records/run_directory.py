@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LATELY_S = 120.0
 """Written to within this time, a run on another machine is running: telemetry comes ten times a
 second, and clocks of two machines differ by less."""
-_UNSYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 class RunDirectory:
@@ -97,8 +96,9 @@ class RunDirectory:
         )
         try:
             try:
+                # Without fsync: a file survives a kill, which is what is promised, and a disk that
+                # is busy with a checkpoint would hold up the program for seconds.
                 _write_all(descriptor, data)
-                _sync(descriptor)
             finally:
                 os.close(descriptor)
             os.replace(temporary, target)
@@ -250,14 +250,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
-
-
-def _sync(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _UNSYNCED:
-            raise
 
 
 def _number(name: str, before: str, after: str) -> int | None:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ridgeline.capture.lock import Lock, wait_for
 
 HOLDS = """
 import sys
+import time
 from ridgeline.capture.lock import Lock
 held = Lock(sys.argv[1])
 print(held.take(), flush=True)
@@ -134,3 +136,59 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     loaded = {name.partition(".")[0] for name in json.loads(said.stdout)}
     assert loaded <= {"ridgeline", *sys.stdlib_module_names}
+
+
+class FakeTime:
+    """A clock that only sleeping moves on; `sign_every_s` sets the lock file's time meanwhile."""
+
+    def __init__(self, path: Path, sign_every_s: float | None, signs: int = 0) -> None:
+        self.now = 100.0
+        self._path = path
+        self._every_s = sign_every_s
+        self._left = signs
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        before, self.now = self.now, self.now + seconds
+        if self._every_s is None or not self._left:
+            return
+        if before // self._every_s != self.now // self._every_s:
+            self._left -= 1
+            at_ns = round(self.now * 1e9)
+            os.utime(self._path, ns=(at_ns, at_ns))
+
+
+def _waited_s(
+    path: Path, monkeypatch: pytest.MonkeyPatch, sign_every_s: float | None, signs: int = 0
+) -> float:
+    time = FakeTime(path, sign_every_s, signs)
+    monkeypatch.setattr(lock, "_monotonic", time.monotonic)
+    monkeypatch.setattr(lock, "_sleep", time.sleep)
+    began = time.now
+    assert not wait_for(path, 120)
+    return time.now - began
+
+
+def test_a_watcher_that_hangs_is_waited_for_one_second(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Lock(path)
+    held.take()
+    assert _waited_s(path, monkeypatch, None) == pytest.approx(1.0, abs=0.01)
+    assert _waited_s(path, monkeypatch, 0.5, signs=20) == pytest.approx(11.0, abs=0.6)
+    assert _waited_s(path, monkeypatch, 0.5, signs=1000) == pytest.approx(120.0, abs=0.6)
+    held.release()
+
+
+def test_a_watcher_at_work_sets_the_time_of_its_lock(path: Path) -> None:
+    held = Lock(path)
+    held.take()
+    os.utime(path, (0, 0))
+    with held.showing_life():
+        deadline = time.monotonic() + 60
+        while not path.stat().st_mtime_ns and time.monotonic() < deadline:
+            time.sleep(0.005)
+    assert path.stat().st_mtime_ns
+    held.release()

@@ -67,19 +67,37 @@ def _farewell_alone() -> None:
     path = f"{_settings[0]}/capture-rank{int(_settings[2])}.json"
     temporary = f"{_settings[0]}/.capture.{os.urandom(4).hex()}"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.write(file, text.encode())
-    os.close(file)
-    os.replace(temporary, path)
-    import fcntl
+    try:
+        try:
+            if os.write(file, text.encode()) != len(text.encode()):
+                raise OSError("no space is left on the disk")
+        finally:
+            os.close(file)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    _wait_for_watcher(f"{_settings[0]}/.watch-rank{int(_settings[2])}.lock")
 
-    file = os.open(f"{_settings[0]}/.watch-rank{int(_settings[2])}.lock", os.O_RDONLY)
-    end = time.monotonic() + 20  # there is no trace to read
-    while time.monotonic() < end:
+
+def _wait_for_watcher(path: str) -> None:
+    """The same as `capture.lock.wait_for`: give up after 20 s (there is no trace to read), or after
+    one second in which the watcher did not set the file's time."""
+    import fcntl
+    import time
+
+    file = os.open(path, os.O_RDONLY)
+    sign = os.fstat(file).st_mtime_ns
+    sign_seen_at = time.monotonic()
+    end = sign_seen_at + 20
+    while time.monotonic() < min(end, sign_seen_at + 1):
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             time.sleep(0.02)  # timers of the program's that count its CPU time go on
+        if os.fstat(file).st_mtime_ns != sign:
+            sign, sign_seen_at = os.fstat(file).st_mtime_ns, time.monotonic()
     os.close(file)
 
 

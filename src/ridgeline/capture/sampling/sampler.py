@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 
+from ridgeline.capture.lock import EXIT_WAIT_S
 from ridgeline.capture.sampling.patience import at_ease, hurry
 from ridgeline.capture.sampling.stacks import as_text, walk
 from ridgeline.capture.sampling.thread_time import ThreadTime
@@ -118,7 +119,7 @@ class Sampler:
         self._stopped = True
         try:
             self._gate.release()
-            self._done.acquire(timeout=2.0)  # a disk that hangs does not hold the program
+            self._done.acquire(timeout=EXIT_WAIT_S)  # a disk that hangs does not hold the program
         except Exception as fault:
             self.problem = f"the Python sampler did not end: {fault!r}"
 
