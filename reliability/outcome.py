@@ -1,6 +1,7 @@
 """Starts a command and keeps what it did: its end, its two streams, how long it took."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -97,7 +98,14 @@ def end_session(leader: int) -> None:
 
 
 def python() -> str:
-    """The one that the installed command names in its first line: `sys.executable` says which."""
+    """Return the interpreter that the installed command names: programs print `sys.executable`.
+
+    It stands in the first line of the command, and in the second where its path holds a space:
+    `#!/bin/sh`, then `'''exec' "/a folder/bin/python" "$0" "$@"`."""
     command = Path(sys.executable).with_name("ridgeline")
-    first = command.read_text().partition("\n")[0] if command.exists() else ""
+    if not command.exists():
+        return sys.executable
+    first, second = [*command.read_text().splitlines(), "", ""][:2]
+    if first == "#!/bin/sh":
+        return shlex.split(second)[1]
     return first.removeprefix("#!").strip() or sys.executable

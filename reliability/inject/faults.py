@@ -47,7 +47,8 @@ SEAMS = {
         "torch.profiler.profile.export_chrome_trace",
     ),
 }
-OURS = (f"{os.sep}ridgeline{os.sep}", f"boot{os.sep}sitecustomize.py")
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+OURS = os.path.join(_ROOT, "src", "ridgeline", "")
 _LIBRARY = os.path.dirname(os.__file__)
 _BORN = os.getpid()
 _counts: Counter[str] = Counter()
@@ -72,7 +73,7 @@ def ours(frame: object) -> bool:
         # torch's own file is read for the program, through the loader that waits for it
         library |= frame.f_code.co_name == "exec_module"  # type: ignore[attr-defined]
         if not library and "/pathlib" not in file and "faults.py" not in file:
-            return any(part in file for part in OURS) and "reliability" not in file
+            return os.path.abspath(file).startswith(OURS)
         frame = frame.f_back  # type: ignore[attr-defined]
     return False
 

@@ -1,5 +1,6 @@
 """Kept ceilings: round trip, damage, read-only homes, merging."""
 
+import pwd
 from pathlib import Path
 
 import msgspec
@@ -122,3 +123,15 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert cache.folder() == Path("/x/ridgeline")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache.folder().parts[-2:] == (".cache", "ridgeline")
+
+
+def test_a_user_without_a_home_has_a_folder_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    for name in ("RIDGELINE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert not cache.folder().parent.exists()
