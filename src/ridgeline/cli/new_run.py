@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import time
 from datetime import datetime
 from pathlib import Path
@@ -14,21 +13,27 @@ from ridgeline.integrations.beginning import begun
 from ridgeline.machine.cache import folder
 from ridgeline.records.run import Settings, Target
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import runs_root
+from ridgeline.records.run_making import restarted_name, run_name, runs_root
 
-_LONGEST_NAME = 40
 _LONGEST_CODE = 200
 
 
-def new_run(given: Given, settings: Settings, runs_dir: Path | None) -> tuple[RunDirectory, int]:
-    """The directory with its run.json, and this process's rank. Where `.ridgeline` cannot be made
-    the run is kept in the cache folder, and the place is said with the verdict."""
+def new_run(
+    given: Given, settings: Settings, runs_dir: Path | None, own_dir: Path | None = None
+) -> tuple[RunDirectory, int]:
+    """Return the run's directory with its run.json, and this process's rank. `own_dir` is the
+    directory itself, made by whoever started the command; otherwise one is made in `runs_dir`.
+    Where `.ridgeline` cannot be made the run is kept in the cache folder, and the place is said
+    with the verdict."""
     rank = _number("RANK")
     world = max(_number("WORLD_SIZE", 1), 1)
-    name = run_name(given, world)
+    name = own_dir.name if own_dir is not None else _name(given, world)
+    name = restarted_name(name, _number("TORCHELASTIC_RESTART_COUNT") if world > 1 else 0)
     root = runs_dir if runs_dir is not None else runs_root()
+    if own_dir is not None:
+        runs_dir = root = own_dir.parent
     try:
-        directory = RunDirectory.make(root, name, shared=world > 1)
+        directory = RunDirectory.make(root, name, shared=world > 1 or own_dir is not None)
     except (OSError, RidgelineError):
         if runs_dir is not None:
             raise
@@ -46,20 +51,13 @@ def new_run(given: Given, settings: Settings, runs_dir: Path | None) -> tuple[Ru
     return directory, rank
 
 
-def run_name(given: Given, world: int) -> str:
-    """1115-120301-train. Ranks derive the same from when their common parent began."""
-    stem = {"script": Path(given.name).stem, "module": given.name, "code": "code"}.get(given.kind)
-    if stem in ("__main__", ""):
-        stem = Path(given.name).absolute().parent.name
-    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem or "program").strip("-.")[:_LONGEST_NAME]
-    at = datetime.now()
-    again = node = ""
-    if world > 1:
-        at = datetime.fromtimestamp(_parent_began())
-        restarts = _number("TORCHELASTIC_RESTART_COUNT")
-        again = f"-restart{restarts}" if restarts else ""
-        node = f"-node{_number('GROUP_RANK')}" if _number("GROUP_WORLD_SIZE", 1) > 1 else ""
-    return f"{at:%m%d-%H%M%S}-{word or 'program'}{node}{again}"
+def _name(given: Given, world: int) -> str:
+    """Return 1115-120301-train. Ranks derive the same from when their common parent began."""
+    if world == 1:
+        return run_name(given.kind, given.name, datetime.now())
+    name = run_name(given.kind, given.name, datetime.fromtimestamp(_parent_began()))
+    several = _number("GROUP_WORLD_SIZE", 1) > 1
+    return f"{name}-node{_number('GROUP_RANK')}" if several else name
 
 
 def _target(given: Given) -> Target:

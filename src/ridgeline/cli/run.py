@@ -66,6 +66,12 @@ _ENDINGS = (".json", ".md")
     help="Where runs are kept.  [default: .ridgeline/runs]",
 )
 @click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    hidden=True,
+    help="The run's own directory, already made: `optimize` knows its run by it.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -91,6 +97,7 @@ def command(
     price: float | None,
     carbon: float | None,
     runs_dir: Path | None,
+    run_dir: Path | None,
     output: Path | None,
     quiet: bool,
     verbose: bool,
@@ -133,10 +140,10 @@ def command(
         quiet=quiet,
         verbose=verbose,
     )
-    _run(given, settings, runs_dir)
+    _run(given, settings, runs_dir, run_dir)
 
 
-def _run(given: Given, settings: Settings, runs_dir: Path | None) -> None:
+def _run(given: Given, settings: Settings, runs_dir: Path | None, run_dir: Path | None) -> None:
     from ridgeline.capture.launch import become
     from ridgeline.capture.launch import command as as_typed
     from ridgeline.capture.launch import environment as with_us
@@ -145,7 +152,7 @@ def _run(given: Given, settings: Settings, runs_dir: Path | None) -> None:
 
     words = as_typed(given.kind, given.name, given.arguments)
     try:
-        directory, rank = new_run(given, settings, runs_dir)
+        directory, rank = new_run(given, settings, runs_dir, run_dir)
         start_watcher(directory, rank)
     except Exception as error:  # whatever broke is ours: the program is run all the same
         print(f"ridgeline: not recorded, the program runs alone: {_said(error)}", file=sys.stderr)

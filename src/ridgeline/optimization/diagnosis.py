@@ -1,11 +1,13 @@
 """The run a search begins with: the program as it is, recorded and concluded."""
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,6 +20,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_making import restarted_name, run_name
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.trials import strays
 from ridgeline.trials.arm import IN_A_TRIAL, NO_INPUT
@@ -80,11 +83,24 @@ def _concluded(directory: RunDirectory) -> Diagnosed | None:
 
 
 def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
-    before = set(runs.glob("*"))
-    ours = ["-q", "--runs-dir", str(runs), "--stop-after", str(DIAGNOSED), "--at-once"]
-    mark = str(runs.absolute() / f"look-{os.getpid()}")
+    """Run the program in a directory made here, so that a run which another command makes in the
+    same folder meanwhile is never taken for this one."""
+    directory = RunDirectory.make(runs, run_name(target.kind, _program(target), datetime.now()))
+    try:
+        return _run_into(directory, target, limit_s, variables)
+    finally:
+        with contextlib.suppress(OSError):
+            directory.path.rmdir()  # where it stayed empty: nothing could be recorded
+
+
+def _run_into(
+    directory: RunDirectory, target: Target, limit_s: float, variables: Mapping[str, str]
+) -> RunDirectory:
+    path = directory.path.absolute()
+    ours = ["-q", "--run-dir", str(path), "--stop-after", str(DIAGNOSED), "--at-once"]
+    mark = str(path)
     environment = os.environ | variables | {IN_A_TRIAL: mark}
-    hung = Hung(runs, before)
+    hung = Hung(directory)
     with strays.swept(IN_A_TRIAL, mark):
         ended = to_its_end(
             [sys.executable, *recorded(target, ours)], environment, limit_s, hung.look
@@ -105,19 +121,29 @@ def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str
     return made[-1]
 
 
+def _program(target: Target) -> str:
+    """Return what the run is named after: the script behind a launcher, else the target itself."""
+    place = behind(target)
+    return target.name if place is None else Path(target.arguments[place]).stem
+
+
 class Hung:
     """A program that goes on after it was told to stop: it waits for a thread of its own, or took
     the exception that was to end it for another."""
 
-    def __init__(self, runs: Path, before: Collection[Path]) -> None:
-        self._runs = runs
-        self._before = before
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
         self._since = 0.0
         self.ended = False
         """By us."""
 
     def made(self) -> list[RunDirectory]:
-        return [RunDirectory(path) for path in sorted(set(self._runs.glob("*")) - {*self._before})]
+        """Return the run, and those of a launcher's further attempts, where they were begun."""
+        path = self._directory.path
+        attempts = itertools.count(1)
+        again = (RunDirectory(path.with_name(restarted_name(path.name, n))) for n in attempts)
+        begun = itertools.takewhile(lambda run: run.run_file.exists(), again)
+        return [self._directory, *begun] if self._directory.run_file.exists() else []
 
     def look(self, pid: int) -> None:
         """While it runs."""

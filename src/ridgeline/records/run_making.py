@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import re
 import stat
+from datetime import datetime
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError
+from ridgeline.records.run import TargetKind
 
 HOME = ".ridgeline"
+MAX_PROGRAM_NAME_LENGTH = 40
 
 
 def make_directory(root: Path, name: str, shared: bool) -> Path:
@@ -22,7 +26,7 @@ def make_directory(root: Path, name: str, shared: bool) -> Path:
     except OSError as error:
         raise RidgelineError(
             f"a run directory cannot be made in {root}: {error.strerror or error}",
-            "--run-dir names another place",
+            "--runs-dir names another place",
         ) from error
     raise RidgelineError(f"there are a thousand runs called {name} in {root}")
 
@@ -30,6 +34,20 @@ def make_directory(root: Path, name: str, shared: bool) -> Path:
 def runs_root(directory: Path | None = None) -> Path:
     """Where the runs of programs started in `directory` are kept."""
     return (Path.cwd() if directory is None else directory) / HOME / "runs"
+
+
+def run_name(kind: TargetKind, program: str, at: datetime) -> str:
+    """Return the name of a run that begins at `at`: 1115-120301-train."""
+    stem = {"script": Path(program).stem, "module": program, "code": "code"}.get(kind)
+    if stem in ("__main__", ""):
+        stem = Path(program).absolute().parent.name
+    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem or "program").strip("-.")
+    return f"{at:%m%d-%H%M%S}-{word[:MAX_PROGRAM_NAME_LENGTH] or 'program'}"
+
+
+def restarted_name(name: str, restarts: int) -> str:
+    """Return the name of the run of a job's `restarts`-th attempt after the first, called `name`."""
+    return f"{name}-restart{restarts}" if restarts else name
 
 
 def _refuse_name(name: str) -> None:
@@ -66,5 +84,5 @@ def _made(path: Path) -> bool:
     # show one owner for everything.
     trusted = {0, os.geteuid(), os.lstat(path.absolute().parent).st_uid}
     if os.geteuid() != 0 and found.st_uid not in trusted:
-        raise RidgelineError(f"{path} belongs to another user", "--run-dir names another place")
+        raise RidgelineError(f"{path} belongs to another user", "--runs-dir names another place")
     return False

@@ -1,0 +1,68 @@
+"""The run a search begins with: which of the runs in the folder it is."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ridgeline.errors import TargetError
+from ridgeline.optimization import diagnosis
+from ridgeline.records.run import RunFile, Target
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.usercode.process import Ended
+
+TARGET = Target(kind="script", name="train.py")
+
+
+def _record(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    run = RunFile(name=path.name, target=TARGET)
+    (path / "run.json").write_bytes(msgspec.json.encode(run))
+
+
+def _asked_for(command: Sequence[str]) -> Path:
+    return Path(command[command.index("--run-dir") + 1])
+
+
+def _diagnosed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[Path], None]
+) -> RunDirectory:
+    def to_its_end(command: Sequence[str], *rest: object) -> Ended:
+        program(_asked_for(command))
+        return Ended(code=0, wall_ns=1)
+
+    monkeypatch.setattr(diagnosis, "to_its_end", to_its_end)
+    return diagnosis._run(TARGET, tmp_path, 10.0, {})
+
+
+def test_a_run_that_another_command_makes_meanwhile_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(own: Path) -> None:
+        _record(tmp_path / "0101-000000-other")
+        _record(own)
+        _record(tmp_path / "9999-999999-other")
+
+    found = _diagnosed(tmp_path, monkeypatch, program)
+    assert "other" not in found.name
+    assert found.run().name == found.name
+
+
+def test_the_last_attempt_of_a_launcher_is_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(own: Path) -> None:
+        for name in (own.name, f"{own.name}-restart1", f"{own.name}-restart2"):
+            _record(tmp_path / name)
+
+    assert _diagnosed(tmp_path, monkeypatch, program).name.endswith("-restart2")
+
+
+def test_where_nothing_could_be_recorded_no_empty_run_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TargetError):
+        _diagnosed(tmp_path, monkeypatch, lambda own: None)
+    assert os.listdir(tmp_path) == []
