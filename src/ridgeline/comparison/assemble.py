@@ -12,7 +12,7 @@ from ridgeline.comparison.options import Options
 from ridgeline.comparison.payback import payback
 from ridgeline.comparison.prepare import goal_of
 from ridgeline.comparison.settle import Settling, events_agree, kept
-from ridgeline.comparison.validity import validity
+from ridgeline.comparison.validity import floor_of_candidate, validity
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.rounds import Round, Stopped
 from ridgeline.records.comparison import (
@@ -137,7 +137,8 @@ def _candidate(
     estimate = found.estimates[number]
     results = standing.examined.results if standing.examined else UNCHECKED
     guards = standing.examined.guards if standing.examined else ()
-    guards += tuple(g for g in (_streams(standing), standing.floor) if g is not None)
+    floor = floor_of_candidate(base.floor, standing.floor)
+    guards += tuple(g for g in (_streams(standing), floor) if g is not None)
     verdict, why = validity(found.verdicts[number], found.whys[number], results, guards)
     memory = _ratio(baseline.peak_bytes, arm.peak_bytes)
     by_item = goal == "throughput" and bool(baseline.items and arm.items)

@@ -16,3 +16,17 @@ def validity(
         said = failed[0].detail or "it failed"
         return "INVALID", f"{failed[0].name}: {said}"
     return verdict, why
+
+
+def floor_of_candidate(baseline: Guard | None, candidate: Guard | None) -> Guard | None:
+    """The candidate's roofline floor, given the baseline's. A baseline that is itself faster than
+    its floor shows that the ceiling is too low, so the ceiling says nothing of the candidate."""
+    if baseline is None or candidate is None:
+        return candidate
+    if baseline.outcome != "failed" or candidate.outcome != "failed":
+        return candidate
+    return Guard(
+        name=candidate.name,
+        outcome="not looked for",
+        detail="ceiling exceeded: the baseline is faster than it as well",
+    )

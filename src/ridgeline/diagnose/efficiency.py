@@ -2,12 +2,13 @@
 
 FLOPs are counted in traced steps, time is of untraced ones. The ceiling is that of the arithmetic
 the program uses: fp32 products are held against the fp32 peak, and the name of the dtype says that
-another arithmetic may have a higher one.
+another arithmetic may have a higher one. A ceiling that was disturbed when measured, or that the
+program exceeds, gives no share.
 """
 
 from ridgeline import units
 from ridgeline.diagnose.step_times import rate_ms
-from ridgeline.records.machine import Ceiling, Device
+from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.run_summary import Efficiency, StepTimes
 from ridgeline.records.step_work import StepWork, Uncounted
 
@@ -25,22 +26,32 @@ def efficiency(work: StepWork | None, times: StepTimes, device: Device | None) -
         return about
     ms = rate_ms(times)
     rate = work.flops * 1e3 / ms if ms else None
-    ceiling = device.ceiling("matmul", work.dtype) if device is not None else None
+    ceiling = _ceiling(device, work.dtype)
+    share = rate / ceiling.value if rate and ceiling is not None and ceiling.value else None
+    state = ceiling.state if ceiling is not None else ""
+    if state == "usable" and share is not None and share > MAX_SHARE_OF_CEILING:
+        state = "exceeded"
     return Efficiency(
         flops_per_step=work.flops,
         flops_s=rate,
-        mfu=rate / ceiling.value if rate and ceiling is not None and ceiling.value else None,
+        mfu=share if state == "usable" else None,
         ceiling_flops_s=ceiling.value if ceiling is not None else None,
         ceiling=_named(ceiling) if ceiling is not None else "",
+        ceiling_state=state,
+        ceiling_dtype=work.dtype if state else "",
         coverage=about.coverage,
         uncounted=about.uncounted,
     )
 
 
+def _ceiling(device: Device | None, dtype: str) -> Ceiling | None:
+    if device is None:
+        return None
+    return device.ceiling("matmul", dtype) or device.doubtful_ceiling("matmul", dtype)
+
+
 def _named(ceiling: Ceiling) -> str:
-    if ceiling.source == "datasheet":
-        return f"{ceiling.dtype}, datasheet"
-    return f"{ceiling.dtype}, measured here{' while others used it' if ceiling.disturbed else ''}"
+    return f"{ceiling.dtype}, {'datasheet' if ceiling.source == 'datasheet' else 'measured here'}"
 
 
 def _said(one: Uncounted) -> str:

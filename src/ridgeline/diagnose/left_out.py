@@ -47,10 +47,23 @@ def _of_work(
         without = f": no formula for {names}" if names else ""
         yield f"FLOPs cover {units.percent(work.coverage)} of operator time{without}"
     if work.flops_per_step is not None and work.mfu is None:
-        kind = "GPU" if read.on_gpu else "processor"
-        which = f"{found.work.dtype} ceiling" if device is not None else "ceiling"
-        yield f"MFU: no {which} of this {kind} is known; ridgeline hardware --measure finds it"
+        yield _no_mfu(read, found.work.dtype, work, device)
     yield from found.work.notes
+
+
+def _no_mfu(read: RunRead, dtype: str, work: Efficiency, device: Device | None) -> str:
+    kind = "GPU" if read.on_gpu else "processor"
+    again = "ridgeline hardware --measure on a quiet machine replaces it"
+    if work.ceiling_state == "exceeded" and work.flops_s and work.ceiling_flops_s:
+        rates = f"{units.flops(work.flops_s)} here, {units.flops(work.ceiling_flops_s)} the ceiling"
+        return f"MFU: {dtype} ceiling exceeded, probably measured while busy ({rates}); {again}"
+    if work.ceiling_state in ("disturbed", "exceeded"):
+        why = "was measured while the machine was busy"
+        if work.ceiling_state == "exceeded":
+            why = "was exceeded by a program"
+        return f"MFU: the {dtype} ceiling of this {kind} {why} and is not used; {again}"
+    which = f"{dtype} ceiling" if device is not None else "ceiling"
+    return f"MFU: no {which} of this {kind} is known; ridgeline hardware --measure finds it"
 
 
 def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:

@@ -45,7 +45,9 @@ def next_commands(
 
 
 def _measured(device: Device | None) -> bool:
-    return device is not None and any(c.quantity == "matmul" for c in device.ceilings)
+    return device is not None and any(
+        c.quantity == "matmul" and c.state == "usable" for c in device.ceilings
+    )
 
 
 def _near(path: Path) -> str:

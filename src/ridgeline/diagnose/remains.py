@@ -16,6 +16,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.limit import winner
 from ridgeline.diagnose.recorded import not_recorded
 from ridgeline.diagnose.shares import TOLD, Kind, Shares, kind_of
+from ridgeline.records.machine import MAX_SHARE_OF_CEILING
 
 LEAST = 0.05
 """Of the step: a smaller part is not what remains."""
@@ -59,6 +60,8 @@ def remains(case: Case, explained: Mapping[Kind, float] | None = None) -> Remain
 
 
 def _nearness(case: Case) -> tuple[float | None, str]:
+    if case.efficiency.ceiling_state == "exceeded":
+        return None, ""  # nearness to a ceiling that is too low says nothing
     known = case.work is not None and case.work.coverage >= TOLD
     if known and case.share_of("compute") >= case.share_of("memory"):
         attained, name = _of_the_peak(case)
@@ -86,7 +89,10 @@ def _of_the_peak(case: Case) -> tuple[float | None, str]:
     peak = case.device.ceiling("matmul", work.dtype) if case.device is not None else None
     if peak is None or not peak.value:
         return None, ""
-    return work.flops * 1e3 / case.step_ms / peak.value, f"{work.dtype} peak ({peak.source})"
+    share = work.flops * 1e3 / case.step_ms / peak.value
+    if share > MAX_SHARE_OF_CEILING:
+        return None, ""
+    return share, f"{work.dtype} peak ({peak.source})"
 
 
 def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:

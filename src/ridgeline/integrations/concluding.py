@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ridgeline.capture.packing import pack
 from ridgeline.diagnose.conclusion import conclude
-from ridgeline.integrations.ceilings import Say, know_ceilings
+from ridgeline.integrations.ceilings import Say, know_ceilings, remember_exceeded
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
 
@@ -30,6 +30,7 @@ def concluded(
     if summary.status == "killed" and _ended_unheard(directory, exit_code):
         lost = "what the program recorded last: no space is left on the disk"
         summary = replace(summary, status="finished", missing=(*summary.missing, lost))
+    remember_exceeded(directory, summary.efficiency)
     if missing:
         summary = replace(summary, missing=(*summary.missing, missing))
     ended = replace(

@@ -46,7 +46,25 @@ class Entry(Struct, frozen=True, kw_only=True):
     """What stood in the way when the newest of these was measured."""
     disturbed: tuple[tuple[Quantity, str], ...] = ()
     """The ceilings (quantity, dtype) measured while others used the device: they may be low."""
+    exceeded: tuple[tuple[Quantity, str], ...] = ()
+    """The ceilings (quantity, dtype) that a program was faster than: they are low."""
     schema: int = 1
+
+    @property
+    def doubtful(self) -> frozenset[tuple[Quantity, str]]:
+        """The ceilings that decide nothing until they are measured again."""
+        return frozenset(self.disturbed) | frozenset(self.exceeded)
+
+    def marked(self) -> tuple[Ceiling, ...]:
+        """The ceilings, each with its own marks."""
+        return tuple(
+            msgspec.structs.replace(
+                c,
+                disturbed=(c.quantity, c.dtype) in self.disturbed,
+                exceeded=(c.quantity, c.dtype) in self.exceeded,
+            )
+            for c in self.ceilings
+        )
 
     def merged(self, newer: "Entry") -> "Entry":
         """`newer` over this one: what it measured replaces, what it did not measure stays.
@@ -56,6 +74,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         refused = {r.dtype for r in newer.refusals}
         held = {(c.quantity, c.dtype): c for c in self.ceilings if c.dtype not in refused}
         disturbed = {place for place in self.disturbed if place in held}
+        exceeded = {place for place in self.exceeded if place in held}
         for ceiling in newer.ceilings:
             place = (ceiling.quantity, ceiling.dtype)
             old = held.get(place)
@@ -63,6 +82,7 @@ class Entry(Struct, frozen=True, kw_only=True):
                 continue
             held[place] = ceiling
             disturbed.discard(place)
+            exceeded.discard(place)
             if place in newer.disturbed:
                 disturbed.add(place)
         settled = {c.dtype for c in newer.ceilings} | refused
@@ -72,6 +92,7 @@ class Entry(Struct, frozen=True, kw_only=True):
             refusals=tuple(r for r in self.refusals if r.dtype not in settled) + newer.refusals,
             conditions=newer.conditions,
             disturbed=tuple(sorted(disturbed)),
+            exceeded=tuple(sorted(exceeded)),
         )
 
 
@@ -111,11 +132,21 @@ def load(key: Key) -> Entry | None:
 def store(entry: Entry) -> Entry:
     """Merges `entry` into what is kept, and gives back the whole."""
     kept = load(entry.key)
-    whole = kept.merged(entry) if kept is not None else entry
-    _in_process[entry.key] = whole
+    return _keep(kept.merged(entry) if kept is not None else entry)
+
+
+def mark_exceeded(key: Key, quantity: Quantity, dtype: str) -> None:
+    """Remembers that a program was faster than a kept ceiling, until it is measured again."""
+    entry = load(key)
+    if entry is not None and (quantity, dtype) not in entry.exceeded:
+        _keep(msgspec.structs.replace(entry, exceeded=(*entry.exceeded, (quantity, dtype))))
+
+
+def _keep(entry: Entry) -> Entry:
+    _in_process[entry.key] = entry
     with contextlib.suppress(OSError):
-        _write(_path(entry.key), msgspec.json.format(msgspec.json.encode(whole)))
-    return whole
+        _write(_path(entry.key), msgspec.json.format(msgspec.json.encode(entry)))
+    return entry
 
 
 def _path(key: Key) -> Path:

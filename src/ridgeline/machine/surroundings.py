@@ -22,6 +22,9 @@ _GIB = 1 << 30
 # A CUDA context and the driver's own reserve show as used memory: about 0.5 GiB each on an H200.
 _UNSPOKEN_BYTES = _GIB
 UNSEEN = "throttling and other processes on the device cannot be seen: no NVML here"
+MIN_SPAN_S = 0.2
+"""The shortest span over which processor time of others can be told: it is counted in ticks of
+10 ms, and the ticks of a process and of a processor do not fall together."""
 _FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
@@ -66,6 +69,15 @@ class Watch:
         if self._device.type == "cpu":
             return self._host()
         return tuple(said for said in self._tenants if said != UNSEEN)
+
+    def busy_since(self, before: HostTimes) -> bool:
+        """Whether others used the processors since then. A burst of one second during one ceiling
+        of a survey of twelve is lost in the survey's mean."""
+        after = host_times()
+        if self._device.type != "cpu" or after.at_s - before.at_s < MIN_SPAN_S:
+            return False
+        cores = len(processor.affinity())
+        return bool(host_sentences(before, after, cores, None, os.cpu_count() or 1))
 
     def sentences(self) -> tuple[str, ...]:
         throttled = throttle_sentences(self._readings)

@@ -13,7 +13,7 @@ from ridgeline.machine.cache import Entry, Key, Refusal
 from ridgeline.machine.datasheet import DTYPES
 from ridgeline.machine.selection import resolve_device
 from ridgeline.machine.stopwatch import Timer, timer_for
-from ridgeline.machine.surroundings import Watch
+from ridgeline.machine.surroundings import HostTimes, Watch, host_times
 from ridgeline.records.machine import Ceiling, Device, Quantity
 
 Progress = Callable[[str], None]
@@ -59,14 +59,15 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
     """The device with ceilings for `dtypes`, copy and launch: kept ones, and what is missing
     measured quickly (under about 3 s on a CPU).
 
-    Those measured while others used the machine are measured again once it is quiet.
+    Those measured while others used the machine, and those that a program exceeded since, are
+    measured again once it is quiet.
     """
     resolved = resolve_device(device)
     wanted = _checked(dtypes)
     entry = cache.load(_key(resolved)) or Entry(key=_key(resolved))
     have = {(c.quantity, c.dtype) for c in entry.ceilings}
-    if entry.disturbed and _quiet(resolved):
-        have -= set(entry.disturbed)
+    if entry.doubtful and _quiet(resolved):
+        have -= entry.doubtful
     refused = {r.dtype for r in entry.refusals}
     missing = tuple(d for d in wanted if d not in refused and ("matmul", d) not in have)
     traffic = tuple(q for q in _TRAFFIC if q != "triad" and (q, "") not in have)
@@ -111,28 +112,41 @@ def _survey(
     products_s = budget_s * (_PRODUCTS if traffic else 1.0) / max(able, 1)
     traffic_s = budget_s * (1 - _PRODUCTS if able else 1.0) / max(len(traffic), 1)
     conditions: tuple[str, ...] = ()
+    disturbed: list[tuple[Quantity, str]] = []
+
+    def keep(ceiling: Ceiling, began: HostTimes) -> None:
+        found.append(ceiling)
+        if watch.busy_since(began):
+            disturbed.append((ceiling.quantity, ceiling.dtype))
+
     with _timer(device, watch) as timer:
         for quantity in traffic:
             said(f"{quantity} {'latency' if quantity == 'launch' else 'bandwidth'}")
-            found.append(_traffic(device, quantity, timer, traffic_s))
+            began = host_times()
+            keep(_traffic(device, quantity, timer, traffic_s), began)
         for dtype in dtypes:
+            began = host_times()
             try:
                 outcome = _product(device, dtype, timer, products_s, said)
             except torch.OutOfMemoryError:
                 # Not a property of the device, so nothing to remember it by.
                 conditions += (f"no room on the device for a {dtype} product: not measured",)
                 continue
-            (found if isinstance(outcome, Ceiling) else refusals).append(outcome)  # type: ignore[arg-type]
+            if isinstance(outcome, Ceiling):
+                keep(outcome, began)
+            else:
+                refusals.append(outcome)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    disturbed = tuple((c.quantity, c.dtype) for c in found) if watch.others() else ()
+    if watch.others():
+        disturbed = [(c.quantity, c.dtype) for c in found]
     return cache.store(
         Entry(
             key=_key(device),
             ceilings=tuple(found),
             refusals=tuple(refusals),
             conditions=watch.sentences() + conditions,
-            disturbed=disturbed,
+            disturbed=tuple(disturbed),
         )
     )
 
@@ -232,11 +246,7 @@ def _allowance(device: torch.device) -> int:
 def _with_entry(device: torch.device, entry: Entry) -> Device:
     about = identity.describe(device)
     supports = {dtype: identity.support(device, dtype) for dtype in DTYPES}
-    measured = [
-        msgspec.structs.replace(c, disturbed=(c.quantity, c.dtype) in entry.disturbed)
-        for c in native.with_ratios(entry.ceilings, supports)
-    ]
-    known = (*measured, *about.ceilings)
+    known = (*native.with_ratios(entry.marked(), supports), *about.ceilings)
     return msgspec.structs.replace(about, ceilings=tuple(sorted(known, key=_order)))
 
 

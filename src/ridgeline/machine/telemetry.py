@@ -5,6 +5,7 @@ say is left out of the record.
 """
 
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def busy_percent(before: tuple[int, int], after: tuple[int, int]) -> float | Non
     if whole < 10:  # ticks of 10 ms: too short a time to tell
         return None
     return round(min(max(100 * (1 - idle / whole), 0.0), 100.0), 1)
+
+
+def busy_percent_now(seconds: float = 0.3, proc: str = processes.PROC) -> float | None:
+    """Of all processors' time over the next moment; None where the system does not say."""
+    before = _host_times(proc)
+    time.sleep(seconds)
+    return busy_percent(before, _host_times(proc))
 
 
 def _host_times(proc: str) -> tuple[int, int]:

@@ -11,7 +11,13 @@ from msgspec import Struct
 
 from ridgeline.records.cost import Cost, OpCost, Phase
 from ridgeline.records.latency import Latency
-from ridgeline.records.machine import Ceiling, Device
+from ridgeline.records.machine import (
+    MAX_SHARE_OF_CEILING,
+    Ceiling,
+    CeilingState,
+    Device,
+    Quantity,
+)
 from ridgeline.records.model import Bottleneck, Placement
 
 HOST_LIMITED_SHARE = 0.9
@@ -37,7 +43,7 @@ def place(
     dtype = ceiling_dtype(cost.dtype, tf32)
     matmul = _best(device, "matmul", dtype) or _best(device, "matmul", "float32")
     bandwidth = _best(device, "triad", "") or _best(device, "copy", "")
-    launch = device.ceiling("launch")
+    launch = _best(device, "launch", "")
     peak = matmul.value if matmul else 0.0
     speed = bandwidth.value if bandwidth else 0.0
     floors = _floors(ops, device, peak, speed, tf32)
@@ -54,6 +60,10 @@ def place(
     bottleneck = _class(floors.limited_by_compute_s, floors.limited_by_memory_s, overhead_s)
     flops, moved = sum(o.totals.flops for o in ops), sum(o.totals.bytes for o in ops)
     seconds = latency.summary.median_ns / 1e9 if latency is not None else None
+    of_peak = flops / seconds / peak if seconds and peak else None
+    state = _state(matmul, bandwidth, launch)
+    if state == "usable" and of_peak is not None and of_peak > MAX_SHARE_OF_CEILING:
+        state = "exceeded"
     return Placement(
         bottleneck=bottleneck,
         measured_ms=seconds * 1e3 if seconds else None,
@@ -61,10 +71,11 @@ def place(
         dtype=dtype,
         flops_per_second=flops / seconds if seconds else None,
         bytes_per_second=moved / seconds if seconds else None,
-        percent_of_ceiling=100 * flops / seconds / peak if seconds and peak else None,
+        percent_of_ceiling=100 * of_peak if of_peak is not None and state == "usable" else None,
         ceiling_flops=peak,
         ceiling_bytes=speed,
         ceiling_source=matmul.source if matmul else "unknown",
+        ceiling_state=state,
         ridge_intensity=peak / speed if speed else 0.0,
         intensity=flops / moved if moved else 0.0,
         compute_floor_ms=floors.compute_s * 1e3,
@@ -76,8 +87,17 @@ def place(
     )
 
 
-def _best(device: Device, quantity: str, dtype: str) -> Ceiling | None:
-    return device.ceiling(quantity, dtype)  # type: ignore[arg-type]
+def _best(device: Device, quantity: Quantity, dtype: str) -> Ceiling | None:
+    """The class needs some ceiling: a doubtful one serves where there is no other, and the
+    placement says so."""
+    return device.ceiling(quantity, dtype) or device.doubtful_ceiling(quantity, dtype)
+
+
+def _state(*ceilings: Ceiling | None) -> CeilingState:
+    states = {ceiling.state for ceiling in ceilings if ceiling is not None}
+    return (
+        "exceeded" if "exceeded" in states else "disturbed" if "disturbed" in states else "usable"
+    )
 
 
 class Floors(Struct, frozen=True):

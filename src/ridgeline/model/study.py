@@ -107,7 +107,7 @@ def _placed(
     phases: tuple[Phase, ...] = PHASES if options.training else ("forward",)
     device = machine.ceilings(str(host), dtypes)
     found = place(cost, phases, device, latency, tf32=tf32)
-    if (found.percent_of_ceiling or 0) > MOST_PERCENT:
+    if found.ceiling_state == "exceeded" or (found.percent_of_ceiling or 0) > MOST_PERCENT:
         device = machine.measure(str(host), dtypes, budget_s=4.0)
         found = place(cost, phases, device, latency, tf32=tf32)
     return device, found

@@ -19,13 +19,15 @@ def machine_roof(device: torch.device, cost: Cost) -> Roof:
         machine = ceilings(str(device), [dtype])
     except RidgelineError:
         return COURSE_ROOF
-    product, traffic = machine.ceiling("matmul", dtype), machine.ceiling("copy")
+    product = machine.ceiling("matmul", dtype) or machine.doubtful_ceiling("matmul", dtype)
+    traffic = machine.ceiling("copy") or machine.doubtful_ceiling("copy")
     if product is None or traffic is None:
         return COURSE_ROOF
+    busy = "" if product.state == traffic.state == "usable" else ", while the machine was busy"
     limit = place(cost, ("forward",), machine, None, tf32=tf32).bottleneck
     return Roof(
         flops_per_s=product.value,
         bytes_per_s=traffic.value,
-        source=f"{product.source}: {machine.name}, {dtype}",
+        source=f"{product.source}: {machine.name}, {dtype}{busy}",
         limit=limit.removesuffix("-bound"),
     )

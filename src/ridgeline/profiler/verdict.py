@@ -44,6 +44,6 @@ def roofline(gflops_per_second: float, memory_bandwidth_mbs: float, roof: Roof) 
     nearer = "memory" if of_memory > of_compute else "compute"
     return {
         "roofline_bottleneck": roof.limit or ("overhead" if share < OVERHEAD_SHARE else nearer),
-        "roofline_share": share,
+        "roofline_share": min(share, 1.0),
         "roof_source": roof.source,
     }

@@ -6,6 +6,11 @@ from msgspec import Struct
 
 Source = Literal["measured", "datasheet"]
 Quantity = Literal["matmul", "copy", "triad", "launch"]
+CeilingState = Literal["usable", "disturbed", "exceeded"]
+
+MAX_SHARE_OF_CEILING = 1.05
+"""The largest share of a ceiling that measuring tolerance explains: a time and a ceiling are each
+good to a few per cent. A larger share says that the ceiling is wrong, and is not printed."""
 
 
 class Ceiling(Struct, frozen=True, kw_only=True):
@@ -22,7 +27,16 @@ class Ceiling(Struct, frozen=True, kw_only=True):
     """False where the device emulates the dtype (bfloat16 on an AVX2 CPU, say)."""
     disturbed: bool = False
     """Measured while others used the device: it may be low."""
+    exceeded: bool = False
+    """A program was faster since, so the ceiling is known to be low."""
     note: str = ""
+
+    @property
+    def state(self) -> CeilingState:
+        """Whether a share of this ceiling says anything. Datasheets are not measured."""
+        if self.source == "datasheet":
+            return "usable"
+        return "exceeded" if self.exceeded else "disturbed" if self.disturbed else "usable"
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -41,9 +55,19 @@ class Device(Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...] = ()
 
     def ceiling(self, quantity: Quantity, dtype: str = "") -> Ceiling | None:
-        """The best-sourced ceiling of a kind: measured before datasheet."""
-        found = [c for c in self.ceilings if c.quantity == quantity and c.dtype == dtype]
+        """The best-sourced usable ceiling of a kind: measured before datasheet. A ceiling that was
+        disturbed when measured, or that a program exceeded since, decides nothing."""
+        found = [c for c in self._of(quantity, dtype) if c.state == "usable"]
         return min(found, key=lambda c: c.source != "measured", default=None)
+
+    def doubtful_ceiling(self, quantity: Quantity, dtype: str = "") -> Ceiling | None:
+        """The measured ceiling of a kind where it may not be used; None where one is usable."""
+        if self.ceiling(quantity, dtype) is not None:
+            return None
+        return next(iter(self._of(quantity, dtype)), None)
+
+    def _of(self, quantity: Quantity, dtype: str) -> list[Ceiling]:
+        return [c for c in self.ceilings if c.quantity == quantity and c.dtype == dtype]
 
 
 class Machine(Struct, frozen=True, kw_only=True):

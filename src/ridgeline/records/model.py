@@ -8,7 +8,7 @@ from ridgeline.records.cost import Cost, Parameters
 from ridgeline.records.generation import Generation
 from ridgeline.records.latency import Latency
 from ridgeline.records.law import Law
-from ridgeline.records.machine import Device
+from ridgeline.records.machine import CeilingState, Device
 from ridgeline.records.memory import MeasuredPeak, Memory
 
 Bottleneck = Literal["compute-bound", "memory-bound", "overhead-bound"]
@@ -42,6 +42,8 @@ class Placement(Struct, frozen=True, kw_only=True):
     measured_ms: float | None
     host_limited: bool
     """GPU only: the host was still issuing when the device had done its work."""
+    ceiling_state: CeilingState = "usable"
+    """Otherwise the ceilings are low, the class may be wrong, and there is no share of them."""
 
     @property
     def roofline_ms(self) -> float:

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.records.finding import Findings
+from ridgeline.records.machine import CeilingState
 from ridgeline.records.python_view import PythonView
 from ridgeline.records.run import OutOfMemory, Status
 from ridgeline.records.step import Phase
@@ -105,6 +106,10 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     ceiling_flops_s: float | None = None
     ceiling: str = ""
     """bfloat16, measured here"""
+    ceiling_state: CeilingState | Literal[""] = ""
+    """Why there is no MFU although there is a ceiling: it was disturbed when measured, or this
+    program exceeds it. "" where no ceiling is known."""
+    ceiling_dtype: str = ""
     coverage: float | None = None
     """Share of operator time whose operators have shapes and a formula."""
     uncounted: tuple[str, ...] = ()

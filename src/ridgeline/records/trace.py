@@ -214,7 +214,9 @@ class RooflineRow(Struct, frozen=True, kw_only=True):
     intensity: float
     bound: Literal["compute", "memory", ""]
     attained: float | None = None
-    """Share of the ceiling that binds; None where no ceiling is known."""
+    """Share of the ceiling that binds; None where no ceiling is known, or where it was exceeded."""
+    over_ceiling: bool = False
+    """Faster than the ceiling, beyond measuring tolerance: there is no share of it."""
     ceiling: float | None = None
     """FLOP/s or bytes/s."""
     source: str = ""

@@ -12,7 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.records.machine import Ceiling, Device, Machine, Quantity, Source
+from ridgeline.records.machine import (
+    MAX_SHARE_OF_CEILING,
+    Ceiling,
+    Device,
+    Machine,
+    Quantity,
+    Source,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -147,13 +154,14 @@ def _table(device: Device) -> "Table":
 
 
 def disturbed(device: Device) -> str:
-    """A sentence where others used the device during the measurement; "" where not."""
+    """A sentence where others used the device during the measurement, or where a program was
+    faster than the ceiling since; "" where neither."""
     measured = [c for c in device.ceilings if c.source == "measured"]
-    doubtful = [c.dtype or c.quantity for c in measured if c.disturbed]
+    doubtful = [c.dtype or c.quantity for c in measured if c.state != "usable"]
     if not doubtful:
         return ""
     which = "all" if len(doubtful) == len(measured) else ", ".join(doubtful)
-    return f"{which} measured while the machine was busy: may be low"
+    return f"{which} measured while the machine was busy: may be low, and decides nothing"
 
 
 def about(device: Device) -> str:
@@ -194,10 +202,18 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.dtype if row.quantity == "matmul" else row.quantity,
         _value(row.measured),
         _value(row.datasheet),
-        "—" if row.share is None else units.percent(row.share),
+        _share(row),
         "" if row.ridge is None else units.significant(row.ridge),
         _note(row.best) if row.best else "",
     )
+
+
+def _share(row: Row) -> str:
+    """A disturbed measurement is no share of anything, and none is above the datasheet's by more
+    than measuring tolerance."""
+    if row.share is None or row.measured is None or row.measured.state != "usable":
+        return "—"
+    return "over" if row.share > MAX_SHARE_OF_CEILING else units.percent(row.share)
 
 
 def _note(ceiling: Ceiling) -> str:

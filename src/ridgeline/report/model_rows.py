@@ -3,7 +3,7 @@
 from ridgeline import units
 from ridgeline.records.cost import PHASES, Phase
 from ridgeline.records.memory import Memory
-from ridgeline.records.model import ModelReport
+from ridgeline.records.model import ModelReport, Placement
 
 
 def side_by_side(reports: list[ModelReport]) -> list[tuple[str, str, list[str]]]:
@@ -22,6 +22,19 @@ def rows(report: ModelReport) -> list[tuple[str, str, str]]:
         *_memory(report),
         *_speed(report),
     ]
+
+
+def share_of_ceiling(place: Placement) -> str:
+    """38 %; or why there is no share."""
+    if place.percent_of_ceiling is not None:
+        return f"{units.significant(place.percent_of_ceiling, 2)} %"
+    return _NO_SHARE.get(place.ceiling_state, "—")
+
+
+_NO_SHARE = {
+    "disturbed": "not known: the ceiling was measured while busy",
+    "exceeded": "not known: ceiling exceeded, probably measured while busy",
+}
 
 
 def _identity(report: ModelReport) -> list[tuple[str, str, str]]:
@@ -105,6 +118,6 @@ def _speed(report: ModelReport) -> list[tuple[str, str, str]]:
             ("speed", "p95", "—" if s.p95_ns is None else units.seconds(s.p95_ns / 1e9)),
             ("speed", "throughput", f"{units.significant(per_second)} samples/s"),
             ("speed", "achieved", units.flops(place.flops_per_second or 0)),
-            ("speed", "of the ceiling", f"{units.significant(place.percent_of_ceiling or 0, 2)} %"),
+            ("speed", "of the ceiling", share_of_ceiling(place)),
         ]
     return [*found, ("speed", "limited by", place.bottleneck)]

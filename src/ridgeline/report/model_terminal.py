@@ -7,9 +7,9 @@ from rich.markup import escape
 
 from ridgeline import units
 from ridgeline.records.cost import PHASES, ModuleCost, Totals
-from ridgeline.records.model import ModelReport
+from ridgeline.records.model import ModelReport, Placement
 from ridgeline.report.model_growth import plain_table, show_generation, show_sweep
-from ridgeline.report.model_rows import kinds, side_by_side
+from ridgeline.report.model_rows import kinds, share_of_ceiling, side_by_side
 from ridgeline.report.reason import reason
 from ridgeline.report.roofline import Mark, draw
 
@@ -62,11 +62,15 @@ def _headline(report: ModelReport, console: Console) -> None:
     console.print(f" latency     {' · '.join(parts)}", highlight=False)
     if place.flops_per_second is not None:
         console.print(
-            f" achieved    {units.flops(place.flops_per_second)} · "
-            f"{units.significant(place.percent_of_ceiling or 0, 2)} % of the {place.dtype} ceiling "
-            f"({units.flops(place.ceiling_flops)}, {place.ceiling_source})",
+            f" achieved    {units.flops(place.flops_per_second)} · {_of_the_ceiling(place)}",
             highlight=False,
         )
+
+
+def _of_the_ceiling(place: Placement) -> str:
+    ceiling = f"{place.dtype} ceiling ({units.flops(place.ceiling_flops)}, {place.ceiling_source})"
+    share = share_of_ceiling(place)
+    return f"{share} of the {ceiling}" if place.ceiling_state == "usable" else f"{ceiling}: {share}"
 
 
 _WORK_LINES: tuple[tuple[str, Callable[[Totals], str]], ...] = (
@@ -239,6 +243,8 @@ def _letter(index: int) -> str:
 
 def _roofline(reports: list[ModelReport], console: Console) -> None:
     place = reports[0].placement
+    if place.ceiling_state != "usable":
+        return
     marks = [
         Mark(
             _letter(i) if len(reports) > 1 else "●",

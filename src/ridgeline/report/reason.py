@@ -3,6 +3,10 @@
 from ridgeline.records.model import Placement
 from ridgeline.units import plural, seconds
 
+DOUBT = {
+    "disturbed": "The ceilings were measured while the machine was busy: the class may be wrong",
+    "exceeded": "The model is faster than the ceilings allow: they are low, the class may be wrong",
+}
 WEAK_PERCENT = 25.0
 """Below this share of the measured time the ceilings say little about what limits it."""
 
@@ -26,6 +30,8 @@ def reason(place: Placement) -> str:
     if place.host_limited:
         text += "; the host was still issuing when the device had finished"
     measured = seconds(place.measured_ms / 1e3)
+    if place.ceiling_state != "usable":
+        return f"{text}; {measured} measured. {DOUBT[place.ceiling_state]}"
     if explained > 110:
         return f"{text}; {measured} measured: less than through memory each time, caches helped"
     weak = ": something else takes the rest" if explained < WEAK_PERCENT else ""

@@ -32,6 +32,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
             "per_s": efficiency.flops_s,
             "ceiling": efficiency.ceiling_flops_s,
             "ceiling_name": efficiency.ceiling,
+            "ceiling_state": efficiency.ceiling_state or None,
             "coverage": efficiency.coverage,
             "uncounted": list(efficiency.uncounted),
         },

@@ -254,7 +254,8 @@ def _roofline_row(r: RooflineRow) -> dict[str, Any]:
             "flops_per_s": r.flops_s, "bytes_per_s": r.bytes_s,
             "tflops_per_s": r.flops_s / 1e12, "gb_per_s": r.bytes_s / 1e9,
             "flops_per_byte": r.intensity, "bound": r.bound or None,
-            "attained_pct": pct(r.attained), "ceiling_per_s": r.ceiling, "source": r.source,
+            "attained_pct": pct(r.attained), "over_ceiling": r.over_ceiling,
+            "ceiling_per_s": r.ceiling, "source": r.source,
             "note": r.note}  # fmt: skip
 
 

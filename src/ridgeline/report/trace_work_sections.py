@@ -155,7 +155,11 @@ def _roofline(r: RooflineRow) -> tuple[str, ...]:
         most = units.bandwidth(r.ceiling) if r.bound == "memory" else units.flops(r.ceiling)
         ceiling = f"{most} {printable(r.source)}"
     return (printable(r.op), printable(r.shape), printable(r.dtype), time(r.device_ns),
-            share(r.share), rate, r.bound or "—", share(r.attained), ceiling)  # fmt: skip
+            share(r.share), rate, r.bound or "—", _attained(r), ceiling)  # fmt: skip
+
+
+def _attained(r: RooflineRow) -> str:
+    return "over" if r.over_ceiling else share(r.attained)
 
 
 def regions(study: TraceStudy) -> Section:

@@ -16,7 +16,7 @@ def device_of(properties: DeviceProperties) -> Device | None:
     measured = next((e for e in _entries() if e.key.name == properties.name and e.key.name), None)
     if measured is None:
         return listed
-    held = {(c.quantity, c.dtype) for c in measured.ceilings}
+    held = {(c.quantity, c.dtype) for c in measured.marked() if c.state == "usable"}
     rest = listed.ceilings if listed is not None else ()
     return Device(
         kind="cuda",
@@ -24,7 +24,7 @@ def device_of(properties: DeviceProperties) -> Device | None:
         name=properties.name,
         memory_bytes=properties.memory_bytes,
         cores=properties.cores,
-        ceilings=(*measured.ceilings, *(c for c in rest if (c.quantity, c.dtype) not in held)),
+        ceilings=(*measured.marked(), *(c for c in rest if (c.quantity, c.dtype) not in held)),
     )
 
 

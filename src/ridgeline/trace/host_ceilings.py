@@ -12,7 +12,13 @@ from ridgeline.records.machine import Device
 
 
 def host_device(threads: int = 0, torch: str = "") -> Device | None:
-    """The CPU with its kept ceilings; None where nothing was measured on one like it.
+    """The CPU with its kept ceilings; None where nothing was measured on one like it."""
+    entry = host_entry(threads, torch)
+    return None if entry is None else _device(entry)
+
+
+def host_entry(threads: int = 0, torch: str = "") -> Entry | None:
+    """What was measured on a CPU like this one; None where nothing was.
 
     `threads`: torch's, where known: measurements with as many are preferred, else those with the
     most. `torch`: its version, likewise; by default the installed one's.
@@ -32,16 +38,12 @@ def host_device(threads: int = 0, torch: str = "") -> Device | None:
         same = bool(version) and key.torch.partition("+")[0] == version.partition("+")[0]
         return threads > 0 and key.threads == threads, same, key.threads, candidate[1]
 
-    return _device(max(found, key=fit)[0])
+    return max(found, key=fit)[0]
 
 
 def _device(entry: Entry) -> Device:
     flags = processor.flags()
     supports = {dtype: native.on_cpu(dtype, flags) for dtype in DTYPES}
-    ceilings = tuple(
-        msgspec.structs.replace(c, disturbed=(c.quantity, c.dtype) in entry.disturbed)
-        for c in native.with_ratios(entry.ceilings, supports)
-    )
     return Device(
         kind="cpu",
         index=0,
@@ -50,7 +52,7 @@ def _device(entry: Entry) -> Device:
         architecture=processor.widest_extension(flags),
         cores=processor.usable_cores(),
         cache_bytes=processor.cache_bytes(),
-        ceilings=ceilings,
+        ceilings=native.with_ratios(entry.marked(), supports),
     )
 
 

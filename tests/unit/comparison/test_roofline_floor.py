@@ -6,9 +6,12 @@ import torch
 from torch import nn
 from verdict_on import workload
 
+from ridgeline.comparison.results import floor
 from ridgeline.comparison.results.evidence import collect
 from ridgeline.comparison.results.floor import examine_floor, floor_ns
 from ridgeline.comparison.results.observed import Evidence, Work
+from ridgeline.comparison.validity import floor_of_candidate
+from ridgeline.records.comparison import Guard
 from ridgeline.records.machine import Ceiling, Device
 
 PEAK = Ceiling(quantity="matmul", value=1e9, unit="FLOP/s", source="measured", dtype="float32")
@@ -37,6 +40,38 @@ def test_the_higher_of_two_ceilings_counts(product: Evidence) -> None:
     sheet = msgspec.structs.replace(PEAK, value=1e10, source="datasheet")
     device = msgspec.structs.replace(DEVICE, ceilings=(PEAK, sheet))
     assert examine_floor(product, 0.2e6, "cpu", device).outcome == "passed"
+
+
+def test_a_disturbed_or_exceeded_ceiling_forbids_nothing(product: Evidence) -> None:
+    for marks in ({"disturbed": True}, {"exceeded": True}):
+        low = msgspec.structs.replace(PEAK, **marks)
+        device = msgspec.structs.replace(DEVICE, ceilings=(low, COPY))
+        assert examine_floor(product, 1.0, "cpu", device).outcome == "not looked for"
+
+
+def test_a_ceiling_that_a_variant_exceeds_is_measured_again(
+    product: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    high = msgspec.structs.replace(PEAK, value=1e10)
+    monkeypatch.setattr(floor, "cached", lambda device: DEVICE)
+    asked: list[tuple[str, ...]] = []
+
+    def measured(device: str, dtypes: list[str], budget_s: float) -> Device:
+        asked.append(tuple(dtypes))
+        return msgspec.structs.replace(DEVICE, ceilings=(high, COPY))
+
+    monkeypatch.setattr(floor, "measure", measured)
+    assert examine_floor(product, 0.2e6, "cpu").outcome == "passed"
+    assert asked == [("float32",)]
+    assert examine_floor(product, 0.01e6, "cpu").outcome == "failed"
+
+
+def test_a_floor_that_the_baseline_breaks_too_says_nothing_of_the_candidate() -> None:
+    failed, passed = (Guard(name=floor.NAME, outcome=o) for o in ("failed", "passed"))  # type: ignore[arg-type]
+    excused = floor_of_candidate(failed, failed)
+    assert excused is not None
+    assert excused.outcome == "not looked for"
+    assert floor_of_candidate(passed, failed) is failed
 
 
 def test_memory_that_must_be_touched_takes_its_time() -> None:

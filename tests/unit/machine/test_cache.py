@@ -134,4 +134,5 @@ def test_a_user_without_a_home_has_a_folder_that_cannot_be_written(
     for name in ("RIDGELINE_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    assert not cache.folder().parent.exists()
+    with pytest.raises(OSError):
+        cache.folder().mkdir(parents=True)

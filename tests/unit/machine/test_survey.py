@@ -19,6 +19,9 @@ MIB = 1 << 20
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "_in_process", {})
+    # Whether others use the machine while the tests run must not decide what they say.
+    monkeypatch.setattr(Watch, "others", lambda _: ())
+    monkeypatch.setattr(Watch, "busy_since", lambda *_: False)
 
 
 def test_identify_measures_nothing_and_knows_the_cpu() -> None:
@@ -50,7 +53,6 @@ def test_a_measured_device_is_cached_and_the_program_is_left_alone() -> None:
 
 
 def test_ceilings_measures_only_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watch, "others", lambda _: ())
     machine.measure("cpu", ["float32"], budget_s=0.3)
     asked: list[str] = []
     real = survey._product
@@ -79,6 +81,36 @@ def test_what_was_measured_on_a_busy_machine_is_measured_again_when_it_is_quiet(
     again = machine.ceilings("cpu", ["float32"]).ceiling("matmul", "float32")
     assert again is not None
     assert not again.disturbed
+
+
+def test_a_ceiling_measured_during_a_burst_of_others_is_marked_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans = iter([False, False, True, False])
+    monkeypatch.setattr(Watch, "busy_since", lambda *_: next(spans))
+    device = machine.measure("cpu", ["float32"], budget_s=0.3)
+    states = {(c.quantity, c.dtype): c.state for c in device.ceilings}
+    assert states == {
+        ("copy", ""): "usable",
+        ("triad", ""): "usable",
+        ("launch", ""): "disturbed",
+        ("matmul", "float32"): "usable",
+    }
+
+
+def test_an_exceeded_ceiling_is_remembered_and_measured_again_when_it_is_quiet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine.measure("cpu", ["float32"], budget_s=0.3)
+    key = survey._key(torch.device("cpu"))
+    cache.mark_exceeded(key, "matmul", "float32")
+    kept = machine.cached("cpu")
+    assert kept is not None
+    assert kept.ceiling("matmul", "float32") is None
+    doubtful = kept.doubtful_ceiling("matmul", "float32")
+    assert doubtful is not None
+    assert doubtful.state == "exceeded"
+    assert machine.ceilings("cpu", ["float32"]).ceiling("matmul", "float32") is not None
 
 
 def test_a_dtype_that_cannot_be_done_is_left_out_with_a_reason(

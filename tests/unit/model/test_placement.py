@@ -1,6 +1,7 @@
 """Which ceiling a model stands under, on machines and costs made by hand."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.account.totals import assemble
 from ridgeline.model.placement import ceiling_dtype, place
@@ -54,6 +55,24 @@ def test_much_arithmetic_on_few_bytes_is_compute_bound() -> None:
     assert found.ridge_intensity == pytest.approx(100)
     assert found.intensity == pytest.approx(1e5)
     assert found.ceiling_source == "measured"
+
+
+@pytest.mark.parametrize("mark", ["disturbed", "exceeded"])
+def test_a_doubtful_ceiling_still_classes_the_model_but_gives_no_share(mark: str) -> None:
+    low = tuple(replace(one, **{mark: True}) for one in device().ceilings)
+    found = place(
+        cost(op(10**11, 10**6)), ("forward",), replace(device(), ceilings=low), took(200),
+        tf32=False,
+    )  # fmt: skip
+    assert found.bottleneck == "compute-bound"
+    assert found.ceiling_state == mark
+    assert found.percent_of_ceiling is None
+
+
+def test_a_model_faster_than_the_ceiling_has_no_share_of_it() -> None:
+    found = place(cost(op(10**11, 10**6)), ("forward",), device(), took(75), tf32=False)
+    assert found.ceiling_state == "exceeded"
+    assert found.percent_of_ceiling is None
 
 
 def test_many_bytes_for_little_arithmetic_is_memory_bound() -> None:

@@ -201,9 +201,8 @@ def _small(case: Case, loop: Loop) -> bool:
 
 def _arithmetic(case: Case) -> float:
     """FLOPs that a device does in the time of a call."""
-    every = case.device.ceilings if case.device is not None else ()
-    rates = [c.value for c in every if c.quantity == "matmul" and c.dtype == "float32"]
-    return CALL_S * max(rates, default=1e11)
+    peak = case.device.ceiling("matmul", "float32") if case.device is not None else None
+    return CALL_S * (peak.value if peak is not None else 1e11)
 
 
 def _feeds(case: Case, loop: Loop) -> bool:

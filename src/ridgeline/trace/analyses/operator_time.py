@@ -52,10 +52,14 @@ def bound(rows: tuple[RooflineRow, ...]) -> Bound:
 
 
 def _attained(rows: list[RooflineRow]) -> float | None:
-    held = [(row.device_ns, row.attained) for row in rows if row.attained is not None]
+    # Data in a cache or a Winograd product beats a ceiling that did not bind: that is all of it.
+    held = [
+        (row.device_ns, 1.0 if row.over_ceiling else row.attained)
+        for row in rows
+        if row.over_ceiling or row.attained is not None
+    ]
     spent = sum(ns for ns, _ in held)
-    # above 1 (data in a cache, a Winograd product) says that the ceiling did not bind: it is full
-    return sum(ns * min(share, 1.0) for ns, share in held) / spent if spent else None
+    return sum(ns * min(share or 0.0, 1.0) for ns, share in held) / spent if spent else None
 
 
 def uncounted(

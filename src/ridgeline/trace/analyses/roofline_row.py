@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.formulas.call import ITEM_BYTES
-from ridgeline.records.machine import Ceiling, Device
+from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.trace import RooflineRow
 from ridgeline.trace.analyses.op_work import OpWork
 
@@ -63,6 +63,7 @@ def row_of(
     attained = None
     if ceiling is not None and ns:
         attained = (flops_s if bound == "compute" else bytes_s) / ceiling.value
+    over = attained is not None and attained > MAX_SHARE_OF_CEILING
     return RooflineRow(
         op=op,
         shape=shape,
@@ -76,10 +77,11 @@ def row_of(
         bytes_s=bytes_s,
         intensity=intensity,
         bound=bound,
-        attained=attained,
+        attained=None if over else attained,
+        over_ceiling=over,
         ceiling=None if ceiling is None else ceiling.value,
         source=source,
-        note=_note(attained, bound, hint),
+        note=_note(over, bound, hint),
     )
 
 
@@ -91,12 +93,15 @@ def _bound(
     arithmetic = device.ceiling("matmul", _arithmetic(dtype))
     memory = device.ceiling("copy")
     if memory is None:
-        return "", None, "no bandwidth known for this device"
+        why = "was measured while busy" if device.doubtful_ceiling("copy") else "is not known"
+        return "", None, f"the bandwidth of this device {why}"
     if arithmetic is not None and intensity > arithmetic.value / memory.value:
         return "compute", arithmetic, arithmetic.source
     # without a peak for the type, anything with many operations a byte cannot be placed
     if arithmetic is None and intensity > _PLACEABLE:
-        return "", None, f"no {dtype} peak known for this device"
+        doubtful = device.doubtful_ceiling("matmul", _arithmetic(dtype))
+        why = "was measured while busy" if doubtful else "is not known"
+        return "", None, f"the {dtype} peak of this device {why}"
     return "memory", memory, memory.source
 
 
@@ -110,8 +115,7 @@ def _arithmetic(dtype: str) -> str:
     return {"complex64": "float32", "complex128": "float64", "uint8": "int8"}.get(dtype, dtype)
 
 
-def _note(attained: float | None, bound: str, hint: Hint) -> str:
-    over = attained is not None and attained > 1.0
+def _note(over: bool, bound: str, hint: Hint) -> str:
     if hint.fewer_flops and bound == "compute":
         what = "the kernel (Winograd, FFT) multiplies less than the formula counts"
         return f"over the ceiling: {what}" if over else what
@@ -119,4 +123,7 @@ def _note(attained: float | None, bound: str, hint: Hint) -> str:
         return ""
     if bound == "memory":
         return "over the ceiling: inputs came from cache, or one tensor was given twice"
-    return "over the ceiling: fewer operations than the formula counts, or a faster unit did them"
+    return (
+        "over the ceiling: it was measured while busy, the formula counts too many operations, or "
+        "a faster unit did them"
+    )
