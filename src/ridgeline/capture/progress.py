@@ -20,6 +20,7 @@ from ridgeline.capture.seen import Loaders, Optimizers, Roots
 from ridgeline.capture.stepping import End, Stepping
 from ridgeline.capture.system_time import SystemTime
 from ridgeline.capture.thinning import Thinning
+from ridgeline.capture.thread_account import ThreadAccount
 from ridgeline.capture.timeline import INPUT, QUIET_INPUT, Timeline, named
 from ridgeline.capture.windows import Order, Windows
 from ridgeline.records.run import Settings, Status
@@ -33,6 +34,8 @@ class Progress:
     ) -> None:
         self.detach: Callable[[bool, bool], None] = lambda compiled, traced: None
         """Takes the seams off, as far as is safe; set by whoever put them on."""
+        self.count_alone: Callable[[], None] = lambda: None
+        """Leaves a hook that counts `steps_alone`; set by whoever put the seams on."""
         self.gate = Gate()
         self.off = False
         """The windows are over, the program is, or we have failed too often."""
@@ -48,6 +51,10 @@ class Progress:
         self.loaders = Loaders()
         self.counts = Counts.new()
         self.index = 0
+        self.counts_alone = False
+        """Whether `steps_alone` is counted: the seams left one counting hook behind."""
+        self.steps_alone = 0
+        """Steps after the windows were over."""
         self.detailed = True
         """Whether the step in progress is looked at closely."""
         self.needs_all = False
@@ -55,6 +62,7 @@ class Progress:
         self._thinning = Thinning()
         self.system = SystemTime(self.clock)
         """In light windows."""
+        self._account = ThreadAccount(self.clock)
         self._timed: list[tuple[int, int, int]] = []
         """Index, start and length of steps that were only timed."""
         self._torch = torch
@@ -152,6 +160,7 @@ class Progress:
 
     def give_up_trace(self) -> None:
         """The program starts a profiler of its own: ours makes room."""
+        self._account.end()
         self.recording.trace_ends(keep=False)
         self.recording.miss(PROFILES_ITSELF)
         self._windows.no_trace()
@@ -169,6 +178,8 @@ class Progress:
         """Leave nothing of ours open, and write everything known. Return whether the last capture
         file, by which the watcher knows of the end, could be written."""
         self.system.end()
+        self._account.end()
+        complete = not self.off or self.counts_alone
         if self._timed:
             self._settle_timed()
         if not self.off and self.stepping.open and ended in ("finished", "stopped"):
@@ -182,7 +193,8 @@ class Progress:
             self._journal.flush(self.clock())
         except Exception as error:
             self.recording.fault("steps", error)
-        return self._write_capture(ended, why)
+        taken = self.index + self.steps_alone
+        return self._write_capture(ended, why, steps_taken=taken if complete else None)
 
     def stop(self) -> None:
         """Nothing is noted any more."""
@@ -214,12 +226,14 @@ class Progress:
             self.recording.trace_ends(keep=False)
             self._listen_to_device()
         self._windows.again(0, start)
+        self._account = ThreadAccount(self.clock)
         draft.index, draft.window = 0, "settle"
         return draft
 
     def _turn(self, order: str) -> None:
         recording = self.recording
         self.system.end()
+        self._account.end()
         recording.stop_sampling()  # what we do here is no line of the user's
         if order == "light":
             recording.settled()
@@ -241,6 +255,7 @@ class Progress:
             recording.sample(self.loaders.by_the_program)
             if order in ("light", "untrace"):
                 self.system.begin()
+            self._account.begin("traced" if recording.tracing.running else "light")
 
     def _alone(self) -> None:
         """The windows are over: the program runs on without us."""
@@ -254,6 +269,8 @@ class Progress:
         if self.stepping.mode != "call":
             marks.listener = None
             self.detach(self.compiling.seen, self.recording.tracing.names_modules)
+            if not self.compiling.seen:  # a compiled optimizer would be compiled again for it
+                self.count_alone()
 
     def _deliver(self, last: bool = False) -> None:
         """Hand over the steps the device is done with; the `last` time it is waited for."""
@@ -269,16 +286,19 @@ class Progress:
     def _listen_to_device(self) -> None:
         self.timeline.mark = self._marks.mark if self._marks is not None else None
 
-    def _write_capture(self, ended: Status, why: str) -> bool:
+    def _write_capture(self, ended: Status, why: str, steps_taken: int | None = None) -> bool:
         now = self.clock()
         seen = {
             "stepping": self.stepping.mode,
             "steps": self.index,
+            "steps_taken": steps_taken,
             "windows": self._windows.all(now),
             "modules": self.roots.all(self.stepping.trains),
             "optimizers": self.optimizers.all(self.stepping.anchor.who),
             "loaders": self.loaders.all(),
             "system_share": self.system.share,
+            "light_time": self._account.of("light"),
+            "traced_time": self._account.of("traced"),
             "ended_ns": now if ended != "running" else 0,
         }
         return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))

@@ -46,6 +46,8 @@ class Session:
         self._timeline = self.progress.timeline
         self._stepping = self.progress.stepping
         self._optimizer_depth = 0
+        self.optimizers_nest = False
+        """An optimizer's step called the step of its parent class: hooks see both."""
         self._in_backward = False
         self._ends_after_backward = End.NO
         self._answered = Answered(torch)
@@ -195,6 +197,7 @@ class Session:
         try:
             self._optimizer_depth -= 1
             if self._optimizer_depth:  # a subclass that calls its parent's step
+                self.optimizers_nest = True
                 return
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1

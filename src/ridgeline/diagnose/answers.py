@@ -83,7 +83,9 @@ def _counter(case: Case) -> str:
 def _waiting(case: Case) -> str:
     """What the rest of the step is, by the six shares."""
     if not case.on_gpu:
-        rest = _named(case, _ON_CPU)
+        taken = case.shares.preempted if case.shares is not None else 0.0
+        others = f"other processes {_percent(taken)}" if taken else ""
+        rest = ", ".join(text for text in (_named(case, _ON_CPU), others) if text)
         return f"; the rest is {rest}" if rest else ""
     waits, exposed = _named(case, _IDLE), _named(case, _EXPOSED)
     said = f"; it waits for {waits}" if waits else ""

@@ -23,6 +23,7 @@ from ridgeline.diagnose.left_out import left_out
 from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.diagnose.next_commands import command_line, next_commands
+from ridgeline.diagnose.preemption import preemption
 from ridgeline.diagnose.python_view import python_view, settled
 from ridgeline.diagnose.region_times import region_times
 from ridgeline.diagnose.run_read import RunRead, read_run
@@ -70,9 +71,11 @@ def concluded_case(
     on_progress("studying the trace")
     found = _traced(directory, read, device, attempts)
     on_progress("deciding")
-    rate = throughput(times, steady.steps, read.ranks, len(steady.pauses))
+    rate = throughput(times, steady.phase_steps, read.ranks, len(steady.pauses))
     work = efficiency(found.work, times, device)
     seen, spent = _machine(read, steady, rate, attempts)
+    taken = preemption(capture, seen)
+    seen = replace(seen, preempted_share=taken.light if taken is not None else None)
     memory = (
         attempts.part("the memory", lambda: memory_use(capture, read.steps, read.telemetry))
         or MemoryUse()
@@ -156,10 +159,12 @@ def _identity(
 def _timed(read: RunRead, attempts: Attempts) -> tuple[SteadySteps, StepTimes]:
     steady = attempts.part("the steps", lambda: steady_steps(read.steps)) or SteadySteps()
     counted, stepping = len(read.steps), read.capture.stepping if read.capture is not None else ""
+    taken = read.capture.steps_taken if read.capture is not None else None
     times = attempts.part(
         "the step times", lambda: times_of(steady, counted, stepping, read.on_gpu)
     )
-    return steady, times or StepTimes(counted=counted, stepping=stepping)
+    times = times or StepTimes(counted=counted, stepping=stepping)
+    return steady, replace(times, taken=taken)
 
 
 def _device(read: RunRead) -> Device | None:

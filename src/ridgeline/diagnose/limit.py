@@ -13,10 +13,12 @@ done to those 80 would make it faster. So it is with launches that find an empty
 from collections.abc import Collection
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.hand_fed import HandFed
 from ridgeline.diagnose.limit_words import capacity, no_steps, worded
+from ridgeline.diagnose.preemption import own_times, own_work, preemption
 from ridgeline.diagnose.shares import (
     STREAMING,
     Kind,
@@ -57,12 +59,22 @@ SATURATED = 0.2
 EMPTY_QUEUE = 0.6
 """Of launches that found nothing queued: the host is behind throughout. Five traces: 1.0 and 1.0
 where it was, 0.17, 0.20 and 0.02 where it ran ahead."""
+SEVERAL_CORES = 1.2
+"""Processors' worth of work from which the program works in several threads."""
 RETRIES_A_STEP = 0.5
 FULL = 0.95
 """Share of the device's memory the allocator holds from which a few retries already mean that the
 program runs at the limit of what fits."""
 STRETCHED = 2.0
 """Traced step against an untraced one, either way, from which it may not speak for it."""
+NAMED_PREEMPTION = 0.1
+"""Of the step: from here on the verdict says what other processes took."""
+DOUBTED_PREEMPTION = 0.25
+"""Of the step: from here on what is left of it may not be what an idle machine would show."""
+MIN_SAMPLES = 5
+"""Looks of the telemetry: fewer do not tell how many processors the program used."""
+TOLERATED = 1.1
+"""Operators' time over processor time: the two are measured by different clocks."""
 CLOSE = 0.8
 """A runner-up from this part of the winner on is too close to be sure."""
 
@@ -115,31 +127,72 @@ def limit(
         return full
     if not times.phases:
         return no_steps(times, capture)
-    shares = shares_in(seen)
+    shares, own = shares_in(seen), undisturbed(seen)
     kind = winner(shares, _saturated(seen))
     said = worded(
-        kind, shares, seen.on_gpu, times, capture, work, study, seen.efficiency, seen.fed,
+        kind, shares, seen.on_gpu, own.times, capture, own.work, study, seen.efficiency, seen.fed,
         seen.telemetered.program_cores,
     )  # fmt: skip
     return Verdict(
         bound=BOUNDS[kind],
-        sentence=f"{BOUNDS[kind]}: {said.sentence}",
+        sentence=f"{BOUNDS[kind]}: {said.sentence}{_others(shares)}",
         numbers=said.numbers,
         place=said.place,
-        trust=_trust(seen, shares, kind),
+        trust=_trust(own, shares, kind),
     )
 
 
+def undisturbed(seen: Seen) -> Seen:
+    """Return what was seen without the time that other processes took from the program's own
+    thread. On a GPU that time is hidden behind the device's work, or part of its waits."""
+    taken = None if seen.on_gpu else preemption(seen.capture, seen.telemetered)
+    if taken is None:
+        return seen
+    work = own_work(seen.work, taken) if seen.work is not None else None
+    return replace(seen, times=own_times(seen.times, taken, seen.capture), work=work)
+
+
 def shares_in(seen: Seen) -> Shares:
-    """The step by what holds it up."""
-    return _by_hand(seen, _shares(seen))
+    """Return the step by what holds it up: six shares, and what other processes took."""
+    own = undisturbed(seen)
+    shares = _within_processor_time(own, _by_hand(own, _shares(own)))
+    if own.times.mean_ms == seen.times.mean_ms or not seen.times.mean_ms or not own.times.mean_ms:
+        return shares
+    left = own.times.mean_ms / seen.times.mean_ms
+    of = {kind: share * left for kind, share in shares.of.items()}
+    return replace(shares, of=of, preempted=1 - left)
+
+
+def _within_processor_time(seen: Seen, shares: Shares) -> Shares:
+    """On a CPU operators cannot work for longer than the program had a processor: the rest of them
+    was waiting (for a lock, a file, another process), which is overhead."""
+    cores = seen.telemetered.program_cores
+    if seen.on_gpu or cores is None or seen.telemetered.samples < MIN_SAMPLES:
+        return shares
+    account = seen.capture.light_time if seen.capture is not None else None
+    most = max(cores, account.processor_share if account is not None else 0.0)
+    taken = preemption(seen.capture, seen.telemetered)
+    most /= 1 - min(taken.light, 0.99) if taken is not None else 1.0
+    if shares.busy <= TOLERATED * most:
+        return shares
+    kept = most / shares.busy
+    of = {**shares.of, "compute": shares.of["compute"] * kept, "memory": shares.of["memory"] * kept}
+    of["overhead"] += shares.busy * (1 - kept)
+    return replace(shares, of=of)
+
+
+def _others(shares: Shares) -> str:
+    if shares.preempted < NAMED_PREEMPTION:
+        return ""
+    return f"; other processes took {_percent(shares.preempted)} of it"
 
 
 def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
     """`saturated`: waits for what works beside the device and cannot keep up."""
-    of = shares.of
+    left = max(1 - shares.preempted, 1e-9)
+    of = {kind: share / left for kind, share in shares.of.items()}
     work: Kind = "compute" if of["compute"] >= of["memory"] else "memory"
-    needed = max(OF_ONE_KIND * of[work], OF_ALL_WORK * shares.busy)
+    needed = max(OF_ONE_KIND * of[work], OF_ALL_WORK * (of["compute"] + of["memory"]))
     waits = [
         kind
         for kind in _WAITS
@@ -246,15 +299,43 @@ def _slow(work: StepWork, kind: Kind, on_gpu: bool) -> list[str]:
 
 
 def _of_the_processor(seen: Seen, shares: Shares) -> list[str]:
+    """`seen`: without what other processes took."""
     said = []
-    others, median = seen.telemetered, seen.times.median_ms
-    if others.crowded:
+    others = seen.telemetered
+    account = preemption(seen.capture, others)
+    if shares.preempted >= DOUBTED_PREEMPTION:
+        said.append(f"other processes took {_percent(shares.preempted)} of the step")
+    elif others.crowded and (account is None or (others.program_cores or 0.0) > SEVERAL_CORES):
+        # Of a program with several threads the account of one says too little.
         said.append(f"other programs took {others.other_cores:.1f} of {others.cores} cores")
-    if shares.basis == "trace" and seen.work is not None and median:
-        times = seen.work.step_ms / median
-        if not 1 / STRETCHED <= times <= STRETCHED:
-            said.append(f"the traced steps took {units.significant(times, 2)} × the untraced ones")
+    if shares.basis == "trace" and (other := _if_all_slowed_alike(seen, shares)) is not None:
+        times = units.significant(_stretch(seen), 2)
+        said.append(
+            f"the traced steps took {times} × the untraced ones, and if tracing slowed operators "
+            f"as much as the rest it would be {BOUNDS[other]}"
+        )
     return said
+
+
+def _stretch(seen: Seen) -> float:
+    """How many times as long a traced step is as an untraced one."""
+    if seen.work is None or not seen.times.median_ms:
+        return 1.0
+    return seen.work.step_ms / seen.times.median_ms
+
+
+def _if_all_slowed_alike(seen: Seen, shares: Shares) -> Kind | None:
+    """The other verdict that a long traced step allows; None where there is none.
+
+    Recording Python's calls makes a traced step of small operators two to four times as long on a
+    CPU, in nearly every program. The shares take it that operators keep their length and the rest
+    is stretched. Only where the opposite (all is stretched alike) leads to another verdict is that
+    assumption a reason for doubt."""
+    if seen.work is None or 1 / STRETCHED <= _stretch(seen) <= STRETCHED:
+        return None
+    alike = replace(seen, work=replace(seen.work, step_ms=seen.times.median_ms or 1.0))
+    other = winner(_by_hand(alike, _shares(alike)), _saturated(seen))
+    return other if other != winner(shares, _saturated(seen)) else None
 
 
 def _near(shares: Shares, kind: Kind) -> list[str]:

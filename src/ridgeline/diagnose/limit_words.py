@@ -78,6 +78,9 @@ def worded(
     if kind == "overhead":
         if not on_gpu and (own := _own_code(shares, times, program_cores, first, second)):
             return own
+        if not on_gpu and program_cores is not None and _waits(shares, program_cores):
+            said = f"{part} of each step is spent waiting, and not for data"
+            return _with_cores(said, program_cores, first)
         return _overhead(shares, on_gpu, study, work, first, second)
     said_of = _working(kind, shares, on_gpu, work, efficiency, first, second)
     return replace(said_of, sentence=said_of.sentence + _mostly_in(times))
@@ -129,6 +132,8 @@ def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
             f"{len(times.compile_steps)} of {units.plural(times.counted, 'step')} compiled, and "
             "none is left that can be timed: see what makes it compile again"
         )
+    elif times.median_ms is not None:
+        why = "steps were timed, but nothing was recorded of where their time goes"
     elif times.counted:
         why = f"{units.plural(times.counted, 'step')} seen, none that can be timed"
     else:
@@ -136,10 +141,11 @@ def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
             "no step was seen: no optimizer step, backward or model call in this process; "
             "call ridgeline.step() at the end of each iteration"
         )
+    timed = "no phase was recorded" if times.median_ms is not None else "nothing was timed"
     return Verdict(
         bound="unknown",
         sentence=f"unknown: {why}",
-        trust=Trust(confidence="unreliable", why="nothing was timed"),
+        trust=Trust(confidence="unreliable", why=timed),
     )
 
 
@@ -180,18 +186,27 @@ def _own_code(
     """Where most of the overhead is in no phase of training; None where it is not, or where no
     phase is known and all of the step is the rest."""
     overhead = shares.of["overhead"]
-    outside = min(share_of(times, "other"), overhead)
+    outside = min(share_of(times, "other") * (1 - shares.preempted), overhead)
     if outside <= overhead / 2 or not any(share_of(times, phase) for phase in _TRAINING):
         return None
     said = (
         "the program's own code outside model, loss and optimizer takes "
         f"{_percent(outside)} of each step"
     )
-    if cores is None or cores >= _WAITING_CORES:
+    if cores is None or not _waits(shares, cores):
         return Worded(sentence=said, numbers=(first, second))
+    return _with_cores(f"{said}, most of it waiting", cores, first)
+
+
+def _waits(shares: Shares, cores: float) -> bool:
+    """Whether the program neither worked nor stood in line for a processor most of the time."""
+    return cores + shares.preempted < _WAITING_CORES
+
+
+def _with_cores(said: str, cores: float, first: Deciding) -> Worded:
     busy = f"{cores:.1f} cores"
     number = Deciding(what="the program's processor use", value=cores, text=busy)
-    return Worded(sentence=f"{said}, most of it waiting ({busy} busy)", numbers=(first, number))
+    return Worded(sentence=f"{said} ({busy} busy)", numbers=(first, number))
 
 
 def _mostly_in(times: StepTimes) -> str:

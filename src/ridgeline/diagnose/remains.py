@@ -100,7 +100,8 @@ def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:
         return "" if explained else f"{why}, and no rule could find a cause in it"
     if case.shares is None:
         return ""
-    held, least = 1 - case.shares.busy, WAITS if case.on_gpu else WAITS_CPU
+    held = 1 - case.shares.busy - case.shares.preempted
+    least = WAITS if case.on_gpu else WAITS_CPU
     if held < least:
         return _named_wait(case, case.shares, explained)
     left = _left(case.shares, explained)

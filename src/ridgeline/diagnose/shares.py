@@ -44,6 +44,8 @@ class Shares(Struct, frozen=True, kw_only=True):
     basis: Literal["trace", "phases"] = "trace"
     split: Literal["roofline", "category", "guess"] = "roofline"
     """How compute and memory were told apart: by ceilings, by the kind of operator, not at all."""
+    preempted: float = 0.0
+    """Of the step: other processes held the processors. The six shares add up to what is left."""
 
     @property
     def busy(self) -> float:

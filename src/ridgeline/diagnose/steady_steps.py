@@ -28,6 +28,9 @@ MOST_PAUSES = 0.1
 
 class SteadySteps(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
+    phase_steps: tuple[Step, ...] = ()
+    """Steps with every detail, for the phases: those of `steps` that have it, else the last ones
+    before them. Of short steps most are only timed."""
     device_clock: bool = False
     """Whether `device_ns` is known for all of them, and is what to use."""
     warmup_steps: int = 0
@@ -71,12 +74,28 @@ def steady_steps(steps: Sequence[Step]) -> SteadySteps:
         doubts.append(_only(len(kept), "too few for an interval", "steady step"))
     return SteadySteps(
         steps=tuple(kept),
+        phase_steps=_phase_steps(kept, ordered, on_device),
         device_clock=on_device,
         warmup_steps=sum(1 for s in ordered if s.index < kept[0].index),
         compile_steps=compiling,
         pauses=tuple(pauses),
         trust=_trust(doubts, pauses, len(kept)),
     )
+
+
+def _phase_steps(kept: Sequence[Step], every: Sequence[Step], device: bool) -> tuple[Step, ...]:
+    """Steps that tell where a steady step's time goes. Where the steady ones were only timed it is
+    the last of the light window that were looked at closely, and where there are none of all."""
+    close = [s for s in kept if s.detailed]
+    if close:
+        return tuple(close)
+    for looked in ([s for s in every if s.window == "light"], every):
+        close = [
+            s for s in looked if s.detailed and not s.compile_ns and (s.device_ns or not device)
+        ]
+        if close:
+            return tuple(close[-FEWEST:])
+    return ()
 
 
 def _candidates(steps: list[Step]) -> tuple[list[Step], list[str]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ridgeline.diagnose.intervals import Floats, mean_interval, median_interval
-from ridgeline.diagnose.steady_steps import SteadySteps, steady_steps
+from ridgeline.diagnose.steady_steps import SteadySteps, duration, steady_steps
 from ridgeline.records.run_summary import PhaseTime, StepTimes
 from ridgeline.records.step import Phase, Step
 from ridgeline.records.trust import Trust
@@ -73,14 +73,15 @@ def share_of(times: StepTimes, phase: Phase) -> float:
 
 
 def _phases(steady: SteadySteps, series: Floats, copies: bool) -> tuple[PhaseTime, ...]:
-    close = np.array([step.detailed for step in steady.steps])
+    """The phases of the mean steady step. Where only some steps were looked at closely, these stand
+    for all: their phases are scaled to the mean step."""
+    close = np.array([duration(step, steady.device_clock) for step in steady.phase_steps]) / 1e6
     if not close.any():
         return ()
-    columns = _columns(steady, series, copies)
+    columns = _columns(steady, close, copies)
     whole = float(series.mean())
-    # Of short steps only some were looked at closely: their phases stand for all.
-    scale = whole / float(series[close].mean()) if series[close].any() else 1.0
-    columns = {phase: column[close] * scale for phase, column in columns.items()}
+    scale = whole / float(close.mean())
+    columns = {phase: column * scale for phase, column in columns.items()}
     return tuple(
         PhaseTime(
             phase=phase,
@@ -94,9 +95,9 @@ def _phases(steady: SteadySteps, series: Floats, copies: bool) -> tuple[PhaseTim
     )
 
 
-def _columns(steady: SteadySteps, series: Floats, copies: bool) -> dict[Phase, Floats]:
-    """Each phase's milliseconds in each step; what no phase holds is other."""
-    named = [s.device if steady.device_clock else s.host for s in steady.steps]
+def _columns(steady: SteadySteps, close: Floats, copies: bool) -> dict[Phase, Floats]:
+    """Each phase's milliseconds in each of those steps; what no phase holds is other."""
+    named = [s.device if steady.device_clock else s.host for s in steady.phase_steps]
     columns: dict[Phase, Floats] = {
         phase: np.array([max(phases.get(phase, 0), 0) for phases in named]) / 1e6
         for phase in ORDER
@@ -104,9 +105,9 @@ def _columns(steady: SteadySteps, series: Floats, copies: bool) -> dict[Phase, F
     }
     held = np.sum(list(columns.values()), axis=0)
     # Clocks are read one after the other: phases can pass the step by a microsecond.
-    over = np.where(held > series, series / np.maximum(held, 1e-12), 1.0)
+    over = np.where(held > close, close / np.maximum(held, 1e-12), 1.0)
     columns = {phase: column * over for phase, column in columns.items()}
-    columns["other"] = np.maximum(series - held * over, 0.0)
+    columns["other"] = np.maximum(close - held * over, 0.0)
     return columns
 
 

@@ -238,6 +238,23 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     snapshot: str = ""
 
 
+class ThreadTime(Struct, frozen=True, kw_only=True):
+    """What the kernel says of the thread that trains, over windows of one kind."""
+
+    wall_ns: int = 0
+    processor_ns: int = 0
+    queued_ns: int = 0
+    """Ready to run while others held the processors."""
+
+    @property
+    def processor_share(self) -> float:
+        return self.processor_ns / self.wall_ns if self.wall_ns else 0.0
+
+    @property
+    def queued_share(self) -> float:
+        return min(self.queued_ns / self.wall_ns, 1.0) if self.wall_ns else 0.0
+
+
 class Capture(Struct, frozen=True, kw_only=True):
     """What the program's own process saw."""
 
@@ -250,6 +267,9 @@ class Capture(Struct, frozen=True, kw_only=True):
     outermost call; "" while none was seen."""
     steps: int = 0
     """All that were counted while the hooks were on."""
+    steps_taken: int | None = None
+    """Steps of the whole program, those after the windows included. None: nobody counted them, or
+    the program has not ended."""
     windows: tuple[Window, ...] = ()
     modules: tuple[ModuleSeen, ...] = ()
     optimizers: tuple[OptimizerSeen, ...] = ()
@@ -266,6 +286,9 @@ class Capture(Struct, frozen=True, kw_only=True):
     out_of_memory: OutOfMemory | None = None
     system_share: float | None = None
     """Of the light windows: the system's work for the program, over all of its threads."""
+    light_time: ThreadTime | None = None
+    traced_time: ThreadTime | None = None
+    """Of the light windows and of the traced one; None where the kernel keeps no such account."""
     torch_imported: bool = True
     ended: Status = "running"
     why: str = ""

@@ -68,6 +68,8 @@ class StepTimes(Struct, frozen=True, kw_only=True):
     """Steady steps the figures are over."""
     counted: int = 0
     """All steps seen."""
+    taken: int | None = None
+    """Steps the whole program took, watched or not; None where nobody counted them."""
     warmup_steps: int = 0
     compile_steps: tuple[int, ...] = ()
     clock: Literal["host", "device"] = "host"
@@ -157,6 +159,9 @@ class Telemetered(Struct, frozen=True, kw_only=True):
     """Used by programs that are not this one."""
     cores: int = 0
     """Of the machine, which `other_cores` are of; 0: not known."""
+    preempted_share: float | None = None
+    """Of the light windows: the training thread was ready to run, and processes of others held the
+    processors. None where the kernel does not tell."""
     samples: int = 0
 
     @property

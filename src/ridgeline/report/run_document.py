@@ -83,6 +83,7 @@ def _step(step: StepTimes) -> dict[str, Any]:
         },
         "steps": step.steps,
         "counted": step.counted,
+        "taken": step.taken,
         "warmup_steps": step.warmup_steps,
         "compile_steps": list(step.compile_steps),
         "clock": step.clock,

@@ -4,11 +4,12 @@ import os
 import shlex
 
 from ridgeline import units
-from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.run_summary import RunSummary, StepTimes
 from ridgeline.report.plain import printable
 
-LEAST_UNEVEN = 1.1
-"""Mean over median from which the mean is worth its own figure."""
+MAX_HIDDEN_DIFFERENCE = 0.02
+"""Of the median step. The phases add up to the mean: where it differs by more, both are named, so
+that the headline and the phases below it can be reconciled."""
 
 
 def sentence(summary: RunSummary) -> str:
@@ -22,7 +23,7 @@ def about(summary: RunSummary) -> tuple[str, ...]:
     """What ran: the program, how many steps, on what."""
     found = [_program(summary)]
     if summary.step.counted:
-        found.append(units.plural(summary.step.counted, "step"))
+        found.append(_steps(summary.step))
     if summary.device:
         found.append(_device(summary.device))
     if summary.ranks > 1:
@@ -34,6 +35,13 @@ def figures(summary: RunSummary) -> tuple[str, ...]:
     """Step time, throughput, arithmetic, memory, energy: those that are known."""
     found = (_step(summary), _rate(summary), _work(summary), _memory(summary), _joules(summary))
     return tuple(printable(text) for text in found if text)
+
+
+def has_own_mean(step: StepTimes) -> bool:
+    """Whether the mean step is another figure than the median one."""
+    if step.median_ms is None or step.mean_ms is None:
+        return False
+    return abs(step.mean_ms - step.median_ms) > MAX_HIDDEN_DIFFERENCE * step.median_ms
 
 
 def milliseconds(value: float) -> str:
@@ -73,6 +81,13 @@ def _device(name: str) -> str:
     return name
 
 
+def _steps(step: StepTimes) -> str:
+    """The steps that were watched, and of how many where the program took more."""
+    if step.taken is None or step.taken <= step.counted:
+        return units.plural(step.counted, "step") + (" watched" if step.taken is None else "")
+    return f"{step.counted:,} of {step.taken:,} steps watched"
+
+
 def _step(summary: RunSummary) -> str:
     step = summary.step
     if step.median_ms is None:
@@ -80,7 +95,7 @@ def _step(summary: RunSummary) -> str:
     said = f"step {milliseconds(step.median_ms)} ms"
     if step.ci is not None and step.steps > 1:
         said += f" [{milliseconds(step.ci[0])}, {milliseconds(step.ci[1])}]"
-    if step.mean_ms is not None and step.mean_ms > LEAST_UNEVEN * step.median_ms:
+    if has_own_mean(step) and step.mean_ms is not None:
         said += f", mean {milliseconds(step.mean_ms)}"
     return said
 

@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.run_summary import RunSummary, Telemetered
 from ridgeline.report.plain import printable
 from ridgeline.report.run_figures import sizes
 from ridgeline.report.run_told import because_told, compile_told, untold, untold_waits
@@ -16,6 +16,8 @@ MOST = 3
 _LEAST_GROWTH = 1024
 _LONGEST = 200
 _LONG_PAUSES = 0.1
+_NAMED_PREEMPTION = 0.05
+"""Of the step: from here on the report says what other processes took of it."""
 _WRITTEN = {
     "aten::item": ".item()",
     "aten::_local_scalar_dense": ".item()",
@@ -162,11 +164,19 @@ def _machine(summary: RunSummary) -> Iterator[Row]:
         held.append(f"clocks held down: {', '.join(seen.throttle)}")
     if seen.other_processes:
         held.append(f"{units.plural(seen.other_processes, 'other program')} on the GPU")
-    if seen.crowded:
-        held.append(f"other programs took {seen.other_cores:.1f} of {seen.cores} cores")
+    held += _taken_by_others(seen)
     held = untold(summary, held)
     if said or held:
         yield Row("machine", " · ".join([*held, *said]), "warning" if held else "plain")
+
+
+def _taken_by_others(seen: Telemetered) -> list[str]:
+    cores = f"{seen.other_cores:.1f} of {seen.cores} cores" if seen.crowded else ""
+    preempted = seen.preempted_share or 0.0
+    if preempted >= _NAMED_PREEMPTION:
+        also = f", and {cores}" if cores else ""
+        return [f"other programs took {_fraction(preempted)} of the step{also}"]
+    return [f"other programs took {cores}"] if cores else []
 
 
 def _waits(summary: RunSummary) -> Iterator[Row]:

@@ -62,6 +62,54 @@ def loader(samples: int = 12, batch: int = 4) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.randn(samples, 4)), batch_size=batch)
 
 
+def _train(model: nn.Module, optimizer: Any, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 4)).sum().backward()
+        optimizer.step()
+
+
+def test_steps_after_the_windows_are_counted_and_the_counter_comes_off(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.optim import optimizer as hooks
+
+    monkeypatch.setattr("ridgeline.capture.windows.LEAST_LIGHT_NS", 0)
+    before = dict(hooks._global_optimizer_post_hooks)
+    model, other = net(), net()
+    anchor = torch.optim.SGD(model.parameters(), lr=0.1)
+    with session(full=False, steps=4) as seen:
+        _train(model, anchor, 20)
+        _train(other, torch.optim.SGD(other.parameters(), lr=0.1), 3)  # another one's do not count
+        assert seen.session.progress.off
+    assert seen.capture.steps < 20
+    assert seen.capture.steps_taken == 20
+    assert dict(hooks._global_optimizer_post_hooks) == before
+
+
+class _Twice(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_steps_that_cannot_be_counted_are_not_known(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hooks see the step of this optimizer twice: once as its own, once as its parent's."""
+    monkeypatch.setattr("ridgeline.capture.windows.LEAST_LIGHT_NS", 0)
+    model = net()
+    with session(full=False, steps=4) as seen:
+        _train(model, _Twice(model.parameters(), lr=0.1), 20)
+    assert seen.capture.steps_taken is None
+
+
+def test_steps_of_a_program_that_ends_inside_its_windows_are_all_watched(session: Any) -> None:
+    model = net()
+    with session() as seen:
+        _train(model, torch.optim.SGD(model.parameters(), lr=0.1), 5)
+    assert (seen.capture.steps, seen.capture.steps_taken) == (5, 5)
+
+
 def test_a_training_loop_is_counted_and_timed(session: Any) -> None:
     model, criterion = net(), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

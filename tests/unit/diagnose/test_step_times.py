@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.intervals import mean_interval, median_interval
+from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.step_times import rate_ms, share_of, step_times
 from ridgeline.diagnose.throughput import throughput
 from ridgeline.records.step import Step
 from tests.unit.diagnose.made_up_steps import BASE, MS, noise, noisy, step
+from tests.unit.diagnose.made_up_verdict import capture
 
 
 def test_a_steady_program_has_its_median_inside_a_narrow_interval() -> None:
@@ -26,6 +29,18 @@ def test_phases_add_up_to_the_mean_step() -> None:
     assert sum(p.ms for p in found.phases) == pytest.approx(found.mean_ms)
     assert sum(p.share for p in found.phases) == pytest.approx(1)
     assert all(p.ci[0] <= p.ms <= p.ci[1] for p in found.phases)
+
+
+def test_steady_steps_that_were_only_timed_have_the_phases_of_those_before_them() -> None:
+    """Steps so short that only every 32nd is looked at, after a warm-up that was looked at."""
+    warming = [step(i, ms=100.0 - i) for i in range(30)]
+    timed = [replace(one, host={}, detailed=False) for one in noisy(60, first=30)]
+    steps = [*warming, *timed]
+    found = step_times(steps, "optimizer")
+    assert found.median_ms == pytest.approx(100, rel=0.02)
+    assert found.mean_ms is not None
+    assert sum(p.ms for p in found.phases) == pytest.approx(found.mean_ms)
+    assert limit(found, capture=capture(gpu=False)).bound != "unknown"
 
 
 def test_on_a_cpu_there_is_no_transfer_and_its_time_is_other() -> None:

@@ -93,6 +93,7 @@ def _step() -> StepTimes:
         ),
         steps=37,
         counted=240,
+        taken=240,
         warmup_steps=3,
         compile_steps=(0,),
         clock="device",

@@ -17,6 +17,7 @@ from ridgeline.records.run_summary import (
     Verdict,
 )
 from ridgeline.records.trust import Trust
+from ridgeline.report import run_figures
 from ridgeline.report.run_terminal import render
 from tests.unit.report import made_up_run as made
 from tests.unit.report.made_up_trace import NASTY
@@ -44,6 +45,26 @@ def test_the_first_lines_say_what_limits_it_and_the_figures() -> None:
         "step 152 ms [149, 155] · 210 samples/s · 105 TFLOP/s, 11 % of the peak "
         "(bfloat16, datasheet) · peak 7.9 of 140 GiB · 41.2 J/step"
     )
+
+
+def test_steps_watched_are_told_from_steps_taken() -> None:
+    summary = made.summary()
+    for taken, told in (
+        (640, "240 of 640 steps watched"),
+        (240, "240 steps"),
+        (None, "240 steps watched"),
+    ):
+        about = run_figures.about(replace(summary, step=replace(summary.step, taken=taken)))
+        assert about[1] == told
+
+
+@pytest.mark.parametrize(("mean", "told"), [(27.8, True), (30.9, False), (36.0, True)])
+def test_the_mean_that_phases_add_up_to_is_named_where_it_is_another_figure(
+    mean: float, told: bool
+) -> None:
+    summary = made.summary()
+    step = replace(summary.step, median_ms=30.8, mean_ms=mean)
+    assert run_figures.has_own_mean(step) == told
 
 
 def test_the_two_numbers_and_the_place_stand_below() -> None:
