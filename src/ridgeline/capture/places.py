@@ -3,6 +3,7 @@
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from types import FrameType
 
 _LIBRARIES = tuple(
@@ -37,6 +38,22 @@ def own(file: str) -> bool:
 def here() -> str:
     """file:line, or "" where no frame is the user's."""
     return _innermost(sys._getframe(1))
+
+
+def function_here() -> str:
+    """file:line:function, or "" where no frame is the user's."""
+    return next(own_frames(sys._getframe(1)), "")
+
+
+def own_frames(frame: FrameType | None) -> Iterator[str]:
+    """The user's own functions on a stack, innermost first, as file:line:function."""
+    while frame is not None:
+        code = frame.f_code
+        if own(code.co_filename):
+            text = f"{code.co_filename[-1000:]}:{frame.f_lineno}:{code.co_qualname[-200:]}"
+            # A file's name may hold bytes that are no text: JSON cannot.
+            yield text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+        frame = frame.f_back
 
 
 def there(thread: int | None) -> str:

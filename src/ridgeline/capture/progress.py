@@ -15,13 +15,22 @@ from ridgeline.capture.farewell import at_once
 from ridgeline.capture.instrument import Gate
 from ridgeline.capture.journal import Journal
 from ridgeline.capture.losses import Losses
+from ridgeline.capture.pause_watch import PauseWatch
 from ridgeline.capture.recording import Recording
 from ridgeline.capture.seen import Loaders, Optimizers, Roots
 from ridgeline.capture.stepping import End, Stepping
 from ridgeline.capture.system_time import SystemTime
 from ridgeline.capture.thinning import Thinning
 from ridgeline.capture.thread_account import ThreadAccount
-from ridgeline.capture.timeline import INPUT, QUIET_INPUT, Timeline, named
+from ridgeline.capture.timeline import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    OPTIMIZER,
+    QUIET_INPUT,
+    Timeline,
+    named,
+)
 from ridgeline.capture.windows import Order, Windows
 from ridgeline.records.run import Settings, Status
 
@@ -63,6 +72,7 @@ class Progress:
         self.system = SystemTime(self.clock)
         """In light windows."""
         self._account = ThreadAccount(self.clock)
+        self.pauses = PauseWatch(self._in_progress)
         self._timed: list[tuple[int, int, int]] = []
         """Index, start and length of steps that were only timed."""
         self._torch = torch
@@ -106,14 +116,19 @@ class Progress:
         self.index = draft.index + 1
         if draft.window == "light" and not order:
             self._thinning.step(dur)
+            if not compile_ns:
+                known = spent[INPUT] + spent[FORWARD] + spent[BACKWARD] + spent[OPTIMIZER]
+                self.pauses.step_ended(dur, dur - known)
         self._after_step(order, now)
         self._look_closely_or_not()
 
     def time_step(self) -> None:
         """A step that is only timed has ended."""
         now, start = self.clock(), self.timeline.start_ns
-        self._timed.append((self.index, start, self.timeline.restart(now)))
+        dur = self.timeline.restart(now)
+        self._timed.append((self.index, start, dur))
         self.index += 1
+        self.pauses.only_timed(dur)
         if self.index % self._thinning.every == 0 or self._journal.due(now):
             self._settle_timed()
 
@@ -199,6 +214,7 @@ class Progress:
     def stop(self) -> None:
         """Nothing is noted any more."""
         self.off = self.gate.closed = self.detailed = True
+        self.pauses.stop()
 
     def wake(self) -> None:
         """What looked like inference was an evaluation before training."""
@@ -220,6 +236,7 @@ class Progress:
             draft = self._drafts.merged(draft)
         self._drafts.again()
         self._journal.again()
+        self.pauses.forget()
         if self._marks is not None:
             self._marks.forget()
         if self.recording.tracing.running:
@@ -235,6 +252,7 @@ class Progress:
         self.system.end()
         self._account.end()
         recording.stop_sampling()  # what we do here is no line of the user's
+        self.pauses.stop()  # and a thread of ours would stand in the trace
         if order == "light":
             recording.settled()
         elif order == "trace":
@@ -255,6 +273,7 @@ class Progress:
             recording.sample(self.loaders.by_the_program)
             if order in ("light", "untrace"):
                 self.system.begin()
+                self.pauses.start()
             self._account.begin("traced" if recording.tracing.running else "light")
 
     def _alone(self) -> None:
@@ -296,12 +315,22 @@ class Progress:
             "modules": self.roots.all(self.stepping.trains),
             "optimizers": self.optimizers.all(self.stepping.anchor.who),
             "loaders": self.loaders.all(),
+            "pauses": self.pauses.seen(),
             "system_share": self.system.share,
             "light_time": self._account.of("light"),
             "traced_time": self._account.of("traced"),
             "ended_ns": now if ended != "running" else 0,
         }
         return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
+
+    def _in_progress(self) -> tuple[int, int, str, int | None]:
+        """The step in progress, when it began, its phase ("" where it is only timed), and the
+        thread that trains: read by another thread."""
+        try:
+            phase = named(self.timeline.phase, self.stepping.trains) if self.detailed else ""
+        except IndexError:  # a phase ended between two reads
+            phase = ""
+        return self.index, self.timeline.start_ns, phase, self.thread
 
     def _where(self) -> tuple[int, str, int | None]:
         """The step, the phase ("" when nobody looks any more), and the thread that trains."""

@@ -33,6 +33,7 @@ class Root(Struct):
     quiet_calls: int = 0
     place: str = ""
     inputs: tuple[str, ...] = ()
+    evaluation_place: str = ""
 
     @property
     def loss(self) -> bool:
@@ -67,6 +68,7 @@ class Roots:
                 place=root.place,
                 loss=root.loss,
                 inputs=root.inputs,
+                evaluation_place=root.evaluation_place if trains else "",
             )
             for root in self._known.values()
         )

@@ -16,6 +16,7 @@ from ridgeline.capture import marks
 from ridgeline.capture.answered import Answered
 from ridgeline.capture.batches import NOTHING, Amount, amount
 from ridgeline.capture.followed import Followed
+from ridgeline.capture.places import function_here
 from ridgeline.capture.progress import Progress
 from ridgeline.capture.seen import Root
 from ridgeline.capture.stepping import End
@@ -272,6 +273,7 @@ class Session:
 
     def profiler_begins(self, profiler: Any) -> Any:
         try:
+            self.progress.pauses.stop()
             tracing = self.progress.recording.tracing
             if tracing.running and not tracing.starting:
                 self.progress.give_up_trace()
@@ -366,6 +368,8 @@ class Session:
             root.quiet_calls += 1
         if first:
             self._first_call(root, args, kwargs)
+        if not (training or root.evaluation_place):
+            root.evaluation_place = function_here()
 
     def _first_call(self, root: Root, args: Any, kwargs: Any) -> None:
         self.progress.roots.describe(root, args, kwargs)

@@ -137,6 +137,8 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     """Without parameters, called after the model: a loss."""
     inputs: tuple[str, ...] = ()
     """Tensors of its first training call: float32[32, 3, 224, 224]."""
+    evaluation_place: str = ""
+    """file:line:function of its first call in eval mode or without gradients."""
 
 
 class OptimizerSeen(Struct, frozen=True, kw_only=True):
@@ -172,6 +174,18 @@ class LoaderSeen(Struct, frozen=True, kw_only=True):
 def feeding(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
     """The one the steps were fed by."""
     return max(loaders, key=lambda one: one.batches, default=LoaderSeen())
+
+
+class PauseSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the program was in a step that took much longer than the others."""
+
+    step: int
+    phase: str = ""
+    """The phase it was in; "" where the step was only timed."""
+    frames: tuple[str, ...] = ()
+    """The user's own functions, innermost first, as file:line:function."""
+    seconds: float = 0.0
+    """Time that passed between the look before and the looks that found it there."""
 
 
 class Compilation(Struct, frozen=True, kw_only=True):
@@ -284,6 +298,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     trace_file: str = ""
     memory_file: str = ""
     out_of_memory: OutOfMemory | None = None
+    pauses: tuple[PauseSeen, ...] = ()
+    """Looks at steps that were late, in a program that had paused before."""
     system_share: float | None = None
     """Of the light windows: the system's work for the program, over all of its threads."""
     light_time: ThreadTime | None = None

@@ -135,7 +135,7 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+            block_signals()
             self._loop()
         except BaseException as fault:
             self.problem = f"the Python sampler ended early: {fault!r}"
@@ -219,6 +219,11 @@ class Sampler:
             stacks=tuple(stacks.items()),
         )
         return _encode(record) + b"\n"
+
+
+def block_signals() -> None:
+    """Leaves the program's signals to the program's own threads; for a thread of ours."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
 
 
 def _here() -> ThreadTime:

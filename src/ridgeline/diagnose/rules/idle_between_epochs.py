@@ -1,5 +1,6 @@
 """Training stands still now and then: a checkpoint is written, an evaluation run."""
 
+import ast
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
@@ -9,11 +10,12 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.pause_places import PausePlace, pause_place, place_of_frame
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._loaders import loaders_seen, made_anew
-from ridgeline.diagnose.rules._machine import own_files
+from ridgeline.diagnose.source.assigned import begins
 from ridgeline.diagnose.source.calls import SourceCall
-from ridgeline.diagnose.source.pauses import PauseCall, pause_calls
+from ridgeline.diagnose.source.pauses import PauseKind, call_on_line, evaluates, kind_of
 from ridgeline.diagnose.steady_steps import duration
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step import Phase, Step
@@ -26,7 +28,7 @@ FAR = 1.0
 """Median steps that a pause is longer than the rest of its kind: a step that only stalls for a
 scheduler's slice is no pause of the program's."""
 NEAR = 0.25
-"""The same, where the source has a call that fits and the pauses come evenly: stalls do not."""
+"""The same, where a line was seen running in them and the pauses come evenly: stalls do not."""
 LEAST_NS = 5_000_000
 FEWEST = 8
 """Timed steps: fewer do not tell a pause from how the program runs."""
@@ -35,8 +37,10 @@ MOST = 0.4
 LIKELY = 2
 """Pauses: one alone may be the machine's."""
 REGULAR = 3
-"""Pauses, evenly apart, that are believed with nothing in the source to explain them."""
-MOST_NAMED = 3
+"""Pauses, evenly apart, that are believed though no line was seen running in them."""
+MIN_PAUSES_SEEN = 2
+"""Pauses that a line must be seen in: one alone may be a stall of the machine's. A call that is
+known to take long (a checkpoint) needs one."""
 EVEN = 0.6
 """Of the distances between pauses that are the usual one: a stall in between makes two others."""
 
@@ -47,12 +51,13 @@ RULE = Rule(
     budget="pauses",
     needs=("timed",),
     looks_at="The timed steps that are far longer than the others for a reason that is neither "
-    "their data nor their forward, backward or update; and calls in the source that would be: "
-    "checkpoints, evaluations, figures. Where several calls of one function may take the time, the "
-    "function is named.",
+    "their data nor their forward, backward or update; and the line at which the program was then "
+    "seen. In a program that has paused once, a step that is late again is looked at every 10 ms. "
+    "Where no line takes three fifths of the pause, the function around them is named; a line that "
+    "was not seen running is not.",
     threshold="Two pauses or more, in no more than two fifths of the steps, and 2 % of all time; "
     "of evaluations, a quarter of it. Each is longer than a whole step; than a quarter of one "
-    "where they come evenly and the training loop has a call that explains them.",
+    "where they come evenly and the same line was seen running in two of them.",
     why="While a checkpoint is serialised and written, or an evaluation runs sample by sample, "
     "nothing is trained. The step's time does not show it, since pauses are left out of it; the "
     "run's length does.",
@@ -87,26 +92,32 @@ class _Pauses(Struct, frozen=True):
         return self.between > 1 and len(self.steps) >= REGULAR  # one after the other: a stall
 
 
+class _Cause(Struct, frozen=True):
+    """What was seen running in pauses."""
+
+    seen: PausePlace | None
+    """None: only the function that evaluates is known, by its first call of the model."""
+    place: Place
+    call: SourceCall | None
+    """The call that the line makes."""
+    name: str
+    kind: PauseKind
+
+
 def look(case: Case) -> Iterator[Finding]:
     light = _light(case)
     if len(light) < FEWEST:
         return
-    calls = pause_calls(case.sources, own_files(case))
-    evaluations = next((c for c in calls if c.kind == "evaluation"), None)
-    others = next((c for c in calls if c.kind != "evaluation"), None)
     device = case.times.clock == "device"
-    drawn = (
-        (_evaluations(light, device, evaluations), evaluations),
-        (_others(light, device, others), others),
-    )
-    for seen, cause in drawn:
+    for seen, cause in (_evaluations(case, light, device), _others(case, light, device)):
         if seen is not None and not _restarts(case, seen):
-            yield _finding(seen, cause)
+            yield _finding(case, seen, cause)
 
 
-def _finding(seen: _Pauses, cause: PauseCall | None) -> Finding:
+def _finding(case: Case, seen: _Pauses, cause: _Cause | None) -> Finding:
     share, each = seen.share, seen.lost_ns / len(seen.steps) / 1e9
-    name = _named(seen, cause)
+    unknown = "an evaluation" if seen.kind == "evaluation" else "something between steps"
+    name = cause.name if cause is not None else unknown
     said = [
         Evidence(
             what="pauses",
@@ -116,9 +127,12 @@ def _finding(seen: _Pauses, cause: PauseCall | None) -> Finding:
         ),
         Evidence(what="of all time", text=units.percent(share), value=share),
     ]
-    if cause is not None:
-        said.append(Evidence(what="the source says", text=_read(cause), source="read"))
-    at = _at(cause)
+    if cause is not None and cause.seen is not None:
+        text = (
+            f"line {cause.place.line}, {units.percent(cause.seen.share)} of the time in "
+            f"{units.plural(cause.seen.pauses, 'pause')} that were looked at"
+        )
+        said.append(Evidence(what="seen running", text=text, value=cause.seen.share))
     return found(
         RULE,
         claim=f"training stands still {units.percent(share)} of the time: {name} takes "
@@ -126,10 +140,10 @@ def _finding(seen: _Pauses, cause: PauseCall | None) -> Finding:
         + (f" after every {units.plural(seen.between, 'step')}" if seen.between else ""),
         share=share,
         confidence=_level(seen, cause),
-        place=Place(file=at.file, line=at.line) if at is not None else None,
+        place=cause.place if cause is not None else None,
         evidence=said,
-        change=_change(seen, cause),
-        doubt="an evaluation is work one wants" if seen.kind == "evaluation" else "",
+        change=_change(case, seen, cause),
+        doubt=_doubt(seen, cause),
     )
 
 
@@ -140,7 +154,9 @@ def _light(case: Case) -> list[Step]:
     return light[case.times.warmup_steps and 1 :]
 
 
-def _evaluations(light: list[Step], device: bool, cause: PauseCall | None) -> _Pauses | None:
+def _evaluations(
+    case: Case, light: list[Step], device: bool
+) -> tuple[_Pauses | None, _Cause | None]:
     """As the steps' own phases have them. Later only some steps are looked into, which may fall
     together with the evaluations: the first ones, all looked into, are taken if they suffice."""
     first = next((i for i, s in enumerate(light) if not s.detailed), len(light))
@@ -148,33 +164,78 @@ def _evaluations(light: list[Step], device: bool, cause: PauseCall | None) -> _P
     if sum(1 for s in known if _phase(s, "evaluation", device)) < LIKELY or first < FEWEST:
         known = [s for s in light if s.detailed]
     holding = [s for s in known if _phase(s, "evaluation", device) > 0]
+    cause = _evaluation_cause(case, holding)
     often = len(holding) > MOST * len(known)
-    if len(holding) < LIKELY or (often and cause is None):
-        return None  # a frozen teacher that is asked in every step is no evaluation
+    named = cause is not None and evaluates(case.sources, _evaluating(case, cause))
+    if len(holding) < LIKELY or (often and not named):
+        return None, None  # a frozen teacher that is asked in every step is no evaluation
     lost = sum(_phase(s, "evaluation", device) for s in holding)
     whole = sum(duration(s, device) for s in known)
     seen = _Pauses(tuple(holding), lost, whole, "evaluation", _between(holding, light))
-    return seen if seen.share >= EVALUATION else None
+    return (seen, cause) if seen.share >= EVALUATION else (None, None)
 
 
-def _others(light: list[Step], device: bool, cause: PauseCall | None) -> _Pauses | None:
+def _others(case: Case, light: list[Step], device: bool) -> tuple[_Pauses | None, _Cause | None]:
     """Neither data, nor forward, backward and update, nor evaluation. Where there are
     evaluations, a step that was only timed may be long for one of them."""
     if any(_phase(s, "evaluation", device) for s in light):
         light = [s for s in light if s.detailed]
         if len(light) < FEWEST:
-            return None
-    if cause is not None:
-        near = _pauses(light, device, NEAR)
-        if near is not None and near.regular and near.share >= LEAST:
-            return near
+            return None, None
+    near = _pauses(light, device, NEAR)
+    if near is not None and near.regular and near.share >= LEAST:
+        cause = _cause(case, near.steps)
+        if cause is not None:
+            return near, cause
     far = _pauses(light, device, FAR)
     if far is None or far.share < LEAST:
-        return None
+        return None, None
+    cause = _cause(case, far.steps)
     # steps that were only timed may be long for any reason
     looked_into = any(s.detailed for s in far.steps)
-    believed = far.regular if cause is None else looked_into or far.regular
-    return far if believed else None
+    believed = far.regular or (cause is not None and looked_into)
+    return (far, cause) if believed else (None, None)
+
+
+def _cause(case: Case, steps: tuple[Step, ...]) -> _Cause | None:
+    """What was seen running in these steps."""
+    pauses = case.capture.pauses if case.capture is not None else ()
+    seen = pause_place(pauses, {step.index for step in steps})
+    if seen is None:
+        return None
+    call = call_on_line(case.sources, seen.place)
+    kind = kind_of(call)
+    if seen.pauses < MIN_PAUSES_SEEN and kind == "other":
+        return None
+    name = f"`{_callee(call)}`" if call is not None else f"line {seen.place.line}"
+    return _Cause(seen, seen.place, call, name, kind)
+
+
+def _evaluation_cause(case: Case, steps: list[Step]) -> _Cause | None:
+    """The function that evaluates, at the line that calls it where that was seen: by the looks at
+    late steps, else by the model's first call in eval mode."""
+    if case.capture is None or not steps:
+        return None
+    evaluating = [one for one in case.capture.pauses if one.phase in ("", "evaluation")]
+    seen = pause_place(evaluating, {step.index for step in steps})
+    if seen is not None:
+        above = seen.path[-2] if len(seen.path) > 1 else seen.place
+        function = seen.place.function.rpartition(".")[2]
+        call = call_on_line(case.sources, above, function)
+        name = f"`{function}()`" if len(seen.path) > 1 else "an evaluation"
+        return _Cause(seen, above, call, name, "other")
+    first = [module.evaluation_place for module in case.capture.modules if not module.loss]
+    place = next((at for text in first if (at := place_of_frame(text)) is not None), None)
+    if place is None:
+        return None
+    function = place.function.rpartition(".")[2]
+    name = f"`{function}()`" if function.isidentifier() else "an evaluation"
+    return _Cause(None, place, None, name, "other")
+
+
+def _evaluating(case: Case, cause: _Cause) -> Place:
+    """A line in the function that evaluates."""
+    return cause.seen.place if cause.seen is not None else cause.place
 
 
 def _pauses(light: list[Step], device: bool, far: float) -> _Pauses | None:
@@ -243,74 +304,68 @@ def _phase(step: Step, phase: Phase, device: bool) -> float:
     return float(clock.get(phase, 0))
 
 
-def _named(seen: _Pauses, cause: PauseCall | None) -> str:
-    if cause is None:
-        return "an evaluation" if seen.kind == "evaluation" else "something between steps"
-    if cause.kind == "evaluation":
-        return f"`{cause.call.name}()`" if cause.call.name != "eval" else "an evaluation"
-    if not _others_too(cause):
-        return f"`{_callee(cause.call)}`"
-    if cause.around is not None:
-        return f"`{_callee(cause.around)}()`"
-    names = dict.fromkeys(f"`{_callee(call)}`" for call in _all(cause))
-    return " or ".join([*names][:MOST_NAMED])
-
-
-def _others_too(cause: PauseCall) -> bool:
-    """Whether calls of another name may take the time as well: which one does is not measured."""
-    return any(call.name != cause.call.name for call in cause.beside)
-
-
-def _all(cause: PauseCall) -> list[SourceCall]:
-    return sorted([cause.call, *cause.beside], key=lambda call: call.line)
-
-
 def _callee(call: SourceCall) -> str:
     """As written where what it is called on is a name; `.tolist` of an expression."""
     on = call.on if call.on.replace(".", "").isidentifier() else ""
     return f"{on}.{call.name}" if call.on else call.name
 
 
-def _at(cause: PauseCall | None) -> SourceCall | None:
-    if cause is None:
-        return None
-    return cause.around if cause.around is not None and _others_too(cause) else cause.call
-
-
-def _read(cause: PauseCall) -> str:
-    if not _others_too(cause):
-        return f"{cause.call.text}, line {cause.call.line}"
-    said = ", ".join(f"{_callee(call)} in line {call.line}" for call in _all(cause))
-    return f"{said}: which of them takes the time is not measured"
-
-
-def _level(seen: _Pauses, cause: PauseCall | None) -> Confidence:
+def _level(seen: _Pauses, cause: _Cause | None) -> Confidence:
     if cause is None:
         return "low"
-    return "high" if cause.kind == "checkpoint" and not _others_too(cause) else "medium"
+    if seen.kind == "evaluation" or cause.seen is None or cause.seen.pauses < MIN_PAUSES_SEEN:
+        return "medium"
+    return "high"
 
 
-def _change(seen: _Pauses, cause: PauseCall | None) -> str:
+def _doubt(seen: _Pauses, cause: _Cause | None) -> str:
     if seen.kind == "evaluation":
-        called = cause is not None and cause.call.name != "eval"
-        text = cause.call.text if cause is not None and called else "evaluate(model)"
+        return "an evaluation is work one wants"
+    return "" if cause is not None else "no line was seen running in the pauses"
+
+
+def _change(case: Case, seen: _Pauses, cause: _Cause | None) -> str:
+    text = _statement(case, cause) if cause is not None else ""
+    if seen.kind == "evaluation":
+        text = text or "evaluate(model)"
         return f"with torch.inference_mode():   # larger batches, and less often\n    {text}"
     if cause is None:
         return "ridgeline run --python …   # which line it is"
-    if _others_too(cause):
-        at = cause.around or cause.call
-        return f"if epoch % 10 == 0:   # less often, or from a thread\n    {at.text}{_slow(cause)}"
-    if cause.kind == "checkpoint":
-        return (
-            "state = {k: v.detach().to('cpu', copy=True) for k, v in model.state_dict().items()}\n"
-            f"Thread(target={cause.call.on + '.' if cause.call.on else ''}{cause.call.name}, "
-            "args=(state, path)).start()   # or less often"
-        )
-    return f"if epoch % 10 == 0:   # less often\n    {cause.call.text}"
+    if cause.kind == "checkpoint" and cause.call is not None:
+        thread = _in_a_thread(cause.call)
+        if thread:
+            return thread
+    often = f"every {units.plural(seen.between, 'step')} now: " if seen.between else ""
+    change = f"# {often}less often, or outside the training loop\n{text}"
+    if cause.kind == "conversion":
+        change += "\n# tolist() makes a Python number of each value: keep the tensor"
+    return change
 
 
-def _slow(cause: PauseCall) -> str:
-    lists = next((call for call in _all(cause) if call.name == "tolist"), None)
-    if lists is None:
+def _statement(case: Case, cause: _Cause) -> str:
+    """The statement of the line that was seen, where it is short; the line itself otherwise."""
+    source = case.sources.get(cause.place.file)
+    line = source.line(cause.place.line) if source is not None else ""
+    if cause.call is not None:
+        written = begins(case.sources, cause.call) + cause.call.text
+        return written if "\n" not in written else line
+    return line
+
+
+def _in_a_thread(call: SourceCall) -> str:
+    """torch.save from a thread, of a copy in host memory; "" where it is another call."""
+    try:
+        made = ast.parse(call.text, mode="eval").body
+    except SyntaxError:
         return ""
-    return f"\n# line {lists.line}: tolist() makes a Python number of each value; keep the tensor"
+    if not isinstance(made, ast.Call) or len(made.args) < 2 or call.on != "torch":
+        return ""
+    kept, path = ast.unparse(made.args[0]), ast.unparse(made.args[1])
+    if kept.endswith(".state_dict()"):
+        copied = "{k: v.detach().to('cpu', copy=True) for k, v in " + kept + ".items()}"
+    else:
+        copied = f"copy.deepcopy({kept})"
+    return (
+        f"state = {copied}\n"
+        f"threading.Thread(target=torch.save, args=(state, {path})).start()   # or less often"
+    )

@@ -1,0 +1,106 @@
+"""A slow line now and then, watched by a real thread; the lengths of steps are made up."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from time import monotonic, perf_counter_ns
+
+import pytest
+
+from ridgeline.capture.pause_watch import MIN_KNOWN_STEPS, PauseWatch
+
+MS = 1_000_000
+DEADLINE_S = 20.0
+
+
+class Program:
+    """The step in progress, as the watch is told of it."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.began_ns = perf_counter_ns()
+        self.phase = "other"
+        self.thread: int | None = threading.get_ident()
+
+    def current(self) -> tuple[int, int, str, int | None]:
+        return self.index, self.began_ns, self.phase, self.thread
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+@pytest.fixture
+def watch(program: Program) -> Iterator[PauseWatch]:
+    made = PauseWatch(program.current)
+    yield made
+    made.stop()
+
+
+def even_steps(watch: PauseWatch, count: int = MIN_KNOWN_STEPS, dur_ns: int = 2 * MS) -> None:
+    for _ in range(count):
+        watch.step_ended(dur_ns, rest_ns=dur_ns // 4)
+
+
+def wait_here(watch: PauseWatch) -> int:
+    """Stays in a late step until it was looked at; returns the line it stayed at."""
+    end = monotonic() + DEADLINE_S
+    line = sys._getframe().f_lineno + 1
+    while not watch.seen() and monotonic() < end:
+        pass
+    return line
+
+
+def test_even_steps_are_never_watched(watch: PauseWatch) -> None:
+    even_steps(watch, 100)
+    watch.start()
+    assert not watch.watching
+
+
+def test_a_long_forward_is_no_pause(watch: PauseWatch) -> None:
+    even_steps(watch)
+    watch.step_ended(200 * MS, rest_ns=MS // 2)
+    assert not watch.watching
+
+
+def test_a_step_that_was_only_timed_counts_where_it_is_far_longer(watch: PauseWatch) -> None:
+    even_steps(watch)
+    watch.only_timed(10 * MS)
+    assert not watch.watching
+    watch.only_timed(100 * MS)
+    assert watch.watching
+
+
+def test_after_a_pause_the_line_of_the_next_is_seen(watch: PauseWatch, program: Program) -> None:
+    even_steps(watch)
+    watch.step_ended(100 * MS, rest_ns=98 * MS)
+    program.index, program.began_ns = 30, perf_counter_ns()
+    line = wait_here(watch)
+    watch.stop()
+    look = watch.seen()[0]
+    assert look.step == 30
+    assert look.phase == "other"
+    file, at, function = look.frames[0].rsplit(":", 2)
+    assert (file, function) == (__file__, "wait_here")
+    assert abs(int(at) - line) <= 1
+    assert look.frames[1].endswith(":test_after_a_pause_the_line_of_the_next_is_seen")
+    assert look.seconds > 0
+
+
+def test_steps_in_time_are_not_looked_at(watch: PauseWatch, program: Program) -> None:
+    even_steps(watch, dur_ns=3_600_000 * MS)
+    watch.paused()
+    watch.stop()
+    assert watch.seen() == ()
+
+
+def test_it_ends_when_asked_and_looks_again_later(watch: PauseWatch, program: Program) -> None:
+    even_steps(watch)
+    watch.paused()
+    watch.stop()
+    assert not watch.watching
+    watch.start()
+    program.index, program.began_ns = 7, perf_counter_ns()
+    wait_here(watch)
+    assert {look.step for look in watch.seen()} == {7}
