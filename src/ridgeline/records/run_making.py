@@ -46,7 +46,7 @@ def run_name(kind: TargetKind, program: str, at: datetime) -> str:
 
 
 def restarted_name(name: str, restarts: int) -> str:
-    """Return the name of the run of a job's `restarts`-th attempt after the first, called `name`."""
+    """Return the run name of a job's attempt after `restarts` restarts; the first is `name`."""
     return f"{name}-restart{restarts}" if restarts else name
 
 

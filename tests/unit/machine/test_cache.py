@@ -134,5 +134,5 @@ def test_a_user_without_a_home_has_a_folder_that_cannot_be_written(
     for name in ("RIDGELINE_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(OSError):
+    with pytest.raises(NotADirectoryError):
         cache.folder().mkdir(parents=True)
