@@ -112,6 +112,20 @@ def command(
                 causes = _diagnosed(found, traces, paths, steps, cache, say)
                 _export(found, traces, causes, wanted, say)
             _report(found, causes, wanted, full, top, left_out)
+    _say_refusal()
+
+
+def _say_refusal() -> None:
+    """Say why the slower reader was used, where that is not for want of a compiler."""
+    from ridgeline.report.plain import printable
+    from ridgeline.trace.reading.compiled import refusal
+
+    if why := refusal():
+        click.echo(
+            f"ridgeline: the compiled reader was not used, because {printable(why)}; "
+            "the portable one gives the same figures, slower",
+            err=True,
+        )
 
 
 @contextmanager

@@ -117,6 +117,39 @@ def test_answers_are_kept_beside_and_damaged_ones_forgotten(path: Path) -> None:
     assert entry.answer("study-x", kind) is None
 
 
+@pytest.mark.parametrize("forged", ["plain", "edited", "of another question", "of another trace"])
+def test_an_answer_that_this_user_did_not_get_is_not_believed(path: Path, forged: str) -> None:
+    metadata = parse(path).metadata
+    entry = cache.store(parse(path), path)
+    assert entry is not None
+    entry.remember("study-x", metadata)
+    file = entry.folder / "study-x.json"
+    if forged == "plain":
+        file.write_bytes(msgspec.json.encode(metadata))
+    elif forged == "edited":
+        file.write_bytes(file.read_bytes().replace(b"nccl", b"gloo"))
+    elif forged == "of another question":
+        entry.remember("study-y", metadata)
+        (entry.folder / "study-y.json").replace(file)
+    else:
+        other = Made().launch("gemm", 10, 20, 30, 7).write(path.parent, "other.json")
+        beside = cache.store(parse(other), other)
+        assert beside is not None
+        beside.remember("study-x", metadata)
+        (beside.folder / "study-x.json").replace(file)
+    assert entry.answer("study-x", type(metadata)) is None
+
+
+def test_a_cache_that_came_with_the_trace_is_not_believed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's key sealed it; unpacked from an archive, its files belong to this user."""
+    assert cache.store(parse(path), path) is not None
+    assert cache.find(path) is not None
+    monkeypatch.setenv("RIDGELINE_CACHE", str(path.parent / "elsewhere"))
+    assert cache.find(path) is None
+
+
 def test_a_user_without_a_home_reads_traces_without_a_cache(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

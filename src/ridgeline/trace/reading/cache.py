@@ -6,11 +6,16 @@
 Found by name, checked by content: size, time and samples where those are unchanged, the whole file
 where they are not. In the cache folder where the trace's own cannot be written. What cannot be read
 is as if it were not there; it appears whole, by rename, or not at all.
+
+A folder that came with a trace, in an archive or a repository, holds what its maker wants shown: so
+trace.json, which names the digest of every table, and each answer carry a seal that only this user
+can make (`machine.trusted_files`). Without a valid one they are as if they were not there.
 """
 
 import contextlib
 import functools
 import hashlib
+import hmac
 import os
 import shutil
 import tempfile
@@ -36,6 +41,13 @@ SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
 
 T = TypeVar("T")
+
+
+class _Sealed(Struct, frozen=True):
+    """A file of the cache: what it holds, and the proof that this user's Ridgeline wrote it."""
+
+    seal: str
+    content: msgspec.Raw
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -74,16 +86,17 @@ class Entry:
 
     def answer(self, question: str, kind: type[T]) -> T | None:
         """What was answered before to the same question."""
-        try:
-            return msgspec.json.decode((self.folder / f"{question}.json").read_bytes(), type=kind)
-        except (OSError, msgspec.MsgspecError, ValueError):
-            return None
+        return _unsealed(self.folder / f"{question}.json", self._about(question), kind)
 
     def remember(self, question: str, answer: Struct) -> None:
         with contextlib.suppress(OSError):
             path = self.folder / f".{question}.{os.getpid()}"
-            path.write_bytes(msgspec.json.encode(answer))
-            path.replace(self.folder / f"{question}.json")
+            if _write_sealed(path, self._about(question), answer):
+                path.replace(self.folder / f"{question}.json")
+
+    def _about(self, question: str) -> str:
+        """What an answer is bound to: the trace's content, the code that answered, the question."""
+        return f"{self._kept.origin.digest} {self._kept.fingerprint} {question}"
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
@@ -130,7 +143,11 @@ def write_behind(trace: Trace, path: Path) -> threading.Thread:
 
 
 def store(trace: Trace, path: Path) -> Entry | None:
-    """Write the cache; None where nowhere can be written."""
+    """Write the cache; None where nothing can be written, or not be sealed."""
+    from ridgeline.machine.trusted_files import seal
+
+    if seal(b"") is None:
+        return None
     for home in _homes(path):
         with contextlib.suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
@@ -163,7 +180,7 @@ def _store(trace: Trace, path: Path, home: Path) -> Entry:
         _copy(connection, {"text": np.array(trace.texts, object)}, scratch / "texts.parquet")
         digests = {file.name: _digest(file) for file in scratch.glob("*.parquet")}
         kept = msgspec.structs.replace(kept, digests=digests)
-        (scratch / "trace.json").write_bytes(msgspec.json.encode(kept))
+        _write_sealed(scratch / "trace.json", "trace", kept)
         for old in home.glob(f"{_stem(path)}-*"):
             shutil.rmtree(old, ignore_errors=True)
         scratch.replace(target)
@@ -193,7 +210,32 @@ def _kept(folder: Path) -> Kept | None:
     try:
         if folder.stat().st_uid != os.getuid():
             return None  # somebody else's: not believed
-        return msgspec.json.decode((folder / "trace.json").read_bytes(), type=Kept)
+    except OSError:
+        return None
+    return _unsealed(folder / "trace.json", "trace", Kept)
+
+
+def _write_sealed(path: Path, about: str, content: Struct) -> bool:
+    """Write `content`; False where this user has no key to seal it with."""
+    from ridgeline.machine.trusted_files import seal
+
+    encoded = msgspec.json.encode(content)
+    made = seal(about.encode() + b"\n" + encoded)
+    if made is not None:
+        path.write_bytes(msgspec.json.encode(_Sealed(made, msgspec.Raw(encoded))))
+    return made is not None
+
+
+def _unsealed(path: Path, about: str, kind: type[T]) -> T | None:
+    """Return the content of a file that this user sealed; None where it cannot be believed."""
+    from ridgeline.machine.trusted_files import seal
+
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Sealed)
+        made = seal(about.encode() + b"\n" + bytes(found.content))
+        if made is None or not hmac.compare_digest(made.encode(), found.seal.encode()):
+            return None
+        return msgspec.json.decode(found.content, type=kind)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
 

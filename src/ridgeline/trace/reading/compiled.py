@@ -1,7 +1,8 @@
 """The C scanner, built once with the machine's own compiler and kept in the cache folder.
 
 Optional: no compiler, a failed build or a read-only home means `portable` reads instead, three
-times slower. Nothing is built for small files.
+times slower. Nothing is built for small files. A scanner that another user could have changed is
+not loaded: it would run in this process.
 """
 
 import ctypes
@@ -115,27 +116,52 @@ def library(build: bool = True) -> ctypes.CDLL | None:
     return _opened_or_built() if found is None and build else found
 
 
+class Exposed(OSError):
+    """The scanner, or where it belongs, can be changed by another user."""
+
+
+_refusals: list[str] = []
+
+
+def refusal() -> str:
+    """Return why a scanner was not loaded though there is one or could be; "" where none was."""
+    return _refusals[-1] if _refusals else ""
+
+
 def _opened() -> ctypes.CDLL | None:
     try:
         return _loaded(_place())
+    except Exposed as error:
+        _refusals.append(str(error))
     except (OSError, AttributeError):
-        return None
+        pass
+    return None
 
 
 @functools.cache
 def _opened_or_built() -> ctypes.CDLL | None:
     """Tried once a process: a compiler that fails takes its time."""
+    _refusals.clear()
     try:
         return _loaded(_built())
+    except Exposed as error:
+        _refusals.append(str(error))
     except (OSError, subprocess.SubprocessError, AttributeError):
-        return None
+        pass
+    return None
 
 
 @functools.cache
 def _loaded(path: Path) -> ctypes.CDLL:
-    if path.stat().st_uid != os.getuid():
-        raise OSError("somebody else's")
+    _refuse_exposed(path)
     return _typed(ctypes.CDLL(str(path)))
+
+
+def _refuse_exposed(path: Path) -> None:
+    from ridgeline.machine.trusted_files import exposed_to_others
+
+    if why := exposed_to_others(path):
+        raise Exposed(why)
 
 
 @functools.cache
@@ -154,12 +180,14 @@ def _built() -> Path:
     path = _place()
     home = path.parent
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _refuse_exposed(home)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         made = Path(scratch) / "scanner.so"
         subprocess.run(
             [_compiler(), *_FLAGS, "-o", str(made), str(_SOURCE)],
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip
+        made.chmod(0o700)  # whatever the umask
         made.replace(path)  # whole, or not there: two processes may build at once
     return path
 
