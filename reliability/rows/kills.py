@@ -16,6 +16,8 @@ from reliability.zygote import INJECT, Zygote
 LOST_S = 1.0
 SLACK_S = 0.3
 """A step is written once a second at the end of a step, and the machine is shared."""
+DAMAGED = 4
+"""Exit code of `runs show` for a run that is not whole."""
 SIGNALS = {
     "KILL": "killed", "TERM": "killed", "HUP": "killed", "ABRT": "killed", "SEGV": "killed",
     "INT": "interrupted",
@@ -134,7 +136,8 @@ def lost(folder: Path, name: str) -> list[str]:
 
 
 def unreadable(folder: Path, expected: "dict[str, str | None] | None") -> list[str]:
-    """`runs --json` and `runs show` answer with 0; the status is the right one."""
+    """`runs --json` and `runs show` answer with 0; the status is the right one. Only a run that was
+    killed before it had a run.json is damaged, and `runs show` says so by its exit code."""
     env = surroundings()
     listed = start([*ridgeline(), "runs", "--json"], folder, env)
     if listed.code != 0:
@@ -166,6 +169,9 @@ def shown(folder: Path, names: list[str], env: dict[str, str]) -> list[str]:
     done = subprocess.run(
         [python(), "-c", code, *names], cwd=folder, env=env, capture_output=True, text=True
     )
-    good = {line.split()[1] for line in done.stderr.splitlines() if line.endswith(" 0")}
-    bad = [name for name in names if name not in good]
+    told = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("SHOWN ")]
+    codes = {name: int(code) for name, code in told}
+    root = folder / ".ridgeline" / "runs"
+    right = {name: 0 if (root / name / "run.json").exists() else DAMAGED for name in names}
+    bad = [name for name in names if codes.get(name) != right[name]]
     return [f"`runs show {name}`: {done.stderr[-400:]!r}" for name in bad]

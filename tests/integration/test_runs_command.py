@@ -1,14 +1,18 @@
 """`ridgeline runs` as a person types it, on directories that were left in every state."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
+from ridgeline.cli import runs
 from ridgeline.records.run import Capture, RunFile, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_making import runs_root
@@ -152,15 +156,64 @@ def test_what_a_run_said_is_shown_again(warm: Warm, folder: Path) -> None:
     assert document["verdict"] == "input-bound"
 
 
-@pytest.mark.parametrize("name", ["1115-110000-train", "1115-120000-eval", "1115-130000-gan"])
+@pytest.mark.parametrize(
+    ("name", "status", "code"),
+    [
+        ("1115-110000-train", "killed", 0),
+        ("1115-120000-eval", "running", 0),
+        ("1115-130000-gan", "damaged", NOT_DONE),
+    ],
+)
 def test_what_a_killed_a_running_and_a_damaged_run_left_is_shown(
-    warm: Warm, folder: Path, name: str
+    warm: Warm, folder: Path, name: str, status: str, code: int
 ) -> None:
     done = warm(["runs", "show", name], folder)
-    assert done.code == 0
+    assert done.code == code
+    assert bool(done.err) == bool(code)
     assert "Traceback" not in done.err + done.out
     assert done.out.strip() != ""
-    assert "\x1b" not in done.out
+    assert "\x1b" not in done.out + done.err
+    assert warm(["runs", "show", name, "--json"], folder).document["status"] == status
+
+
+def test_a_damaged_capture_is_named_beside_a_summary_that_was_kept(
+    warm: Warm, folder: Path
+) -> None:
+    run = RunDirectory(runs_root(folder) / "1115-100000-train")
+    run.capture_file(0).write_bytes(b"{")
+    done = warm(["runs", "show", run.name], folder)
+    assert done.code == NOT_DONE
+    assert run.capture_file(0).name in done.err
+    assert "input-bound: it waits for data" in done.out
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.json"])
+def test_a_run_of_a_newer_version_is_refused(warm: Warm, folder: Path, name: str) -> None:
+    run = RunDirectory(runs_root(folder) / "1115-100000-train")
+    whole = msgspec.json.decode((run.path / name).read_bytes())
+    run.write_whole(name, msgspec.json.encode({**whole, "schema": 99}))
+    done = warm(["runs", "show", run.name], folder)
+    assert (done.code, done.out) == (NOT_DONE, "")
+    assert name in done.err
+    listed = {one["name"]: one for one in warm(["runs", "--json"], folder).document["runs"]}
+    assert listed[run.name]["status"] == "newer"
+
+
+def test_half_written_files_of_a_killed_run_are_removed(warm: Warm, folder: Path) -> None:
+    killed = RunDirectory(runs_root(folder) / "1115-110000-train")
+    running = RunDirectory(runs_root(folder) / "1115-120000-eval")
+    old = [".run.json.0a1b2c3d", ".capture-rank0.json.00000000", ".trace-rank0.json.gz.part"]
+    kept = [".run.json.ffffffff", ".watch-rank0.lock", ".mine.0a1b2c3d"]
+    for name in (*old, *kept):
+        (killed.path / name).touch()
+    (running.path / old[0]).touch()
+    for path in (*(killed.path / name for name in (*old, *kept[1:])), running.path / old[0]):
+        os.utime(path, (1, 1))
+    assert warm(["runs"], folder).code == 0
+    left = set(os.listdir(killed.path))
+    assert left.isdisjoint(old)
+    assert left >= set(kept), "one may be being written, the others are none of these"
+    assert (running.path / old[0]).exists()
 
 
 def test_a_damaged_summary_is_made_again(warm: Warm, folder: Path) -> None:
@@ -213,11 +266,38 @@ def test_a_running_one_is_refused_without_force(warm: Warm, folder: Path) -> Non
 
 
 def test_all_leaves_the_running_one_and_says_so(warm: Warm, folder: Path) -> None:
-    done = warm(["runs", "rm", "--all"], folder)
+    done = warm(["runs", "rm", "--all", "--yes"], folder)
     assert done.code == 0
     assert "removed 3 runs" in done.out
     assert "left 1115-120000-eval: still running" in done.err
     assert names(folder) == ["1115-120000-eval"]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_all_without_a_person_to_ask_removes_nothing(
+    warm: Warm, folder: Path, more: list[str]
+) -> None:
+    done = warm(["runs", "rm", "--all", *more], folder)
+    assert (done.code, done.out) == (USAGE, "")
+    assert "3 runs" in done.err
+    assert len(names(folder)) == 4
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", 4), ("", 4), ("y\n", 1)])
+def test_all_asks_the_person_at_the_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    monkeypatch.chdir(folder)
+    terminal = io.BytesIO(answer.encode())
+    monkeypatch.setattr(runs.sys, "stdin", Terminal(terminal))
+    with contextlib.suppress(click.Abort):
+        runs.command.main(["rm", "--all"], standalone_mode=False)
+    assert len(names(folder)) == left
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_keep_and_older_choose_by_age(warm: Warm, folder: Path) -> None:
@@ -243,7 +323,7 @@ def test_what_is_not_a_run_is_left_and_said(warm: Warm, folder: Path) -> None:
     notes = runs_root(folder) / "notes"
     notes.mkdir()
     (notes / "thesis.tex").write_text("years")
-    done = warm(["runs", "rm", "--all", "--json"], folder)
+    done = warm(["runs", "rm", "--all", "--yes", "--json"], folder)
     assert done.code == NOT_DONE
     assert len(done.document["removed"]) == 3
     assert {left["name"] for left in done.document["left"]} == {"notes", "1115-120000-eval"}

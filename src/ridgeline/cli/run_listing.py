@@ -56,22 +56,18 @@ def listed(run: RunDirectory) -> RunLine:
         file = run.run()
         status = run.status()
     except RidgelineError as error:
-        why = error.message.replace(f"{path}/", "").replace(f"{path} is not a run: ", "")
-        return RunLine(
-            name=name,
-            path=path,
-            began_at=_moment(began(run)),
-            status="newer" if isinstance(error, NewerSchema) else "damaged",
-            bytes_on_disk=size,
-            damaged=why.replace(" is damaged:", ":"),
-        )
+        return _unreadable(run, error, size)
     verdict, steps, median = "", None, None
     told: tuple[Finding, ...] = ()
-    with contextlib.suppress(RidgelineError):
+    try:
         summary = run.summary()
         if summary is not None:
             verdict, steps = summary.verdict.bound, summary.step.counted
             median, told = summary.step.median_ms, shown(summary.findings)
+    except NewerSchema as error:
+        return _unreadable(run, error, size)
+    except RidgelineError:
+        pass  # damaged: `runs show` makes it again
     if steps is None:
         steps = _counted(run)
     return RunLine(
@@ -79,6 +75,19 @@ def listed(run: RunDirectory) -> RunLine:
         exit_code=file.exit_code, steps=steps, verdict=verdict, step_ms=median, bytes_on_disk=size,
         finding=told[0].rule if told else "", findings=len(told),
     )  # fmt: skip
+
+
+def _unreadable(run: RunDirectory, error: RidgelineError, size: int) -> RunLine:
+    path = str(run.path)
+    why = error.message.replace(f"{path}/", "").replace(f"{path} is not a run: ", "")
+    return RunLine(
+        name=run.name,
+        path=path,
+        began_at=_moment(began(run)),
+        status="newer" if isinstance(error, NewerSchema) else "damaged",
+        bytes_on_disk=size,
+        damaged=why.replace(" is damaged:", ":"),
+    )
 
 
 def document(root: Path, lines: Sequence[RunLine]) -> dict[str, Any]:

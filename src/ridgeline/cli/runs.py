@@ -27,6 +27,9 @@ Examples:
   ridgeline runs rm --older 7d
 """
 
+UNFINISHED_AGE_S = 60.0
+"""A file that has been half-written for so long has lost its writer: writing takes milliseconds."""
+
 _root = click.option(
     "--runs-dir",
     "root",
@@ -58,11 +61,16 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
     if context.invoked_subcommand is not None:
         return
     from ridgeline.cli import run_listing
+    from ridgeline.records.run_removal import remove_unfinished
     from ridgeline.records.runs import all_runs
 
     with _printable_errors():
         folder = _folder(root)
-        lines = [run_listing.listed(run) for run in all_runs(folder)]
+        runs = all_runs(folder)
+        for run in runs:
+            if not _busy(run):
+                remove_unfinished(run, UNFINISHED_AGE_S)
+        lines = [run_listing.listed(run) for run in runs]
     if as_json:
         _write_json(run_listing.document(folder, lines))
     elif lines:
@@ -77,10 +85,11 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
 @_json
 @_verbose
 @click.pass_context
-def show(
-    context: click.Context, name: str, root: Path | None, as_json: bool, verbose: bool
-) -> None:
+def show(context: click.Context, name: str, root: Path | None, as_json: bool, verbose: bool) -> int:
     """What a run said, again: its verdict, findings, phases. Also of one that was killed.
+
+    Of a damaged run what can be read is shown, each file that cannot be is named, and the exit code
+    is 4. A run that was written by a newer version is refused.
 
     NAME is a run's name, the beginning or the end of it, a path, or "latest". -v also shows how the
     five questions are answered.
@@ -88,22 +97,28 @@ def show(
     from ridgeline.records.runs import find
 
     with _printable_errors():
-        summary = _summary(find(_folder(root or context.obj), name))
+        run = find(_folder(root or context.obj), name)
+        damage = run.damage()
+        summary = _summary(run)
     if as_json:
         from ridgeline.report.run_document import document
 
         _write_json(document(summary))
-        return
-    from ridgeline.report.run_terminal import render
+    else:
+        from ridgeline.report.run_terminal import render
 
-    render(summary, _console(), answers=verbose)
+        render(summary, _console(), answers=verbose)
+    for sentence in damage:
+        _say(sentence)
+    return 4 if damage else 0
 
 
 @command.command("rm")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
 @click.option("--older", metavar="TIME", help="All that began longer ago: 7d, 12h, 30min.")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--all", "everything", is_flag=True, help="All of them, after asking.")
+@click.option("-y", "--yes", is_flag=True, help="With --all: do not ask.")
 @click.option("--force", is_flag=True, help="Also those still running.")
 @_root
 @_json
@@ -115,6 +130,7 @@ def remove(
     keep: int | None,
     older: str | None,
     everything: bool,
+    yes: bool,
     force: bool,
     root: Path | None,
     as_json: bool,
@@ -134,7 +150,10 @@ def remove(
                 f"{busy[0].name} is still running, and nothing was removed",
                 "--force removes it all the same",
             )
-    removed, freed, left = _removed([run for run in chosen if run not in busy])
+    chosen = [run for run in chosen if run not in busy]
+    if everything and chosen and not yes:
+        _ask(chosen, may_ask=not as_json and sys.stdin.isatty())
+    removed, freed, left = _removed(chosen)
     left = [*((run.name, "still running; --force removes it") for run in busy), *left]
     if as_json:
         _write_json({
@@ -146,6 +165,16 @@ def remove(
     else:
         _say_removed(len(removed), freed, left)
     return 4 if len(left) > len(busy) else 0
+
+
+def _ask(runs: "Sequence[RunDirectory]", *, may_ask: bool) -> None:
+    """Return where the person at the terminal agrees; raise where not, or where nobody is there."""
+    from ridgeline.units import bytes_, plural
+
+    said = f"{plural(len(runs), 'run')}, {bytes_(sum(run.size() for run in runs))}"
+    if not may_ask:
+        raise UsageError(f"--all would remove {said}; nothing was removed", "--yes removes them")
+    click.confirm(f"Remove {said}?", abort=True, err=True)
 
 
 def _chosen(
@@ -186,12 +215,18 @@ def _removed(runs: "Sequence[RunDirectory]") -> tuple[list[str], int, list[tuple
 
 
 def _say_removed(removed: int, freed: int, left: Sequence[tuple[str, str]]) -> None:
-    from ridgeline.report.plain import printable
     from ridgeline.units import bytes_, plural
 
     for name, why in left:
-        click.echo(f"ridgeline: left {printable(name)}: {printable(why)}", err=True)
+        _say(f"left {name}: {why}")
     click.echo(f"removed {plural(removed, 'run')}, {bytes_(freed)} freed")
+
+
+def _say(sentence: str) -> None:
+    """On stderr; names of directories, and what a damaged file holds, may hold anything."""
+    from ridgeline.report.plain import printable
+
+    click.echo(f"ridgeline: {printable(sentence)}", err=True)
 
 
 def _summary(run: "RunDirectory") -> "RunSummary":

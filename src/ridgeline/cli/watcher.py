@@ -110,13 +110,8 @@ def _print(summary: "RunSummary", answers: bool) -> None:
 
 def _await_ranks(directory: RunDirectory) -> None:
     """Until each rank that began here has said its last word, or is dead."""
-    from ridgeline.records.run_process import alive
-
     end = time.monotonic() + RANKS_PATIENCE_S
-    while time.monotonic() < end:
-        open_ = [c for c in directory.captures() if c.ended == "running" and alive(c.pid, 0.0)]
-        if not open_:
-            return
+    while directory.open_ranks() and time.monotonic() < end:
         time.sleep(0.05)
 
 

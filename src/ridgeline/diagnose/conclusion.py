@@ -137,12 +137,14 @@ def _identity(
     directory: RunDirectory, read: RunRead, verdict: Verdict, attempts: Attempts
 ) -> RunSummary:
     """What ran, how it ended, and the verdict; no figure yet."""
-    capture = read.capture
+    capture, status = read.capture, read.run.status
+    if status != "damaged":
+        status = attempts.part("the status", directory.status) or status
     return RunSummary(
         name=directory.path.name,
         run_dir=str(directory.path),
         command=command_line(read.run.target),
-        status=attempts.part("the status", directory.status) or read.run.status,
+        status=status,
         why=read.run.why or (capture.why if capture is not None else ""),
         verdict=verdict,
         device=_device_name(read),

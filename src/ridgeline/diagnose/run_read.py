@@ -65,7 +65,8 @@ def _run_file(directory: RunDirectory, attempts: Attempts) -> RunFile:
         raise
     except RidgelineError as error:
         attempts.failures.append(error.message)
-    return RunFile(name=directory.path.name, target=Target(kind="script", name=""))
+    target = Target(kind="script", name="")
+    return RunFile(name=directory.path.name, target=target, status="damaged")
 
 
 def _captures(directory: RunDirectory, attempts: Attempts) -> tuple[Capture, ...]:

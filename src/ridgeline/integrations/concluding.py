@@ -10,6 +10,7 @@ from ridgeline.capture.packing import pack
 from ridgeline.diagnose.conclusion import conclude
 from ridgeline.integrations.ceilings import Say, know_ceilings, remember_exceeded
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_removal import remove_unfinished
 from ridgeline.records.run_summary import RunSummary
 
 ROOM_FOR_LAST_WORDS_BYTES = 64 * 1024
@@ -23,6 +24,8 @@ def concluded(
     missing: str = "",
     say: Say = lambda text: None,
 ) -> RunSummary:
+    if not directory.open_ranks():
+        remove_unfinished(directory)
     pack(directory)
     know_ceilings(directory, say)
     run = directory.run()

@@ -19,6 +19,7 @@ Status = Literal[
     "interrupted",  # Ctrl-C
     "stopped",  # by --stop-after
     "killed",  # ended without a word: a signal, os._exit, a crash
+    "damaged",  # run.json cannot be read, so that nobody knows
 ]
 TargetKind = Literal["script", "module", "code", "block"]
 """`block`: `with ridgeline.profile()` or a notebook cell."""

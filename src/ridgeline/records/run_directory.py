@@ -168,6 +168,25 @@ class RunDirectory:
         found = (_number(name, "capture-rank", ".json") for name in self._names())
         return tuple(sorted(rank for rank in found if rank is not None))
 
+    def damage(self) -> tuple[str, ...]:
+        """Return a sentence for each file without which the run is not whole and which cannot be
+        read: run.json and the captures. Raise NewerSchema where a later version wrote the run."""
+        try:
+            self.run()
+        except NewerSchema:
+            raise
+        except RidgelineError as error:
+            return (error.message, *self.damaged_captures())
+        return self.damaged_captures()
+
+    def open_ranks(self) -> tuple[int, ...]:
+        """Return the ranks that began on this machine, live, and have not said their last word."""
+        return tuple(
+            capture.rank
+            for capture in self.captures()
+            if capture.ended == "running" and run_process.alive(capture.pid, 0.0)
+        )
+
     def steps(self, rank: int = 0) -> "Lines[Step]":
         from ridgeline.records.step import Step
 

@@ -46,7 +46,7 @@ def run_name(kind: TargetKind, program: str, at: datetime) -> str:
 
 
 def restarted_name(name: str, restarts: int) -> str:
-    """Return the run name of a job's attempt after `restarts` restarts; the first is `name`."""
+    """Return the name of a job's run after so many restarts, where the first run is `name`."""
     return f"{name}-restart{restarts}" if restarts else name
 
 

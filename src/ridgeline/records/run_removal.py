@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import shutil
+import time
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import RidgelineError
@@ -15,6 +17,8 @@ _NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "py
           "run.json", "summary.json", "findings.json", "report.html", "stopping")  # fmt: skip
 _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
 """How our files' names begin; with a dot before it, one that was being written."""
+_UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, _NAMES))}).*\.(?:[0-9a-f]{{8}}|part)")
+"""Names of files that were being written when their writer was killed."""
 
 
 def remove(run: "RunDirectory") -> int:
@@ -34,6 +38,17 @@ def remove(run: "RunDirectory") -> int:
             f"{run.path} was not removed whole: {error.strerror or error}"
         ) from error
     return before - run.size()
+
+
+def remove_unfinished(run: "RunDirectory", min_age_s: float = 0.0) -> None:
+    """Delete the files that a killed process left half-written, last changed `min_age_s` ago or
+    earlier. For a run that nobody writes to any more."""
+    for name in _names(run):
+        if not _UNFINISHED.fullmatch(name):
+            continue
+        with contextlib.suppress(OSError):
+            if time.time() - os.lstat(run.path / name).st_mtime >= min_age_s:
+                os.unlink(run.path / name)
 
 
 def refused(run: "RunDirectory") -> str:

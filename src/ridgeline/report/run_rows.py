@@ -77,6 +77,7 @@ def _ended(summary: RunSummary) -> Iterator[Row]:
         "stopped": "stopped by --stop-after",
         "killed": "ended without a word: killed, crashed or os._exit",
         "running": "still running, or its end was not seen",
+        "damaged": "the record is damaged: how the program ended is not known",
     }.get(summary.status)
     if said:
         why = f": {_cut(summary.why)}" if summary.why else ""

@@ -65,7 +65,7 @@ def _farewell_alone() -> None:
         f'"why":"{why}","ended_ns":{time.perf_counter_ns()}}}'
     )
     path = f"{_settings[0]}/capture-rank{int(_settings[2])}.json"
-    temporary = f"{_settings[0]}/.capture.{os.urandom(4).hex()}"
+    temporary = f"{_settings[0]}/.capture-rank{int(_settings[2])}.json.{os.urandom(4).hex()}"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
