@@ -63,9 +63,9 @@ def seconds(value: float) -> str:
     return _two(minutes // 60, "h", minutes % 60, "min")
 
 
-def plural(number: int, noun: str) -> str:
-    """1 operator, 2 operators."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str, plural_noun: str = "") -> str:
+    """1 operator, 2 operators; of a noun with another plural, 2 processes."""
+    return f"{number:,} {noun if number == 1 else plural_noun or f'{noun}s'}"
 
 
 def percent(ratio: float) -> str:

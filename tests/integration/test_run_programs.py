@@ -181,6 +181,8 @@ def test_a_parent_without_steps_says_so(program: Program, ran: Ran) -> None:
     assert ran.summary.step.median_ms is None
     assert ran.summary.verdict.bound == "unknown"
     assert "no step was seen" in ran.summary.verdict.sentence
+    assert [(one.function, one.processes) for one in ran.capture().children] == [("train", 2)]
+    assert any("train()" in text for text in ran.summary.missing)
 
 
 def only(script: str, *arguments: str) -> pytest.MarkDecorator:

@@ -4,6 +4,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 
 _LIBRARIES = tuple(
@@ -43,6 +44,11 @@ def here() -> str:
 def function_here() -> str:
     """file:line:function, or "" where no frame is the user's."""
     return next(own_frames(sys._getframe(1)), "")
+
+
+def frames_here(most: int) -> tuple[str, ...]:
+    """The innermost of the user's own functions that led here."""
+    return tuple(islice(own_frames(sys._getframe(1)), most))
 
 
 def own_frames(frame: FrameType | None) -> Iterator[str]:

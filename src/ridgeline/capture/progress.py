@@ -17,7 +17,7 @@ from ridgeline.capture.journal import Journal
 from ridgeline.capture.losses import Losses
 from ridgeline.capture.pause_watch import PauseWatch
 from ridgeline.capture.recording import Recording
-from ridgeline.capture.seen import Loaders, Optimizers, Roots
+from ridgeline.capture.seen import Children, Loaders, Optimizers, Roots
 from ridgeline.capture.stepping import End, Stepping
 from ridgeline.capture.system_time import SystemTime
 from ridgeline.capture.thinning import Thinning
@@ -58,6 +58,7 @@ class Progress:
         self.roots = Roots(torch)
         self.optimizers = Optimizers()
         self.loaders = Loaders()
+        self.children = Children()
         self.counts = Counts.new()
         self.index = 0
         self.counts_alone = False
@@ -315,6 +316,8 @@ class Progress:
             "modules": self.roots.all(self.stepping.trains),
             "optimizers": self.optimizers.all(self.stepping.anchor.who),
             "loaders": self.loaders.all(),
+            "loaders_made": self.loaders.lines_made,
+            "children": self.children.all(),
             "pauses": self.pauses.seen(),
             "system_share": self.system.share,
             "light_time": self._account.of("light"),

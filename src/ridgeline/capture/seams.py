@@ -1,10 +1,12 @@
-"""Where a run listens: six functions of torch's, and two hooks it offers.
+"""Where a run listens: seven functions of torch's, one of multiprocessing's, and two hooks that
+torch offers.
 
 Each is put back only while it is still ours: a program that patches the same function later keeps
 its patch. In a program that compiled something the seams stay on with their gate closed, because
 taking off what Dynamo traced through makes it compile again.
 """
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Sequence
@@ -56,6 +58,12 @@ class Seams:
         self._around(
             profiler.profile, "_prepare_trace", session.profiler_begins, _nothing, ("self",)
         )
+        process = importlib.import_module("multiprocessing.process")
+        # What was made, and where, only explains: a run can do without.
+        with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
+            self._around(loader.DataLoader, "__init__", _itself, session.loader_made, ("self",))
+        with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
+            self._around(process.BaseProcess, "start", session.child_starts, _nothing, ("self",))
         self._wrap_zero_grad(optimizer.Optimizer)
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(session.optimizer_begins),
@@ -142,3 +150,7 @@ class Seams:
 
 def _nothing(token: Any) -> None:
     pass
+
+
+def _itself(made: Any) -> Any:
+    return made

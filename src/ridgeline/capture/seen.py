@@ -9,11 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from ridgeline.capture.places import here
-from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
+from ridgeline.capture.places import frames_here, here, own
+from ridgeline.records.run import ChildrenSeen, LoaderSeen, ModuleSeen, OptimizerSeen
 
 MOST = 64
 _MOST_BEGUN = 256
+_MAX_MADE = 256
+_MAX_FRAMES = 4
 _WRAPPERS = ("_orig_mod", "module")
 _OPTIONS = ("foreach", "fused", "capturable", "differentiable", "lr")
 
@@ -157,6 +159,31 @@ class Loaders:
         self._asked: tuple[int, int] | None = None
         self._waited: dict[int, tuple[int, int]] = {}
         """Nanoseconds, and of those what the waiting thread worked."""
+        self._made: dict[int, tuple[str, ...]] = {}
+        self._unused: list[int] = []
+        """Loaders of the batches that no model was called with yet."""
+        self._trained: dict[int, int] = {}
+
+    def made(self, loader: Any) -> None:
+        """A DataLoader has been made, or its constructor has raised."""
+        try:
+            key = id(loader.dataset) ^ id(loader._index_sampler)
+        except AttributeError:
+            return
+        if key in self._made or len(self._made) < _MAX_MADE:
+            self._made[key] = frames_here(_MAX_FRAMES)
+
+    @property
+    def lines_made(self) -> tuple[str, ...]:
+        """Where loaders were made: the innermost lines of the user's own."""
+        return tuple(dict.fromkeys(frames[0] for frames in self._made.values() if frames))
+
+    def used(self, training: bool) -> None:
+        """A model is called: with the batches handed out since the call before."""
+        if training:
+            for key in self._unused:
+                self._trained[key] = self._trained.get(key, 0) + 1
+        self._unused.clear()
 
     def asked(self) -> None:
         """For a batch, by the thread that trains."""
@@ -172,6 +199,8 @@ class Loaders:
         if key in self._known:
             self._batches[key] = self._batches.get(key, 0) + 1
             self._note_wait(key)
+            if len(self._unused) < MOST:
+                self._unused.append(key)
             # An iterator that is kept, with its workers, counts from nothing in each epoch too.
             if getattr(iterator, "_num_yielded", 0) == 1:
                 self._begun.setdefault(key, []).append(step)
@@ -201,8 +230,39 @@ class Loaders:
                 epochs=len(self._begun.get(key, ())),
                 begun=tuple(self._begun.get(key, ())[:_MOST_BEGUN]),
                 worked=_worked(*self._waited.get(key, (0, 0))),
+                training_batches=self._trained.get(key, 0),
+                made=self._made.get(key, ()),
             )
             for key, loader in self._known.items()
+        )
+
+
+class Children:
+    """Processes that the program starts with a function of its own."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], int] = {}
+
+    def started(self, process: Any) -> None:
+        """`process`: of multiprocessing, about to start. A loader's workers run a library's
+        function, and so do those of a pool."""
+        target, given = process._target, process._args
+        if target is None:  # a subclass with a `run` of its own
+            target = type(process).run
+        if getattr(target, "__module__", "") == "torch.multiprocessing.spawn" and given:
+            target = given[0]
+        target = getattr(target, "func", target)  # functools.partial
+        code = getattr(target, "__code__", None)
+        if code is None or not own(code.co_filename):
+            return
+        key = (code.co_name, f"{code.co_filename}:{code.co_firstlineno}")
+        if key in self._known or len(self._known) < MOST:
+            self._known[key] = self._known.get(key, 0) + 1
+
+    def all(self) -> tuple[ChildrenSeen, ...]:
+        return tuple(
+            ChildrenSeen(function=function, place=place, processes=count)
+            for (function, place), count in self._known.items()
         )
 
 

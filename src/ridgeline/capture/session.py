@@ -92,6 +92,24 @@ class Session:
         if token is not None and not self.progress.off:
             self._leave("input")
 
+    def loader_made(self, loader: Any) -> None:
+        """A DataLoader has been made, by whichever thread."""
+        if self.progress.off:
+            return
+        try:
+            self.progress.loaders.made(loader)
+        except Exception as error:
+            self._broke("loader", error)
+
+    def child_starts(self, process: Any) -> None:
+        """The program starts a process of its own."""
+        if self.progress.off:
+            return
+        try:
+            self.progress.children.started(process)
+        except Exception as error:
+            self._broke("child", error)
+
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if self.progress.off or self._jit_traces() is not None:
             return None  # what we ask of a tensor would stand in the graph of torch.jit.trace
@@ -354,6 +372,8 @@ class Session:
     ) -> None:
         counts = self.progress.counts
         calls = counts.trained if training else counts.quiet
+        if model:
+            self.progress.loaders.used(training)
         batch, self._batch = self._batch, NOTHING
         calls.forwards += model
         given = NOTHING

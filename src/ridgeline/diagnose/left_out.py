@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ridgeline import units
+from ridgeline.diagnose.file_names import FileNames
 from ridgeline.diagnose.run_read import RunRead
 from ridgeline.diagnose.traced import Traced
 from ridgeline.records.machine import Device
@@ -22,11 +23,20 @@ def left_out(
     device: Device | None,
 ) -> tuple[str, ...]:
     capture = read.capture
-    said = [*(capture.missing if capture is not None else ())]
+    said = [*(capture.missing if capture is not None else ()), *_of_children(read)]
     if times.counted:
         said += _of_work(read, times, found, work, device)
         said += _of_rates(read, rate, spent)
     return tuple(dict.fromkeys(said))
+
+
+def _of_children(read: RunRead) -> Iterator[str]:
+    for one in read.capture.children if read.capture is not None else ():
+        place = FileNames(read.run, read.capture).place(one.place)
+        yield (
+            f"{units.plural(one.processes, 'process', 'processes')} that the program started with "
+            f"{one.function}() ({place}): only the process that started them is recorded"
+        )
 
 
 def _of_work(

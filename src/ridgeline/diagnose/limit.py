@@ -268,6 +268,12 @@ def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
         )
     if kind == "input" and not seen.loader and seen.fed.share:
         doubts.append(f"no DataLoader: {seen.fed.function}() is taken for the input by its name")
+    if seen.capture is not None and seen.capture.children and seen.capture.stepping == "call":
+        count = sum(one.processes for one in seen.capture.children)
+        doubts.append(
+            f"the steps are of the process that started {count} others, which may be those that "
+            "train"
+        )
     doubts += _near(shares, kind)
     if shares.basis == "trace" and seen.work is not None:
         doubts += _slow(seen.work, kind, seen.on_gpu)

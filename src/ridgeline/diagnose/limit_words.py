@@ -7,7 +7,7 @@ from ridgeline import units
 from ridgeline.diagnose.hand_fed import HandFed
 from ridgeline.diagnose.shares import Kind, Shares, overhead_causes, unexplained
 from ridgeline.diagnose.step_times import share_of
-from ridgeline.records.run import Capture, OutOfMemory
+from ridgeline.records.run import Capture, OutOfMemory, feeding
 from ridgeline.records.run_summary import Deciding, Efficiency, MemoryUse, StepTimes, Verdict
 from ridgeline.records.step import Phase
 from ridgeline.records.step_work import StepWork
@@ -136,6 +136,13 @@ def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
         why = "steps were timed, but nothing was recorded of where their time goes"
     elif times.counted:
         why = f"{units.plural(times.counted, 'step')} seen, none that can be timed"
+    elif capture.children:
+        started = capture.children[0]
+        why = (
+            "no step was seen in this process: the program started "
+            f"{units.plural(started.processes, 'process', 'processes')} of its own with "
+            f"{started.function}(), and those are not recorded"
+        )
     else:
         why = (
             "no step was seen: no optimizer step, backward or model call in this process; "
@@ -276,11 +283,9 @@ def _against(kind: Kind, shares: Shares, on_gpu: bool) -> Deciding:
 
 
 def _loader(capture: Capture | None) -> str:
-    """The line that made the loader most batches came from."""
-    if capture is None:
-        return ""
-    used = [loader for loader in capture.loaders if loader.place]
-    return max(used, key=lambda loader: loader.batches).place if used else ""
+    """The line that takes batches from the loader which feeds the steps."""
+    loaders = capture.loaders if capture is not None else ()
+    return feeding([loader for loader in loaders if loader.place]).place
 
 
 def _place(study: TraceStudy | None, cause: Cause) -> str:

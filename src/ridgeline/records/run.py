@@ -170,11 +170,25 @@ class LoaderSeen(Struct, frozen=True, kw_only=True):
     """The steps in which that was; the first 256."""
     worked: float | None = None
     """Of the time it was waited for, what the waiting thread itself worked; None: not seen."""
+    training_batches: int = 0
+    """Batches that a model in training was called with; the others fed evaluations, or nothing."""
+    made: tuple[str, ...] = ()
+    """The user's own functions on the stack when it was made, innermost first, as
+    file:line:function; empty where that was not seen."""
+
+
+class ChildrenSeen(Struct, frozen=True, kw_only=True):
+    """Processes that the program started with a function of its own: they carry no hooks."""
+
+    function: str
+    place: str = ""
+    """file:line of the function."""
+    processes: int = 1
 
 
 def feeding(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
-    """The one the steps were fed by."""
-    return max(loaders, key=lambda one: one.batches, default=LoaderSeen())
+    """The one the steps were fed by: an evaluation may take more batches than they do."""
+    return max(loaders, key=lambda one: (one.training_batches, one.batches), default=LoaderSeen())
 
 
 class PauseSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -289,6 +303,9 @@ class Capture(Struct, frozen=True, kw_only=True):
     modules: tuple[ModuleSeen, ...] = ()
     optimizers: tuple[OptimizerSeen, ...] = ()
     loaders: tuple[LoaderSeen, ...] = ()
+    loaders_made: tuple[str, ...] = ()
+    """Lines of the user's own (file:line:function) at which loaders were made, used or not."""
+    children: tuple[ChildrenSeen, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     graph_breaks: dict[str, int] = {}
     """Dynamo's own counter: reason, times."""

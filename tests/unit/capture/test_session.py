@@ -1,6 +1,7 @@
 """A session on real torch, in this process: what the seams make of each kind of loop."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import ridgeline
 from ridgeline.capture import live, seams
 from ridgeline.capture.begin import begin, end
 from ridgeline.capture.session import Session, StopAfter
-from ridgeline.records.run import Capture, Settings
+from ridgeline.records.run import Capture, Settings, feeding
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.step import Step
 
@@ -409,3 +410,76 @@ def test_a_loader_that_calculates_is_told_from_one_that_waits(session: Any, work
     (told,) = seen.capture.loaders
     assert told.worked is not None
     assert told.worked > 0.2 if works else told.worked < 0.2
+
+
+def test_loaders_are_known_by_where_they_were_made_and_whom_they_fed(session: Any) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with session() as seen:
+        training = DataLoader(TensorDataset(torch.randn(12, 4)), batch_size=4)
+        line = _line_here() - 1
+        for (x,) in training:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for (held_out,) in loader(samples=32):
+                    model(held_out)
+            model.train()
+    capture = seen.capture
+    first = next(one for one in capture.loaders if one.made[0].split(":")[1] == str(line))
+    others = [one for one in capture.loaders if one is not first]
+    assert first.made[0].startswith(f"{__file__}:{line}:test_loaders")
+    assert (first.batches, first.training_batches) == (3, 3)
+    assert sum(one.batches for one in others) == 24
+    assert not any(one.training_batches for one in others)
+    assert feeding(capture.loaders) == first
+    assert len(capture.loaders_made) == 2
+    assert capture.problems == ()
+
+
+def _line_here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_a_loader_that_cannot_be_made_raises_as_ever_and_is_no_fault_of_ours(session: Any) -> None:
+    with session() as seen, pytest.raises(ValueError, match="num_workers"):
+        DataLoader(TensorDataset(torch.randn(4, 4)), num_workers=-1)
+    assert seen.capture.problems == ()
+
+
+def _train_elsewhere(number: int) -> None:
+    pass
+
+
+def test_processes_of_the_programs_own_are_counted(session: Any) -> None:
+    context = torch.multiprocessing.get_context("fork")
+    with session() as seen:
+        children = [context.Process(target=_train_elsewhere, args=(n,)) for n in range(2)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        next(iter(DataLoader(TensorDataset(torch.randn(4, 4)), num_workers=1)))
+    (found,) = seen.capture.children
+    assert (found.function, found.processes) == ("_train_elsewhere", 2)
+    assert found.place.startswith(f"{__file__}:")
+
+
+def test_the_line_of_an_evaluation_is_known(session: Any) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def check() -> None:
+        with torch.no_grad():
+            model(torch.randn(4, 4))
+
+    with session() as seen:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).sum().backward()
+            optimizer.step()
+            check()
+    (module,) = seen.capture.modules
+    assert module.evaluation_place.endswith("check")

@@ -24,6 +24,7 @@ from ridgeline.diagnose.rules._whole_batches import DOMINANT, is_plain
 from ridgeline.records.finding import Evidence
 from ridgeline.records.python_view import PythonLine
 from ridgeline.records.run import LoaderSeen
+from ridgeline.records.run import feeding as feeding_loader
 from ridgeline.records.trace import Place
 
 LEAST = 0.1
@@ -110,9 +111,9 @@ def feeding(case: Case) -> Feeding | None:
 
 
 def feeder(case: Case) -> LoaderSeen | None:
-    """The loader that handed out most batches; None where none was seen."""
+    """The loader that the timed steps were fed by; None where none was seen."""
     loaders = [one for one in loaders_seen(case) if one.batches]
-    return max(loaders, key=lambda one: one.batches, default=None)
+    return feeding_loader(loaders) if loaders else None
 
 
 def who(case: Case) -> str:

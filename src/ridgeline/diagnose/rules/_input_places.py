@@ -8,7 +8,8 @@ from ridgeline.records.trace import Place
 
 
 def made_at(case: Case, loader: LoaderSeen | None) -> LoaderCall | None:
-    return loader_call(case.sources, program_files(case), loader)
+    seen = case.capture.loaders_made if case.capture is not None else ()
+    return loader_call(case.sources, program_files(case), loader, seen)
 
 
 def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:

@@ -50,5 +50,6 @@ def _together(group: list[LoaderSeen]) -> LoaderSeen:
         group[0],
         epochs=sum(one.epochs for one in group),
         batches=sum(one.batches for one in group),
+        training_batches=sum(one.training_batches for one in group),
         begun=tuple(sorted(index for one in group for index in one.begun)),
     )

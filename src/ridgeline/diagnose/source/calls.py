@@ -55,6 +55,26 @@ def all_calls(source: Source, names: Collection[str]) -> Iterator[SourceCall]:
             yield _call(source, node)
 
 
+def merge_into_starred(call: ast.Call, options: dict[str, str]) -> tuple[dict[str, str], bool]:
+    """For a call with `**settings`, which may hold an option already so that a keyword beside it
+    would raise: `**{**settings, "option": value}`, in which the later one counts. Returns the
+    options that are still to be written as keywords, and whether the call was changed."""
+    starred = [k for k in call.keywords if k.arg is None]
+    written = {k.arg for k in call.keywords}
+    new = {name: value for name, value in options.items() if name not in written}
+    if not starred or not new:
+        return options, False
+    merged = ast.Dict(
+        keys=[*(None for _ in starred), *(ast.Constant(name) for name in new)],
+        values=[
+            *(k.value for k in starred),
+            *(ast.parse(v, mode="eval").body for v in new.values()),
+        ],
+    )
+    call.keywords = [*(k for k in call.keywords if k.arg), ast.keyword(None, merged)]
+    return {name: value for name, value in options.items() if name in written}, True
+
+
 def _name(call: ast.Call) -> str:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from msgspec import Struct
 
 from ridgeline.diagnose.source.assigned import assigned_to
+from ridgeline.diagnose.source.calls import merge_into_starred
 from ridgeline.diagnose.source.sources import Source
 
 
@@ -53,7 +54,14 @@ def layers(source: Source, kinds: Collection[str]) -> Iterator[Layer]:
 
 
 def with_argument(text: str, argument: str) -> str:
-    """A call as written, with one more argument."""
+    """A call as written, with one more argument: name=value."""
+    name, _, value = argument.partition("=")
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        call = None
+    if isinstance(call, ast.Call) and merge_into_starred(call, {name: value})[1]:
+        return ast.unparse(ast.fix_missing_locations(call))
     inner = text.rstrip()[:-1].rstrip().rstrip(",")
     return f"{inner}{'' if inner.endswith('(') else ', '}{argument})"
 

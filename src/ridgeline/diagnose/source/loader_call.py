@@ -1,11 +1,11 @@
 """The line that makes a DataLoader, and that line with other options."""
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from ridgeline.diagnose.source.calls import SourceCall, all_calls
+from ridgeline.diagnose.source.calls import SourceCall, all_calls, merge_into_starred
 from ridgeline.diagnose.source.sources import Function, Source, Sources
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.trace import Place
@@ -16,6 +16,8 @@ _TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "RewardConfig")
 _TAKES = ("train", "evaluate", "predict")
 """What a Trainer is asked for; its loaders are used beneath it."""
 _NOT_FOR_TRAINING = ("val", "test", "eval", "dev")
+_POSITIONS = {"batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
+"""Of a DataLoader's arguments that a change may set."""
 
 
 class LoaderCall(Struct, frozen=True, kw_only=True):
@@ -38,7 +40,10 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
             return ""
         if self.trainers:
             options = {f"dataloader_{name}": value for name, value in options.items()}
-        if "\n" not in self.text:
+        if _by_position(call, options):
+            return ""
+        options, merged = merge_into_starred(call, options)
+        if "\n" not in self.text and not merged:
             return _edited(self.text, call, options)
         kept = [k for k in call.keywords if k.arg not in options]
         added = [ast.keyword(name, ast.parse(value).body[0].value)  # type: ignore[attr-defined]
@@ -57,6 +62,12 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
             return ""
         given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "dataset")]
         return ast.unparse(given[0]) if given else ""
+
+
+def _by_position(call: ast.Call, options: Collection[str]) -> bool:
+    """Whether an option is given by its position, or may be: a keyword beside it would raise."""
+    starred = any(isinstance(given, ast.Starred) for given in call.args)
+    return starred or any(_POSITIONS.get(name, 99) < len(call.args) for name in options)
 
 
 def _edited(text: str, call: ast.Call, options: Mapping[str, str]) -> str:
@@ -79,11 +90,22 @@ def _edited(text: str, call: ast.Call, options: Mapping[str, str]) -> str:
 
 
 def loader_call(
-    sources: Sources, files: Iterable[str], loader: LoaderSeen | None
+    sources: Sources,
+    files: Iterable[str],
+    loader: LoaderSeen | None,
+    seen: Iterable[str] = (),
 ) -> LoaderCall | None:
-    """The call that made `loader`, by what is known of it; None where no source shows one."""
+    """The call that made `loader`: on the line where that was seen, else by what is known of it;
+    None where no source shows one. `seen`: lines (file:line:function) at which any loader was seen
+    being made; where there are some, no other line is named."""
+    for frame in loader.made if loader is not None else ():
+        on_line = _on_line(sources, frame)
+        if on_line is not None:
+            return _described(*on_line)
     read = [sources.get(file) for file in dict.fromkeys(files) if file]
-    found = [(one, call) for one in read if one for call in all_calls(one, _NAMES)]
+    every = [(one, call) for one in read if one for call in all_calls(one, _NAMES)]
+    made = [_on_line(sources, frame) for frame in seen]
+    found = [one for one in made if one is not None] if made else every
     arguments = [(one, call) for one in read if one for call in _trainers(one)]
     if arguments and (not found or _by_trainer(sources, loader)):
         return _described(*arguments[0], trainers=True)
@@ -91,6 +113,17 @@ def loader_call(
         return None
     best = max(found, key=lambda pair: _fits(pair[0], pair[1], loader))
     return _described(*best)
+
+
+def _on_line(sources: Sources, frame: str) -> tuple[Source, SourceCall] | None:
+    """The call on a line (file:line:function) that makes a loader."""
+    file, line, _ = [*frame.rsplit(":", 2), "", ""][:3]
+    source = sources.get(file)
+    if source is None or not line.isdecimal():
+        return None
+    calls = all_calls(source, _NAMES)
+    on_line = (c for c in calls if c.line <= int(line) <= c.line + c.text.count("\n"))
+    return next(((source, call) for call in on_line), None)
 
 
 def _trainers(source: Source) -> list[SourceCall]:

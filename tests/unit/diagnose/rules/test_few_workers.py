@@ -1,5 +1,7 @@
 """few-workers: workers that cannot keep up beside idle processors."""
 
+from msgspec.structs import replace
+
 from ridgeline.diagnose.rules.few_workers import look
 from tests.unit.diagnose.rules.made_up_input import FILE, LOADER, PARSE, READ, case, line, view
 
@@ -46,3 +48,15 @@ def test_workers_idle_most_of_the_time_are_enough() -> None:
     """The wait has another reason: five of six batches lie ready."""
     idle = view(line(PARSE, "parse", 0.9), workers=2, idle=0.9)
     assert not [*look(case(0.05, workers=2, used=1.0, worker_cores=0.2, python=idle))]
+
+
+def test_the_loader_that_fed_the_steps_is_named_though_another_gave_more_batches() -> None:
+    told = case(workers=2, used=1.0, worker_cores=2.0, python=BUSY)
+    assert told.capture is not None
+    (seen,) = told.capture.loaders
+    training = replace(seen, training_batches=46, made=(f"{FILE}:{LOADER}:<module>",))
+    evaluation = replace(seen, workers=0, batches=900, made=(f"{FILE}:{LOADER - 1}:<module>",))
+    capture = replace(told.capture, loaders=(evaluation, training))
+    (finding,) = look(replace(told, capture=capture))
+    assert "2 workers" in finding.claim
+    assert finding.place == f"{FILE}:{LOADER}"

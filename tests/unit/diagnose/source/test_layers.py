@@ -40,3 +40,10 @@ def test_an_argument_is_put_at_the_end() -> None:
     assert with_argument("nn.Conv2d(8, 8, 3)", "bias=False") == "nn.Conv2d(8, 8, 3, bias=False)"
     assert with_argument("f()", "a=1") == "f(a=1)"
     assert with_argument("f(\n    1,\n)", "a=1") == "f(\n    1, a=1)"
+
+
+def test_an_argument_beside_a_dictionary_of_them_is_put_into_it() -> None:
+    assert with_argument("Conv2d(3, 8, **kw)", "bias=False") == (
+        "Conv2d(3, 8, **{**kw, 'bias': False})"
+    )
+    assert with_argument("Conv2d(3, 8)", "bias=False") == "Conv2d(3, 8, bias=False)"

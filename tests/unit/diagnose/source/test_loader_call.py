@@ -98,3 +98,65 @@ def test_lightning_takes_the_programs_own_loader() -> None:
     found = called(text, LoaderSeen(place="a.py:3"))
     assert found is not None
     assert found.place.line == 2
+
+
+TWO = """\
+class Trainer:
+    def __init__(self, data, **settings):
+        self.loader = DataLoader(data, **settings)
+
+
+def check(data):
+    loader = DataLoader(
+        data, batch_size=100,
+        num_workers=0,
+    )
+"""
+
+
+def test_the_line_at_which_the_loader_was_made_is_named() -> None:
+    """By the number of workers alone it would be the other one."""
+    seen = LoaderSeen(workers=0, made=("a.py:3:Trainer.__init__", "a.py:20:<module>"))
+    found = called(TWO, seen)
+    assert found is not None
+    assert found.place.line == 3
+    inside = called(TWO, LoaderSeen(workers=2, made=("a.py:8:check",)))
+    assert inside is not None
+    assert inside.place.line == 7
+
+
+def test_a_loader_that_was_never_made_is_not_named() -> None:
+    """One that a library made from another: only calls that were seen can be what it was."""
+    seen = LoaderSeen(workers=0, made=("a.py:30:main",))
+    sources = Sources(texts={"a.py": TWO})
+    found = loader_call(sources, ["a.py"], seen, ["a.py:3:Trainer.__init__", "a.py:30:main"])
+    assert found is not None
+    assert found.place.line == 3
+    assert loader_call(sources, ["a.py"], seen, ["a.py:30:main"]) is None
+
+
+def test_code_that_is_shown_runs_where_options_are_given_as_a_dictionary() -> None:
+    for text in (
+        "a = DataLoader([1, 2], **given)",
+        "a = DataLoader([1, 2], shuffle=False, **dict(given))",
+        "a = DataLoader([1, 2],\n    **given, **{})",
+        "a = DataLoader([1, 2], pin_memory=False, **given)",
+    ):
+        found = called(text)
+        assert found is not None
+        names: dict[str, object] = {"given": {"num_workers": 1}, "DataLoader": dict_of}
+        exec(found.with_options(num_workers="8", pin_memory="True"), names)
+        options = names["a"]
+        assert isinstance(options, dict)
+        assert (options["num_workers"], options["pin_memory"]) == (8, True)
+
+
+def dict_of(data: object, **options: object) -> dict[str, object]:
+    return options
+
+
+def test_an_option_that_may_be_given_by_position_is_not_written() -> None:
+    for text in ("a = DataLoader(x, 8, True, None, None, 4)", "a = DataLoader(*given)"):
+        found = called(text)
+        assert found is not None
+        assert found.with_options(num_workers="8") == ""
