@@ -59,7 +59,7 @@ def environment(directory: Path, path: Iterable[str] | None = None) -> Environme
         packages=packages(sys.path if path is None else path),
         variables=variables(os.environ),
         cores=_cores(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=memory_bytes(),
     )
 
 
@@ -160,7 +160,8 @@ def _cores() -> int:
     return allowed or 1 if quota is None else max(1, min(allowed or 1, math.ceil(quota)))
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
+    """Of the host, or of the control group where that allows less; 0 where nobody knows."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):

@@ -15,6 +15,7 @@ from ridgeline.capture.farewell import at_once
 from ridgeline.capture.instrument import Gate
 from ridgeline.capture.journal import Journal
 from ridgeline.capture.losses import Losses
+from ridgeline.capture.memory_readings import MemoryReadings
 from ridgeline.capture.pause_watch import PauseWatch
 from ridgeline.capture.recording import Recording
 from ridgeline.capture.seen import Children, Loaders, Optimizers, Roots
@@ -33,6 +34,7 @@ from ridgeline.capture.timeline import (
 )
 from ridgeline.capture.windows import Order, Windows
 from ridgeline.records.run import Settings, Status
+from ridgeline.records.step import StepMemory
 
 PROFILES_ITSELF = "no trace: the program profiles itself"
 
@@ -74,8 +76,9 @@ class Progress:
         """In light windows."""
         self._account = ThreadAccount(self.clock)
         self.pauses = PauseWatch(self._in_progress)
-        self._timed: list[tuple[int, int, int]] = []
-        """Index, start and length of steps that were only timed."""
+        self._timed: list[tuple[int, int, int, StepMemory | None]] = []
+        """Index, start, length and memory of steps of which no more was taken."""
+        self._readings = MemoryReadings(torch, self.clock)
         self._torch = torch
         self._settings = settings
         self._world = world
@@ -108,8 +111,7 @@ class Progress:
         self.recording.step(self.index, waited, dur)
         if end in (End.MERGE, End.DROP):
             draft = self._begin_again(draft, end, start)
-        if self._journal.due(now):
-            draft.memory = self.recording.device_memory(self._cuda)
+        draft.memory = self._readings.read_if_due(self._cuda, now)
         self._drafts.add(draft, self.stepping.uncertain)
         if self.timeline.mark is not None and self._marks is not None:
             self._marks.cut(draft.index, self.timeline.phase, trains)
@@ -127,7 +129,7 @@ class Progress:
         """A step that is only timed has ended."""
         now, start = self.clock(), self.timeline.start_ns
         dur = self.timeline.restart(now)
-        self._timed.append((self.index, start, dur))
+        self._timed.append((self.index, start, dur, self._readings.read_if_due(self._cuda, now)))
         self.index += 1
         self.pauses.only_timed(dur)
         if self.index % self._thinning.every == 0 or self._journal.due(now):
@@ -143,8 +145,10 @@ class Progress:
 
     def _settle_timed(self) -> None:
         order: Order = ""
-        for index, start, dur in self._timed:
-            draft = Draft(index, start, dur, [], "light", Counts.new(), True, detailed=False)
+        for index, start, dur, memory in self._timed:
+            draft = Draft(
+                index, start, dur, [], "light", Counts.new(), True, memory=memory, detailed=False
+            )
             self._drafts.add(draft, uncertain=False)
             order = order or self._windows.step_done(index, start + dur, dur, False)
         self._timed.clear()
@@ -211,6 +215,10 @@ class Progress:
             self.recording.fault("steps", error)
         taken = self.index + self.steps_alone
         return self._write_capture(ended, why, steps_taken=taken if complete else None)
+
+    def note_host_memory(self) -> None:
+        """Write down that the program died of the host's memory, where it did."""
+        self.recording.note_host_memory(*self._where()[:2])
 
     def stop(self) -> None:
         """Nothing is noted any more."""
@@ -323,6 +331,7 @@ class Progress:
             "light_time": self._account.of("light"),
             "traced_time": self._account.of("traced"),
             "ended_ns": now if ended != "running" else 0,
+            "memory_at_end": self._readings.last(self._cuda) if ended != "running" else None,
         }
         return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
 

@@ -6,6 +6,7 @@ into is named "disturbed".
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from ridgeline.capture.journal import Journal
 from ridgeline.capture.memory_history import MemoryHistory, Where
 from ridgeline.capture.tracing import Tracing
 from ridgeline.records.run import Capture, OutOfMemory, Settings, Status
-from ridgeline.records.step import StepMemory
 
 WAITING = 0.2
 """Of the steps so far, in the loader: from here on a run looks for the line by itself."""
@@ -81,17 +81,6 @@ class Recording:
             from ridgeline.capture.sampling import workers
 
             workers.uninstall()
-
-    def device_memory(self, index: int | None) -> StepMemory | None:
-        if index is None or not self._torch.cuda.is_initialized():
-            return None
-        stats = self._torch.cuda.memory_stats(index)
-        return StepMemory(
-            allocated_bytes=int(stats.get("allocated_bytes.all.current", 0)),
-            peak_bytes=int(stats.get("allocated_bytes.all.peak", 0)),
-            reserved_bytes=int(stats.get("reserved_bytes.all.peak", 0)),
-            retries=int(stats.get("num_alloc_retries", 0)),
-        )
 
     def capture(self, seen: dict[str, Any], cuda: int | None, ended: Status, why: str) -> Capture:
         """Everything known, in one record."""
@@ -163,6 +152,14 @@ class Recording:
         if not distributed.is_available() or not distributed.is_initialized():
             return ""
         return str(distributed.get_backend())
+
+    def note_host_memory(self, step: int, phase: str) -> None:
+        """Of an exception that nobody caught; what the device ran out of is known already."""
+        if self._out_of_memory is None:
+            with self._guarded("out of memory"):
+                from ridgeline.capture.host_memory import died_of
+
+                self._out_of_memory = died_of(getattr(sys, "last_value", None), step, phase)
 
     def _ran_out(self, what: OutOfMemory) -> None:
         self._out_of_memory = what

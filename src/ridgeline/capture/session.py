@@ -324,6 +324,8 @@ class Session:
 
     def farewell(self, ended: Status, why: str) -> bool:
         """The program, or the block, is over. Return whether that could be written down."""
+        if ended == "raised":
+            self.progress.note_host_memory()
         ended = "stopped" if self._stopped and ended == "finished" else ended
         return self.progress.farewell(ended, why)
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline.capture.watched import Watched, exit_code
+from ridgeline.machine import cgroup
 from ridgeline.machine.telemetry import Sampler
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.telemetry import Telemetry
@@ -39,6 +40,8 @@ class Ending(Struct, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC, when it was noticed."""
     exit_code: int | None = None
     """Of the dead, where the system says; negative for a signal."""
+    oom_kills: int = 0
+    """Processes of the program's control group that the kernel killed for memory meanwhile."""
     samples: int = 0
     problem: str = ""
     """Why the telemetry is not whole, one sentence."""
@@ -76,6 +79,7 @@ def watch(
     goodbye = _Goodbye(directory.capture_file(rank), pid)
     journal = _Journal(directory, directory.telemetry_file(rank))
     eyes = _Eyes(sampler, pid)
+    killed_before = cgroup.oom_kills()
     began = due = clock()
     try:
         dead = program.gone()
@@ -93,6 +97,7 @@ def watch(
             kind="goodbye" if said else "death",
             at_ns=clock(),
             exit_code=program.exit_code() if dead else None,
+            oom_kills=max(cgroup.oom_kills() - killed_before, 0),
             samples=journal.samples,
             problem=eyes.problem or journal.problem,
         )

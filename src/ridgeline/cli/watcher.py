@@ -74,7 +74,9 @@ def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
 
     settings = directory.run().settings
     say = (lambda text: None) if settings.quiet else _say
-    summary = concluded(directory, ending.at_ns, ending.exit_code, ending.problem, say)
+    summary = concluded(
+        directory, ending.at_ns, ending.exit_code, ending.problem, say, ending.oom_kills
+    )
     if settings.output:
         _write_output(Path(settings.output), summary)
     if not settings.quiet:

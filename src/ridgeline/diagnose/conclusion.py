@@ -19,6 +19,7 @@ from ridgeline.diagnose.efficiency import efficiency
 from ridgeline.diagnose.energy import energy
 from ridgeline.diagnose.file_names import FileNames
 from ridgeline.diagnose.findings import findings
+from ridgeline.diagnose.killed_for_memory import with_death_for_memory
 from ridgeline.diagnose.left_out import left_out
 from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
@@ -80,6 +81,8 @@ def concluded_case(
         attempts.part("the memory", lambda: memory_use(capture, read.steps, read.telemetry))
         or MemoryUse()
     )
+    read = attempts.part("the end", lambda: with_death_for_memory(read, memory)) or read
+    capture = read.capture
     verdict = attempts.part(
         "the verdict",
         lambda: limit(

@@ -36,6 +36,8 @@ _NAMES: dict[Kind, str] = {
 _TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
 _BESIDE: dict[Phase, str] = {"optimizer": "the optimizer", "evaluation": "evaluation"}
 """Phases that are named where they are most of a step: nobody looks for the time there."""
+_MIN_TOLD_GROWTH_BYTES = 64 * 1024
+"""Bytes a step: less does not fill a memory while somebody looks."""
 _WAITING_CORES = 0.5
 """Processors' worth of work below which a program that does not wait for data waits all the same:
 Python alone keeps one busy."""
@@ -88,6 +90,8 @@ def worded(
 
 def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdict:
     """Out of memory, or an allocator that has to free and try again."""
+    if full is not None and full.on == "host":
+        return _host_full(full, memory)
     if full is not None:
         asked, free = units.bytes_(full.asked_bytes), units.bytes_(full.free_bytes)
         # Once the windows are over nobody counts steps any more.
@@ -118,6 +122,37 @@ def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdi
             Deciding(what="allocator retries", value=rate, text=often),
             Deciding(what="memory reserved", value=held, text=f"{_percent(held)} of the device"),
         ),
+    )
+
+
+def _host_full(full: OutOfMemory, memory: MemoryUse) -> Verdict:
+    """The host's memory ran out: the program said so, or it was killed for it."""
+    used = units.bytes_(full.allocated_bytes)
+    of = f" of {units.bytes_(full.total_bytes)}" if full.total_bytes else ""
+    when = f"at step {full.step} in its {full.phase}" if full.phase else f"after step {full.step}"
+    if full.killed:
+        by = "the system killed the program for memory" if full.sure else (
+            "the program was killed, perhaps for memory,"
+        )  # fmt: skip
+        said = f"{by} {when}, with {used}{of} resident"
+    else:
+        asked = f"{units.bytes_(full.asked_bytes)} asked, " if full.asked_bytes else ""
+        said = f"the host's memory ran out {when}: {asked}{used}{of} in use"
+    numbers = [
+        Deciding(what="in use", value=float(full.allocated_bytes), text=f"{used}{of}"),
+    ]
+    grown = memory.host_growth_bytes_per_step
+    if grown and grown >= _MIN_TOLD_GROWTH_BYTES:
+        each = f"{units.bytes_(grown)} a step"
+        said += f"; memory grew by {each}"
+        numbers.append(Deciding(what="growth", value=grown, text=each))
+    doubt = "" if full.sure else "nothing says what it was killed for"
+    return Verdict(
+        bound="memory-capacity-bound",
+        sentence=f"memory-capacity-bound: {said}",
+        numbers=tuple(numbers),
+        place=full.place,
+        trust=Trust(confidence="doubtful", why=doubt) if doubt else Trust(),
     )
 
 

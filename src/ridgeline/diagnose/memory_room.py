@@ -39,6 +39,8 @@ class Growth(Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     sure: bool = True
     """Torch's own allocator says so; False: only the resident size does."""
+    ran_out: bool = False
+    """The program died of it."""
     confirmed: bool = True
     """False: only a few traced steps on a host, in which torch does not see that blocks older than
     the trace are freed. A buffer of the latest four batches looks like a leak there."""
@@ -55,48 +57,102 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 
 def growth(case: Case) -> Growth | None:
-    """None where memory does not grow, or too slowly to matter. What was measured over the whole
-    run has the last word: three traced steps may be those in which a buffer fills."""
+    """Return the memory that each step leaves larger; None where memory does not grow, grows too
+    slowly to matter, or grows with a sequence and is given back with it."""
     traced, on_gpu = case.traced_memory, case.on_gpu
     in_trace = traced.growth_bytes if traced is not None and _same(traced.device, on_gpu) else 0.0
     in_run = case.memory.growth_bytes_per_step
-    if in_run is None:
-        rate = in_trace
-    elif on_gpu:
-        rate = max(in_run, 0.0)
-    else:  # the resident size is rough: where it says as much, the allocator's word is exact
-        rate = in_trace if in_run >= AGREES * in_trace else 0.0
+    rate = _rate(case, in_trace, in_run)
     if not rate:
         return _of_host(case)
+    if _belongs_to_a_call(case, rate):
+        return None
+    exact = on_gpu or case.memory.host_growth_exact
     grown = Growth(
         bytes_per_step=rate,
         on="device" if on_gpu else "host",
         room_bytes=_room(case, on_gpu),
         used_bytes=_used(case, on_gpu),
         evidence=tuple(_evidence(case, in_trace, in_run, on_gpu)),
-        confirmed=on_gpu or (in_run or 0.0) * _steps(case) >= RESOLVED,
+        ran_out=_ran_out(case, on_gpu),
+        confirmed=_confirmed(case, in_run, exact),
     )
     return grown if grown.filled >= LEAST_FILLED else None
 
 
+def _rate(case: Case, in_trace: float, in_run: float | None) -> float:
+    """Bytes a step. What was measured over the whole run has the last word: three traced steps may
+    be those in which a buffer fills."""
+    if in_run is None:
+        return in_trace
+    if case.on_gpu or case.memory.host_growth_exact:
+        return in_run if in_run > 0 and _more_than_variables(case, in_run) else 0.0
+    # The resident size is rough: where it says as much, the allocator's word is exact.
+    return in_trace if in_run >= AGREES * in_trace else 0.0
+
+
+def _confirmed(case: Case, in_run: float | None, exact: bool) -> bool:
+    """A program that only calls its model collects results on purpose, or keeps a cache for a
+    sequence: without a trace that shows otherwise, its growth alone is no leak."""
+    if case.capture is not None and case.capture.stepping == "call" and case.traced_memory is None:
+        return False
+    if exact:
+        return case.on_gpu or in_run is not None
+    return (in_run or 0.0) * _steps(case) >= RESOLVED
+
+
+def _belongs_to_a_call(case: Case, rate: float) -> bool:
+    """Whether an inference's memory grows with what it works on, and goes with it: a key-value
+    cache that each token is computed from, or a list of results that a function returned."""
+    if case.capture is None or case.capture.stepping != "call":
+        return False
+    return case.memory.growth_released or _is_read_again(case, rate)
+
+
+def _is_read_again(case: Case, rate: float) -> bool:
+    """Whether each traced step works on more than the one before it, by as much as is kept."""
+    traced = case.traced_memory
+    return traced is not None and traced.work_growth_bytes >= AGREES * rate
+
+
+def _more_than_variables(case: Case, rate: float) -> bool:
+    """Whether more has grown than the variables of one step can hold. At the end of a step its
+    batch and its outputs are still there: where sequences get longer, those grow, too. Traced steps
+    that leave as much behind, and do the same work each, are proof without that."""
+    traced = case.traced_memory
+    if traced is None or not _same(traced.device, case.on_gpu):
+        return True
+    if traced.growth_bytes >= AGREES * rate and not _is_read_again(case, rate):
+        return True
+    return rate * _steps(case) >= traced.forward_bytes
+
+
 def _of_host(case: Case) -> Growth | None:
-    """The resident size alone: what torch's allocator does not give out, or an allocator's habits.
-    So it must be a good part of the program."""
+    """Growth of the host's memory alone. By malloc's own count it is exact; a resident size, which
+    also follows an allocator's habits, must grow by a good part of the program."""
     rate, peak = case.memory.host_growth_bytes_per_step, case.memory.host_peak_bytes
-    if not rate or not peak or _watched_s(case) < WATCHED_S:
+    exact = case.memory.host_growth_exact
+    if not rate or rate < 0 or (exact and not case.on_gpu):  # a host's own steps were judged above
         return None
-    before = peak - rate * _alone_steps(case)  # the peak is of the whole run, the steps are not
-    if rate * _steps(case) < LEAST_SEEN * before:
-        return None
-    return Growth(
+    if not exact:
+        if not peak or _watched_s(case) < WATCHED_S:
+            return None
+        before = peak - rate * _alone_steps(case)  # the peak is of the whole run, the steps are not
+        if rate * _steps(case) < LEAST_SEEN * before:
+            return None
+    what = "malloc's own count" if exact else "resident size"
+    grown = Growth(
         bytes_per_step=rate,
         on="host",
         room_bytes=_room(case, False),
         used_bytes=_used(case, False),
-        evidence=(Evidence(what="resident size", text=f"{_each(rate)}, measured after the trace",
-                           value=rate),),
-        sure=False,
-    )  # fmt: skip
+        evidence=(
+            Evidence(what=what, text=f"{_each(rate)}, measured after the trace", value=rate),
+        ),
+        ran_out=_ran_out(case, False),
+        sure=exact,
+    )
+    return grown if not exact or grown.filled >= LEAST_FILLED else None
 
 
 def _steps(case: Case) -> int:
@@ -122,7 +178,8 @@ def _watched_s(case: Case) -> float:
 def _evidence(case: Case, in_trace: float, in_run: float | None, on_gpu: bool) -> list[Evidence]:
     found = []
     if in_run:
-        what = "allocated at the end of a step" if on_gpu else "resident size"
+        exact = on_gpu or case.memory.host_growth_exact
+        what = "allocated at the end of a step" if exact else "resident size"
         found.append(Evidence(what=what, text=f"{_each(in_run)} over the run", value=in_run))
     traced = case.traced_memory
     if in_trace and traced is not None:
@@ -137,8 +194,21 @@ def each_step(grown: Growth, step_ms: float) -> Evidence:
     the memory it saves is of every step, and not of the peak."""
     text = units.bytes_(grown.bytes_per_step) + " a step"
     full = full_in(grown, step_ms)
-    text += f"; the {grown.on} is full after {full}" if full else ""
+    text += f"; the {grown.on} is full after {full}" if full and not grown.ran_out else ""
     return Evidence(what="growth", text=text, value=grown.bytes_per_step, source="derived")
+
+
+def _ran_out(case: Case, on_gpu: bool) -> bool:
+    full = case.capture.out_of_memory if case.capture is not None else None
+    return full is not None and full.sure and full.on == ("device" if on_gpu else "host")
+
+
+def until_when(grown: Growth, step_ms: float) -> str:
+    """the host's memory is full after 12,000 steps (21 min); "" where nobody knows."""
+    if grown.ran_out:
+        return f"the {grown.on} ran out of memory"
+    full = full_in(grown, step_ms)
+    return f"the {grown.on}'s memory is full after {full}" if full else ""
 
 
 def full_in(grown: Growth, step_ms: float) -> str:
@@ -168,7 +238,8 @@ def peak_bytes(case: Case) -> int:
 def fills_half(case: Case) -> bool:
     """It ran out, or holds so much of the device that nothing in it can be doubled. Not yet short:
     that is said from 85 % on."""
-    if case.capture is not None and case.capture.out_of_memory is not None:
+    full = case.capture.out_of_memory if case.capture is not None else None
+    if full is not None and full.on == "device":
         return True
     whole = device_bytes(case)
     return bool(whole) and peak_bytes(case) >= LARGE * whole

@@ -25,6 +25,21 @@ and a program of two seconds leaks no less than a long one."""
 _STEADY = 0.75
 """Of the pace of the whole, at least, in each third: 0.9 of a leak of 1.1 MiB a step over 22
 samples; 0.3 where the host's allocator took 50 MiB in a second and then no more."""
+MIN_EXACT_READINGS = 6
+"""Readings of an allocator's own count, which is exact: two in each third of the span."""
+MIN_THIRD_PACE = 0.5
+"""Of the pace of the whole, that each later third must keep up. A leak that speeds up (one more
+hook registered every few steps) begins with less, so the first third must only rise."""
+MIN_LATER_SHARE = 0.25
+"""Of the growth over the steps, that the resident size must show later, while the program runs
+alone: by the clock, which counts the pauses between epochs as steps."""
+MIN_LATER_STEPS = 8
+MIN_LATER_BYTES = 8 * 2**20
+"""A rise of the resident size by what so many steps leave behind, and by more than it wanders by
+itself, is growth however long it took: a busy machine makes later steps slower."""
+MAX_LEFT_AT_END = 0.25
+"""Of what was collected, that may still be there at the end of the program if it counts as given
+back."""
 _SETTLING = 3
 """Samples after a trace, in which what it freed is used up."""
 _GROWS_Z = 2.1  # of Mann-Kendall: a resident size wanders, and only what keeps rising is growth
@@ -38,20 +53,26 @@ def memory_use(
     peaks = [m.peak_bytes for _, m in read]
     reserved = [m.reserved_bytes for _, m in read]
     full = capture.out_of_memory if capture is not None else None
+    if full is not None and full.on == "host":
+        full = None
     if full is not None:
         peaks.append(full.allocated_bytes)
         reserved.append(full.reserved_bytes)
     total = capture.device.memory_bytes if capture is not None and on_gpu else 0
     total = total or (full.total_bytes if full is not None else 0)
-    on_host = _on_host(capture, steps, telemetry)
+    exact = _of_malloc(capture, steps, telemetry)
+    on_host = _on_host(capture, steps, telemetry) if exact is None else exact
+    on_device = _on_device(steps) if on_gpu else on_host
     return MemoryUse(
         device_peak_bytes=max(peaks, default=0) or None if on_gpu else None,
         device_reserved_bytes=max(reserved, default=0) or None if on_gpu else None,
         device_total_bytes=total or None,
         host_peak_bytes=_host_peak(capture, steps, telemetry) or None,
         retries=max((m.retries for _, m in read), default=0),
-        growth_bytes_per_step=_on_device(steps) if on_gpu else on_host,
+        growth_bytes_per_step=on_device,
         host_growth_bytes_per_step=on_host,
+        host_growth_exact=exact is not None,
+        growth_released=_was_released(capture, steps, on_gpu),
     )
 
 
@@ -99,9 +120,78 @@ def _traces(capture: Capture | None, steps: Sequence[Step]) -> list[tuple[int, i
 
 
 def _on_device(steps: Sequence[Step]) -> float | None:
-    """Of what is allocated at the end of a step, which a steady program leaves as it found it."""
+    """Growth of what the device's allocator has handed out at the end of each step."""
     read = [(s.index, s.memory.allocated_bytes) for s in _later(steps) if s.memory is not None]
-    return _growth([i for i, _ in read], [b for _, b in read])
+    return _low_water_growth([i for i, _ in read], [b for _, b in read])
+
+
+def _of_malloc(
+    capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry]
+) -> float | None:
+    """Growth of what malloc has handed out at the end of each step after the last trace, whose
+    events take memory, too. 0.0 where the resident size stands still later on: a buffer that was
+    being filled while we looked is full."""
+    read = [
+        (s.index, s.memory.host_bytes)
+        for s in _after_trace(steps)
+        if s.memory is not None and s.memory.host_bytes
+    ]
+    rate = _low_water_growth([i for i, _ in read], [b for _, b in read])
+    if not rate or rate < 0:
+        return rate
+    return 0.0 if _stood_still(capture, steps, telemetry, rate) else rate
+
+
+def _stood_still(
+    capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry], rate: float
+) -> bool:
+    """Whether the resident size of the program, left alone, rose far more slowly than `rate`."""
+    windows = _alone(capture)
+    light = [s.dur_ns for s in steps if s.window == "light"]
+    if not windows or not light:
+        return False
+    begin, end = windows[0].start_ns, windows[-1].end_ns
+    alone = [t for t in telemetry if begin <= t.at_ns <= end and t.processes]
+    if len(alone) < RESIDENT_READINGS:
+        return False
+    first, last = alone[len(alone) // 2], alone[-1]
+    passed = (last.at_ns - first.at_ns) / max(float(np.median(light)), 1.0)
+    rise = _own(last) - _own(first)
+    if rise >= max(MIN_LATER_STEPS * rate, MIN_LATER_BYTES):
+        return False
+    return rise < MIN_LATER_SHARE * rate * passed
+
+
+def _low_water_growth(places: Sequence[float], sizes: Sequence[float]) -> float | None:
+    """Bytes by which each step raises the level that memory never falls below again; 0.0 where
+    that level does not keep rising, None where too little is known.
+
+    Memory that is given back later (a generation's key-value cache, the outputs of an evaluation)
+    leaves the low-water mark where it was. A buffer that is full, or caches that have settled, stop
+    raising it: so its later thirds must rise about as fast as the whole."""
+    at, size = _distinct(places, sizes)
+    if size.size < MIN_EXACT_READINGS or at[-1] - at[0] < SHORTEST_SPAN:
+        return None
+    mark = np.minimum.accumulate(size[::-1])[::-1]
+    whole = float(mark[-1] - mark[0]) / float(at[-1] - at[0])
+    edges = np.searchsorted(at, np.linspace(at[0], at[-1], 4)).clip(0, at.size - 1)
+    paces = [float(mark[b] - mark[a]) / max(float(at[b] - at[a]), 1.0) for a, b in pairwise(edges)]
+    steady = paces[0] > 0 and min(paces[1:]) >= MIN_THIRD_PACE * whole
+    return whole if whole > 0 and steady else 0.0
+
+
+def _was_released(capture: Capture | None, steps: Sequence[Step], on_gpu: bool) -> bool:
+    """Whether most of what was collected over the steps was given back before the program ended:
+    it belonged to a function that has returned."""
+    end = capture.memory_at_end if capture is not None else None
+    if capture is None or end is None or capture.ended not in ("finished", "stopped"):
+        return False
+    every = _later(steps) if on_gpu else _after_trace(steps)
+    levels = [m.allocated_bytes if on_gpu else m.host_bytes for s in every if (m := s.memory)]
+    if not levels or max(levels) <= levels[0]:
+        return False
+    left = (end.allocated_bytes if on_gpu else end.host_bytes) - levels[0]
+    return left <= MAX_LEFT_AT_END * (max(levels) - levels[0])
 
 
 def _on_host(

@@ -23,12 +23,15 @@ def concluded(
     exit_code: int | None = None,
     missing: str = "",
     say: Say = lambda text: None,
+    oom_kills: int = 0,
 ) -> RunSummary:
     if not directory.open_ranks():
         remove_unfinished(directory)
     pack(directory)
     know_ceilings(directory, say)
-    run = directory.run()
+    run = replace(directory.run(), exit_code=exit_code, oom_kills=oom_kills)
+    with contextlib.suppress(OSError):  # how it ended is part of what the summary is drawn from
+        directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
     summary = conclude(directory)
     if summary.status == "killed" and _ended_unheard(directory, exit_code):
         lost = "what the program recorded last: no space is left on the disk"
@@ -40,7 +43,6 @@ def concluded(
         run,
         status=summary.status,
         why=summary.why,
-        exit_code=exit_code,
         ended_ns=ended_ns,
         bytes_on_disk=directory.size(),
     )

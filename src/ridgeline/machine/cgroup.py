@@ -27,6 +27,17 @@ def memory_limit(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int | No
     return min((limit for limit, _ in _memory(root, membership)), default=None)
 
 
+def oom_kills(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
+    """Processes of this process's own group that the kernel has killed for memory so far."""
+    for folder in _folders(root, membership, "memory", own_first=True):
+        for name in ("memory.events", "memory.oom_control"):
+            for line in _text(folder / name).splitlines():
+                key, _, value = line.partition(" ")
+                if key == "oom_kill" and value.strip().isdigit():
+                    return int(value)
+    return 0
+
+
 def _memory(root: Path, membership: Path) -> Iterator[tuple[int, int]]:
     for folder in _folders(root, membership, "memory"):
         for limit_name, used_name in (
@@ -59,7 +70,9 @@ def _quota(folder: Path) -> float | None:
     return None
 
 
-def _folders(root: Path, membership: Path, controller: str) -> Iterator[Path]:
+def _folders(
+    root: Path, membership: Path, controller: str, own_first: bool = False
+) -> Iterator[Path]:
     """The group this process is in and its parents, up to the root as mounted here."""
     for line in _text(membership).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -69,10 +82,8 @@ def _folders(root: Path, membership: Path, controller: str) -> Iterator[Path]:
         # missing folders read as "no limit" and the root still answers.
         base = root / controller if controllers else root
         inner = Path(path.lstrip("/"))
-        yield base
-        for part in (inner, *inner.parents):
-            if part != Path("."):
-                yield base / part
+        inside = [base / part for part in (inner, *inner.parents) if part != Path(".")]
+        yield from ([*inside, base] if own_first else [base, *inside])
 
 
 def _number(path: Path) -> int | None:

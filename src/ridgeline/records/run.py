@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.step import StepMemory
+
 SCHEMA = 1
 
 Status = Literal[
@@ -106,6 +108,8 @@ class RunFile(Struct, frozen=True, kw_only=True):
     began_ns: int = 0
     """CLOCK_MONOTONIC."""
     ended_ns: int = 0
+    oom_kills: int = 0
+    """Processes that the kernel killed for memory, in the program's control group, meanwhile."""
     ranks: int = 1
     ridgeline: str = ""
     bytes_on_disk: int = 0
@@ -251,12 +255,21 @@ class DeviceSeen(Struct, frozen=True, kw_only=True):
 
 
 class OutOfMemory(Struct, frozen=True, kw_only=True):
-    """The device ran out of memory; what was alive is in the snapshot beside it."""
+    """The device, or the host, ran out of memory. Of a device, what was alive is in the snapshot
+    beside it."""
 
     asked_bytes: int
+    """0 where it is not known."""
     free_bytes: int
     total_bytes: int
+    """What there is, or what the program was limited to; 0 where it is not known."""
+    on: Literal["device", "host"] = "device"
+    killed: bool = False
+    """The system ended the program: seen from outside, by how it ended and what was in use."""
+    sure: bool = True
+    """False: it was killed while its memory grew, and nothing says that this was the reason."""
     allocated_bytes: int = 0
+    """In use: of a host the resident size."""
     reserved_bytes: int = 0
     step: int = 0
     phase: str = ""
@@ -318,6 +331,9 @@ class Capture(Struct, frozen=True, kw_only=True):
     out_of_memory: OutOfMemory | None = None
     pauses: tuple[PauseSeen, ...] = ()
     """Looks at steps that were late, in a program that had paused before."""
+    memory_at_end: StepMemory | None = None
+    """What was in use when the program said goodbye: its functions have returned, and what is left
+    is what its modules still hold."""
     system_share: float | None = None
     """Of the light windows: the system's work for the program, over all of its threads."""
     light_time: ThreadTime | None = None

@@ -127,6 +127,10 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     growth_bytes_per_step: float | None = None
     """Of the device; of the host where the program runs there."""
     host_growth_bytes_per_step: float | None = None
+    host_growth_exact: bool = False
+    """By malloc's own count at the end of steps; else by the resident size, from outside."""
+    growth_released: bool = False
+    """What grew over the steps was given back before the program ended."""
 
 
 class Energy(Struct, frozen=True, kw_only=True):

@@ -56,6 +56,8 @@ class TraceMemory(Struct, frozen=True, kw_only=True):
     """Levels count what was there before the trace, too. On a host never."""
     step_ends_bytes: tuple[int, ...] = ()
     """The level at the end of each marked step."""
+    step_allocated_bytes: tuple[int, ...] = ()
+    """All that each marked step allocated, whether it was freed again or not."""
     peak_bytes: int = 0
     reserved_bytes: int = -1
     """Most the allocator held of the device; -1 where it is not told."""
@@ -76,10 +78,19 @@ class TraceMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def growth_bytes(self) -> float:
-        """A step: from the end of the first on, where each step ends above the one before. Blocks
-        from before the trace are freed in the first."""
-        ends = self.step_ends_bytes
-        rises = [after - before for before, after in pairwise(ends)]
-        if len(rises) < 2 or min(rises) <= 0:
-            return 0.0
-        return sum(rises) / len(rises)
+        """A step: the least by which a step ends above the one before it; 0 where one does not.
+        Blocks from before the trace are freed in its first steps, unseen, so that those seem to
+        leave more behind than they do."""
+        return _least_rise(self.step_ends_bytes)
+
+    @property
+    def work_growth_bytes(self) -> float:
+        """A step: the least by which a step allocates more than the one before it. A key-value
+        cache is made anew, or read as a whole, for each token, so that the work grows along with
+        what is kept; of what a leak keeps nothing is used again, and its steps are alike."""
+        return _least_rise(self.step_allocated_bytes)
+
+
+def _least_rise(values: tuple[int, ...]) -> float:
+    rises = [after - before for before, after in pairwise(values)]
+    return float(max(min(rises), 0)) if len(rises) >= 2 else 0.0

@@ -4,6 +4,7 @@ import pytest
 
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.records.run import Capture, DeviceSeen, Window
+from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.step import Step, StepMemory
 from ridgeline.records.telemetry import ProcessSample, Telemetry
 
@@ -103,3 +104,71 @@ def test_two_seconds_that_settle_or_stand_still_say_nothing() -> None:
     for later in ([500 + min(4 * i, 40) for i in range(22)], [500] * 22):
         found = memory_use(*traced([310] * 30 + later))
         assert found.host_growth_bytes_per_step is None
+
+
+def exact(levels: list[float], *, gpu: bool = False, **changed: object) -> MemoryUse:
+    """Growth over steps of 5 ms, whose memory in MiB an allocator told at the end of each."""
+    steps = [
+        Step(
+            index=i, start_ns=i * 5 * MS, dur_ns=5 * MS,
+            memory=StepMemory(allocated_bytes=int(level * MIB) if gpu else 0,
+                              host_bytes=int((200 if gpu else level) * MIB)),
+        )
+        for i, level in enumerate(levels)
+    ]  # fmt: skip
+    captured = Capture(device=DeviceSeen(kind="cuda" if gpu else "cpu"), **changed)  # type: ignore[arg-type]
+    return memory_use(captured, steps, [])
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_leak_of_a_hundred_short_steps_is_seen(gpu: bool) -> None:
+    """Half a second: too short for any sample from outside."""
+    found = exact([300 + i for i in range(100)], gpu=gpu)
+    assert found.growth_bytes_per_step == pytest.approx(MIB, rel=0.01)
+    assert found.host_growth_exact
+
+
+def test_a_leak_that_speeds_up_is_seen() -> None:
+    found = exact([300 + 0.05 * i * i for i in range(100)])
+    assert found.growth_bytes_per_step == pytest.approx(5 * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [300 + i % 30 for i in range(100)],  # generations, each with a cache of its own
+        [300 + min(i, 60) for i in range(100)],  # a buffer that is full, a cache of the data set
+        [300 + (i * 37) % 50 for i in range(100)],  # batches of every length
+        [300 + 20 * (i > 70) for i in range(100)],  # a copy of the model
+    ],
+    ids=["given back", "full", "wandering", "once"],
+)
+def test_memory_that_is_given_back_or_stops_growing_is_no_growth(levels: list[float]) -> None:
+    assert exact(levels).growth_bytes_per_step == 0.0
+
+
+def test_a_few_steps_say_nothing() -> None:
+    assert exact([300 + i for i in range(15)]).growth_bytes_per_step is None
+
+
+@pytest.mark.parametrize(("later", "seen"), [(0.0, 0.0), (10.0, 1.0)])
+def test_growth_that_stops_once_the_program_is_left_alone_is_none(
+    later: float, seen: float
+) -> None:
+    """`later`: of the resident size, in MiB for the 50 ms that ten of these steps take."""
+    captured, _, watched = told(later * MIB)
+    steps = [
+        Step(index=i, start_ns=i * 5 * MS, dur_ns=5 * MS,
+             memory=StepMemory(host_bytes=(200 + i) * MIB))
+        for i in range(100)
+    ]  # fmt: skip
+    found = memory_use(captured, steps, watched)
+    assert found.growth_bytes_per_step == pytest.approx(seen * MIB, rel=0.01)
+
+
+@pytest.mark.parametrize(("left", "released"), [(302, True), (390, False)])
+def test_what_a_function_collected_is_given_back_when_it_returns(left: int, released: bool) -> None:
+    end = StepMemory(host_bytes=left * MIB)
+    levels = [300.0 + i for i in range(100)]
+    assert exact(levels, memory_at_end=end, ended="finished").growth_released is released
+    assert not exact(levels, memory_at_end=end, ended="raised").growth_released

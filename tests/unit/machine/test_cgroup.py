@@ -53,3 +53,14 @@ def test_cached_files_are_not_memory_in_use(tmp_path: Path) -> None:
 
 def test_a_system_without_cgroups_has_no_limits(tmp_path: Path) -> None:
     assert cgroup.cpu_quota(tmp_path, tmp_path / "absent") is None
+
+
+def test_kills_for_memory_are_those_of_the_own_group(tmp_path: Path) -> None:
+    membership = _membership(tmp_path, "0::/job/inner\n")
+    inner = tmp_path / "job" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "job" / "memory.events").write_text("oom 9\noom_kill 7\n")
+    assert cgroup.oom_kills(tmp_path, membership) == 7
+    (inner / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    assert cgroup.oom_kills(tmp_path, membership) == 2
+    assert cgroup.oom_kills(tmp_path / "none", membership) == 0

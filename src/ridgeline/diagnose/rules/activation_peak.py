@@ -66,7 +66,7 @@ def look(case: Case) -> Iterator[Finding]:
     if not fills_half(case):
         return
     held = case.traced_memory.forward_bytes if case.traced_memory is not None else 0.0
-    if full is not None and not held:
+    if full is not None and full.on == "device" and not held:
         yield from _of_lines(case, full)
         return
     if not peak or held < OWNED * peak:

@@ -9,9 +9,9 @@ from ridgeline.diagnose.memory_room import (
     ROOM,
     Growth,
     each_step,
-    full_in,
     growth,
     host_bytes,
+    until_when,
 )
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._memory_lines import kept_lines
@@ -137,8 +137,8 @@ def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
 def _claim(grown: Growth, line: Kept | None, step_ms: float) -> str:
     what = f"`{line.container}` keeps" if line is not None else "something keeps"
     each = units.bytes_(grown.bytes_per_step)
-    full = full_in(grown, step_ms)
-    end = f": the {grown.on}'s memory is full after {full}" if full else ", without end"
+    until = until_when(grown, step_ms)
+    end = f": {until}" if until else ", without end"
     return f"{what} the autograd graph of every step, {each} each{end}"
 
 

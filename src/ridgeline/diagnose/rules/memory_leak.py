@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.memory_room import Growth, each_step, full_in, growth
+from ridgeline.diagnose.memory_room import Growth, each_step, growth, until_when
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._memory_lines import kept_lines, kept_where_made
 from ridgeline.diagnose.rules.graph_kept import look as graphs_kept
@@ -86,8 +86,8 @@ def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
 
 def _claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
     each = units.bytes_(grown.bytes_per_step)
-    full = full_in(grown, step_ms)
-    end = f", and the {grown.on}'s memory is full after {full}" if full else ", without end"
+    until = until_when(grown, step_ms)
+    end = f", and {until}" if until else ", without end"
     if _unsettled(lines):
         return f"`{_function(lines[0])}` keeps {each} of every step{end}"
     if lines:
@@ -111,6 +111,8 @@ def _confidence(grown: Growth, line: Kept | None) -> Confidence:
 
 
 def _doubt(grown: Growth, lines: list[Kept]) -> str:
+    if grown.ran_out and len(lines) <= 1:
+        return ""
     if not grown.sure:
         return "only the process's resident size grows: it may be the host's allocator"
     if len(lines) > 1:

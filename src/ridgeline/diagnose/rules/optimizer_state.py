@@ -89,7 +89,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 def _of_device(case: Case, peak: int) -> str:
     """How full the device is, in the claim's words."""
-    if case.capture is not None and case.capture.out_of_memory is not None:
+    full = case.capture.out_of_memory if case.capture is not None else None
+    if full is not None and full.on == "device":
         return ", and the program ran out of memory"
     whole = device_bytes(case)
     return f", which is {units.percent(peak / whole)} of the device" if whole else ""

@@ -20,6 +20,7 @@ _NUMBERS = frozenset({
     "item", "tolist", "float", "int", "len", "round", "time", "perf_counter", "monotonic", "str",
     "Linear", "Conv2d", "format", "join", "sum", "min", "max", "process_time",
 })  # fmt: skip
+_TRAINS = frozenset({"backward", "step", "fit"})
 _COUNTS = frozenset({"range", "enumerate", "trange"})
 _BOUNDED = frozenset({"maxlen", "maxsize"})
 
@@ -42,6 +43,10 @@ class Kept(Struct, frozen=True, kw_only=True):
     """append, sum, key"""
     renewed: bool = False
     """Made anew in a loop further out: it lets go at the end of each epoch."""
+    temporary: bool = False
+    """A local variable of a function that trains nothing: it is gone when the function returns."""
+    limited: bool = False
+    """Filled by a dataset's `__getitem__`: there are never more entries than samples."""
     text: str = ""
     """The line, as written."""
     detached: str = ""
@@ -50,11 +55,11 @@ class Kept(Struct, frozen=True, kw_only=True):
 
 def kept(source: Source) -> tuple[Kept, ...]:
     """Those with a graph first, then those that never let go, then by line."""
-    names = GraphNames(source)
+    names, training = GraphNames(source), _training_functions(source)
     found = []
     for node in ast.walk(source.tree):
         for container, value, how in _storing(node):
-            one = _judged(source, names, node, container, value, how)
+            one = _judged(source, names, training, node, container, value, how)
             if one is not None:
                 found.append(one)
     return tuple(sorted(found, key=lambda k: (not k.graph, k.guessed, k.renewed, k.line)))
@@ -76,7 +81,13 @@ def _storing(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, str]]:
 
 
 def _judged(
-    source: Source, names: GraphNames, node: ast.AST, container: ast.expr, value: ast.expr, how: str
+    source: Source,
+    names: GraphNames,
+    training: frozenset[str],
+    node: ast.AST,
+    container: ast.expr,
+    value: ast.expr,
+    how: str,
 ) -> Kept | None:
     function = next((p for p in source.parents(node) if isinstance(p, Function)), None)
     scope: ast.AST = function if function is not None else source.tree
@@ -100,8 +111,35 @@ def _judged(
         file=source.file, line=line, function=function.name if function is not None else "",
         container=where, value=ast.unparse(value), graph=graph, how=how, text=source.line(line),
         renewed=renewed, guessed=not sure, spent=ast.unparse(value) in names.losses(scope),
+        temporary=function is not None and not outlives and function.name not in training,
+        limited=how == "key" and getattr(scope, "name", "") == "__getitem__",
         detached=_detached(source, line, [v for v in _parts(value) if names.holds(v, scope)]),
     )  # fmt: skip
+
+
+def _training_functions(source: Source) -> frozenset[str]:
+    """Names of the functions in which steps of a training run: those that call `backward()` or
+    `step()`, or what is called after training, and those that call one of them."""
+    functions = [node for node in ast.walk(source.tree) if isinstance(node, Function)]
+    calls = {
+        function.name: {_called(n) for n in ast.walk(function) if isinstance(n, ast.Call)}
+        for function in functions
+    }
+    found: set[str] = set()
+    while True:
+        more = {
+            name
+            for name, called in calls.items()
+            if name not in found and any(_is_training_call(one) or one in found for one in called)
+        }
+        if not more:
+            return frozenset(found)
+        found |= more
+
+
+def _is_training_call(name: str) -> bool:
+    """`train` alone switches a module's mode."""
+    return name in _TRAINS or ("train" in name.lower() and name != "train")
 
 
 def _parts(value: ast.expr) -> list[ast.expr]:

@@ -62,6 +62,7 @@ def activations(trace: Trace, links: Links, window: Window) -> TraceMemory | Non
         device=name,
         absolute=told and name != "cpu",
         step_ends_bytes=tuple(int(x) for x in _at(events, level, every.end)),
+        step_allocated_bytes=_allocated(events, every),
         peak_bytes=int(level[inside].max()),
         reserved_bytes=int(events.reserved[inside].max()),
         segments=_segments(trace, links, window, steps),
@@ -101,6 +102,13 @@ def _at(events: Allocations, level: Levels, moments: NDArray[np.int64]) -> Level
     rows = np.searchsorted(events.ts, moments, side="left") - 1
     first = int(level[0] - events.bytes[0])
     return np.where(rows >= 0, level[np.maximum(rows, 0)], first)
+
+
+def _allocated(events: Allocations, marks: Steps) -> tuple[int, ...]:
+    """What each step allocated, freed or not."""
+    total = np.concatenate([[0], np.cumsum(np.maximum(events.bytes, 0))])
+    first, last = np.searchsorted(events.ts, [marks.start, marks.end])
+    return tuple(int(one) for one in total[last] - total[first])
 
 
 def _before_backward(events: Allocations, level: Levels, backward: Spans, marks: Steps) -> float:

@@ -1,9 +1,12 @@
 """Memory that grows for another reason than graphs."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules.memory_leak import look
+from ridgeline.records.run import OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.trace import Place
 from ridgeline.records.trace_memory import StaysBehind
@@ -135,3 +138,76 @@ def test_a_hosts_resident_size_must_say_as_much_as_its_traced_steps() -> None:
             host_growth_bytes_per_step=float(each),
         )  # fmt: skip
         assert len(list(look(replace(made, memory=memory)))) == said
+
+
+def decoding(text: str = KEEPS_NONE, work: int = 8 * MIB, **changed: Any) -> Case:
+    """Tokens of a generation: each leaves 8 MiB, and allocates `work` more than the one before."""
+    made = growing(text)
+    assert made.capture is not None
+    assert made.traced_memory is not None
+    return replace(
+        made,
+        capture=replace(made.capture, stepping="call", optimizers=()),
+        memory=replace(made.memory, **changed),
+        traced_memory=replace(
+            made.traced_memory, backwards=False,
+            step_allocated_bytes=(64 * MIB, 64 * MIB + work, 64 * MIB + 2 * work),
+        ),
+    )  # fmt: skip
+
+
+def test_a_key_value_cache_is_no_leak() -> None:
+    """Each token is computed from all that is kept: its work grows with it."""
+    assert not list(look(decoding()))
+
+
+def test_results_kept_for_good_by_an_inference_are_one() -> None:
+    (finding,) = look(decoding(KEEPS_TENSOR, work=0))
+    assert finding.rule == "memory-leak"
+
+
+def test_what_was_given_back_before_the_end_belonged_to_a_call() -> None:
+    assert not list(look(decoding(work=0, growth_released=True)))
+
+
+def test_a_training_is_not_excused_by_its_end() -> None:
+    made = growing(KEEPS_TENSOR)
+    assert list(look(replace(made, memory=replace(made.memory, growth_released=True))))
+
+
+def test_sequences_that_get_longer_are_no_leak() -> None:
+    """The batch and the outputs of the last step are still there, and larger each time."""
+    made = growing(KEEPS_NONE)
+    assert made.traced_memory is not None
+    longer = replace(
+        made.traced_memory, step_allocated_bytes=(64 * MIB, 80 * MIB, 96 * MIB),
+        forward_bytes=4.0 * GIB,
+    )  # fmt: skip
+    assert not list(look(replace(made, traced_memory=longer)))
+
+
+def test_a_program_that_died_of_it_is_told_so() -> None:
+    made = growing(KEEPS_TENSOR)
+    assert made.capture is not None
+    full = OutOfMemory(asked_bytes=1, free_bytes=0, total_bytes=GIB)
+    (finding,) = look(replace(made, capture=replace(made.capture, out_of_memory=full)))
+    assert finding.doubt == ""
+    (before,) = look(made)
+    assert finding.claim != before.claim
+
+
+CACHING = """\
+class Cached(Dataset):
+    def __init__(self):
+        self.cache = {}
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            self.cache[index] = load(index).float()
+        return self.cache[index]
+"""
+
+
+def test_a_data_set_that_keeps_its_samples_is_not_named() -> None:
+    (finding,) = look(growing(CACHING))
+    assert finding.line is None

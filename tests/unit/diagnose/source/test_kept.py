@@ -135,3 +135,36 @@ for step in range(9):
     seen.append(step)
 """
     assert [(k.line, k.guessed) for k in kept(Source("t.py", text))] == [(4, True)]
+
+
+PREDICT = """\
+def predict(batches):
+    outputs = []
+    for x in batches:
+        outputs.append(model(x))
+    return torch.cat(outputs)
+
+
+def train_one(x, y):
+    loss = criterion(model(x), y)
+    loss.backward()
+    return loss
+
+
+def fit(loader):
+    history = []
+    for x, y in loader:
+        history.append(train_one(x, y))
+"""
+
+
+def test_a_list_of_a_function_that_trains_nothing_is_gone_when_it_returns() -> None:
+    found = {k.container: k.temporary for k in kept(Source("t.py", PREDICT))}
+    assert found == {"outputs": True, "history": False}
+
+
+def test_a_list_of_the_module_outlives_every_function() -> None:
+    text = PREDICT.replace("    outputs = []\n", "").replace(
+        "def predict", "outputs = []\n\ndef predict"
+    )
+    assert not any(k.temporary for k in kept(Source("t.py", text)))
