@@ -149,6 +149,16 @@ class Case(Struct, frozen=True, kw_only=True):
         as a whole, so it is of the traced step."""
         return min(ns / 1e6 / self.traced_ms, 1.0) if self.traced_ms else 0.0
 
+    def host_s(self, ns: float) -> float:
+        """Return traced host time of a step in seconds of the untraced step: the same share of
+        it, so that a share and the time printed beside it are of one step."""
+        return self.host_share(ns) * self.step_ms / 1e3
+
+    def work_s(self, ns: float) -> float:
+        """Return operators' time of a traced step in seconds of the untraced one. Tracing does not
+        slow a GPU; a CPU's operators are host time."""
+        return ns / 1e9 if self.on_gpu else self.host_s(ns)
+
     def device_share(self, ns: float) -> float:
         """Device time of a step, hidden or not, as a share of the untraced one."""
         return min(ns / 1e6 / self.step_ms, 1.0) if self.step_ms else 0.0

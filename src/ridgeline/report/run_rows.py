@@ -188,7 +188,7 @@ def _waits(summary: RunSummary) -> Iterator[Row]:
         for point in points[:MOST]
     ]
     if said:
-        yield Row("waits", "host for the GPU: " + " · ".join(said) + _more(len(points)))
+        yield Row("waits", "host for the GPU, traced: " + " · ".join(said) + _more(len(points)))
 
 
 def _compiled(summary: RunSummary) -> Iterator[Row]:

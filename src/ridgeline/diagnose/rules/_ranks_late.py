@@ -4,6 +4,7 @@ else by a function that it alone spends time in, while the others are longer in 
 from msgspec import Struct
 
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.shares import exchange_room
 from ridgeline.records.collective_site import RankPlace
 from ridgeline.records.trace_ranks import Ranks, RankTime
 
@@ -24,8 +25,10 @@ BEFORE = "before its trace begins"
 class Lateness(Struct, frozen=True, kw_only=True):
     rank: RankTime
     waited_ns: float
-    """In a step, by each other rank."""
+    """In an untraced step, by each other rank."""
     share: float
+    scale: float = 1.0
+    """Time in the untraced step over the same in the traced one."""
     cause: RankPlace | None = None
     last: int = 0
     """Collectives it came last to."""
@@ -52,12 +55,12 @@ def _by_arrival(case: Case, across: Ranks) -> Lateness | None:
     if cause is None and not case.on_gpu:
         return None  # by chance of the scheduler
     most = max(waited, cause.ns - cause.others_ns) if cause is not None else waited
-    share = most / _step_ns(case, late)
+    share, scale = _untraced(case, late, most)
     if share < LEAST:
         return None
     return Lateness(
-        rank=late, waited_ns=waited, share=share, cause=cause, last=late.late_count,
-        collectives=every,
+        rank=late, waited_ns=waited * scale, share=share, scale=scale, cause=cause,
+        last=late.late_count, collectives=every,
     )  # fmt: skip
 
 
@@ -70,9 +73,11 @@ def _by_function(case: Case, across: Ranks) -> Lateness | None:
         others = [r.communication_ns for r in across.ranks if r.rank != one.rank]
         longer = (min(others) - late.communication_ns) / _steps(case)
         excess = one.ns - one.others_ns
-        share = excess / _step_ns(case, late)
+        share, scale = _untraced(case, late, excess)
         if share >= LEAST and longer >= EXPLAINS * excess:
-            return Lateness(rank=late, waited_ns=longer, share=share, cause=one)
+            return Lateness(
+                rank=late, waited_ns=longer * scale, share=share, scale=scale, cause=one
+            )
     return None
 
 
@@ -96,7 +101,20 @@ def _steps(case: Case) -> int:
     return max(case.sites.steps, 1)
 
 
-def _step_ns(case: Case, late: RankTime) -> float:
-    """The untraced step where there is one: a rank's extra work is seldom what tracing slows."""
-    traced = max(late.window_ns, case.across_ns, 1) / _steps(case)
-    return min(traced, case.times.mean_ms * 1e6) if case.times.mean_ms else traced
+def _untraced(case: Case, late: RankTime, ns: float) -> tuple[float, float]:
+    """Return what `ns` of a traced step is of the untraced one: its share, and the factor between
+    the two times. A rank's extra work is seldom what tracing slows, so it is taken as long as it
+    is; but no longer than untraced steps have room for, if traced ones do not show more."""
+    traced_ns = max(late.window_ns, case.across_ns, 1) / _steps(case)
+    if not case.times.mean_ms or case.times.mean_ms * 1e6 > traced_ns:
+        return ns / traced_ns, 1.0
+    step_ns = case.times.mean_ms * 1e6
+    share = max(min(ns / step_ns, _room(case)), ns / traced_ns)
+    return share, share * step_ns / ns if ns else 1.0
+
+
+def _room(case: Case) -> float:
+    """Of the untraced step: what the model's own work leaves for being late."""
+    if case.on_gpu:
+        return 1 - case.share_of("compute") - case.share_of("memory")
+    return exchange_room(case.times)

@@ -187,13 +187,13 @@ def _claim(case: Case, wide: Sequence[Product], to: Ceiling, bound: _Bound) -> s
     flags = case.capture.flags if case.capture is not None else None
     outside = " outside autocast" if flags is not None and flags.autocast else ""
     taken = case.device_share(bound.now_ns) if case.on_gpu else case.host_share(bound.now_ns)
-    on = f"{seconds(bound.before_ns / 1e9)} with TF32" if bound.already >= TOLD else ""
-    now = seconds(bound.now_ns / 1e9) + (f", {on}" if on else "")
+    on = f"{seconds(case.work_s(bound.before_ns))} with TF32" if bound.already >= TOLD else ""
+    now = seconds(case.work_s(bound.now_ns)) + (f", {on}" if on else "")
     wide_open = percent(bound.between / STREAMED)
     half = f"; the {wide_open} between them runs at half the width" if bound.between >= TOLD else ""
     return (
         f"{name} products{outside} take {percent(taken)} of the step: {now}, and "
-        f"{seconds(bound.after_ns / 1e9)} or more in {to.dtype}{half}"
+        f"{seconds(case.work_s(bound.after_ns))} or more in {to.dtype}{half}"
     )
 
 

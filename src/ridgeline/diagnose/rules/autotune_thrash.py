@@ -63,7 +63,7 @@ def look(case: Case) -> Iterator[Finding]:
     yield found(
         RULE,
         claim="cuDNN's autotuner starts again at every new input size: "
-        f"{units.seconds(spent / 1e9)} a step",
+        f"{units.seconds(case.host_s(spent))} a step",
         share=share,
         place=place,
         line=line,
@@ -74,7 +74,8 @@ def look(case: Case) -> Iterator[Finding]:
         evidence=(
             Evidence(
                 what="a convolution's call on the host",
-                text=f"{units.seconds(spent / calls / 1e9)}, {units.significant(calls)} a step",
+                text=f"{units.seconds(spent / calls / 1e9)} traced, "
+                f"{units.significant(calls)} a step",
                 value=spent / calls / 1e6,
             ),
             Evidence(what="sizes seen in one step only", text=units.percent(fresh), value=fresh),

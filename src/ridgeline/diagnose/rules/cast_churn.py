@@ -137,13 +137,15 @@ def _again_finding(case: Case, again: Sequence[_Weight]) -> Finding | None:
     ns = sum(c.ns for w in again for c in (*w.there, *w.back))
     times = most.calls / most.need
     summed = sum(_ns(case, s) for w in again for s in _sums(case, w.dims))
-    also = f", and {seconds(summed / 1e9)} of float32 sums of their gradients" if summed else ""
+    also = (
+        f", and {seconds(case.work_s(summed))} of float32 sums of their gradients" if summed else ""
+    )
     gone = f"{percent(part)} of the step in casts"
     gone += f", {percent(sums)} in sums, at half the width" if summed else ""
     return found(
         RULE,
         claim=f"{who} casts the same weights {significant(times, 2)} times a step: "
-        f"{seconds(ns / 1e9)} of casts{also}",
+        f"{seconds(case.work_s(ns))} of casts{also}",
         share=part + sums,
         bound=gain_bound(case, part + sums),
         place=at.place,
@@ -159,8 +161,8 @@ def _again_finding(case: Case, again: Sequence[_Weight]) -> Finding | None:
             ),
             Evidence(
                 what="their time, with gradients cast back",
-                text=f"{seconds(ns / 1e9)} a step",
-                value=ns / 1e6,
+                text=f"{seconds(case.work_s(ns))} a step",
+                value=1e3 * case.work_s(ns),
             ),
             Evidence(what="goes at most", text=gone, value=100 * (part + sums), source="derived"),
         ),
@@ -238,8 +240,8 @@ def _by_hand_finding(case: Case, one: ByHand) -> Finding:
         confidence="medium",
         evidence=(
             Evidence(
-                what="casts in the forward", text=f"{seconds(one.ns / 1e9)} a step",
-                value=one.ns / 1e6,
+                what="casts in the forward", text=f"{seconds(case.work_s(one.ns))} a step",
+                value=1e3 * case.work_s(one.ns),
             ),
             Evidence(what="written", text=text, source="read"),
         ),
@@ -263,7 +265,11 @@ def _all(case: Case, every: Sequence[Cast]) -> Iterator[Finding]:
         module=most.module,
         confidence="low",
         evidence=(
-            Evidence(what="casts", text=f"{seconds(ns / 1e9)} a step", value=ns / 1e6),
+            Evidence(
+                what="casts",
+                text=f"{seconds(case.work_s(ns))} a step",
+                value=1e3 * case.work_s(ns),
+            ),
             Evidence(
                 what="how many",
                 text=f"{significant(sum(c.site.calls for c in every))} a step",

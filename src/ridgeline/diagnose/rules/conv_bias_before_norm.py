@@ -65,12 +65,12 @@ def _of_place(case: Case, normed: list[NormedConv]) -> Iterator[Finding]:
         confidence="high" if made else "medium",
         evidence=(
             Evidence(
-                what="adding the bias", text=f"{units.seconds(adding / 1e9)} a step",
-                value=adding / 1e6,
+                what="adding the bias", text=f"{units.seconds(case.work_s(adding))} a step",
+                value=1e3 * case.work_s(adding),
             ),
             Evidence(
-                what="summing its gradient", text=f"{units.seconds(summing / 1e9)} a step",
-                value=summing / 1e6,
+                what="summing its gradient", text=f"{units.seconds(case.work_s(summing))} a step",
+                value=1e3 * case.work_s(summing),
             ),
             Evidence(what="next operator", text="a training batch norm, each time"),
         ),

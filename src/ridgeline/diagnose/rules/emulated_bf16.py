@@ -123,12 +123,12 @@ def _evidence(
     case: Case, slow: Sequence[Product], dtype: str, to: str, cast: Sequence[Cast]
 ) -> tuple[Evidence, ...]:
     now = sum(p.ns for p in slow)
-    text = f"{seconds(now / 1e9)} a step"
+    text = f"{seconds(case.work_s(now))} a step"
     counted = [p for p in slow if p.site.flops]
     if counted:
         rate = sum(p.site.flops for p in counted) / sum(p.ns for p in counted) * 1e9
         text += f", at {flops(rate)}"
-    told = [Evidence(what=f"{dtype} products", text=text, value=now / 1e6)]
+    told = [Evidence(what=f"{dtype} products", text=text, value=1e3 * case.work_s(now))]
     own, other = peak_of(case, dtype), peak_of(case, to)
     if own is not None and other is not None:
         ratio = significant(own.value / other.value, 2)
@@ -137,8 +137,8 @@ def _evidence(
     elif other is not None:
         told.append(Evidence(what=f"{to} peak ({other.source})", text=flops(other.value)))
     if cast:
-        ns = sum(c.ns for c in cast)
-        told.append(Evidence(what="casts", text=f"{seconds(ns / 1e9)} a step", value=ns / 1e6))
+        spent = case.work_s(sum(c.ns for c in cast))
+        told.append(Evidence(what="casts", text=f"{seconds(spent)} a step", value=1e3 * spent))
     return tuple(told)
 
 

@@ -134,7 +134,8 @@ def _finding(
         said.append(Evidence(what="bytes", text=text, value=sum(sizes), source="derived"))
     hidden = sum(one.ns for one in sites) / 1e9 - open_s
     if not case.on_gpu and hidden > 0.05 * taken:
-        text = f"{units.seconds(hidden)}, on cores that compute would use: in the share too"
+        cores = "on cores that compute would use: in the share too"
+        text = f"{units.seconds(hidden)} a traced step, {cores}"
         said.append(Evidence(what="beside compute", text=text, value=hidden))
     if part < MOSTLY:
         text = f"{units.percent(1 - part)} of the time in them, not in the share"

@@ -124,7 +124,8 @@ def _evidence(case: Case, segments: SegmentCalls, peak: int, reserved: int) -> l
     rows = []
     if segments.calls:
         text = (
-            f"{units.significant(segments.calls)} a step, {units.seconds(segments.host_ns / 1e9)}"
+            f"{units.significant(segments.calls)} a step, "
+            f"{units.seconds(segments.host_ns / 1e9)} a traced step"
         )
         rows.append(Evidence(what="cudaMalloc and cudaFree", text=text, value=segments.calls))
     if reserved and peak:

@@ -143,15 +143,18 @@ def _again(case: Case, site: OpSite) -> tuple[Evidence, ...]:
     ]
     if not any(heads):
         return ()
-    text = f"{units.seconds(max(heads) / 1e9)} a step for the head's product alone"
-    return (Evidence(what="computed again", text=text, value=max(heads) / 1e6),)
+    spent = case.work_s(max(heads))
+    text = f"{units.seconds(spent)} a step for the head's product alone"
+    return (Evidence(what="computed again", text=text, value=1e3 * spent),)
 
 
 def _upcast(case: Case, casts: list[OpSite]) -> tuple[Evidence, ...]:
     spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in casts)
     if not spent:
         return ()
-    return (Evidence(what="copies of them to another type", text=units.seconds(spent / 1e9)),)
+    return (
+        Evidence(what="copies of them to another type", text=units.seconds(case.work_s(spent))),
+    )
 
 
 def _words(site: OpSite) -> int:

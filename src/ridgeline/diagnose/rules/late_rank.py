@@ -110,9 +110,9 @@ def _finding(case: Case, late: Lateness) -> Finding:
         said.append(
             Evidence(
                 what=f"in {place.function or 'that function'}",
-                text=f"{units.seconds(cause.ns / 1e9)} a step on rank {rank}, "
-                f"{units.seconds(cause.others_ns / 1e9)} on the others",
-                value=cause.ns / 1e9,
+                text=f"{units.seconds(late.scale * cause.ns / 1e9)} a step on rank {rank}, "
+                f"{units.seconds(late.scale * cause.others_ns / 1e9)} on the others",
+                value=late.scale * cause.ns / 1e9,
             )
         )
     else:

@@ -122,9 +122,9 @@ def _evidence(
     number = sum(site.calls for site in calls)
     yield Evidence(
         what="plain attention",
-        text=f"{units.significant(number)} calls a step, {units.seconds(spent / 1e9)} of a traced "
-        "step with its backward",
-        value=spent / 1e6,
+        text=f"{units.significant(number)} calls a step, {units.seconds(case.work_s(spent))} of it "
+        "with their backward",
+        value=1e3 * case.work_s(spent),
     )
     if calls[0].dims:
         text = " · ".join("×".join(map(str, dims)) for dims in calls[0].dims[:3])

@@ -62,7 +62,7 @@ def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: f
     size = f" of {about}{units.bytes_(mean)} each" if mean is not None else ""
     said = [
         Evidence(what="collectives a step", text=f"{calls:.0f}{size}, {site.name}", value=calls),
-        Evidence(what="a call takes", text=units.seconds(each), value=each),
+        Evidence(what="a traced call takes", text=units.seconds(each), value=each),
     ]
     if sizes:
         said.append(

@@ -129,9 +129,9 @@ def _group(
         evidence=(
             Evidence(
                 what="operators on the scores",
-                text=f"{units.seconds(spent / 1e9)} a traced step; beyond what a fused kernel "
-                f"needs, {units.percent(share)} of the step",
-                value=spent / 1e6,
+                text=f"{units.seconds(case.work_s(spent))} a step; beyond what a fused kernel "
+                f"needs, {units.percent(share)} of it",
+                value=1e3 * case.work_s(spent),
             ),
             Evidence(
                 what="scores",

@@ -101,3 +101,14 @@ def test_the_change_is_the_whole_line(written: str, said: str) -> None:
     [found] = look(made)
     assert found.line == 10
     assert found.change.startswith(said)
+
+
+def test_times_beside_a_share_are_of_the_untraced_step() -> None:
+    """Traced steps of 100 ms, untraced ones of 30: 80 % of the step are 24 ms of it, not 80."""
+    made = case(*products(), device=cpu(62.5e9, native=False), flags=RUN, source=CAST, step_ms=100)
+    assert made.work is not None
+    untraced = replace(made, times=replace(made.times, mean_ms=30.0))
+    [found] = look(untraced)
+    spent = next(one for one in found.evidence if one.what == "bfloat16 products")
+    assert untraced.host_share(80e6) == pytest.approx(0.8)
+    assert spent.value == pytest.approx(24)

@@ -123,7 +123,8 @@ def test_on_a_cpu_the_exchange_takes_cores_too() -> None:
     held = site(25, size=16 * MIB, name="all_gather", phase="other", function="scored", exposed=10)
     found = only(look(case(held, source=SOURCE, gpu=False)))
     assert found.share_pct == pytest.approx(25)
-    assert any("15 ms, on cores that compute would use" in one.text for one in found.evidence)
+    beside = next(one for one in found.evidence if one.what == "beside compute")
+    assert beside.value == pytest.approx(0.015)
 
 
 @pytest.mark.parametrize("shown", [0.0, 2.0])

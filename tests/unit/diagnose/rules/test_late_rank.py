@@ -4,6 +4,8 @@ from msgspec.structs import replace
 from ridgeline.diagnose.rules.late_rank import look
 from ridgeline.records.op_site import Sites
 from ridgeline.records.trust import Trust
+from tests.unit.diagnose.made_up_steps import MS
+from tests.unit.diagnose.made_up_verdict import times
 from tests.unit.diagnose.rules.made_up_machine import only
 from tests.unit.diagnose.rules.made_up_ranks import MIB, case, rank_place, ranks, site
 
@@ -111,3 +113,16 @@ def test_one_trace_shows_that_somebody_is_late() -> None:
     assert "64 KiB" in found.claim
     assert found.share_pct == pytest.approx(29.5, abs=0.1)
     assert not [*look(case(site(30, size=100 * MIB), run=False))]
+
+
+def test_lateness_is_never_longer_than_the_step_it_is_told_of() -> None:
+    """101 ms late in traced steps of 150 ms; untraced ones of 50 ms have room for 20 % of that."""
+    cause = rank_place(0, 101, 0, "<listcomp>", 2)
+    made = replace(
+        case(across=ranks([303, 0]), places=[cause], source=SOURCE, gpu=False), across_ns=450 * MS
+    )
+    short = times({"forward": 0.3, "backward": 0.5, "other": 0.2}, gpu=False, ms=50.0)
+    found = only(look(replace(made, times=short)))
+    assert found.share_pct == pytest.approx(100 * 101 / 150, abs=0.1)
+    waited = next(one for one in found.evidence if "rank waits" in one.what)
+    assert waited.value == pytest.approx(0.05 * 101 / 150)
