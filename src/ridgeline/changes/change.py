@@ -77,8 +77,9 @@ class Registered(Struct, frozen=True):
     put_on: "Callable[[Program, Mapping[str, str]], None]"
     written: Callable[[Applied, Source], tuple[Edit, ...]]
     """Raises NotWritten where no edit says it safely."""
-    bound: Callable[[Ground], float] | None = None
-    """The most it can gain, by the step's own budget; None: by its findings alone."""
+    bound: Callable[[Ground], float | None] | None = None
+    """The most it can gain, by the share of the step that it can touch. It may be too large, never
+    too small. None, or the function returns None: nothing limits it."""
     variables: Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]] | None = None
     """(environment, options): what a trial's process is started with besides."""
     choices: Callable[[Ground], tuple[dict[str, str], ...]] | None = None

@@ -93,8 +93,8 @@ class Agenda:
         spared = [c for c in self._search.kept if c.change.id in change.spare_beside]
         if spared:
             return f"{spared[0].change.title} is kept, which does more"
-        bound = self.bound(one, gained)
-        if bound is None or self._wants.goal == "memory":
+        bound = self.bound([one], gained)
+        if bound is None or self._wants.goal == "memory" or self._search.bounds_refuted:
             return ""
         if bound < LEAST_BOUND:
             return f"at most {bound:.2f} × to gain"
@@ -107,12 +107,14 @@ class Agenda:
             return 0.0
         return math.exp(2 * self._search.spreads.now(self._search.measure).spread / math.sqrt(MOST))
 
-    def bound(self, one: Candidate, gained: float = 1.0) -> float | None:
-        """What it may save is more of a step that has become shorter: an update of 3 ms is 1.5 % of
-        194 ms and 12 % of 24."""
-        if one.bound is None:
+    def bound(self, tried: Sequence[Candidate], gained: float = 1.0) -> float | None:
+        """Return the most that these changes can gain together on top of what is kept; None:
+        nothing limits them. At most all of them save what each may save alone. And that is more of
+        a step that has become shorter: an update of 3 ms is 1.5 % of 194 ms and 12 % of 24."""
+        alone = [one.bound for one in tried if one.bound is not None]
+        if len(alone) < len(tried):
             return None
-        saved = (1 - 1 / one.bound) * self._search.gained * gained
+        saved = sum(1 - 1 / bound for bound in alone) * self._search.gained * gained
         return 1 / (1 - saved) if saved < MOST_SAVED else None
 
     def share_s(self, one: Candidate) -> float:
@@ -128,7 +130,7 @@ class Agenda:
         for other in self._ask([c.asked for c in (*search.kept, one)]):
             if slot and other.change.slot == slot:
                 continue
-            if other.change.group == "global" and (self.bound(one) or WORTH) < WORTH:
+            if other.change.group == "global" and (self.bound([one]) or WORTH) < WORTH:
                 continue  # cores need not be shared out for what gains little anyway
             if other.change.id in one.change.together and other not in search.table:
                 # How much it may gain alone says nothing of what it does for the other.
@@ -153,7 +155,7 @@ class Agenda:
 
     def _usual(self, beside: Sequence[Candidate] = ()) -> list[Candidate]:
         with_these = self._ask([c.asked for c in (*self._search.kept, *beside)])
-        hoped = min(max((self.bound(c) or HOPED for c in beside), default=1.0), HOPED)
+        hoped = min(max((self.bound([c]) or HOPED for c in beside), default=1.0), HOPED)
         return [c for c in with_these if c.change.usual and self._open(c, hoped)]
 
     def _beside(self, on: list[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
@@ -184,7 +186,7 @@ class Agenda:
         on = {one.change.id for one in self._search.kept}
 
         def waits(one: Candidate) -> bool:
-            bound = self.bound(one)
+            bound = self.bound([one])
             small = bound is not None and bound < WORTH
             little = not on.isdisjoint(one.change.little_beside)
             return one.change.usual and not compiles(one) and (small or little)
@@ -214,11 +216,11 @@ class Agenda:
         if not needed_s <= search.bench.left_s() < needed_s + each_s:
             return None
         whole = [first, *self.companions(first)]
-        others = [one.bound or 1.0 for one in coming if one not in whole]
-        feeding = [one.bound or 1.0 for one in coming if one.change.group == "loader"]
+        others = [one.promise for one in coming if one not in whole]
+        feeding = [one.promise for one in coming if one.change.group == "loader"]
         if max(feeding, default=1.0) >= WORTH:
             return None
-        return first if max(one.bound or 1.0 for one in whole) >= max(others, default=1.0) else None
+        return first if max(one.promise for one in whole) >= max(others, default=1.0) else None
 
 
 def compiles(one: Candidate) -> bool:

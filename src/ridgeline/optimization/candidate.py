@@ -18,6 +18,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
     unable: str = ""
     """Why it cannot win here; "" where it may."""
     bound: float | None = None
+    """The most it can gain alone, on the unchanged program; None: nothing limits it."""
+    promise: float = 1.0
+    """What it is hoped to gain, by its bound and by the findings that it mends: for the order."""
     others: tuple[dict[str, str], ...] = ()
     """Other options worth trying."""
     brings: str = ""

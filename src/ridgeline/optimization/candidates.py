@@ -47,11 +47,22 @@ def candidates(
             change.slow_start,
             change.longer,
             not rules & set(change.answers),
-            -(one.bound or 0.0),
+            -one.promise,
             change.id,
         )
 
     return sorted(found, key=order)
+
+
+def _bound(
+    one: Registered, ground: Ground, findings: Sequence[Finding]
+) -> tuple[float | None, float]:
+    """Return the most that a change can gain, and what it is hoped to. What a finding is worth
+    raises a bound, but sets none: a change may do more than mend that finding."""
+    answered = [f.gain_bound for f in findings if f.rule in one.change.answers]
+    by_budget = one.bound(ground) if one.bound is not None else None
+    promise = round(max([1.0, *answered, by_budget or 1.0]), 3)
+    return promise if by_budget is not None else None, promise
 
 
 def _candidate(
@@ -60,15 +71,14 @@ def _candidate(
     unable = one.able(ground)
     if not unable and one.change.saves == "memory" and goal != "memory":
         unable = f"{SAVES_TIME}: {goal} was asked for"
-    answered = [f.gain_bound for f in findings if f.rule in one.change.answers]
-    by_budget = one.bound(ground) if one.bound is not None and not unable else None
-    known = [*answered, *([by_budget] if by_budget is not None else [])]
+    bound, promise = _bound(one, ground, findings) if not unable and goal != "memory" else (None, 1)
     options = one.choices(ground) if one.choices is not None and not unable else ()
     return Candidate(
         change=one.change,
         options=options[0] if options else {},
         unable=unable,
-        bound=round(max(known), 3) if known and goal != "memory" else None,
+        bound=bound,
+        promise=promise,
         others=options[1:],
         brings=one.brings(ground, options[0]) if one.brings is not None and options else "",
     )

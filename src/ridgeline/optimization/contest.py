@@ -90,6 +90,15 @@ class Contest(Struct, frozen=True, kw_only=True):
     before: tuple[Trial, ...] = ()
     after: tuple[Trial, ...] = ()
     spent_s: float = 0.0
+    bound: float | None = None
+    """The most that the changes could gain, said before they were tried; None: nothing was."""
+
+    @property
+    def exceeds_bound(self) -> bool:
+        """Whether more was gained than the bound allowed: then the bound was wrong."""
+        if self.ratio is None or self.bound is None:
+            return False
+        return self.ratio.ci_low > self.bound
 
     @property
     def step_ms(self) -> tuple[float, float]:

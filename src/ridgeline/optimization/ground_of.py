@@ -12,9 +12,13 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import DeviceSeen
+from ridgeline.trace.analyses.categories import category_of
 
 LARGE, TILE = 1024, 64
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "linear", "matmul", "attention")
+_HOLD_PRODUCTS = ("transformer", "lstm", "gru", "rnn", "einsum", "mv", "addmv", "dot")
+"""Words in the names of operators that multiply matrices inside."""
+PRODUCT_KINDS = frozenset({"matmul", "convolution", "attention"})
 _CONVOLUTIONS = ("convolution", "conv2d", "conv1d", "conv3d")
 
 
@@ -24,6 +28,7 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         return Ground()
     cuda = capture.device.kind == "cuda"
     products = [site for site in case.sites.ops if _named(site, _PRODUCTS)]
+    multiplying = [site for site in case.sites.ops if _multiplies(site)]
     here = case.processors > 0  # read where it ran: nothing else knows how its machine is laid out
     gpu = _gpu_address(capture.device) if here and cuda else ""
     return Ground(
@@ -43,14 +48,15 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         autocast=capture.flags.autocast,
         compiled=bool(capture.compilations),
         convolutions=any(_named(site, _CONVOLUTIONS) for site in case.sites.ops),
-        products_share=_share(case, products),
+        products_share=_most_share(case, multiplying),
+        products_least_share=_share(case, multiplying) if case.sites.ops else None,
         loss_share=_share(case, [site for site in case.sites.ops if _wide_loss(site)]),
         odd_widths=any(_odd(site) for site in products),
         shapes_change=_shapes_change(products),
         busy=case.busy or 0.0,
         input_share=case.share_of("input"),
-        optimizer_share=sum(p.share for p in case.times.phases if p.phase == "optimizer"),
-        system_share=capture.system_share or 0.0,
+        optimizer_share=_optimizer_share(case),
+        system_share=capture.system_share,
         overhead_share=case.share_of("overhead"),
         copy_share=case.share_of("transfer"),
         copies=_copies(case),
@@ -82,6 +88,44 @@ def _share(case: Case, sites: list[OpSite]) -> float:
     if case.on_gpu:
         return case.device_share(sum(site.device_ns for site in sites))
     return case.host_share(sum(site.host_ns for site in sites))
+
+
+def _multiplies(site: OpSite) -> bool:
+    """Whether a site's work is, or holds, matrix products: fused layers and recurrent ones too."""
+    names = [kernel.name for kernel in site.kernels] or [""]
+    kinds = {category_of(name, site.op) for name in names}
+    return _named(site, (*_PRODUCTS, *_HOLD_PRODUCTS)) or not kinds.isdisjoint(PRODUCT_KINDS)
+
+
+def _most_share(case: Case, sites: list[OpSite]) -> float | None:
+    """Return the most of an untraced step that these sites and those left out of the list may take;
+    None where no operator was recorded.
+
+    Tracing lengthens a step of many small operators several times over, and hardly the large ones
+    in it: on a CPU the sites' traced time is held against the untraced step.
+    """
+    if not case.sites.ops:
+        return None
+    if case.on_gpu:
+        launched = sum(site.device_ns for site in sites) + case.sites.left_out_ns
+        return case.device_share(launched + _replayed_products_ns(case))
+    taken_ms = (sum(site.host_ns for site in sites) + case.sites.left_out_ns) / 1e6
+    length_ms = min(filter(None, (case.times.median_ms, case.step_ms)), default=0.0)
+    return min(taken_ms / length_ms, 1.0) if length_ms else None
+
+
+def _replayed_products_ns(case: Case) -> float:
+    """Return a step's time in products of replayed CUDA graphs, which no operator launched."""
+    window = case.study.window if case.study is not None else None
+    rows = [row for row in case.kernels if not row.op and row.category in PRODUCT_KINDS]
+    return sum(row.total_ns for row in rows) / max(window.steps, 1) if window is not None else 0.0
+
+
+def _optimizer_share(case: Case) -> float | None:
+    """On a GPU the phases tell it only by the device's own clock: the host's is ahead of it."""
+    if not case.times.phases or (case.on_gpu and case.times.clock != "device"):
+        return None
+    return sum(phase.share for phase in case.times.phases if phase.phase == "optimizer")
 
 
 def _odd(site: OpSite) -> bool:

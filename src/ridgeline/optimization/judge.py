@@ -50,7 +50,7 @@ class Judge:
         began = self._bench.left_s()
         why = self._learn_one(0.0)
         later = [*moved, *([0.0] * (REPEATS - 1))]
-        best = sorted(possible, key=lambda one: one.bound or 1.0)[-1:]
+        best = sorted(possible, key=lambda one: one.promise)[-1:]
         if self._short(began, len(moved)) and _exact(best):
             later, self._owed = [0.0], [] if exact else moved
         for number, jitter in enumerate(later, 1):

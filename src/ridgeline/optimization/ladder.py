@@ -170,7 +170,7 @@ class Ladder:
     def _other_options(self, one: Candidate) -> None:
         """Of a change that was applied: where one number paid, another may pay more."""
         for options in one.others:
-            other = Candidate(change=one.change, options=options, bound=one.bound)
+            other = replace(one, options=options, others=(), brings="")
             rung = self._search.table[one]
             applied = rung.status in ("kept", "dropped") or rung.ratio is not None
             if one.change.saves == "memory" and rung.status != "kept":
@@ -220,7 +220,8 @@ class Ladder:
     def _try(self, tried: Sequence[Candidate], needed: int = 2) -> Contest:
         """All at once; the first `needed` have to find something to change."""
         search, self._trying = self._search, tried[0]
-        search.say(_announced(tried, self._agenda.bound(tried[0])))
+        bound = self._agenda.bound(tried)
+        search.say(_announced(tried, bound))
         slots = {one.change.slot for one in tried if one.change.slot}
         same = {one.change.id for one in tried}
         replaced = [c for c in search.kept if c.change.slot in slots or c.change.id in same]
@@ -229,6 +230,9 @@ class Ladder:
         result, parity = self._contested(tried, after, needed)
         if result.says == "FASTER" and (too_slow := self._too_slow(result)):
             result = replace(result, says="REFUSED", why=too_slow)
+        if self._wants.goal in ("speed", "throughput"):  # a bound is of time
+            result = replace(result, bound=bound)
+        search.bounds_refuted |= result.exceeds_bound
         unfit = self._unfit(tried, result)
         on = [one for one in tried if one not in unfit]
         if result.says == "FASTER":

@@ -57,6 +57,9 @@ class Search:
         """Why the whole could not be confirmed."""
         self.share_s = math.inf
         """Of the time that is left, for one contest: as many pairs as fit, one at least."""
+        self.bounds_refuted = False
+        """A change gained more than its bound allowed: by no bound is a change left untried then.
+        """
         self.grows: Candidate | None = None
         """The larger batch that is to be tried in the end."""
 

@@ -81,6 +81,8 @@ class Table:
                 compile_s=max((trial.compile_s for trial in result.after), default=0.0),
                 pays_after=pays_after(result),
                 spent_s=result.spent_s,
+                bound=result.bound,
+                bound_exceeded=result.exceeds_bound,
             )
         self._tell(self._rungs[key(noted[0])])
 

@@ -41,8 +41,11 @@ class Ground(Struct, frozen=True, kw_only=True):
     compiled: bool = False
     convolutions: bool = False
     """Operators seen in a traced step."""
-    products_share: float = 0.0
-    """Of the step: matrix products and convolutions."""
+    products_share: float | None = None
+    """Of the step: the most that matrix products and convolutions take; None: no operator was
+    recorded."""
+    products_least_share: float | None = None
+    """Of the step: the least that they take."""
     loss_share: float = 0.0
     """Of the step: softmax and loss over many classes, forward and backward."""
     odd_widths: bool = False
@@ -51,8 +54,9 @@ class Ground(Struct, frozen=True, kw_only=True):
     busy: float = 0.0
     """Of the step the device works."""
     input_share: float = 0.0
-    optimizer_share: float = 0.0
-    system_share: float = 0.0
+    optimizer_share: float | None = None
+    """None: the phases of the step are not known."""
+    system_share: float | None = None
     """Of the step: what the system does for the program (pages, files), over all threads."""
     overhead_share: float = 0.0
     copy_share: float = 0.0

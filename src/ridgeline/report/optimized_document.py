@@ -27,7 +27,17 @@ COLUMNS = (
     *("kind", "changes", "title", "status", "verdict", "ratio", "ci_low", "ci_high", "level"),
     *("pairs", "parity", "parity_why", "step_ms", "before_ms", "baseline_ratio", "memory_bytes"),
     *("memory_before_bytes", "compile_s", "break_even_steps", "without_ratio", "without_ci_low"),
-    *("without_ci_high", "bound", "alters", "beside", "spent_s", "kept", "reason", "earlier"),
+    *(
+        "without_ci_high",
+        "bound",
+        "bound_exceeded",
+        "alters",
+        "beside",
+        "spent_s",
+        "kept",
+        "reason",
+        "earlier",
+    ),
 )
 """Of a row of the ladder, in this order."""
 
@@ -99,6 +109,7 @@ def _line(found: Optimized, line: Line) -> dict[str, Any]:
         break_even_steps=_pays(found, rung.pays_after) if line.kept else None,
         **{f"without_{key}": value for key, value in _ratio(without, short=True).items()},
         bound=rung.bound,
+        bound_exceeded=rung.bound_exceeded,
         alters=rung.alters,
         beside=list(rung.beside),
         spent_s=rung.spent_s or None,

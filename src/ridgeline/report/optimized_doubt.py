@@ -3,7 +3,14 @@
 from ridgeline import units
 from ridgeline.records.optimized import Optimized, Total
 from ridgeline.report.optimized_chain import disagreement
-from ridgeline.report.optimized_ladder import UNPROVEN, in_process, interrupted, of_ratio
+from ridgeline.report.optimized_ladder import (
+    UNPROVEN,
+    in_process,
+    interrupted,
+    lines,
+    of_ratio,
+    titles,
+)
 from ridgeline.report.optimized_next import Remedy, remedy, unsure
 from ridgeline.report.optimized_words import again, factor, pays_late, twice
 from ridgeline.report.plain import printable
@@ -17,7 +24,7 @@ _ADVICE: dict[Remedy, str] = {
 
 def doubts(found: Optimized) -> tuple[str, ...]:
     """All that stands under the headline, a line each."""
-    said = (doubt(found), *found.caveats, pays_late(found), _control(found))
+    said = (doubt(found), *found.caveats, pays_late(found), _control(found), _bounds(found))
     return tuple(text for text in said if text)
 
 
@@ -50,6 +57,20 @@ def _early(found: Optimized) -> str:
     if interrupted(found):
         return "it was interrupted before the whole was confirmed"
     return found.stopped or "there was no time to confirm the whole"
+
+
+def _bounds(found: Optimized) -> str:
+    """Names the changes that gained more than was thought possible before they were tried."""
+    wrong = [
+        f"{titles(line.rungs)} gained {factor(line.rung.ratio)} where at most "
+        f"{line.rung.bound:.2f} × was thought possible"
+        for line in lines(found)
+        if line.rung.bound_exceeded
+    ]
+    if not wrong:
+        return ""
+    said = f"{'; '.join(wrong)}: that estimate was wrong, so no estimate was used from then on"
+    return printable(said)
 
 
 def _control(found: Optimized) -> str:

@@ -128,8 +128,11 @@ def test_compiling_is_refused_where_nothing_can_compile_or_all_is() -> None:
         if one.change.slot == "compile":
             assert one.able(Ground(device="cuda", capability=(9, 0), compiler=False))
             assert one.bound is not None
-            assert 1 <= one.bound(Ground(products_share=1.0)) <= 2
-            assert one.bound(Ground(products_share=0.1)) > 5
+            assert one.bound(Ground(products_least_share=0.1)) > 5
+            assert one.bound(Ground(input_share=1.0, products_least_share=0.0)) == 1
+            assert one.bound(Ground()) is None
+            # a rung of 2.84 × was kept where products and input took 58 % of the step
+            assert one.bound(Ground(products_least_share=0.58)) > 2.84
     assert "already" in whole.able(Ground(compiled=True))
     assert "same at every step" in compile_dynamic.able(Ground())
     assert compile_dynamic.able(Ground(shapes_change=True)) == ""

@@ -120,7 +120,8 @@ def test_int8_needs_inference_on_a_cpu() -> None:
     assert "CPU" in int8_dynamic.able(Ground(trains=False, device="cuda"))
     halves = Ground(trains=False, modules=(ModuleSeen(name="Net", dtypes=("bfloat16",)),))
     assert "another type" in int8_dynamic.able(halves)
-    assert int8_dynamic.bound(Ground(products_share=0.8)) == pytest.approx(2.5)
+    assert int8_dynamic.bound(Ground(products_share=0.8)) == pytest.approx(5)
+    assert int8_dynamic.bound(Ground()) is None
 
 
 def test_eight_bits_are_written_by_hand_with_the_evidence() -> None:

@@ -94,5 +94,6 @@ def test_it_is_for_programs_that_compute_on_the_host() -> None:
 
 def test_it_can_gain_what_the_system_takes() -> None:
     assert kept_memory.bound(Ground(system_share=0.25)) == pytest.approx(4 / 3)
-    assert kept_memory.bound(Ground()) == 1.0
-    assert kept_memory.bound(Ground(system_share=1.4)) == pytest.approx(10)  # of two threads
+    assert kept_memory.bound(Ground(system_share=0.0)) == 1.0
+    assert kept_memory.bound(Ground()) is None
+    assert kept_memory.bound(Ground(system_share=1.4)) > 10  # of two threads

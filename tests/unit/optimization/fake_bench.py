@@ -153,7 +153,10 @@ def candidate(
         "id": name, "group": "model", "title": name.upper(), "alters": "rounding", "why": "",
         "wrong_when": "", **told,
     }  # fmt: skip
-    return Candidate(change=Change(**given), bound=bound, unable=unable)  # type: ignore[arg-type]
+    return Candidate(
+        change=Change(**given),  # type: ignore[arg-type]
+        bound=bound, promise=bound or 1.0, unable=unable,
+    )  # fmt: skip
 
 
 def times(**factors: float) -> Speed:

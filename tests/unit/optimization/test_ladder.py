@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import MEASURES
+from ridgeline.optimization.search import Voice
 from ridgeline.records.trial import Asked
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
@@ -284,3 +285,43 @@ def test_a_second_look_goes_on_with_the_pairs_of_the_first() -> None:
             assert rung.ratio.pairs == tried  # each counts
             looked += 1
     assert looked < 12
+
+
+def test_a_set_is_bounded_by_what_all_of_its_members_may_save() -> None:
+    """A set that gave 3.19 × was announced with the 1.25 × of its first member."""
+    said: list[str] = []
+    bench = FakeBench(times(graphs=1.2, half=2.6))
+    tried = (
+        candidate("half", usual=True, bound=1.2, little_beside=("graphs",)),
+        candidate("graphs", slot="compile", slow_start=True, bound=1.25),
+    )
+    found = Ladder(bench, tried, voice=Voice(say=said.append)).climb("train.py")
+    rungs = {rung.change: rung for rung in found.rungs}
+    assert rungs["graphs"].together == ("half",)
+    assert rungs["graphs"].bound == pytest.approx(1 / (1 - (1 - 1 / 1.25) - (1 - 1 / 1.2)))
+    assert not any("at most 1.25" in text for text in said)
+
+
+def test_a_set_with_a_member_of_unknown_gain_has_no_bound() -> None:
+    bench = FakeBench(times(graphs=1.2, half=2.0))
+    tried = (
+        candidate("half", slot="precision", usual=True),
+        candidate("graphs", slot="compile", slow_start=True, bound=1.25),
+    )
+    found = climbed(bench, *tried)
+    assert all(rung.bound is None for rung in found.rungs if rung.together)
+
+
+def test_a_gain_above_its_bound_is_recorded_and_ends_the_trust_in_bounds() -> None:
+    bench = FakeBench(times(a=2.84, b=1.5))
+    found = climbed(bench, candidate("a", bound=1.73), candidate("b", bound=1.01))
+    wrong = {rung.change: rung.bound_exceeded for rung in found.rungs}
+    assert wrong == {"a": True, "b": True}
+    assert statuses(found) == {"a": "kept", "b": "kept"}, "nothing is left untried by a bound then"
+
+
+def test_a_gain_within_its_bound_leaves_bounds_trusted() -> None:
+    bench = FakeBench(times(a=1.5, b=1.5))
+    found = climbed(bench, candidate("a", bound=1.73), candidate("b", bound=1.01))
+    assert statuses(found) == {"a": "kept", "b": "not tried"}
+    assert not any(rung.bound_exceeded for rung in found.rungs)

@@ -36,7 +36,7 @@ def able(ground: Ground) -> str:
     return precision.able(ground)
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     return precision.bound(ground)
 
 

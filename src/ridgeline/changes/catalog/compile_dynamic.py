@@ -29,7 +29,7 @@ def able(ground: Ground) -> str:
     )
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 

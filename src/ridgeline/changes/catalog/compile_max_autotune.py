@@ -37,10 +37,8 @@ def able(ground: Ground) -> str:
     return compiling.able(ground)
 
 
-def bound(ground: Ground) -> float:
-    """Products may be chosen anew too; half of their time is more than was ever seen."""
-    free = 1 - ground.products_share / 2 - ground.input_share
-    return 1 / (1 - min(max(free, 0.0), 0.97))
+def bound(ground: Ground) -> float | None:
+    return compiling.bound(ground, other_kernels=True)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -30,7 +30,7 @@ def able(ground: Ground) -> str:
     return compiling.able(ground)
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 

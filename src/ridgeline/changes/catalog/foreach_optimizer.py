@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ridgeline.changes.catalog.fused_optimizer import FUSED
+from ridgeline.changes.bounds import speedup_without
+from ridgeline.changes.catalog.fused_optimizer import FUSED, update_share
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.program import OPTIMIZERS, Made, Program
 from ridgeline.changes.writing import optimizer_keyword
@@ -43,8 +44,8 @@ def able(ground: Ground) -> str:
     return ""
 
 
-def bound(ground: Ground) -> float:
-    return 1 / (1 - min(ground.optimizer_share, 0.99))
+def bound(ground: Ground) -> float | None:
+    return speedup_without(update_share(ground))
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

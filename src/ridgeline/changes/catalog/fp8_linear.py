@@ -6,6 +6,7 @@ from typing import Any
 
 from ridgeline.changes import precision
 from ridgeline.changes.around import Forward, around
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.evidence import Evidence
 from ridgeline.changes.program import Model, Program
@@ -48,9 +49,12 @@ def able(ground: Ground) -> str:
     return "" if fit else "the model is in another type already"
 
 
-def bound(ground: Ground) -> float:
-    """Products twice as fast as bfloat16's, sixteen times as float32's; the rest as autocast."""
-    return 1 / (1 - min(0.95 * max(ground.busy, ground.products_share), 0.97))
+def bound(ground: Ground) -> float | None:
+    """Almost all of the device's work: products in 8 bits are 30 times as fast as float32's without
+    tensor cores (H200, datasheet), and the rest moves half the bytes, as under autocast."""
+    if not ground.busy and ground.products_share is None:
+        return None
+    return speedup_without(max(ground.busy, ground.products_share or 0.0))
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

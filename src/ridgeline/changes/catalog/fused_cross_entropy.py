@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.cross_entropies import CLASSES, replaced
 from ridgeline.changes.loss_lines import loss_edits
@@ -44,8 +45,8 @@ def able(ground: Ground) -> str:
     return "" if ground.loss_share else NONE
 
 
-def bound(ground: Ground) -> float:
-    return 1 / (1 - min(CASTS * ground.loss_share, 0.97))
+def bound(ground: Ground) -> float | None:
+    return speedup_without(CASTS * ground.loss_share)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.changes.around import Forward, around
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.evidence import Evidence
 from ridgeline.changes.program import Model, Program
@@ -52,9 +53,12 @@ def able(ground: Ground) -> str:
     return "" if "float32" in kinds or not kinds else "the model is in another type already"
 
 
-def bound(ground: Ground) -> float:
-    """Products four times as fast."""
-    return 1 / (1 - 0.75 * min(max(ground.products_share, 0.0), 1.0))
+def bound(ground: Ground) -> float | None:
+    """Almost all of the time of products may go: 8-bit instructions multiply 4 (VNNI) to 32 (AMX)
+    times as many numbers at once as float32's, the weights are packed once, not at every call, and
+    where they take a quarter of the bytes they may fit into a cache. What is beside the products
+    stays."""
+    return speedup_without(ground.products_share)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.program import Program
 from ridgeline.records.edit import Edit, Top
@@ -48,9 +49,9 @@ def able(ground: Ground) -> str:
     return _against(ground.variables)
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     """All that the system does for the program while it steps."""
-    return 1 / (1 - min(ground.system_share, 0.9))
+    return speedup_without(ground.system_share)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

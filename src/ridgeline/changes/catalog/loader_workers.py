@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.catalog import _dataset as dataset
 from ridgeline.changes.catalog._cores import usable
 from ridgeline.changes.change import Change, Source
@@ -52,9 +53,9 @@ def able(ground: Ground) -> str:
     return ""
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     """A step that never waits for its batch."""
-    return 1 / (1 - min(ground.input_share, 0.99))
+    return speedup_without(ground.input_share)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.capture.places import here
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.places import at
 from ridgeline.changes.program import Program
@@ -44,13 +45,13 @@ def able(ground: Ground) -> str:
     return ""
 
 
-def bound(ground: Ground) -> float:
-    """The device's idle time: the copies themselves stay on its stream. Of pageable memory it
-    changes nothing: a little less than pin-memory's bound, so that comes first."""
-    idle = 1 - ground.busy if ground.busy else 0.99
-    most = 1 / (1 - min(idle, 0.99))
-    pinned = any(one.pin_memory for one in ground.loaders)
-    return most if pinned or not ground.loaders else max(most - 0.002, 1.0)
+def bound(ground: Ground) -> float | None:
+    """The device's idle time: the copies themselves stay on its stream. Copies of pageable memory
+    do not change: there the bound is a little less than that of pin-memory, which comes first."""
+    most = speedup_without(1 - ground.busy if ground.busy else None)
+    if most is None or not ground.loaders or any(one.pin_memory for one in ground.loaders):
+        return most
+    return max(most - 0.002, 1.0)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

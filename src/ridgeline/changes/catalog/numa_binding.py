@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.catalog.affinity import BINDING
 from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.program import Program
@@ -29,9 +30,6 @@ CHANGE = Change(
     wrong_when="The loader's workers need more cores than one node has, or another program is at "
     "work there.",
 )
-FARTHER = 2.0
-"""Times as long as its own, another node's memory takes to reach: 21 against 10 in most firmware's
-table of distances. As if all of it lay there."""
 GPU, NODE = "/sys/bus/pci/devices/{}/local_cpulist", "/sys/devices/system/node/node{}/cpulist"
 TEXT = """\
 try:
@@ -57,14 +55,13 @@ def able(ground: Ground) -> str:
     return _bound_already(ground) or _no_node(ground)
 
 
-def bound(ground: Ground) -> float:
-    """On a GPU what the host does while the device waits for it, and copies; on a CPU any of it."""
-    if ground.device != "cuda":
-        return FARTHER
+def bound(ground: Ground) -> float | None:
+    """On a GPU what the host does while the device waits for it, and copies. On a CPU nothing says
+    how much of the work waits for another node's memory."""
     waits = ground.copy_share + ground.overhead_share + ground.input_share
-    if not waits and not ground.busy:
-        waits = 0.99  # nothing is known of the step
-    return 1 / (1 - min(waits, 0.99))
+    if ground.device != "cuda" or (not waits and not ground.busy):
+        return None
+    return speedup_without(waits)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.catalog import _dataset as dataset
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.places import at
@@ -60,8 +61,8 @@ def able(ground: Ground) -> str:
     return "" if again else "no loader with workers was begun a second time in the steps looked at"
 
 
-def bound(ground: Ground) -> float:
-    return 1 / (1 - min(ground.input_share, 0.99))
+def bound(ground: Ground) -> float | None:
+    return speedup_without(ground.input_share)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:

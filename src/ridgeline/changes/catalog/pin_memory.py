@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.catalog import _dataset as dataset
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.places import at
@@ -36,10 +37,9 @@ def able(ground: Ground) -> str:
     return "its loaders pin their memory already" if all(_pins(ground)) else ""
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     """Without its copies and without the idle time around them."""
-    idle = 1 - ground.busy if ground.busy else 0.99
-    return 1 / (1 - min(idle + ground.copy_share, 0.99))
+    return speedup_without(1 - ground.busy + ground.copy_share if ground.busy else None)
 
 
 def after(ground: Ground, options: Mapping[str, str]) -> Ground:

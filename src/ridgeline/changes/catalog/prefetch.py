@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, Source
 from ridgeline.changes.places import at
 from ridgeline.changes.program import Made, Program
@@ -37,8 +38,8 @@ def able(ground: Ground) -> str:
     return ""
 
 
-def bound(ground: Ground) -> float:
-    return 1 / (1 - min(ground.input_share, 0.99))
+def bound(ground: Ground) -> float | None:
+    return speedup_without(ground.input_share)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -31,13 +31,14 @@ def able(ground: Ground) -> str:
     return "" if choices(ground) else "there is one core, and one thread"
 
 
-def bound(ground: Ground) -> float:
-    """All that is no waiting for input may be divided over every core; where the program has more
-    threads than cores nothing says how much they lose to each other."""
+def bound(ground: Ground) -> float | None:
+    """One thread's work may be divided over every core, but for the wait for input. Several threads
+    may hinder each other, and nothing says by how much: there is no bound."""
+    if ground.flags.threads != 1:
+        return None
     cores = max(ground.cores // max(ground.ranks, 1), 1)
-    spread = max(cores / max(ground.flags.threads, 1), 2.0)
-    waits = min(ground.input_share, 0.99)
-    return 1 / (waits + (1 - waits) / spread)
+    waits = min(ground.input_share, 1.0)
+    return 1 / (waits + (1 - waits) / cores)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from ridgeline.changes.bounds import speedup_without
 from ridgeline.changes.change import Change, NotWritten, Source
 from ridgeline.changes.program import OPTIMIZERS, Made, Program
 from ridgeline.changes.step_function import Run, StepFunction
@@ -49,10 +50,10 @@ def able_function(ground: Ground) -> str:
     return "" if known else "the optimizer is none of torch's own"
 
 
-def bound(ground: Ground) -> float:
+def bound(ground: Ground) -> float | None:
     """The device works without a pause."""
-    waits = max(1 - ground.busy, ground.overhead_share) if ground.busy else 0.97
-    return 1 / (1 - min(max(waits, 0.0), 0.97))
+    waits = max(1 - ground.busy, ground.overhead_share) if ground.busy else None
+    return speedup_without(waits)
 
 
 def put_on(program: Program, options: Mapping[str, str]) -> None:
