@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from ridgeline.trace.trace import Trace
 
 Say = Callable[[str], None]
+
+
+class Reading(NamedTuple):
+    """How files are read: as the options say."""
+
+    cache: bool = True
+    max_events: int | None = None
+
 
 ENDINGS = (
     ".json", ".md", ".csv", ".html", ".parquet", ".speedscope.json", ".perfetto.json",
@@ -64,6 +72,13 @@ Record a trace that answers most:
     help="Ask it in SQL. Views: events, kernels, device_ops, ops, annotations, calls, frames, "
     "memory, syncs; times in nanoseconds.",
 )
+@click.option(
+    "--max-events",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Refuse a file with more events. By default: as many as half of the free memory has room "
+    "for, at 400 bytes each.",
+)
 @click.option("--no-cache", is_flag=True, help="Neither use nor write the cache beside the trace.")
 @output_options(ENDINGS)
 def command(
@@ -73,6 +88,7 @@ def command(
     top: int | None,
     full: bool,
     sql: str | None,
+    max_events: int | None,
     no_cache: bool,
     as_json: bool,
     output: Path | None,
@@ -96,20 +112,20 @@ def command(
         paths = trace_files(files)
         earlier = () if before is None else trace_files([before])
         _refuse(wanted, (*paths, *earlier), len(paths))
-        cache = not no_cache
+        reading = Reading(cache=not no_cache, max_events=max_events)
         if sql is not None:
-            _answer(paths, sql, cache, quiet, wanted, left_out)
+            _answer(paths, sql, reading, quiet, wanted, left_out)
         elif before is not None:
             with _progress(quiet) as say:
                 both = [
-                    _studied(p, steps or "all", None, cache, say, left_out)[0]
+                    _studied(p, steps or "all", None, reading, say, left_out)[0]
                     for p in (earlier, paths)
                 ]
             _compare(both[0], both[1], wanted, full, top, left_out)
         else:
             with _progress(quiet) as say:
-                found, traces = _studied(paths, steps, ROWS, cache, say, left_out)
-                causes = _diagnosed(found, traces, paths, steps, cache, say)
+                found, traces = _studied(paths, steps, ROWS, reading, say, left_out)
+                causes = _diagnosed(found, traces, paths, steps, reading.cache, say)
                 _export(found, traces, causes, wanted, say)
             _report(found, causes, wanted, full, top, left_out)
     _say_refusal()
@@ -188,7 +204,7 @@ def _studied(
     paths: Sequence[Path],
     steps: str | None,
     rows: int | None,
-    cache: bool,
+    reading: Reading,
     say: Say,
     left_out: "list[LeftOut]",
 ) -> "tuple[TraceStudy, tuple[Trace, ...]]":
@@ -197,23 +213,23 @@ def _studied(
 
     limit = ALL_ROWS if rows is None else rows
     try:
-        return study(paths, steps=steps, limit=limit, cache=cache, on_progress=say)
+        return study(paths, steps=steps, limit=limit, on_progress=say, **reading._asdict())
     except UsageError:
         raise
     except RidgelineError:
-        readable = _readable(paths, cache, left_out) if len(paths) > 1 else paths
+        readable = _readable(paths, reading, left_out) if len(paths) > 1 else paths
         if len(readable) == len(paths):
             raise
-        return study(readable, steps=steps, limit=limit, cache=cache, on_progress=say)
+        return study(readable, steps=steps, limit=limit, on_progress=say, **reading._asdict())
 
 
-def _readable(paths: Sequence[Path], cache: bool, left_out: "list[LeftOut]") -> list[Path]:
+def _readable(paths: Sequence[Path], reading: Reading, left_out: "list[LeftOut]") -> list[Path]:
     from ridgeline.report.plain import printable
 
     found, first = [], ""
     for path in paths:
         try:
-            _opened(path, cache)
+            _opened(path, reading)
             found.append(path)
         except RidgelineError as error:
             first = first or error.message
@@ -224,10 +240,10 @@ def _readable(paths: Sequence[Path], cache: bool, left_out: "list[LeftOut]") -> 
     return found
 
 
-def _opened(path: Path, cache: bool) -> "Trace":
+def _opened(path: Path, reading: Reading) -> "Trace":
     from ridgeline.trace.study import open_trace
 
-    opened = open_trace(path, cache)
+    opened = open_trace(path, **reading._asdict())
     if opened.writing is not None:
         opened.writing.join()
     return opened.trace
@@ -236,7 +252,7 @@ def _opened(path: Path, cache: bool) -> "Trace":
 def _answer(
     paths: Sequence[Path],
     sql: str,
-    cache: bool,
+    reading: Reading,
     quiet: bool,
     wanted: "Wanted",
     left_out: "list[LeftOut]",
@@ -248,8 +264,8 @@ def _answer(
 
     with _progress(quiet) as say:
         say("reading")
-        kept = _readable(paths, cache, left_out) if len(paths) > 1 else paths
-        traces = [_opened(path, cache) for path in kept]
+        kept = _readable(paths, reading, left_out) if len(paths) > 1 else paths
+        traces = [_opened(path, reading) for path in kept]
         say("asking")
         columns, found = query(traces, sql)
     rows, truncated = found[:MOST_ROWS], len(found) > MOST_ROWS

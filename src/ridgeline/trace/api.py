@@ -38,11 +38,14 @@ def read_trace(
     steps: str | None = None,
     rows: int = 50,
     cache: bool = True,
+    max_events: int | None = None,
 ) -> TraceReading:
     """Read a trace, or a list of traces that are the ranks of one job.
 
     `steps` narrows the window ("3-5"), `rows` bounds each table, `cache=False` leaves no Parquet
-    beside the file. Raises RidgelineError with one sentence where a file is no trace.
+    beside the file. A file of more than `max_events` is refused, by default of more than half of
+    the free memory has room for. Raises RidgelineError with one sentence where a file is no trace.
     """
     many = [path] if isinstance(path, str | os.PathLike) else list(path)
-    return TraceReading(*study([Path(p) for p in many], steps=steps, limit=rows, cache=cache))
+    paths = [Path(p) for p in many]
+    return TraceReading(*study(paths, steps=steps, limit=rows, cache=cache, max_events=max_events))

@@ -31,7 +31,7 @@ from ridgeline.trace.links import Links, links_of
 from ridgeline.trace.missing import missing
 from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import cache as kept
-from ridgeline.trace.reading.reader import parse
+from ridgeline.trace.reading.reader import event_limit, parse, refuse_beyond
 from ridgeline.trace.steps import Steps, steps_of
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.validation import trust_in, validate
@@ -62,9 +62,13 @@ def study(
     steps: str | None = None,
     limit: int = 50,
     cache: bool = True,
+    max_events: int | None = None,
     on_progress: Callable[[str], None] = _silent,
 ) -> tuple[TraceStudy, tuple[Trace, ...]]:
-    """What the files say, and the traces themselves. Several files are ranks of one job."""
+    """What the files say, and the traces themselves. Several files are ranks of one job.
+
+    A file of more than `max_events` is refused; by default of more than memory has room for.
+    """
     if not paths:
         raise RidgelineError("no trace was given")
     question = _question(steps, limit)
@@ -80,7 +84,7 @@ def study(
         for number, path in enumerate(paths, 1):
             which = f" ({number} of {len(paths)})" if len(paths) > 1 else ""
             on_progress(f"reading {path.name}{which}")
-            opened.append(open_trace(path, cache))
+            opened.append(open_trace(path, cache, max_events))
         on_progress("analysing")
         found = _study_all([o.trace for o in opened], steps, limit)
     finally:
@@ -93,13 +97,15 @@ def study(
     return found, tuple(o.trace for o in opened)
 
 
-def open_trace(path: Path, cache: bool = True) -> Opened:
+def open_trace(path: Path, cache: bool = True, max_events: int | None = None) -> Opened:
     """From the cache where it holds this content; else read, and the cache written meanwhile."""
     entry = kept.find(path) if cache else None
     trace = entry.trace(path) if entry is not None else None
     if trace is not None:
+        limit = event_limit() if max_events is None else max_events
+        refuse_beyond(limit, trace.origin.events, path, max_events is None)
         return Opened(trace, entry)
-    trace = parse(path)
+    trace = parse(path, max_events)
     _refuse_if_mostly_lost(trace)
     trace = without_outliers(trace)
     large = trace.origin.text_bytes >= kept.LEAST_TEXT_BYTES

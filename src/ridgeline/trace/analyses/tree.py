@@ -40,25 +40,20 @@ def own_time(parent: Rows, dur: Rows) -> Rows:
 
 def inherited(number: Rows, parent: Rows) -> Rows:
     """A row without a number (-1) has that of the nearest row above it that has one."""
-    found, rows = number.copy(), np.flatnonzero((number < 0) & (parent >= 0))
-    above = parent[rows]
-    while len(rows):
-        found[rows] = number[above]
-        above = np.where(found[rows] < 0, parent[above], -1)
-        rows, above = rows[above >= 0], above[above >= 0]
-    return found
+    here = np.arange(len(parent))
+    source = np.where((number >= 0) | (parent < 0), here, parent)
+    while not np.array_equal(further := source[source], source):  # twice as far up each time
+        source = further
+    return number[source]
 
 
 def _levels(parent: Rows) -> list[Rows]:
     """Rows by how many rows lie above them."""
-    depth = np.zeros(len(parent), np.int64)
-    rows = np.flatnonzero(parent >= 0)
-    above = parent[rows]
-    while len(rows):
-        depth[rows] += 1
-        above = parent[above]
-        go = above >= 0
-        rows, above = rows[go], above[go]
+    depth = (parent >= 0).astype(np.int64)
+    above = parent
+    while (linked := above >= 0).any():  # twice as far up each time
+        depth = depth + np.where(linked, depth[above], 0)
+        above = np.where(linked, above[above], -1)
     order = np.argsort(depth, kind="stable")
     cuts = np.searchsorted(depth[order], np.arange(1, depth.max(initial=0) + 1))
     return np.split(order, cuts)

@@ -24,6 +24,8 @@ FARTHEST = 1 << 14
 LARGEST_PARSED = 1 << 22
 """Metadata values beyond it are passed over: parsed they take ten times their size."""
 MOST_KEYS, MOST_REASONS = 1000, 100
+MAX_NAMES = 100_000
+"""Names of processes and threads that are kept: each is a Python object of some hundred bytes."""
 
 # No possessive quantifiers (see `ends`): a key with more than 1000 escapes is no key of a trace.
 _SPACE = re.compile(rb"[ \n\r\t]*")
@@ -275,8 +277,12 @@ class Document:
             self._decoder.flows += 1
         elif isinstance(meant, Named):
             self.named_count += 1
-            if meant.what in ("process_name", "process_labels", "thread_name"):
+            if meant.what not in ("process_name", "process_labels", "thread_name"):
+                pass
+            elif len(self.named) < MAX_NAMES:
                 self.named.append(meant)
+            else:
+                self._lose("names of threads beyond 100,000 were not kept", lost=False)
         else:
             self._lose(meant.reason, example=text)
         self._at = end
