@@ -70,7 +70,7 @@ Record a trace that answers most:
     "--sql",
     metavar="QUERY",
     help="Ask it in SQL. Views: events, kernels, device_ops, ops, annotations, calls, frames, "
-    "memory, syncs; times in nanoseconds.",
+    "memory, syncs; times in nanoseconds. Of rows inside each other (ops, frames) add up self_ns.",
 )
 @click.option(
     "--max-events",

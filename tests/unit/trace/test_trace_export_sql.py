@@ -1,12 +1,15 @@
 """SQL over a trace, and its events as Parquet."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.report.trace_next import next_commands
 from ridgeline.trace.exports.parquet import write_parquet
 from ridgeline.trace.exports.sql import query
+from ridgeline.trace.study import study
 from ridgeline.trace.trace import Trace
 from tests.unit.trace.traces_made import Made
 
@@ -147,3 +150,21 @@ def test_parquet_holds_every_event_with_its_texts(trace: Trace, tmp_path: Path) 
 def test_parquet_into_nowhere_is_a_sentence(trace: Trace, tmp_path: Path) -> None:
     with pytest.raises(RidgelineError, match="could not be written"):
         write_parquet(trace, tmp_path / "none" / "x.parquet")
+
+
+def test_the_time_of_nested_operators_adds_up_to_what_the_thread_took(tmp_path: Path) -> None:
+    made = Made().op("aten::linear", 0, 100).op("aten::addmm", 10, 80).op("aten::copy_", 20, 30)
+    made.op("aten::linear", 200, 50).frame("f", 0, 300).frame("g", 50, 100)
+    trace = made.trace(tmp_path)
+    _, rows = query([trace], "select name, sum(self_ns) from ops group by 1 order by 1")
+    assert rows == [("aten::addmm", 50_000), ("aten::copy_", 30_000), ("aten::linear", 70_000)]
+    assert query([trace], "select sum(self_ns) from frames")[1] == [(300_000,)]
+
+
+def test_the_query_that_a_report_suggests_agrees_with_the_report(tmp_path: Path) -> None:
+    made = Made().op("aten::linear", 0, 100).op("aten::addmm", 10, 80).op("aten::copy_", 20, 30)
+    path = made.write(tmp_path)
+    found, traces = study([path], cache=False)
+    command = dict(next_commands(found, (), full=False))["ask it anything"]
+    rows = query(traces, shlex.split(command)[-1])[1]
+    assert dict(rows) == {row.name: row.host_self_ns for row in found.ops}

@@ -2,6 +2,8 @@
 
 Views: events (all of them), device_ops, kernels, ops, annotations, calls, frames, memory, syncs.
 Times are nanoseconds; `ts_ns` counts from the file's own zero. What an event does not have is NULL.
+Rows that lie inside each other (operators, annotations, Python functions) have `self_ns` beside
+`dur_ns`: summed over all rows, durations count the inner ones once for each row around them.
 """
 
 from collections.abc import Sequence
@@ -11,24 +13,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.analyses.tree import own_time
 from ridgeline.trace.columns import Events
 from ridgeline.trace.kinds import Kind
+from ridgeline.trace.links import nested
 from ridgeline.trace.trace import Trace
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 COLUMNS = {
-    "kind": "kind", "name": "name", "ts_ns": "ts", "dur_ns": "dur", "pid": "pid", "tid": "tid",
-    "thread": "thread", "device": "device", "stream": "stream", "correlation": "correlation",
-    "external_id": "external", "bytes": "bytes", "allocated": "allocated",
-    "reserved": "reserved", "sequence": "sequence", "graph": "graph", "graph_node": "graph_node",
-    "frame": "frame", "parent": "parent", "shape": "shape", "info": "info",
+    "kind": "kind", "name": "name", "ts_ns": "ts", "dur_ns": "dur", "self_ns": "own", "pid": "pid",
+    "tid": "tid", "thread": "thread", "device": "device", "stream": "stream",
+    "correlation": "correlation", "external_id": "external", "bytes": "bytes",
+    "allocated": "allocated", "reserved": "reserved", "sequence": "sequence", "graph": "graph",
+    "graph_node": "graph_node", "frame": "frame", "parent": "parent", "shape": "shape",
+    "info": "info",
 }  # fmt: skip
 """Each column of `events`, and the column of a table that fills it."""
 
 _TEXTS = ("name", "shape", "info")
 _LANES = ("pid", "tid", "thread")
+NESTED = ("ops", "annotations", "frames")
 TABLES = ("device", "ops", "annotations", "calls", "frames", "memory", "syncs", "others")
 
 
@@ -61,10 +67,13 @@ def register(connection: "DuckDBPyConnection", traces: Sequence[Trace]) -> tuple
         for name in TABLES:
             table: Events = getattr(trace, name)
             source = f"_{name}_{number}"
-            connection.register(source, _arrays(table))
+            arrays = _arrays(table)
+            if name in NESTED:
+                arrays["own"] = own_time(nested(table), table.dur)
+            connection.register(source, arrays)
             rank = trace.metadata.rank if trace.metadata.rank is not None else number
             lead = f"{rank}::INTEGER AS rank, " if several else ""
-            parts[name].append(_select(table, source, number, lead))
+            parts[name].append(_select(set(arrays), source, number, lead))
     views = []
     for name, view in (("device", "device_ops"), ("others", ""), *((t, t) for t in TABLES[1:-1])):
         if view:
@@ -111,9 +120,8 @@ def _register_texts(connection: "DuckDBPyConnection", trace: Trace, number: int)
     )
 
 
-def _select(table: Events, source: str, number: int, lead: str) -> str:
+def _select(has: set[str], source: str, number: int, lead: str) -> str:
     """One table with its texts; columns in the order of COLUMNS, those it has."""
-    has = set(table.columns())
     chosen, joins = [], [
         f"LEFT JOIN _lanes_{number} l ON l.lane = t.lane",
         f"LEFT JOIN _kinds_{number} k ON k.kind = t.kind",
@@ -131,7 +139,7 @@ def _select(table: Events, source: str, number: int, lead: str) -> str:
             chosen.append(
                 f"{text} AS name" if column == "name" else f"'{{' || {text} || '}}' AS {column}"
             )
-        elif column in ("ts_ns", "dur_ns") or (column == "bytes" and "allocated" in has):
+        elif column in ("ts_ns", "dur_ns", "self_ns") or (column == "bytes" and "allocated" in has):
             chosen.append(f"t.{from_column} AS {column}")  # a release has negative bytes
         else:
             absent = 0 if column == "bytes" else -1
