@@ -59,7 +59,7 @@ def test_a_file_that_may_not_be_read_is_refused(
     path = tmp_path / "closed.json"
     path.write_text("{}")
 
-    def closed(*_: Any) -> Any:
+    def closed(*_: Any, **__: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", closed)
