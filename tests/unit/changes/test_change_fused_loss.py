@@ -46,6 +46,7 @@ def both(fused: Any, dtype: torch.dtype, **settings: Any) -> list[tuple[Any, Any
 
 
 @pytest.mark.slow
+@pytest.mark.compiles
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_gives_the_plain_loss_and_gradient(
     program: Program, fused: Any, dtype: torch.dtype
