@@ -65,9 +65,7 @@ def measure(name: str, into: Path, budget: str, within_s: float) -> int:
     """In a copy of the examples, beside which it writes what it writes."""
     home = into / name
     shutil.rmtree(home, ignore_errors=True)
-    left_out = shutil.ignore_patterns(
-        ".*", "optimized_*", "optimization_report*", "faults", "pairs"
-    )
+    left_out = shutil.ignore_patterns(".*", "optimized_*", "faults", "pairs")
     shutil.copytree(EXAMPLES, home / "examples", ignore=left_out)
     words = f"--budget {budget} {VISITS[name].words}"
     command = [sys.executable, "-m", "ridgeline", "optimize", "--fresh", "-o", "found.json"]

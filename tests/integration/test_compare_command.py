@@ -44,7 +44,7 @@ def test_a_slower_candidate_fails_the_gate(warm: Warm, user: Path) -> None:
     gate = ("--fail-if", "slower", "-o", "comment.md")
     done = compare(warm, user, "w.py:fast", "w.py:slow", *QUICK, *gate)
     assert done.code == GATE
-    assert "SLOWER" in done.out
+    assert done.out == ""
     assert "gate failed: w.py:slow is SLOWER" in done.err
     assert "SLOWER" in (user / "comment.md").read_text()
 
@@ -218,8 +218,8 @@ def test_a_folder_is_one_table_and_a_broken_pair_does_not_stop_it(
     assert rows["bad"]["status"] == "BROKEN"
     assert rows["skips"]["status"] == "SKIP"
     assert "boom [bold]" in str(rows["bad"])
-    for word in ("good", "FASTER", "bad", "BROKEN", "boom", "skips", "needs a GPU"):
-        assert word in done.out
+    assert "needs a GPU" in str(rows["skips"])
+    assert done.out == ""
 
 
 def test_a_page_is_written_whole(warm: Warm, user: Path, tmp_path: Path) -> None:

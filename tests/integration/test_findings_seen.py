@@ -140,8 +140,9 @@ def test_a_trace_is_answered_and_diagnosed(warm: Warm, tmp_path: Path) -> None:
 
 def test_the_terminal_and_the_files_of_a_trace_say_the_same(warm: Warm, tmp_path: Path) -> None:
     starved().write(tmp_path, "run.json")
-    terminal = warm(["trace", "run.json", "-o", "report.md"], tmp_path)
-    warm(["trace", "run.json", "-q", "-o", "report.html"], tmp_path)
+    terminal = warm(["trace", "run.json"], tmp_path)
+    for ending in ("md", "html"):
+        warm(["trace", "run.json", "-q", "-o", f"report.{ending}"], tmp_path)
     page, text = ((tmp_path / f"report.{end}").read_text() for end in ("html", "md"))
     for said in (terminal.out, text, page):
         assert "Is the device busy?" in said

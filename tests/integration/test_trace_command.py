@@ -173,7 +173,7 @@ def test_a_question_in_sql(warm: Warm, runs: Path) -> None:
     sql = "select name, count(*) n from kernels group by 1 order by 1"
     done = trace(warm, runs, "run.json", "--sql", sql, "-o", "q.csv")
     assert done.code == 0, done.err
-    assert "add_kernel" in done.out
+    assert (done.out, done.err) == ("", "wrote q.csv\n")
     assert (runs / "q.csv").read_text() == "name,n\nadd_kernel,3\nsgemm,3\n"
     assert trace(warm, runs, "run.json", "--sql", sql, "--json").document["rows"] == [
         ["add_kernel", 3],
@@ -190,7 +190,7 @@ def test_every_ending_is_a_format(warm: Warm, runs: Path, tmp_path: Path) -> Non
     for ending in endings:
         done = trace(warm, runs, "run.json", "-q", "-o", str(tmp_path / f"o.{ending}"))
         assert done.code == 0, done.err
-        assert "wrote" in done.err
+        assert (done.out, done.err) == ("", f"wrote {tmp_path / f'o.{ending}'}\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"o.{e}" for e in endings)
     assert json.loads((tmp_path / "o.json").read_text())["schema"] == "ridgeline.trace/1"
     assert (tmp_path / "o.md").read_text().startswith("### ")

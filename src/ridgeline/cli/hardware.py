@@ -48,7 +48,7 @@ def command(
         csv=lambda: report.to_csv(machine),
         terminal=lambda console: report.render_terminal(machine, console, left_out),
     )
-    if not as_json:
+    if not as_json and output is None:
         chosen = f" --device {device}" if device else ""
         click.echo(
             "put a model under them:  ridgeline model FILE.py:build --input SHAPE"

@@ -12,14 +12,14 @@ import click
 from ridgeline.cli.optimize_typed import OptimizeCommand
 from ridgeline.cli.output_options import output_options
 from ridgeline.cli.target import Given, target_of, words_of
-from ridgeline.errors import UsageError
+from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:
     from ridgeline.optimization.program import Wishes
     from ridgeline.records.optimized import Optimized
+    from ridgeline.records.run import Target
 
 _ENDINGS = (".json", ".md", ".csv", ".html", ".svg")
-REPORT = Path("optimization_report.md")
 
 
 @click.command(cls=OptimizeCommand, name="optimize")
@@ -113,13 +113,15 @@ def command(
 
     from ridgeline.optimization.agenda import Wants
     from ridgeline.optimization.program import Wishes
+    from ridgeline.records.run import Target
 
     wants = Wants(
         goal=goal, keep_exact=keep_exact, batch=batch or goal == "throughput", allow=allowed
     )
     wishes = Wishes(wants=wants, budget_s=seconds, seed=seed, again=fresh, write=not no_write)
-    found = _optimized(given, wishes, quiet, command.longer(words_of(ctx), seconds))
-    _deliver(found, as_json, output, report=not no_write)
+    target = Target(kind=given.kind, name=given.name, arguments=given.arguments)
+    found = _optimized(target, wishes, quiet, command.longer(words_of(ctx), seconds))
+    _deliver(found, as_json, output, None if no_write else target)
     return 130 if found.stopped == "interrupted" else 0 if found.baseline_ms else 4
 
 
@@ -148,14 +150,12 @@ def _program(ctx: click.Context) -> Given:
     raise command.no_such_file(ctx, given.name)
 
 
-def _optimized(given: Given, wishes: "Wishes", quiet: bool, longer: str) -> "Optimized":
+def _optimized(target: "Target", wishes: "Wishes", quiet: bool, longer: str) -> "Optimized":
     from msgspec.structs import replace
 
     from ridgeline.cli.optimize_progress import voice
     from ridgeline.optimization.program import optimize
-    from ridgeline.records.run import Target
 
-    target = Target(kind=given.kind, name=given.name, arguments=given.arguments)
     # As with Ctrl-C, trials are ended and what is known is told.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with voice(quiet, wishes.budget_s) as speaking:
@@ -163,20 +163,19 @@ def _optimized(given: Given, wishes: "Wishes", quiet: bool, longer: str) -> "Opt
     return replace(found, replay=f"ridgeline {shlex.join(_typed())}", longer=longer)
 
 
-def _deliver(found: "Optimized", as_json: bool, output: Path | None, *, report: bool) -> None:
-    from ridgeline.cli.output import deliver, write_whole
+def _deliver(
+    found: "Optimized", as_json: bool, output: Path | None, reported: "Target | None"
+) -> None:
+    """Print or write the answer. `reported`: the target, where a report of it is wanted."""
+    from ridgeline.cli.output import deliver
     from ridgeline.report import optimized_csv, optimized_html, optimized_markdown, optimized_svg
     from ridgeline.report.optimized_document import document
     from ridgeline.report.optimized_terminal import show
 
-    if report and found.rungs:
-        svg = REPORT.with_suffix(".svg")
-        write_whole(svg, optimized_svg.waterfall(found))
-        write_whole(REPORT, optimized_markdown.markdown(found, svg.name))
-    drawn = output if output is not None and output.suffix.lower() == ".svg" else None
-    if drawn is not None:
-        write_whole(drawn, optimized_svg.waterfall(found))
-        output = None
+    also = _write_report(reported, found) if reported is not None and found.rungs else []
+    if output is not None and not as_json and found.written is not None:
+        copies = [*found.written.files, found.written.diff_file]
+        also = [*(Path(name) for name in copies if name), *also]
     deliver(
         document(found),
         as_json,
@@ -184,12 +183,30 @@ def _deliver(found: "Optimized", as_json: bool, output: Path | None, *, report: 
         markdown=lambda: optimized_markdown.markdown(found),
         csv=lambda: optimized_csv.csv(found),
         html=lambda: optimized_html.page(found),
+        svg=lambda: optimized_svg.waterfall(found),
         terminal=lambda console: show(found, console),
+        also=also,
     )
-    names = [drawn] if drawn is not None and not as_json else []
-    names += [REPORT, REPORT.with_suffix(".svg")] if report and found.rungs else []
-    if names:
-        click.echo(f"wrote {' · '.join(map(str, names))}", err=True)
+
+
+def _write_report(target: "Target", found: "Optimized") -> list[Path]:
+    """Write optimized_train.md and its picture beside the script, and return both paths. A report
+    that cannot be written is said, and the answer is given all the same."""
+    from ridgeline.cli.output import write_whole
+    from ridgeline.optimization.launcher import named_file
+    from ridgeline.patch.copies import free, signed_comment
+    from ridgeline.report import optimized_markdown, optimized_svg
+
+    script = named_file(target)
+    try:
+        report = free(script.with_suffix(".md"), [])
+        drawing = free(script.with_suffix(".svg"), [])
+        write_whole(drawing, signed_comment(optimized_svg.waterfall(found)))
+        write_whole(report, signed_comment(optimized_markdown.markdown(found, drawing.name)))
+    except RidgelineError as error:
+        click.echo(f"ridgeline: {error.message}", err=True)
+        return []
+    return [report, drawing]
 
 
 def _allowed(text: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,20 +60,32 @@ def deliver(
     csv: Callable[[], str],
     terminal: Callable[[Any], None],
     html: Callable[[], str] = str,
+    svg: Callable[[], str] = str,
+    also: Sequence[Path] = (),
 ) -> None:
-    """Write the file asked for, then JSON or the human's view to stdout."""
+    """Write the file that was asked for and say so in one line; JSON, or without a file what a
+    person reads, goes to stdout. `also`: files that were written besides."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if output is not None:
-        made = {".json": lambda: text + "\n", ".md": markdown, ".csv": csv, ".html": html}
+        made = {".json": lambda: text + "\n", ".md": markdown, ".csv": csv, ".html": html,
+                ".svg": svg}  # fmt: skip
         write_whole(output, made[output.suffix.lower()]())
     if as_json:
         click.echo(text)
-        return
-    from rich.console import Console
+    elif output is None:
+        from rich.console import Console
 
-    terminal(Console(width=columns(sys.stdout.isatty()), highlight=False))
-    if output is not None:
-        click.echo(f"wrote {output}", err=True)
+        terminal(Console(width=columns(sys.stdout.isatty()), highlight=False))
+    asked_for = [output] if output is not None and not as_json else []
+    say_written([*asked_for, *also])
+
+
+def say_written(files: Sequence[Path]) -> None:
+    """Name the files that were written, in one line on stderr."""
+    from ridgeline.report.plain import printable
+
+    if files:
+        click.echo(f"wrote {' · '.join(printable(str(file)) for file in files)}", err=True)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 import msgspec
 
-from ridgeline.cli.output import PIPE_COLUMNS, write_whole
-from ridgeline.report.plain import json_text, printable
+from ridgeline.cli.output import PIPE_COLUMNS, say_written, write_whole
+from ridgeline.report.plain import json_text
 
 if TYPE_CHECKING:
     from ridgeline.records.finding import Finding
@@ -38,7 +38,8 @@ def deliver(
     texts: Mapping[str, Callable[[], str]],
     terminal: Callable[[Any], None],
 ) -> None:
-    """Write the file asked for, then JSON or the human's view to stdout."""
+    """Write the file that was asked for and say so in one line; JSON, or without a file what a
+    person reads, goes to stdout."""
     output, ending = wanted.output, wanted.ending
     if output is not None and ending == ".json":
         write_whole(output, _json(document()) + "\n")
@@ -50,10 +51,10 @@ def deliver(
             click.echo(text)
         except BrokenPipeError:
             _reader_left()
-        return
-    terminal(_console())
-    if output is not None:
-        click.echo(f"wrote {printable(str(output))}", err=True)
+    elif output is not None:
+        say_written([output])
+    else:
+        terminal(_console())
 
 
 def _reader_left() -> NoReturn:

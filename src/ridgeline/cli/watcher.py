@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,12 +79,12 @@ def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
         directory, ending.at_ns, ending.exit_code, ending.problem, say, ending.oom_kills
     )
     if settings.output:
-        _write_output(Path(settings.output), summary)
-    if not settings.quiet:
+        _write_output(Path(settings.output), summary, say)
+    elif not settings.quiet:
         _print(summary, settings.verbose)
 
 
-def _write_output(path: Path, summary: "RunSummary") -> None:
+def _write_output(path: Path, summary: "RunSummary", say: Callable[[str], None]) -> None:
     from ridgeline.cli.output import write_whole
     from ridgeline.report.run_document import document
     from ridgeline.report.run_markdown import markdown
@@ -96,6 +97,8 @@ def _write_output(path: Path, summary: "RunSummary") -> None:
         write_whole(path, text)
     except RidgelineError as error:
         _say(f"ridgeline: {error.message}")
+    else:
+        say(f"wrote {path}")
 
 
 def _print(summary: "RunSummary", answers: bool) -> None:

@@ -52,6 +52,19 @@ def module_file(target: Target) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
+def named_file(target: Target) -> Path:
+    """Return the file that what is written for the target is named after, and put beside: the
+    script, the module, or for code and a module that lies elsewhere a name in this folder."""
+    script, module = script_of(target), module_file(target)
+    if script is not None:
+        return Path(script.name)
+    if module is None:
+        return Path("code.py" if target.kind == "code" else f"{target.name.split('.')[-1]}.py")
+    if module.name == "__main__.py":
+        return module.with_name(f"{module.parent.name}.py")
+    return module
+
+
 def with_script(target: Target, name: str) -> Target:
     """The same with another script in its place."""
     place = behind(target)

@@ -161,14 +161,14 @@ def _by_itself(
     return ran
 
 
-def write_diff(module: Path, found: Optimized) -> Written:
-    """For the user's own files, to be applied by the user: nothing is copied, nothing is run."""
+def write_diff(module: Path, named: Path, found: Optimized) -> Written:
+    """Write a diff of the user's own files, for the user to apply: nothing is copied, nothing is
+    run. `named`: the file that the diff is named after."""
     assert found.total is not None
     made = patches(module, found.total.applied)
     diff = "".join(file.diff for file in made.files)
     try:
-        named = module.with_name(f"{module.parent.name}.py")
-        diff_file = _write_diff(named if module.name == "__main__.py" else module, diff)
+        diff_file = _write_diff(named, diff)
     except RidgelineError as error:
         return Written(diff=diff, by_hand=made.by_hand, checked=str(error))
     said = f"a module is not copied: apply the diff with patch -p0 < {diff_file}"

@@ -19,7 +19,13 @@ from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.diagnosis import Diagnosed, diagnosed, looked_at
 from ridgeline.optimization.kept_trials import KeptTrials, identity
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.launcher import module_file, script_of, typed, with_script
+from ridgeline.optimization.launcher import (
+    module_file,
+    named_file,
+    script_of,
+    typed,
+    with_script,
+)
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Voice
@@ -124,7 +130,7 @@ def _in_source(
     if script is not None:
         ladder.search.say("writing it into a copy of the source, and running that")
         return _written(script, found, bench, ladder)
-    return write_diff(module, found) if module is not None else None
+    return write_diff(module, named_file(target), found) if module is not None else None
 
 
 def _written(

@@ -134,6 +134,12 @@ def signed(text: str, source: str = "") -> str:
     return f"{text[:at]}# {SIGN}{name} ({_digest(text)}){newline}{text[at:]}"
 
 
+def signed_comment(text: str) -> str:
+    """Return Markdown, HTML or SVG with that line in a comment at its top."""
+    opening, closing = "<!--\n", "-->\n"
+    return f"{opening}# {SIGN} ({_digest(opening + closing + text)})\n{closing}{text}"
+
+
 def _signed(done: Patched) -> Patched:
     name = Path(done.file).name
     plain = name.isascii() and name.isprintable() and "coding" not in name

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from ridgeline.optimization.kept_trials import identity
-from ridgeline.optimization.launcher import MODULE, recorded, script_of, with_script
+from ridgeline.optimization.launcher import (
+    MODULE,
+    named_file,
+    recorded,
+    script_of,
+    with_script,
+)
 from ridgeline.records.run import Target
 
 
@@ -29,6 +35,19 @@ def test_the_script_and_its_own_arguments() -> None:
     )
     assert script_of(launched(*TWO, "gone.py")) is None
     assert script_of(launched(*TWO, "-m", "package.train", "--config", "train.py")) is None
+
+
+def test_what_is_written_is_named_after_the_program() -> None:
+    package = Path("package")
+    package.mkdir()
+    (package / "train.py").write_text("")
+    (package / "__main__.py").write_text("")
+    module = [named_file(Target(kind="module", name=name)) for name in ("package.train", "package")]
+    assert module == [package / "train.py", package / "package.py"]
+    assert named_file(Target(kind="module", name="elsewhere.fit")) == Path("fit.py")
+    assert named_file(Target(kind="code", name="print()")) == Path("code.py")
+    assert named_file(Target(kind="script", name="a/b.py")) == Path("a/b.py")
+    assert named_file(launched(*TWO, "train.py")) == Path("train.py")
 
 
 def test_a_script_without_a_launcher_is_itself() -> None:

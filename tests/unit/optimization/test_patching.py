@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_bench import FakeBench
 
+from ridgeline.optimization.launcher import named_file
 from ridgeline.optimization.patching import patches, write, write_diff
 from ridgeline.records.optimized import Optimized, Ratio, Total, Written
 from ridgeline.records.parity import Parity
@@ -282,7 +283,8 @@ def test_of_a_package_there_is_a_diff_and_no_copy(
         ratio=Ratio(value=2, ci_low=1.9, ci_high=2.1, pairs=2), applied=(tf32,),
         before_ms=2, after_ms=1, parity=Parity(equality="equal", why=""),
     )  # fmt: skip
-    written = write_diff(module, Optimized(command="-m app", total=total))
+    named = named_file(Target(kind="module", name="app"))
+    written = write_diff(module, named, Optimized(command="-m app", total=total))
     assert written.files == ()
     assert written.diff_file == str(Path("app", "optimized_app.diff"))
     assert "+torch.set_float32_matmul_precision" in Path(written.diff_file).read_text()
