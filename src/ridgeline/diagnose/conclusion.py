@@ -20,7 +20,7 @@ from ridgeline.diagnose.energy import energy
 from ridgeline.diagnose.file_names import FileNames
 from ridgeline.diagnose.findings import findings
 from ridgeline.diagnose.killed_for_memory import with_death_for_memory
-from ridgeline.diagnose.left_out import left_out
+from ridgeline.diagnose.left_out import left_out, with_reasons
 from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.diagnose.next_commands import command_line, next_commands
@@ -77,6 +77,7 @@ def concluded_case(
     seen, spent = _machine(read, steady, rate, attempts)
     taken = preemption(capture, seen)
     seen = replace(seen, preempted_share=taken.light if taken is not None else None)
+    spent = with_reasons(spent, read, rate)
     memory = (
         attempts.part("the memory", lambda: memory_use(capture, read.steps, read.telemetry))
         or MemoryUse()

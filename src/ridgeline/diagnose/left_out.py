@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ridgeline import units
 from ridgeline.diagnose.file_names import FileNames
 from ridgeline.diagnose.run_read import RunRead
 from ridgeline.diagnose.traced import Traced
 from ridgeline.records.machine import Device
-from ridgeline.records.run_summary import Efficiency, Energy, StepTimes, Throughput
+from ridgeline.records.run_summary import Efficiency, Energy, Missing, StepTimes, Throughput
 
 ENOUGH = 0.9
 """Share of operator time with a formula above which what is left out is no news."""
@@ -92,6 +94,26 @@ def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:
             f"times and work are of one rank; throughput is taken times {read.ranks}, "
             "as in data parallelism"
         )
+
+
+def with_reasons(spent: Energy, read: RunRead, rate: Throughput) -> Energy:
+    """Return `spent` with the reason for each figure that was asked for and is not known."""
+    asked, cost, carbon = read.run.settings, spent.cost_missing, spent.carbon_missing
+    if asked.price_per_hour is not None and spent.cost_per_million_samples is None:
+        cost = "no-samples" if rate.steps_s else "no-steps"
+    if asked.carbon_g_per_kwh is not None and spent.carbon_g_per_million_samples is None:
+        carbon = _why_no_carbon(spent, read, rate)
+    return replace(spent, cost_missing=cost, carbon_missing=carbon)
+
+
+def _why_no_carbon(spent: Energy, read: RunRead, rate: Throughput) -> Missing:
+    if not read.telemetry:
+        return "no-telemetry"
+    if not _counted(read):
+        return "no-counter"
+    if not rate.steps_s:
+        return "no-steps"
+    return "too-short" if spent.joules_per_step is None else "no-samples"
 
 
 def _few(times: StepTimes) -> bool:

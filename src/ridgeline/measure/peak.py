@@ -90,6 +90,22 @@ def _on_cuda(
 def _on_cpu(
     prepare: Callable[[], object], step: Callable[[], object], static_bytes: int, mode: Mode
 ) -> MeasuredPeak:
+    with cpu_allocations(prepare) as deltas:
+        step()
+    return MeasuredPeak(
+        mode=mode,
+        peak_bytes=static_bytes + highest(deltas),
+        static_bytes=static_bytes,
+        method="profiler allocation events, summed in order of time, above the static bytes",
+    )
+
+
+@contextmanager
+def cpu_allocations(prepare: Callable[[], object] | None = None) -> Iterator[list[int]]:
+    """Yield a list that holds, once the block is over, the bytes that torch's CPU allocator gave
+    (+) and took back (-) in it, in order of time. `prepare` runs before, and is not counted.
+
+    Raise RidgelineError where a profiler is running already."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -98,25 +114,21 @@ def _on_cpu(
             "a profiler is already running, and torch allows one at a time",
             hint="measure memory outside the profiler's block",
         )
+    deltas: list[int] = []
     gc.collect()
     # acc_events: without it 2.11 warns that a second cycle would clear the first.
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
     with _kineto_silenced():
         profiler.start()
     try:
-        prepare()
+        (prepare or _nothing)()
         gc.collect()
         with record_function(_MARK):
-            step()
+            yield deltas
     finally:
         with _kineto_silenced():
             profiler.stop()
-    return MeasuredPeak(
-        mode=mode,
-        peak_bytes=static_bytes + highest(_deltas(profiler)),
-        static_bytes=static_bytes,
-        method="profiler allocation events, summed in order of time, above the static bytes",
-    )
+    deltas += _deltas(profiler)
 
 
 def highest(deltas: Iterable[int]) -> int:

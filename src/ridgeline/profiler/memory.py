@@ -1,8 +1,5 @@
-"""Peak memory of Python and NumPy allocations, by tracemalloc; of CUDA where torch is using it.
-
-Torch's CPU allocations do not pass through Python and are not seen here: `Profiler` measures those
-on modules in another way.
-"""
+"""Peak memory of a block: Python and NumPy by tracemalloc, torch on the CPU by its profiler's events of
+allocation, CUDA by its allocator. Each is counted where the program has put it to use."""
 
 import sys
 import tracemalloc
@@ -11,16 +8,21 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from ridgeline.errors import RidgelineError
 from ridgeline.profiler.units import as_mb
 
 
 class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
-    """Sets `peak_memory` (bytes above the start, at most) and `allocated_memory` (bytes above the
-    start, at the end)."""
+    """Sets `peak_memory` (bytes above the start, at most: the peaks of Python, of torch on the CPU
+    and of CUDA are added) and `allocated_memory` (bytes above the start, at the end).
+    `not_counted` says what is in neither, and why; "" where that is nothing."""
 
     def __init__(self) -> None:
         self.peak_memory = 0
         self.allocated_memory = 0
+        self.not_counted = ""
+        self._torch_block: AbstractContextManager[list[int]] | None = None
+        self._torch_deltas: list[int] = []
         self._started_tracing = False
         self._start_bytes = 0
         self._start_device_bytes = 0
@@ -34,6 +36,7 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
         return as_mb(self.allocated_memory)
 
     def __enter__(self) -> "MemoryProfiler":
+        self._begin_with_torch()
         # A program that traces already keeps its trace: only the peak mark is moved.
         self._started_tracing = not tracemalloc.is_tracing()
         if self._started_tracing:
@@ -62,17 +65,49 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
             self.peak_memory += device.max_memory_allocated() - self._start_device_bytes
             left = device.memory_allocated() - self._start_device_bytes
             self.allocated_memory += max(left, 0)
+        self._end_with_torch(kind, error, trace)
+
+    def _begin_with_torch(self) -> None:
+        self.not_counted, self._torch_block = "", None
+        if "torch" not in sys.modules:
+            return
+        from ridgeline.measure.peak import cpu_allocations
+
+        block = cpu_allocations()
+        try:
+            self._torch_deltas = block.__enter__()
+        except RidgelineError as error:
+            self.not_counted = f"torch's memory on the CPU: {error.message}"
+        else:
+            self._torch_block = block
+
+    def _end_with_torch(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._torch_block is None:
+            if "torch" in sys.modules and not self.not_counted:
+                self.not_counted = "torch's memory on the CPU: torch was imported in the block"
+            return
+        from ridgeline.measure.peak import highest
+
+        self._torch_block.__exit__(kind, error, trace)
+        self.peak_memory += highest(self._torch_deltas)
+        self.allocated_memory += max(sum(self._torch_deltas), 0)
 
 
 def profile_memory(call: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Runs `call(*args, **kwargs)` once: its `result`, `peak_memory_mb` and the
-    `allocated_memory_mb` that it left behind."""
+    """Runs `call(*args, **kwargs)` once: its `result`, `peak_memory_mb`, the `allocated_memory_mb`
+    that it left behind, and what was `not_counted`, with the reason."""
     with MemoryProfiler() as memory:
         result = call(*args, **kwargs)
     return {
         "result": result,
         "peak_memory_mb": memory.peak_memory_mb,
         "allocated_memory_mb": memory.allocated_memory_mb,
+        "not_counted": memory.not_counted,
     }
 
 

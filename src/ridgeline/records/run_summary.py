@@ -133,6 +133,11 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     """What grew over the steps was given back before the program ended."""
 
 
+Missing = Literal["", "no-steps", "no-samples", "no-telemetry", "no-counter", "too-short"]
+"""Why a figure that was asked for is not known: no steady step was timed; the batch's size was not
+recognised; nothing was sampled; no energy counter can be read; the counter did not move."""
+
+
 class Energy(Struct, frozen=True, kw_only=True):
     """Over the light window's steady steps. None: no counter can be read here."""
 
@@ -143,6 +148,10 @@ class Energy(Struct, frozen=True, kw_only=True):
     """GPU energy counter; GPU power, summed; processor energy counter (RAPL)"""
     cost_per_million_samples: float | None = None
     carbon_g_per_million_samples: float | None = None
+    cost_missing: Missing = ""
+    """Of a run with `--price`; "" where the cost is known or was not asked for."""
+    carbon_missing: Missing = ""
+    """The same of `--carbon`."""
 
 
 class Telemetered(Struct, frozen=True, kw_only=True):

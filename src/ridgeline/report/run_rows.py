@@ -126,6 +126,15 @@ def _memory(summary: RunSummary) -> Iterator[Row]:
         yield Row("memory", " · ".join(said), "warning" if growth or memory.retries else "plain")
 
 
+_NOT_KNOWN = {
+    "no-steps": "no steady step was timed",
+    "no-samples": "the batch's size was not recognised",
+    "no-telemetry": "no telemetry was recorded",
+    "no-counter": "no energy counter can be read on this machine",
+    "too-short": "the timed steps were over too soon for the energy counter",
+}
+
+
 def _energy(summary: RunSummary) -> Iterator[Row]:
     energy = summary.energy
     said = []
@@ -142,6 +151,10 @@ def _energy(summary: RunSummary) -> Iterator[Row]:
         million.append(f"{units.significant(energy.carbon_g_per_million_samples)} g CO2")
     if million:
         said.append(f"a million samples: {', '.join(million)}")
+    if energy.cost_missing:
+        said.append(f"no cost: {_NOT_KNOWN[energy.cost_missing]}")
+    if energy.carbon_missing:
+        said.append(f"no CO2: {_NOT_KNOWN[energy.carbon_missing]}")
     if said:
         yield Row("energy", " · ".join(said))
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.conclusion import conclude
-from ridgeline.records.run import ChildrenSeen
+from ridgeline.records.run import ChildrenSeen, DeviceSeen, Settings
+from ridgeline.records.run_summary import Energy
 from tests.unit.diagnose import made_up_run_directory as made
 from tests.unit.diagnose.made_up_steps import step
 
@@ -35,3 +37,29 @@ def test_where_only_processes_of_its_own_train_that_is_the_verdict(tmp_path: Pat
     found = conclude(made.directory(tmp_path, run=made.run_file(), captured=captured, stepped=[]))
     assert found.verdict.bound == "unknown"
     assert "train()" in found.verdict.sentence
+
+
+def test_a_cost_or_an_emission_that_was_asked_for_and_is_not_known_has_its_reason(
+    tmp_path: Path,
+) -> None:
+    def concluded(name: str, **facts: object) -> Energy:
+        (tmp_path / name).mkdir()
+        stepped = facts.pop("stepped", made.steps(device=False))
+        watched = facts.pop("watched", [])
+        kind = made.capture(device=DeviceSeen(kind="cpu"))
+        run = made.run_file(**facts)
+        found = conclude(
+            made.directory(
+                tmp_path / name, run=run, captured=kind, stepped=stepped, watched=watched
+            )
+        )
+        return found.energy
+
+    unwatched = concluded("a")
+    assert (unwatched.cost_missing, unwatched.carbon_missing) == ("", "no-telemetry")
+    without_counter = [replace(one, devices=()) for one in made.telemetry()]
+    assert concluded("b", watched=without_counter).carbon_missing == "no-counter"
+    nothing = concluded("c", watched=without_counter, stepped=[])
+    assert (nothing.cost_missing, nothing.carbon_missing) == ("no-steps", "no-counter")
+    unasked = concluded("d", settings=Settings())
+    assert (unasked.cost_missing, unasked.carbon_missing) == ("", "")

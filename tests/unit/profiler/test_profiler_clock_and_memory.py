@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 from ridgeline.profiler import MemoryProfiler, Profiler, Timer, clock, profile_memory
 
@@ -85,3 +86,30 @@ def test_a_trace_of_the_programs_own_goes_on() -> None:
         tracemalloc.stop()
     assert found["peak_memory_mb"] == pytest.approx(1.0, abs=0.1)
     assert found["result"].size == 2**17
+    assert found["not_counted"] == ""
+
+
+def test_memory_of_torch_on_the_cpu_is_counted() -> None:
+    def work() -> torch.Tensor:
+        torch.ones(2**20).sum()  # 4 MiB, gone again
+        return torch.ones(2**18)  # 1 MiB, stays
+
+    found = profile_memory(work)
+    assert found["result"].nbytes == 2**20
+    assert found["peak_memory_mb"] == pytest.approx(4.0, abs=0.2)
+    assert found["allocated_memory_mb"] == pytest.approx(1.0, abs=0.2)
+    assert found["not_counted"] == ""
+    assert not torch._C._autograd._profiler_enabled()
+
+
+def test_memory_that_cannot_be_counted_is_named() -> None:
+    with torch.profiler.profile():
+        found = profile_memory(torch.ones, 2**20)
+    assert found["not_counted"] != ""
+
+
+def test_an_exception_in_the_block_ends_the_counting() -> None:
+    with pytest.raises(ZeroDivisionError), MemoryProfiler():
+        1 / 0  # noqa: B018
+    assert not torch._C._autograd._profiler_enabled()
+    assert not tracemalloc.is_tracing()
