@@ -86,6 +86,21 @@ def test_bad_input_gets_a_sentence_and_an_exit_code(case: str, warm: Warm, folde
     assert len(done.err.strip().splitlines()) <= 4
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"], ["run", "--foo"], ["run", "--steps", "x", "train.py"], ["compare"],
+        ["runs", "shw"], ["runs", "rm"], ["optimize"], ["compare", "a", "b", "--budget", "soon"],
+    ],
+)  # fmt: skip
+def test_every_usage_error_has_one_form(warm: Warm, folder: Path, arguments: list[str]) -> None:
+    done = warm(arguments, folder)
+    assert (done.code, done.out) == (USAGE, "")
+    message, hint = done.err.splitlines()
+    assert message.startswith("ridgeline: ")
+    assert hint.startswith("  ")
+
+
 def test_a_name_given_twice_is_refused(warm: Warm, folder: Path) -> None:
     twice = ["--input", "input=2x4", "--input", "input=3x4"]
     done = warm(["model", "bad.py:fine", *twice, "--no-time"], folder)

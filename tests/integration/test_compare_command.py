@@ -89,7 +89,7 @@ CASES = {
     "no such file": (["w.py:fast", "nowhere.py:fast"], USAGE, "no file nowhere.py"),
     "no such script": (["w.py", "nowhere.py"], USAGE, "no file nowhere.py"),
     "one target": (["w.py:fast"], USAGE, "not a comparison"),
-    "no target": ([], USAGE, "Missing argument"),
+    "no target": ([], USAGE, "missing argument"),
     "mixed": (["w.py:fast", "w.py"], USAGE, "cannot be compared"),
     "threshold": (["w.py:fast", "w.py:slow", "--threshold", "many"], USAGE, "not a share"),
     "budget": (["w.py:fast", "w.py:slow", "--budget", "soon"], USAGE, "not a time"),

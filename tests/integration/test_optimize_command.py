@@ -68,7 +68,7 @@ def test_the_list_of_commands_has_a_line_for_it(tmp_path: Path) -> None:
         (["--seed", "one", "train.py"], "'one' is not a valid integer"),
         (["-o", "result.txt", "train.py"], "no format is known for .txt"),
         (["-o", "nowhere/result.json", "train.py"], "nowhere"),
-        (["--fast", "train.py"], "No such option"),
+        (["--fast", "train.py"], "no such option"),
         (["--", "--budget", "5m"], "there is no file --budget"),
     ],
 )

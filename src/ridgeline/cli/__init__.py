@@ -8,11 +8,14 @@ import io
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
 from ridgeline import __version__
 from ridgeline.errors import RidgelineError
+
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 COMMANDS = {
     "run": "Profile a program as it is: what limits it, where each step goes.",
@@ -72,7 +75,10 @@ def main() -> None:
     try:
         code = group.main(prog_name="ridgeline", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        if isinstance(error, _NO_ARGUMENTS):
+            error.show()  # it is the help text, not an error to explain
+        else:
+            _explain(*_as_ours(error), verbose)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("ridgeline: stopped", err=True)
@@ -98,6 +104,15 @@ def main() -> None:
     finally:
         _finish_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _as_ours(error: click.ClickException) -> tuple[str, str]:
+    """Return the words of click's own errors in the form of ours: the message, and a hint."""
+    message = error.format_message().strip().rstrip(".")
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    return message, f"{context.command_path} --help lists what it takes" if context else ""
 
 
 def _open_closed_streams() -> None:

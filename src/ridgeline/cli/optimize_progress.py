@@ -3,14 +3,18 @@ one for each change settled; in a log a line for each."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from ridgeline import units
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Rung
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _MARKS = {"kept": "✓", "rejected": "✗", "dropped": "✗", "not applied": "–", "not tried": "–"}
 
@@ -35,11 +39,28 @@ def voice(quiet: bool, budget_s: float) -> Iterator[Voice]:
     from rich.markup import escape
 
     console = Console(stderr=True, highlight=False)
-    with console.status("") as status:
+    line = ClockedLine(at)
+    with console.status(line):
         yield Voice(
-            lambda text: status.update(f"[dim]{at()}[/]  {escape(text)}"),
+            line.say,
             lambda rung: console.print(escape(settled(rung)), soft_wrap=False, overflow="ellipsis"),
         )
+
+
+class ClockedLine:
+    """The line that changes: the time now, whenever it is drawn, and what is being done."""
+
+    def __init__(self, at: Callable[[], str]) -> None:
+        self._at = at
+        self._doing = ""
+
+    def say(self, doing: str) -> None:
+        self._doing = doing
+
+    def __rich__(self) -> "Text":
+        from rich.text import Text
+
+        return Text.assemble((self._at(), "dim"), "  ", self._doing)
 
 
 def settled(rung: Rung) -> str:

@@ -44,7 +44,7 @@ class TargetCommand(click.Command):
             near = get_close_matches(name, self._options(), 1, _NEAR)
             meant = f", did you mean {near[0]}?" if near else f": {name} is none of ridgeline's"
             raise UsageError(
-                f"No such option{f' {name}' * bool(near)}{meant}",
+                f"no such option{f' {name}' * bool(near)}{meant}",
                 f"options of the script come after it: {right}",
             ) from None
 

@@ -1,5 +1,5 @@
-"""Peak memory of a block: Python and NumPy by tracemalloc, torch on the CPU by its profiler's events of
-allocation, CUDA by its allocator. Each is counted where the program has put it to use."""
+"""Peak memory of a block: Python and NumPy by tracemalloc, torch on the CPU by the events
+of its profiler, CUDA by its allocator. Each is counted where the program has put it to use."""
 
 import sys
 import tracemalloc

@@ -1,8 +1,13 @@
 """What is said of each change while `ridgeline optimize` works."""
 
+import io
 from typing import Any
 
-from ridgeline.cli.optimize_progress import settled
+import pytest
+from rich.console import Console
+
+from ridgeline.cli import optimize_progress
+from ridgeline.cli.optimize_progress import ClockedLine, settled, voice
 from ridgeline.records.optimized import Ratio, Rung
 
 SLOWER = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
@@ -33,3 +38,27 @@ def test_alone_it_is_named_alone() -> None:
 def test_what_is_dropped_later_is_dropped_by_itself() -> None:
     gone = compiled("dropped", "no longer of use", together=("channels-last",))
     assert settled(gone) == "✗ torch.compile: dropped, no longer of use"
+
+
+def test_the_clock_goes_on_while_nothing_happens() -> None:
+    times = iter(["0:01 of 10:00", "0:02 of 10:00"])
+    line = ClockedLine(lambda: next(times))
+    line.say("trying [fused] optimizers")
+    drawn = []
+    for _ in range(2):
+        with Console(file=io.StringIO(), width=80) as console, console.capture() as seen:
+            console.print(line)
+        drawn.append(seen.get().strip())
+    assert drawn == [
+        "0:01 of 10:00  trying [fused] optimizers",
+        "0:02 of 10:00  trying [fused] optimizers",
+    ]
+
+
+def test_off_a_terminal_only_events_make_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optimize_progress.time, "monotonic", iter((0.0, 61.0, 99.0)).__next__)
+    with voice(False, 600.0) as speaking:
+        speaking.say("looking")
+    assert capsys.readouterr().err == "1:01 of 10:00  looking\n"

@@ -33,7 +33,7 @@ def test_the_scripts_options_before_the_script_are_answered_with_the_right_comma
 ) -> None:
     with pytest.raises(UsageError) as caught:
         command.make_context("optimize", typed.split())
-    assert caught.value.message.startswith("No such option")
+    assert caught.value.message.startswith("no such option")
     assert caught.value.hint == f"options of the script come after it: ridgeline optimize {right}"
     assert command.make_context("optimize", right.split()) is not None
 
@@ -70,7 +70,7 @@ def test_run_answers_in_the_same_way() -> None:
 def test_a_slip_in_an_option_of_ours_is_called_so() -> None:
     with pytest.raises(UsageError) as caught:
         command.make_context("optimize", ["--budgte", "5m", "train.py"])
-    assert caught.value.message == "No such option --budgte, did you mean --budget?"
+    assert caught.value.message == "no such option --budgte, did you mean --budget?"
 
 
 def test_a_name_that_is_no_change_is_answered_with_those_that_can_be_allowed() -> None:
