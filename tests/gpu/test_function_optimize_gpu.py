@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import ridgeline
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
@@ -81,7 +82,9 @@ class Training:
     def bench(self, home: Path, steps: int = 60) -> FunctionBench:
         kept = Kept(torch, (self.model, self.optimizer), self.step, self.loader)
         subject = Subject(torch, self.step, self.model, self.optimizer, self.loader)
-        return FunctionBench(torch, subject, home, budget_s=300, steps=steps, watch=8, kept=kept)
+        return FunctionBench(
+            torch, subject, home, deadline=Deadline(300), steps=steps, watch=8, kept=kept
+        )
 
     def state(self) -> list[torch.Tensor]:
         moments = [v for one in self.optimizer.state.values() for v in one.values()]

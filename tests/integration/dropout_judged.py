@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ridgeline.changes.change import of
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.judge import Judge
@@ -51,7 +52,7 @@ def judged(home: Path, *changes: str, program: str = PROGRAM) -> Judged:
     script = home / "program.py"
     script.write_text(program)
     target = Target(kind="script", name=str(script), arguments=())
-    bench = ProgramBench(target, home / "trials", Plan(steps=20), ends=math.inf)
+    bench = ProgramBench(target, home / "trials", Plan(steps=20), deadline=Deadline(math.inf))
     judge = Judge(bench, STEP, lambda text: None)
     on = [Candidate(change=of(name).change) for name in changes]
     assert judge.learn(on, False, lambda found: None) == ""

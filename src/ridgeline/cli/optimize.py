@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ _ENDINGS = (".json", ".md", ".csv", ".html", ".svg")
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="How long to try: 90s, 10m, 1h. Whatever it is, the answer is of what was tried.",
+    help="Time limit for the whole search: 90s, 10m, 1h. You get the best result proven within it.",
 )
 @click.option(
     "--goal",
@@ -99,6 +100,7 @@ def command(
       ridgeline optimize --batch --goal throughput train.py
       ridgeline optimize torchrun --nproc-per-node 2 train.py
     """
+    began_s = time.monotonic()
     given = _program(ctx)
     from ridgeline.cli.amounts import parse_seconds
     from ridgeline.cli.output import check_output, claim_stdout
@@ -118,7 +120,9 @@ def command(
     wants = Wants(
         goal=goal, keep_exact=keep_exact, batch=batch or goal == "throughput", allow=allowed
     )
-    wishes = Wishes(wants=wants, budget_s=seconds, seed=seed, again=fresh, write=not no_write)
+    wishes = Wishes(
+        wants=wants, budget_s=seconds, began_s=began_s, seed=seed, again=fresh, write=not no_write
+    )
     target = Target(kind=given.kind, name=given.name, arguments=given.arguments)
     found = _optimized(target, wishes, quiet, command.longer(words_of(ctx), seconds))
     _deliver(found, as_json, output, None if no_write else target)

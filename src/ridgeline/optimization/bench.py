@@ -3,7 +3,6 @@
 import hashlib
 import math
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,11 +11,13 @@ from msgspec import Struct
 
 from ridgeline.changes.catalog.prefetch import USUAL
 from ridgeline.changes.change import of
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
-    GRACE_S,
+    MIN_TRIAL_S,
     PATIENCE,
     REST_HELD,
+    SLOW_START_S,
     TIME_OVER,
     Bench,
     compiling_s,
@@ -61,15 +62,15 @@ class ProgramBench(Bench):
         home: Path,
         plan: Plan,
         *,
-        ends: float,
+        deadline: Deadline,
         functions: Mapping[str, tuple[FunctionEdit, ...]] | None = None,
         kept: KeptTrials | None = None,
         fed: Fed | None = None,
     ) -> None:
-        """`ends`: by the monotonic clock."""
+        """`deadline`: when the last trial has to be over; one that is not is ended."""
         self._target = target
         self._home = home
-        self._ends = ends
+        self._deadline = deadline
         self._plan = plan
         self._functions = functions or {}
         self._kept = kept or KeptTrials(None)
@@ -140,14 +141,17 @@ class ProgramBench(Bench):
         self.taken += 1
         target = with_script(self._target, script)
         plan = msgspec.structs.replace(self._plan, steps=self._steps(like))
-        limit_s = max(self.left_s(), 0.0) + self._patience(like)
-        return run(target, plan, self._folder(like), timeout_s=limit_s)
+        left = self.left_s()
+        if left < MIN_TRIAL_S:
+            return Outcome(failed=TIME_OVER, timed_out=True, cut=True)
+        found = run(target, plan, self._folder(like), timeout_s=left)
+        return msgspec.structs.replace(found, cut=found.timed_out)
 
     def _steps(self, changes: tuple[Asked, ...]) -> int:
         return self._plan.steps + self._fed.more_steps(changes)
 
     def left_s(self) -> float:
-        return self._ends - time.monotonic()
+        return self._deadline.left_s()
 
     def cost_s(self, changes: tuple[Asked, ...]) -> float:
         known = self._walls.get(_key(changes))
@@ -157,18 +161,18 @@ class ProgramBench(Bench):
         return plain + compiling_s(changes, self._compiles_s or COMPILES_S)
 
     def _run(self, plan: Plan, folder: Path) -> Outcome:
-        """Within its own time, and within the budget but for a last trial of the usual length."""
+        """Within its own time, and within the budget less what is held back of it."""
         patience = self._patience(plan.changes)
-        left = max(self.left_s() - self.held_s, 0.0) + GRACE_S
-        left += 0.0 if self.held_s else self._walls.get(_key(()), math.inf)
+        left = self.left_s() - self.held_s
+        if left < MIN_TRIAL_S:
+            why = REST_HELD if self.held_s else TIME_OVER
+            return Outcome(failed=why, timed_out=True, cut=True)
         found = run(
             self._target, plan, folder, variables=_variables(plan.changes),
             timeout_s=min(patience, left),
         )  # fmt: skip
         if not found.timed_out:
             return found
-        if _key(()) not in self._walls:  # whose patience was the budget
-            return msgspec.structs.replace(found, cut=True)
         if left >= patience:
             return found
         why = f"{found.failed}, and {REST_HELD}" if self.held_s else TIME_OVER
@@ -193,12 +197,12 @@ class ProgramBench(Bench):
     def _patience(self, changes: tuple[Asked, ...]) -> float:
         plain = self._walls.get(_key(()), 0.0)
         if not plain:
-            return max(self.left_s(), 60.0)
+            return math.inf
         if any(of(one.change).change.slow_start for one in changes):
             return PATIENCE * plain + COMPILING_S
         # One under which it hangs is not to take the time of all the others.
         share = max(self.left_s(), 0.0) / PATIENCE
-        return min(PATIENCE * plain + 60.0, max(share, 2 * plain + GRACE_S))
+        return min(PATIENCE * plain + 60.0, max(share, 2 * plain + SLOW_START_S))
 
 
 def _variables(changes: tuple[Asked, ...]) -> dict[str, str]:

@@ -36,6 +36,8 @@ class Diagnosed(Struct, frozen=True, kw_only=True):
     directory: RunDirectory
     summary: RunSummary
     ground: Ground
+    concluding_s: float = 0.0
+    """What reading the run took."""
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -75,11 +77,14 @@ def looked_at(
 
 
 def _concluded(directory: RunDirectory) -> Diagnosed | None:
+    began = time.monotonic()
     summary, case = concluded_case(directory)
     if case is None or not summary.step.median_ms:
         return None
     ground = ground_of(case, summary.findings.findings)
-    return Diagnosed(directory=directory, summary=summary, ground=ground)
+    return Diagnosed(
+        directory=directory, summary=summary, ground=ground, concluding_s=time.monotonic() - began
+    )
 
 
 def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
@@ -108,7 +113,8 @@ def _run_into(
     name = "the code" if target.kind == "code" else target.name
     if ended.code is None:
         raise TargetError(
-            f"{name} had not taken {DIAGNOSED} steps after {limit_s:.0f} s",
+            f"the budget ended before {name} had taken {DIAGNOSED} steps: it ran for "
+            f"{limit_s:.0f} s",
             "give it fewer data or a larger --budget",
         )
     made = hung.made()

@@ -19,9 +19,10 @@ from ridgeline.capture import live, marks
 from ridgeline.capture.seams import Seams
 from ridgeline.changes.change import of
 from ridgeline.errors import RidgelineError
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
-    GRACE_S,
+    MIN_TRIAL_S,
     PATIENCE,
     REST_HELD,
     compiling_s,
@@ -54,7 +55,7 @@ class FunctionBench:
         subject: Subject,
         home: Path,
         *,
-        budget_s: float,
+        deadline: Deadline,
         steps: int,
         watch: int,
         kept: Kept,
@@ -64,7 +65,7 @@ class FunctionBench:
         self._torch = torch
         self._subject = subject
         self._home = home
-        self._ends = time.monotonic() + budget_s
+        self._deadline = deadline
         # A model that is trained in eval mode is known by its calls alone.
         trains = subject.trains and subject.model.training
         self._plan = Plan(steps=steps, least_s=least_s, watch=watch, trains=trains)
@@ -104,10 +105,11 @@ class FunctionBench:
                     warnings.filterwarnings("ignore", "This DataLoader will create")
                     found = self._run(plan, around.process)
             except Exception as error:
+                over = self.left_s() <= self.held_s + MIN_TRIAL_S
+                cut = isinstance(error, TimeoutError) and over
                 first = not changes and _key(()) not in self._wall_s
-                if first or isinstance(error, RidgelineError):
+                if (first and not cut) or isinstance(error, RidgelineError):
                     raise
-                cut = isinstance(error, TimeoutError) and self.left_s() < self.held_s + GRACE_S
                 rest = f", and {REST_HELD}" * bool(self.held_s)
                 failed = f"{error}{rest}" if cut else _told(error)
         wall = time.perf_counter() - began
@@ -119,7 +121,7 @@ class FunctionBench:
         return Outcome(failed="a step function has no script of its own")
 
     def left_s(self) -> float:
-        return self._ends - time.monotonic()
+        return self._deadline.left_s()
 
     def cost_s(self, changes: tuple[Asked, ...]) -> float:
         known = self._wall_s.get(_key(changes))
@@ -128,11 +130,12 @@ class FunctionBench:
         return self._wall_s.get(_key(()), 0.0) + compiling_s(changes, COMPILES_S)
 
     def _patience_s(self, changes: tuple[Asked, ...]) -> float:
+        """Never 0, which would be no limit."""
+        left = max(self.left_s() - self.held_s, MIN_TRIAL_S)
         plain = self._wall_s.get(_key(()), 0.0)
         if not changes or not plain:
-            return 0.0
-        left = self.left_s() - self.held_s + (0.0 if self.held_s else plain + GRACE_S)
-        return min(PATIENCE * plain + COMPILING_S, max(left, 2 * plain))
+            return left
+        return min(PATIENCE * plain + COMPILING_S, left)
 
     def _run(self, plan: Plan, process: Process) -> Trial:
         torch, subject = self._torch, self._subject

@@ -5,7 +5,6 @@ import io
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +15,7 @@ from ridgeline.capture import live
 from ridgeline.changes.catalog import whole_step_graph
 from ridgeline.changes.change import Registered, registered
 from ridgeline.errors import UsageError
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.allowing import allowed
 from ridgeline.optimization.attention import rewritten
@@ -127,13 +127,13 @@ def optimize(
 def _climbed(
     torch: Any, subject: Subject, home: Path, wants: Wants, seconds: float, voice: Voice
 ) -> Optimized:
-    began = time.monotonic()
+    deadline = Deadline(seconds)
     kept = Kept(torch, (subject.model, subject.optimizer), subject.step, subject.loader)
     voice.say("looking at the step as it is")
     found = diagnosis(torch, subject, home, kept)
     edits, no_attention = rewritten(found.findings)
     bench = FunctionBench(
-        torch, subject, home / "trials", budget_s=seconds, watch=WATCHED,
+        torch, subject, home / "trials", deadline=deadline, watch=WATCHED,
         steps=_steps(found.step_ms), least_s=MEASURES[wants.goal].least_s, kept=kept,
         functions={"sdpa": edits},
     )  # fmt: skip
@@ -145,7 +145,7 @@ def _climbed(
 
     optimized = Ladder(bench, ask, wants, voice).climb(f"{subject.name}()")
     return replace(
-        optimized, device=found.device, trials=bench.taken, spent_s=time.monotonic() - began,
+        optimized, device=found.device, trials=bench.taken, spent_s=deadline.spent_s(),
         rungs=tuple(replace(rung, why=_as_arguments(rung)) for rung in optimized.rungs),
     )  # fmt: skip
 

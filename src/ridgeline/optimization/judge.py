@@ -4,7 +4,7 @@ and what rounding alone does to it, are what it is judged by."""
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.optimization.bench_protocol import BUDGET_ENDED, TIME_OVER, Bench
 from ridgeline.optimization.candidate import Candidate, alters, precision
 from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
 from ridgeline.optimization.redrawn import FINE, Redrawn
@@ -80,6 +80,8 @@ class Judge:
         told = ", its parameters moved by rounding" if jitter else ""
         self._say(f"the program as it is{told}")
         found = self._bench.trial((), jitter=jitter)
+        if found.cut:
+            return TIME_OVER if self.baseline else BUDGET_ENDED
         if found.trial is None:
             again = f" at its run number {len(self.baseline) + 1}{LEFT}" * bool(self.baseline)
             return f"the program as it is: {found.failed}{again}"

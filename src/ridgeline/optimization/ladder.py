@@ -165,7 +165,7 @@ class Ladder:
             self._agenda.again.append(one)
 
     def _time_for(self, tried: Sequence[Candidate]) -> bool:
-        return self._search.time_for(self._search.kept, [*self._search.kept, *tried])
+        return self._search.time_to_try([*self._search.kept, *tried])
 
     def _other_options(self, one: Candidate) -> None:
         """Of a change that was applied: where one number paid, another may pay more."""

@@ -12,7 +12,7 @@ from ridgeline.changes.framework import of_framework
 from ridgeline.changes.own_classes import Sources
 from ridgeline.errors import RidgelineError
 from ridgeline.optimization.agreement import agreement, doubtful
-from ridgeline.optimization.bench_protocol import GRACE_S, Bench
+from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
 from ridgeline.patch import copies, patched, write_copy, write_text
 from ridgeline.patch.by_hand import by_hand
 from ridgeline.patch.copies import Copies, free, signed
@@ -140,6 +140,8 @@ def write(
     ran = _by_itself(files[0], kept, found.total, bench, once=bool(missing))
     if not ran:  # the copies stay
         return replace(written, checked="the copy was not run: interrupted")
+    if ran[0].cut:
+        return replace(written, checked=f"the copy was not run to its end: {TIME_OVER}")
     sentence, agrees = agreement(found.total, ran, missing, baseline, like)
     return replace(written, checked=sentence, agrees=agrees)
 
@@ -154,8 +156,9 @@ def _by_itself(
         ran.append(bench.by_itself(script, kept))
         first = ran[0]
         takes_s = first.wall_s - (first.trial.compile_s if first.trial is not None else 0.0)
-        if not once and doubtful(total, first) and takes_s <= bench.left_s() + GRACE_S:
-            ran.append(bench.by_itself(script, kept))
+        if not once and doubtful(total, first) and takes_s < bench.left_s():
+            again = bench.by_itself(script, kept)
+            ran += [] if again.cut else [again]
     except KeyboardInterrupt:
         pass
     return ran

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError, TargetError
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.advice import advice
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.attention import rewritten
@@ -40,8 +40,9 @@ TRIAL_S = 3.0
 WATCHED = 8
 AHEAD = 16
 """More where there is a loader: the batches its workers have made ahead are not timed."""
-LEAST_WAIT_S = 120.0
-"""For the run that is diagnosed, whatever the budget: a program may take long to begin."""
+WRITING_S = 3.0
+"""For writing copies and reports, held back of the budget; less of a short one."""
+MAX_WRITING_SHARE = 0.05
 LOOKING = 2.0
 """Times a trial of the copy: what looking at it takes."""
 MOST_PROBLEMS = 5
@@ -51,6 +52,9 @@ NO_REFERENCE = "no float64 reference"
 class Wishes(Struct, frozen=True, kw_only=True):
     wants: Wants = Wants()
     budget_s: float = 600.0
+    """For all of it: diagnosis, search, confirmation, the copy and its check."""
+    began_s: float | None = None
+    """When the call began, by the monotonic clock; by default now."""
     seed: int = 0
     again: bool = False
     """Measure everything again, whatever an earlier call has kept."""
@@ -60,23 +64,23 @@ class Wishes(Struct, frozen=True, kw_only=True):
 
 def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Optimized:
     """`folder`: of what is kept between calls, `.ridgeline` as a rule."""
-    began = time.monotonic()
+    whole = Deadline(wishes.budget_s, began_s=wishes.began_s)
+    deadline = whole.less(min(WRITING_S, MAX_WRITING_SHARE * wishes.budget_s))
     home = folder / "optimize" / identity(target)
     voice.say("looking at the program as it is")
-    limit_s = max(wishes.budget_s, LEAST_WAIT_S)
-    known = diagnosed(target, folder / "runs", home, again=wishes.again, limit_s=limit_s)
+    known = diagnosed(target, folder / "runs", home, again=wishes.again, limit_s=deadline.left_s())
     if wishes.wants.goal == "energy" and known.ground.device != "cuda":
         raise TargetError(
             "--goal energy: only a GPU tells how much energy it takes, and this program uses none",
             "--goal speed: what takes less time takes less energy, as a rule",
         )
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as scratch:
-        bench, ladder = _ladder(target, wishes, known, home, Path(scratch), began, voice)
+        bench, ladder = _ladder(target, wishes, known, home, Path(scratch), deadline, voice)
         found = ladder.climb(typed(target) or known.summary.command)
         written, afterwards = None, ""
         if found.total is not None and wishes.write:
             written = _in_source(target, found, bench, ladder)
-            afterwards = _afterwards(target, written, folder / "runs", bench, ladder)
+            afterwards = _afterwards(target, written, folder / "runs", bench, ladder, known)
     return replace(
         found, afterwards=afterwards, device=known.summary.device, trials=bench.taken,
         remembered=bench.remembered, written=written,
@@ -86,13 +90,13 @@ def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Opti
             [*known.summary.problems, bench.forgot, ladder.search.judge.varies()],
             _rests_on(ladder),
         ),
-        spent_s=time.monotonic() - began,
+        spent_s=whole.spent_s(),
     )  # fmt: skip
 
 
 def _ladder(
-    target: Target, wishes: Wishes, known: Diagnosed, home: Path, scratch: Path, began: float,
-    voice: Voice,
+    target: Target, wishes: Wishes, known: Diagnosed, home: Path, scratch: Path,
+    deadline: Deadline, voice: Voice,
 ) -> tuple[ProgramBench, Ladder]:  # fmt: skip
     edits, why = rewritten(known.findings)
     plan = Plan(
@@ -103,7 +107,7 @@ def _ladder(
         shutil.rmtree(home / "trials", ignore_errors=True)
     trials = KeptTrials(home / "trials")
     bench = ProgramBench(
-        target, scratch, plan, ends=began + wishes.budget_s, functions={"sdpa": edits}, kept=trials,
+        target, scratch, plan, deadline=deadline, functions={"sdpa": edits}, kept=trials,
         fed=_fed(known),
     )  # fmt: skip
 
@@ -147,16 +151,18 @@ def _written(
 
 
 def _afterwards(
-    target: Target, written: Written | None, runs: Path, bench: ProgramBench, ladder: Ladder
-) -> str:
+    target: Target, written: Written | None, runs: Path, bench: ProgramBench, ladder: Ladder,
+    known: Diagnosed,
+) -> str:  # fmt: skip
     """What holds the copy back, where it does what the trials did and there is time to look."""
     kept = asked(ladder.search.kept)
-    if written is None or not written.agrees or bench.left_s() < LOOKING * bench.cost_s(kept):
+    left_s = bench.left_s() - known.concluding_s
+    if written is None or not written.agrees or left_s < LOOKING * bench.cost_s(kept):
         return ""
     ladder.search.say("looking at what holds it back now")
     try:
         copy = with_script(target, written.files[0])
-        found = looked_at(copy, runs, bench.left_s(), compiled=bench.compiled(kept))
+        found = looked_at(copy, runs, left_s, compiled=bench.compiled(kept))
     except (RidgelineError, KeyboardInterrupt):  # it is more than was asked for
         return ""
     return found.summary.verdict.sentence

@@ -92,6 +92,17 @@ class Search:
         wanted += max((self.judge.owed_s(one) for one in sets), default=0.0)
         return wanted + self.reserve_s() < self.bench.left_s()
 
+    def time_to_try(self, after: Sequence[Candidate]) -> bool:
+        """Whether a contest of these against what is kept may begin. The first that is kept has to
+        be confirmed, too, by one pair at least; and a recent trial of the unchanged program serves
+        as the half of its first pair."""
+        if self.kept:
+            return self.time_for(self.kept, after)
+        plain_s = self.bench.cost_s(())
+        wanted = self.bench.cost_s(asked(after)) + self.judge.owed_s(after)
+        wanted += plain_s if self.arms.recent(()) is None else 0.0
+        return wanted + max(self.reserve_s(), 2 * plain_s) < self.bench.left_s()
+
     def too_long(self, one: Candidate) -> str:
         """Where there is no time for it, but some is left: how much of it would take."""
         free_s = max(self.bench.left_s() - self.reserve_s(), 0.0)
@@ -142,8 +153,8 @@ class Search:
         given = rules or Rules(measure=self.measure)
 
         def go_on() -> bool:
-            if given.fresh and began > 0 and len(known) < CONFIRMING:
-                return True
+            if given.fresh and len(known) < CONFIRMING:
+                return pair < self.bench.left_s()
             spent = began - self.bench.left_s()
             promising = len(known) == 1 and known[0] > PROMISING
             within = spent + pair < self.share_s or promising

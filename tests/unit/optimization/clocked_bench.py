@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ridgeline.changes.change import of
-from ridgeline.optimization.bench_protocol import GRACE_S, REST_HELD, compiling_s
+from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER, compiling_s
 from ridgeline.records.trial import Asked, Draws
 from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench
@@ -57,10 +57,11 @@ class ClockedBench(FakeBench):
         slow_s = compiling_s(changes, self._compiles_s)
         slow_s *= READY if compiled in self._ready else 1
         wall_s = self._begins_s + STEPS * self._now_ms(names) / 1e3 + slow_s
-        may_s = self.left_s() - self.held_s + GRACE_S
-        if self.held_s and wall_s > may_s:
-            self.now_s += may_s
-            return Outcome(failed=REST_HELD, cut=True, timed_out=True)
+        may_s = self.left_s() - self.held_s
+        if wall_s > may_s:
+            self.now_s += max(may_s, 0.0)
+            why = REST_HELD if self.held_s else TIME_OVER
+            return Outcome(failed=why, cut=True, timed_out=True)
         if slow_s:
             self._ready.add(compiled)
             self._seen_s = self._compiles_s

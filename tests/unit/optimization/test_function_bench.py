@@ -10,6 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_program import FunctionProgram
 from ridgeline.optimization.function_state import Kept
@@ -22,7 +23,9 @@ def bench_of(case: Case, home: Path, step: Any = None, *, steps: int = 12) -> Fu
     step = step or case.step
     kept = Kept(torch, (case.model, case.optimizer), step, case.loader)
     subject = Subject(torch, step, case.model, case.optimizer, case.loader)
-    return FunctionBench(torch, subject, home, budget_s=60, steps=steps, watch=4, kept=kept)
+    return FunctionBench(
+        torch, subject, home, deadline=Deadline(60), steps=steps, watch=4, kept=kept
+    )
 
 
 def asked(*names: str, **options: str) -> tuple[Asked, ...]:

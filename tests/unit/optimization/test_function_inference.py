@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import function_form
 from ridgeline.optimization.allowing import allowed
 from ridgeline.optimization.function_bench import FunctionBench
@@ -44,7 +45,9 @@ class Serving:
     def trial(self, home: Path, *changes: str) -> Trial:
         subject = Subject(torch, self.step, self.model, None, self.batches)
         kept = Kept(torch, (self.model, None), self.step, self.batches)
-        bench = FunctionBench(torch, subject, home, budget_s=60, steps=12, watch=4, kept=kept)
+        bench = FunctionBench(
+            torch, subject, home, deadline=Deadline(60), steps=12, watch=4, kept=kept
+        )
         found = bench.trial(tuple(Asked(change=name) for name in changes))
         assert found.trial is not None, found.failed
         return found.trial

@@ -1,17 +1,16 @@
 """Trials of a program within a budget: how long each may take, what is remembered, its cost."""
 
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import bench as bench_module
 from ridgeline.optimization.bench import Fed, ProgramBench
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
-    GRACE_S,
     PATIENCE,
     REST_HELD,
     TIME_OVER,
@@ -24,6 +23,15 @@ from ridgeline.trials.arm import Outcome
 TARGET = Target(kind="script", name="train.py", arguments=())
 WORKERS = (Asked(change="loader-workers", options={"workers": "2"}),)
 COMPILE = (Asked(change="compile"),)
+
+
+class Clock:
+    """That only the test moves."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 class Runs:
@@ -58,7 +66,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def made(home: Path, kept: KeptTrials | None = None) -> ProgramBench:
-    return ProgramBench(TARGET, home, Plan(), ends=math.inf, kept=kept)
+    return ProgramBench(TARGET, home, Plan(), deadline=Deadline(math.inf), kept=kept)
 
 
 def test_a_change_under_which_it_hangs_is_ended_and_says_so(runs: Runs, tmp_path: Path) -> None:
@@ -81,11 +89,25 @@ def test_patience_grows_with_the_program_and_with_compiling(runs: Runs, tmp_path
     assert slow - quick == COMPILING_S - 60
 
 
-def test_even_when_the_time_is_over_the_first_trial_may_end(runs: Runs, tmp_path: Path) -> None:
-    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=0.0)
+def test_when_the_time_is_over_no_process_is_started(runs: Runs, tmp_path: Path) -> None:
+    clock = Clock()
+    bench = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(10, now=clock))
+    clock.now_s = 9.5
+    for found in (bench.trial(()), bench.by_itself("optimized_train.py", ())):
+        assert (found.trial, found.cut) == (None, True)
+    assert runs.limits == []
+
+
+def test_nothing_runs_beyond_the_deadline(runs: Runs, tmp_path: Path) -> None:
+    """Neither the first trial, nor a compiler with its patience, nor the copy by itself."""
+    clock = Clock()
+    bench = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(90, now=clock))
     bench.trial(())
-    assert runs.limits == [60.0]
-    assert bench.left_s() < 0
+    clock.now_s = 30.0
+    bench.trial(COMPILE)
+    clock.now_s = 70.0
+    bench.by_itself("optimized_train.py", COMPILE)
+    assert runs.limits == [90.0, 60.0, 20.0]
 
 
 def test_a_second_bench_takes_what_the_first_kept_in_its_order(runs: Runs, tmp_path: Path) -> None:
@@ -136,7 +158,11 @@ def test_a_fresh_trial_is_run_whatever_was_kept(runs: Runs, tmp_path: Path) -> N
 def test_another_seed_is_another_trial(runs: Runs, tmp_path: Path) -> None:
     made(tmp_path, KeptTrials(tmp_path / "trials")).trial(())
     other = ProgramBench(
-        TARGET, tmp_path, Plan(seed=1), ends=math.inf, kept=KeptTrials(tmp_path / "trials")
+        TARGET,
+        tmp_path,
+        Plan(seed=1),
+        deadline=Deadline(math.inf),
+        kept=KeptTrials(tmp_path / "trials"),
     )
     other.trial(())
     assert other.remembered == 0
@@ -153,18 +179,18 @@ def test_what_compiles_is_thought_to_cost_more(runs: Runs, tmp_path: Path) -> No
 
 
 def test_a_trial_the_budget_ends_tells_nothing_of_its_change(runs: Runs, tmp_path: Path) -> None:
-    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 5)
+    bench = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(5, now=Clock()))
     bench.trial(())
     runs.walls["compile"] = 40.0
     cut = bench.trial(COMPILE)
     assert (cut.cut, cut.failed) == (True, TIME_OVER)
-    assert 5 < runs.limits[-1] <= 5 + 2 + GRACE_S
+    assert runs.limits[-1] == 5
     runs.walls["compile"] = 3.0
     assert not bench.trial(COMPILE).cut
 
 
 def test_one_that_hangs_does_not_take_the_time_of_the_others(runs: Runs, tmp_path: Path) -> None:
-    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 120)
+    bench = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(120, now=Clock()))
     bench.trial(())
     runs.walls["loader-workers"] = math.inf
     hung = bench.trial(WORKERS)
@@ -175,7 +201,7 @@ def test_one_that_hangs_does_not_take_the_time_of_the_others(runs: Runs, tmp_pat
 def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path) -> None:
     """Products chosen by timing took four minutes of a budget of nine, and nothing was left to
     confirm what had been found in the first four."""
-    bench = ProgramBench(TARGET, tmp_path, Plan(), ends=time.monotonic() + 200)
+    bench = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(200, now=Clock()))
     bench.trial(())
     runs.walls["compile-max-autotune"] = 180.0
     slow = (Asked(change="compile-max-autotune"),)
@@ -184,7 +210,7 @@ def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path
     assert cut.cut
     assert cut.failed.startswith("it had not ended after 1")
     assert cut.failed.endswith(f", and {REST_HELD}")
-    assert 119 < runs.limits[-1] <= 120 + GRACE_S
+    assert runs.limits[-1] == 120
     bench.held_s = 0.0
     assert not bench.trial(slow).cut
 
@@ -234,17 +260,17 @@ def test_a_program_that_was_not_given_the_time_to_begin_may_have_it_in_the_next_
     runs: Runs, tmp_path: Path
 ) -> None:
     kept = KeptTrials(tmp_path / "trials")
-    first = ProgramBench(TARGET, tmp_path, Plan(), ends=0.0, kept=kept)
+    first = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(60, now=Clock()), kept=kept)
     runs.plain = 100.0
     cut = first.trial(())
-    assert (cut.cut, cut.failed) == (True, "it had not ended after 60 s")
+    assert (cut.cut, cut.failed) == (True, TIME_OVER)
     second = made(tmp_path, KeptTrials(tmp_path / "trials"))
     assert second.trial(()).trial is not None
 
 
 def test_a_trial_is_longer_where_more_is_made_ahead(runs: Runs, tmp_path: Path) -> None:
     fed = Fed(workers=2, ahead=16, most=100)
-    bench = ProgramBench(TARGET, tmp_path, Plan(steps=80), ends=math.inf, fed=fed)
+    bench = ProgramBench(TARGET, tmp_path, Plan(steps=80), deadline=Deadline(math.inf), fed=fed)
     eight = Asked(change="prefetch", options={"factor": "8"})
     four = Asked(change="loader-workers", options={"workers": "4"})
     larger = Asked(change="larger-batch", options={"factor": "8"})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import program
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.bench import ProgramBench
@@ -244,7 +245,7 @@ def test_a_copy_is_compared_with_a_trial_of_all_that_was_kept(
     given: list[Any] = []
     monkeypatch.setattr(program, "write", lambda *told: given.extend(told))
     target = Target(kind="script", name="train.py", arguments=())
-    bench = ProgramBench(target, tmp_path, Plan(), ends=math.inf)
+    bench = ProgramBench(target, tmp_path, Plan(), deadline=Deadline(math.inf))
     program._written(target, found, bench, ladder)
     assert given[4].changes == ("a",)
 
