@@ -101,11 +101,15 @@ class Roots:
                 break
             wrappers.append(type(inner).__name__)
             inner = below
+        kind = type(inner)
+        if any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # fully_shard's
+            wrappers.append("FSDPModule")
+            kind = kind.__bases__[-1]
         parameters = _parameters(inner)
         first = parameters[0] if parameters else None
         device = str(first.device) if first is not None else ""
         return Root(
-            name=type(inner).__name__,
+            name=kind.__name__,
             wrappers=tuple(wrappers),
             parameters=sum(map(_elements, parameters)),
             parameter_bytes=sum(_elements(p) * p.element_size() for p in parameters),

@@ -130,6 +130,7 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     name: str
     """Its class; wrappers (DDP, FSDP, compiled) are named in `wrappers`."""
     wrappers: tuple[str, ...] = ()
+    """Classes around it, outermost first; FSDPModule for one that `fully_shard` was called on."""
     calls: int = 0
     evaluation_calls: int = 0
     parameters: int = 0

@@ -483,3 +483,20 @@ def test_the_line_of_an_evaluation_is_known(session: Any) -> None:
             check()
     (module,) = seen.capture.modules
     assert module.evaluation_place.endswith("check")
+
+
+class FSDPModule:
+    """Named as torch's, whose `fully_shard` puts it before a module's own class."""
+
+
+def test_a_module_that_fully_shard_was_called_on_is_known_by_its_own_class(session: Any) -> None:
+    model = net()
+    model.__class__ = type("FSDPSequential", (FSDPModule, nn.Sequential), {})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with session() as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).sum().backward()
+            optimizer.step()
+    (module,) = seen.capture.modules
+    assert (module.name, module.wrappers) == ("Sequential", ("FSDPModule",))

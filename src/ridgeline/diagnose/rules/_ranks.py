@@ -1,6 +1,8 @@
 """What the rules about communication share: which collectives are small, their exposed share of the
 step, how much of it is waiting, and where the source asks for them."""
 
+from typing import Literal
+
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._machine import own_calls, ranks_here
 from ridgeline.diagnose.shares import exchange_room
@@ -34,6 +36,14 @@ _SPELLED: dict[str, tuple[str, ...]] = {
     "gather": ("gather", "gather_object"),
     "scatter": ("scatter",),
     "barrier": ("barrier",),
+}
+
+
+Wrapper = Literal["", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"]
+_WRAPPING_CALLS: dict[Wrapper, tuple[str, ...]] = {
+    "FSDPModule": ("fully_shard",),
+    "FullyShardedDataParallel": ("FullyShardedDataParallel", "FSDP"),
+    "DistributedDataParallel": ("DistributedDataParallel", "DDP"),
 }
 
 
@@ -133,7 +143,38 @@ def asked_at(case: Case, site: CollectiveSite) -> SourceCall | None:
     return next(iter(calls_at(case.sources, site.place, names)), None)
 
 
+def wrapper_of(case: Case) -> Wrapper:
+    """What exchanges the model's parameters and gradients; "" where nothing does or it is not
+    known, as from a trace alone."""
+    modules = case.capture.modules if case.capture is not None else ()
+    seen = {name for module in modules for name in module.wrappers}
+    return next((wrapper for wrapper in _WRAPPING_CALLS if wrapper in seen), "")
+
+
 def wrapped_at(case: Case) -> SourceCall | None:
-    """Where the model is wrapped in DistributedDataParallel or its like."""
-    names = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard")
-    return next(own_calls(case, names), None)
+    """Where the model is wrapped in what was seen around it. None: several lines could be the one
+    that ran, or no source shows it. `fully_shard` is called for each layer and for the whole: the
+    call in the innermost loop."""
+    wrapper = wrapper_of(case)
+    if not wrapper and case.capture is not None:
+        return None
+    names = _WRAPPING_CALLS[wrapper or "DistributedDataParallel"]
+    calls = list(own_calls(case, names))
+    if wrapper == "FSDPModule":
+        return max(calls, key=lambda call: call.loops, default=None)
+    return calls[0] if len(calls) == 1 else None
+
+
+def asking_line(case: Case, site: CollectiveSite) -> int | None:
+    """Of a wrapper's collective: the line of the backward, or of the model's call, in the function
+    in which it was asked for; None where that is not known."""
+    if site.place is None:
+        return None
+    if site.phase == "backward":
+        call = next(iter(calls_at(case.sources, site.place, ("backward",))), None)
+        return call.line if call is not None else None
+    for module in case.capture.modules if case.capture is not None else ():
+        file, _, line = module.place.rpartition(":")
+        if module.wrappers and line.isdecimal() and file.endswith(site.place.file):
+            return int(line)
+    return None

@@ -8,6 +8,7 @@ from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._machine import own_calls, place_of_call
 from ridgeline.diagnose.rules._ranks import (
     asked_at,
+    asking_line,
     at_most,
     exposed,
     mostly_waits,
@@ -15,6 +16,7 @@ from ridgeline.diagnose.rules._ranks import (
     small_sites,
     untraced_s,
     wrapped_at,
+    wrapper_of,
 )
 from ridgeline.diagnose.source.assigned import target_of
 from ridgeline.diagnose.source.calls import SourceCall
@@ -72,7 +74,11 @@ RULE = Rule(
     "```python\n"
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
     "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
-    "```",
+    "```\n\n"
+    "With `fully_shard` (FSDP2): `reshard_after_forward=False` keeps the parameters for the "
+    "backward, which then gathers nothing, for more memory; `set_modules_to_forward_prefetch` asks "
+    "for the next layer's early; `mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)` "
+    "halves the bytes.",
     wrong_when="From one rank's trace alone, waiting for another rank cannot be told from sending. "
     "On a CPU the exchange takes cores too, and hiding it behind compute gains less than the "
     "bound.",
@@ -141,7 +147,9 @@ def _finding(
         text = f"{units.percent(1 - part)} of the time in them, not in the share"
         said.append(Evidence(what="waiting for other ranks", text=text, value=1 - part))
     backward = site.phase == "backward" and call is None
-    wrapped = wrapped_at(case) if backward else None
+    sharded = call is None and wrapper_of(case) in ("FSDPModule", "FullyShardedDataParallel")
+    wrapped = wrapped_at(case) if backward or sharded else None
+    line = call.line if call is not None else asking_line(case, site) if sharded else None
     size = f" for {about}{units.bytes_(sum(sizes))}" if sizes else ""
     where = "gradients' " if backward else ""
     waited = units.seconds(untraced_s(case, *sites))
@@ -151,10 +159,13 @@ def _finding(
         f"meanwhile{_waits(part)}",
         share=share,
         confidence=_level(case, call),
-        place=place_of_call(wrapped) if wrapped is not None else site.place,
-        line=call.line if call is not None else None,
+        place=place_of_call(wrapped) if wrapped is not None and not sharded else site.place,
+        line=line,
         evidence=said,
-        change=_change(case, call, wrapped, site.name, backward),
+        change=_of_sharded(case, wrapped, site.name, backward)
+        if sharded
+        else _change(case, call, wrapped, site.name, backward),
+        change_at=place_of_call(wrapped) if sharded else None,
         doubt="" if case.across is not None else "part of it may be waiting for a late rank",
     )
 
@@ -179,14 +190,39 @@ def _change(
         inside = call.text.rstrip()
         asked = f"{inside[:-1]}, async_op=True)" if inside.endswith(")") else inside
         return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
-    if wrapped is not None and wrapped.name in ("DistributedDataParallel", "DDP"):
+    if wrapped is not None or (backward and name == "all_reduce"):
         return _wrapped(case, wrapped)
-    if backward and name == "all_reduce":  # a wrapper's, whose line is not known
-        return _wrapped(case, None)
     if name == "barrier":
         return "# leave out dist.barrier(): the collectives themselves keep ranks together"
     asked = f"dist.{_ASKED.get(name, f'{name}(…')}, async_op=True)"
     return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
+
+
+def _of_sharded(case: Case, wrapped: SourceCall | None, name: str, backward: bool) -> str:
+    """What ends or hides an exchange of a sharded model; "" where nothing that is known does."""
+    text = wrapped.text if wrapped is not None and "\n" not in wrapped.text else ""
+    written = wrapped.keywords if wrapped is not None else ()
+    if wrapper_of(case) != "FSDPModule":
+        prefetches = case.on_gpu and name == "all_gather" and "forward_prefetch" not in written
+        return with_argument(text, "forward_prefetch=True") if text and prefetches else ""
+    text = text or "fully_shard(layer)"
+    if name == "all_gather" and backward and "reshard_after_forward" not in written:
+        kept = with_argument(text, "reshard_after_forward=False")
+        return f"{kept}   # gathered once a step, for more memory"
+    if name == "all_gather" and case.on_gpu:  # on a CPU an exchange is waited for at once
+        return (
+            "from torch.distributed.fsdp import FSDPModule\n"
+            "layers = [m for m in model.modules() if isinstance(m, FSDPModule)][1:]\n"
+            "for layer, following in zip(layers, layers[1:]):\n"
+            "    layer.set_modules_to_forward_prefetch([following])"
+        )
+    if "mp_policy" in written:
+        return ""
+    policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+    return (
+        "from torch.distributed.fsdp import MixedPrecisionPolicy\n"
+        f"{with_argument(text, f'mp_policy={policy}')}   # half the bytes; results are rounded"
+    )
 
 
 def _wrapped(case: Case, wrapped: SourceCall | None) -> str:

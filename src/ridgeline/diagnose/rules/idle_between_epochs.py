@@ -353,7 +353,7 @@ def _statement(case: Case, cause: _Cause) -> str:
 
 
 def _in_a_thread(call: SourceCall) -> str:
-    """torch.save from a thread, of a copy in host memory; "" where it is another call."""
+    """torch.save from a thread, of a copy; "" where it is another call."""
     try:
         made = ast.parse(call.text, mode="eval").body
     except SyntaxError:
@@ -365,7 +365,8 @@ def _in_a_thread(call: SourceCall) -> str:
         copied = "{k: v.detach().to('cpu', copy=True) for k, v in " + kept + ".items()}"
     else:
         copied = f"copy.deepcopy({kept})"
+    imported = "threading" if "deepcopy" not in copied else "copy, threading"
     return (
-        f"state = {copied}\n"
+        f"import {imported}\nstate = {copied}\n"
         f"threading.Thread(target=torch.save, args=(state, {path})).start()   # or less often"
     )

@@ -6,7 +6,8 @@ from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._machine import place_of_call
-from ridgeline.diagnose.rules._ranks import asked_at, exposed, small_sites, wrapped_at
+from ridgeline.diagnose.rules._ranks import asked_at, exposed, small_sites, wrapped_at, wrapper_of
+from ridgeline.diagnose.source.calls import SourceCall
 from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
@@ -77,15 +78,22 @@ def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: f
         place=site.place if call is not None or wrapped is None else place_of_call(wrapped),
         line=call.line if call is not None else None,
         evidence=said,
-        change=_change(call.text if call is not None else "", wrapped is not None, site.name),
+        change=_change(case, call, wrapped, site.name),
         doubt="" if call is not None else "the calls may depend on each other",
     )
 
 
-def _change(call: str, wrapped: bool, name: str) -> str:
-    if wrapped:
+def _change(case: Case, call: SourceCall | None, wrapped: SourceCall | None, name: str) -> str:
+    wrapper = wrapper_of(case)
+    if call is None and wrapper == "FSDPModule":
+        return (
+            "# fully_shard larger parts: each call of it makes a group with an exchange of its own"
+        )
+    if call is None and wrapper == "FullyShardedDataParallel":
+        return "# wrap larger parts (auto_wrap_policy): each has an exchange of its own"
+    if wrapped is not None:
         return "DistributedDataParallel(model, bucket_cap_mb=25)   # the default, or more"
-    first = f"# instead of {call}, tensor by tensor:\n" if call else ""
+    first = f"# instead of {call.text}, tensor by tensor:\n" if call is not None else ""
     if name not in ("all_reduce", "collective"):
         return (
             f"{first}flat = torch.cat([t.reshape(-1) for t in tensors])\n"

@@ -6,7 +6,7 @@ from statistics import median
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._ranks import exposed
+from ridgeline.diagnose.rules._ranks import exposed, wrapper_of
 from ridgeline.diagnose.source.calls import SourceCall, calls_at
 from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Evidence, Finding
@@ -121,6 +121,11 @@ def _called(case: Case) -> Place | None:
 
 def _change(case: Case, call: SourceCall | None) -> str:
     line = call.text if call is not None else "loss.backward()"
+    if wrapper_of(case) == "FSDPModule":
+        return (
+            "model.set_requires_gradient_sync(last)   # last: whether it is a step's last part\n"
+            f"{line}"
+        )
     return (
         "with nullcontext() if last else model.no_sync():   # last: the last part of a step\n"
         "    …   # the forward\n"

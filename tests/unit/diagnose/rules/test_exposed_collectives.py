@@ -5,6 +5,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._ranks import exposed
 from ridgeline.diagnose.rules.exposed_collectives import look
 from ridgeline.diagnose.rules.late_rank import look as late
+from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.step import Phase
 from ridgeline.records.trust import Trust
 from tests.unit.diagnose.made_up_verdict import times
@@ -162,3 +163,61 @@ def test_gradients_of_a_tuned_cpu_job_are_below_5_percent() -> None:
     held = site(13.4, size=3_254_412), site(14.0, size=723_600)
     made = slowed(case(*held, gpu=False, across=ranks([0, 0], waits=(150, 0))), 65)
     assert all(found.share_pct < 5 for found in look(made))
+
+
+BOTH = """\
+if args.ddp:
+    model = DDP(model)
+else:
+    for layer in model:
+        fully_shard(layer, **settings)
+    fully_shard(model)
+for x in data:
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def sharded(*sites: CollectiveSite, gpu: bool, source: str = BOTH) -> Case:
+    told = case(*sites, gpu=gpu, source=source)
+    assert told.capture is not None
+    module = replace(told.capture.modules[0], wrappers=("FSDPModule",), place="train.py:8")
+    return replace(told, capture=replace(told.capture, modules=(module,)))
+
+
+def test_a_branch_that_was_not_taken_is_not_named() -> None:
+    found = only(
+        look(
+            sharded(site(20, size=20 * MIB, name="all_gather", phase="forward", line=10), gpu=False)
+        )
+    )
+    assert found.line == 8
+    assert "DDP" not in found.change
+    assert "dist." not in found.change
+    assert "mp_policy" in found.change
+    wrapped = replace(sharded(gpu=True), exchange=case(site(20, size=20 * MIB, line=10)).exchange)
+    assert wrapped.capture is not None
+    module = replace(wrapped.capture.modules[0], wrappers=("DistributedDataParallel",))
+    ddp = replace(wrapped, capture=replace(wrapped.capture, modules=(module,)))
+    assert only(look(ddp)).line == 2
+
+
+def test_a_sharded_model_is_told_what_fits_it() -> None:
+    backward = only(look(sharded(site(20, size=20 * MIB, name="all_gather", line=10), gpu=True)))
+    assert backward.line == 9
+    assert "'reshard_after_forward': False" in backward.change
+    forward = only(
+        look(sharded(site(20, size=20 * MIB, name="all_gather", phase="forward"), gpu=True))
+    )
+    assert "set_modules_to_forward_prefetch" in forward.change
+    reduced = only(look(sharded(site(20, size=20 * MIB, name="reduce_scatter", line=10), gpu=True)))
+    assert "bucket" not in reduced.change
+    for finding in (backward, forward, reduced):
+        compile(finding.change, "change", "exec")
+
+
+def test_two_lines_that_wrap_alike_are_not_told_apart() -> None:
+    text = "if a:\n    m = DDP(m)\nelse:\n    m = DDP(m, [0])\n"
+    found = only(look(case(site(20, size=20 * MIB), source=text)))
+    assert found.line not in (2, 4)

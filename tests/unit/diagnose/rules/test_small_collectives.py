@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.rules.small_collectives import look
 from tests.unit.diagnose.rules.made_up_machine import only
@@ -70,3 +71,12 @@ def test_silent_where_compute_hides_them() -> None:
 
 def test_silent_without_collectives() -> None:
     assert not [*look(case())]
+
+
+def test_a_sharded_model_has_no_buckets() -> None:
+    told = case(site(20, calls=40, size=4096, name="all_gather"))
+    assert told.capture is not None
+    module = replace(told.capture.modules[0], wrappers=("FSDPModule",))
+    found = only(look(replace(told, capture=replace(told.capture, modules=(module,)))))
+    assert "bucket" not in found.change
+    assert "fully_shard" in found.change
