@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._launch import (
@@ -15,6 +16,7 @@ from ridgeline.diagnose.rules._launch import (
     parameter_dims,
     parameters,
 )
+from ridgeline.diagnose.source.loops import loops_at
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place
 
@@ -26,6 +28,8 @@ weights leaves out biases)."""
 FITTING = 0.6
 """Of a loop's calls: with a parameter's sizes."""
 Over = Literal["gradients", "state", "data"]
+_OF_STATE = ("parameters", "state_dict", "buffers", "params")
+"""Words in what a loop over a model's own tensors goes through."""
 
 VIEWS = frozenset(f"aten::{name}" for name in (
     "view", "t", "transpose", "select", "slice", "detach", "unbind", "expand", "reshape", "permute",
@@ -60,7 +64,22 @@ def loops(case: Case) -> tuple[Loop, ...]:
     """Those with the most calls first."""
     watched = [s for s in case.sites.ops if s.phase not in ("optimizer", "input")]
     found = [loop for group in by_function(watched).values() for loop in _loops_of(case, group)]
-    return tuple(sorted(found, key=lambda loop: -loop.calls))
+    told = [replace(loop, over="data") if _gathers_rows(case, loop) else loop for loop in found]
+    return tuple(sorted(told, key=lambda loop: -loop.calls))
+
+
+def _gathers_rows(case: Case, loop: Loop) -> bool:
+    """Whether the source shows that a loop which looks like one over parameters, by the sizes of
+    what it works on, collects a result for each row of a tensor and updates nothing."""
+    if loop.over != "state":
+        return False
+    written = [one for one in loops_at(case.sources, loop.place) if one.works and not one.trains]
+    return bool(written) and all(
+        one.collects
+        and not any(name.endswith("_") for name in one.calls)
+        and not any(word in one.over for word in _OF_STATE)
+        for one in written
+    )
 
 
 def _loops_of(case: Case, group: list[OpSite]) -> Iterator[Loop]:

@@ -8,6 +8,7 @@ from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
 from ridgeline.diagnose.source.on_device import held, without_reading
 from ridgeline.diagnose.source.waiting_lines import Line, calls, read_numbers
+from ridgeline.diagnose.source.without_branch import without_read_branch
 from ridgeline.records.finding import Finding
 
 RULE = Rule(
@@ -89,7 +90,8 @@ def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
     source = case.sources.get(wait.place.file) if wait.place is not None else None
     if not lines or source is None or not (kept := held(source, lines[0])):
         return _GENERIC
-    return without_reading(source, lines[0]) or (
+    generic = (
         f"value = {kept}  # a tensor: use it instead of {lines[0].expression}\n"
         "number = value.item()  # only where Python needs a number: now and then, or after the loop"
     )
+    return without_read_branch(source, lines[0]) or without_reading(source, lines[0]) or generic

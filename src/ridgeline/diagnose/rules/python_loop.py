@@ -13,7 +13,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._launch import cost, dims_of, outer
 from ridgeline.diagnose.rules._launch_loops import VIEWS, Loop, loops
-from ridgeline.diagnose.source.by_row import by_row, lines_with, picked
+from ridgeline.diagnose.source.by_row import by_row, for_all_rows, lines_with, picked
 from ridgeline.diagnose.source.cells import whole_sequence
 from ridgeline.diagnose.source.loops import SourceLoop, loops_at, loops_calling, parts_of
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -236,6 +236,8 @@ def _change(case: Case, at: SourceLoop | None) -> str:
         return f"# without `while {at.over}`: give the operators all turns at once"
     safe = by_row(source, target, body)
     rows = picked(target, body) if safe else None
+    if rows and (written := for_all_rows(over, target, body)):
+        return f"{written}   # without `for {at.target} in {at.over}`: nothing is left to stack"
     if rows:
         said = ", ".join(f"`{row}` becomes `{all_}`" for row, all_ in rows.items())
         return f"# without `for {at.target} in {at.over}`: {said}, and nothing is left to stack"

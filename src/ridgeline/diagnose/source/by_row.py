@@ -50,6 +50,29 @@ def picked(target: ast.expr, body: list[ast.AST]) -> dict[str, str] | None:
     return found if found and uses == taken else None
 
 
+def for_all_rows(over: ast.expr, target: ast.expr, body: list[ast.AST]) -> str:
+    """What a loop over `range(n)` that only collects `f(x[i])` computes, without the loop:
+    `res = f(x)`; "" where its body does more, or does not go through whole rows."""
+    rows = picked(target, body)
+    single = isinstance(over, ast.Call) and path(over.func) == "range" and len(over.args) == 1
+    if not rows or not isinstance(over, ast.Call) or not single or len(body) != 1:
+        return ""
+    into, value = "", body[0]
+    if isinstance(value, ast.Expr) and isinstance(value.value, ast.Call):
+        call = value.value
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
+            return ""
+        into, value = f"{ast.unparse(call.func.value)} = ", call.args[0]
+    if not isinstance(value, ast.expr):
+        return ""
+    text, count = ast.unparse(value), ast.unparse(over.args[0])
+    whole = {f"{length}" for all_ in rows.values()
+             for length in (f"{all_}.size(0)", f"{all_}.shape[0]", f"len({all_})")}  # fmt: skip
+    for row, all_ in rows.items():
+        text = text.replace(row, all_ if count in whole else f"{all_}[:{count}]")
+    return into + text
+
+
 def lines_with(target: ast.expr, body: list[ast.AST]) -> tuple[int, ...]:
     """That name the loop's variable."""
     names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}

@@ -6,6 +6,8 @@ Only where it is known to mean the same: something counted or changed under an `
 
 import ast
 
+from msgspec.structs import replace
+
 from ridgeline.diagnose.source.sources import Source
 from ridgeline.diagnose.source.statements import EVERY, counter, operand, statement_of, written
 from ridgeline.diagnose.source.waiting_lines import Line, called, tensor_part
@@ -39,6 +41,45 @@ def without_branch(source: Source, line: Line) -> str:
     if isinstance(branch, ast.While):
         return _rounds(written(source, test))
     return _counted(source, branch, told) if told else ""
+
+
+def without_read_branch(source: Source, line: Line) -> str:
+    """The same for a number that is read to be judged: `if loss.item() > limit`."""
+    node = line.node
+    branch = _branch_around(source, node) if node is not None else None
+    if branch is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    on = node.func.value
+    if node.args or on.end_lineno != node.end_lineno:
+        return ""
+    # The number taken for the tensor itself, in the same place of the same text.
+    lines = source.text.encode().splitlines(keepends=True)
+    row = (node.end_lineno or 1) - 1
+    start, end = on.end_col_offset or 0, node.end_col_offset or 0
+    lines[row] = lines[row][:start] + b".detach()" + lines[row][end:]
+    changed = Source(source.file, b"".join(lines).decode())
+    same = next(
+        (
+            n
+            for n in ast.walk(changed.tree)
+            if type(n) is type(branch)
+            and (n.lineno, n.col_offset) == (branch.lineno, branch.col_offset)
+        ),
+        None,
+    )
+    return without_branch(changed, replace(line, node=same)) if same is not None else ""
+
+
+def _branch_around(
+    source: Source, node: ast.AST
+) -> ast.If | ast.While | ast.Assert | ast.IfExp | None:
+    """The branch in whose test a node stands, however deep."""
+    for at in source.parents(node):
+        if isinstance(at, ast.If | ast.While | ast.Assert | ast.IfExp):
+            return at if any(part is node for part in ast.walk(at.test)) else None
+        if isinstance(at, ast.stmt):
+            return None
+    return None
 
 
 def _branch(source: Source, node: ast.AST) -> ast.If | ast.While | ast.Assert | ast.IfExp | None:

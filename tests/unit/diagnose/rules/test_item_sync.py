@@ -91,7 +91,7 @@ def test_the_waits_of_other_rules_are_left_to_them() -> None:
         ("norms = [p.norm().item() for p in ps]",
          "norms = torch.stack([p.norm() for p in ps]).flatten().tolist()  #"),
         ("print('loss', loss.item())", "if step % 100 == 0:\n    print('loss', loss.item())"),
-        ("if loss.item() > 3: stop()", "value = loss.detach().clone()  # a tensor: use it instead"),
+        ("if loss.item() > 3: stop()", "seen = 0  # once, before the loop\nseen = seen + (loss"),
         ("schedule(loss.item())", "value = loss.detach().clone()  # a tensor: use it instead"),
     ],
 )  # fmt: skip
@@ -116,3 +116,24 @@ def test_few_waits_do_not_promise_launches_hidden_too() -> None:
     idle = study({"synchronisation": 0.1, "launch-bound": 0.3}, ms=10.0)
     (finding,) = look(case(LOOP, waits=(few,), study=idle))
     assert finding.gain_bound == pytest.approx(1 / (1 - finding.share_pct / 100), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("if loss.item() > 3.0:\n            print('diverged')", "(loss.detach() > 3.0)"),
+        ("if loss.item() > 3.0:\n            bad += 1", "bad += loss.detach() > 3.0"),
+        ("assert loss.item() < 9", "torch._assert_async(loss.detach() < 9)"),
+        ("if step > 9 and loss.item() > 3:\n            print(step)", "(loss.detach() > 3)"),
+        ("while loss.item() > 3:\n            again()", "(loss.detach() > 3)"),
+    ],
+)
+def test_a_number_that_is_read_to_be_judged_is_judged_on_the_device(
+    statement: str, expected: str
+) -> None:
+    text = f"def main():\n    for step in range(9):\n        loss = model(x)\n        {statement}\n"
+    (finding,) = look(case(text, waits=(wait(2.0),)))
+    assert finding.line == 4
+    assert expected in finding.change
+    assert "total" not in finding.change
+    ast.parse(finding.change)

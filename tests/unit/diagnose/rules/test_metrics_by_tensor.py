@@ -71,3 +71,21 @@ def test_the_change_has_the_programs_own_names() -> None:
     more = SOURCE.replace(body, body + "        seen.update(slow)\n")
     (one,) = look(case([*EMA, *gradients()], source=more))
     assert "names to be replaced by your own" in one.change
+
+
+ROWS = """import torch
+def doubled(t):
+    res = []
+    for i in range(t.size(0)):
+        res.append(t[i] * 2)
+    return torch.stack(res)
+"""
+
+
+def test_rows_as_large_as_a_parameter_are_data_and_not_averages() -> None:
+    ops = [site("mul", 200, 8.0, at=("doubled", 2)), site("select", 200, 2.0, at=("doubled", 2))]
+    whole = case([*ops, *gradients()], source=ROWS)
+    assert not [*look(whole)]
+    (one,) = python_loop.look(whole)
+    assert one.place == "train.py:4"
+    assert one.change.startswith("res = t * 2 ")

@@ -153,7 +153,7 @@ def forward(x):
 def test_code_is_proposed_only_where_it_means_the_same() -> None:
     loop = "        for i in range(n):\n            "
     (safe,) = of(loop + "out.append(torch.tanh(x[i] * 2))")
-    assert "`x[i]` becomes `x`" in safe
+    assert safe.startswith("out = torch.tanh(x[:n] * 2) ")
     for body in (
         "out.append(F.cross_entropy(x[i], torch.tensor([i])))",
         "out.append((y == i).sum())",
