@@ -12,6 +12,7 @@ from ridgeline.capture.counts import Counts
 from ridgeline.capture.device_marks import DeviceMarks
 from ridgeline.capture.drafts import Draft, Drafts
 from ridgeline.capture.farewell import at_once
+from ridgeline.capture.gradient_clearing import GradientClearing
 from ridgeline.capture.instrument import Gate
 from ridgeline.capture.journal import Journal
 from ridgeline.capture.losses import Losses
@@ -58,7 +59,8 @@ class Progress:
         self.compiling = Compiling()
         self.losses = Losses(torch)
         self.roots = Roots(torch)
-        self.optimizers = Optimizers()
+        self.clearing = GradientClearing(torch)
+        self.optimizers = Optimizers(self.clearing)
         self.loaders = Loaders()
         self.children = Children()
         self.counts = Counts.new()

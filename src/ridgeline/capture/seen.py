@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ridgeline.capture.gradient_clearing import GradientClearing
 from ridgeline.capture.places import frames_here, here, own
 from ridgeline.records.run import ChildrenSeen, LoaderSeen, ModuleSeen, OptimizerSeen
 
@@ -131,7 +132,8 @@ class Roots:
 
 
 class Optimizers:
-    def __init__(self) -> None:
+    def __init__(self, clearing: GradientClearing) -> None:
+        self._clearing = clearing
         self._known: dict[int, tuple[str, str, dict[str, str]]] = {}
         self._steps: dict[int, int] = {}
 
@@ -150,6 +152,8 @@ class Optimizers:
                 anchor=key == anchor,
                 place=place,
                 options=options,
+                gradients_checked=self._clearing.seen(key)[0],
+                gradients_kept=self._clearing.seen(key)[1],
             )
             for key, (name, place, options) in self._known.items()
         )

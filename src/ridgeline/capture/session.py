@@ -165,6 +165,8 @@ class Session:
                 self.progress.roots.nothing_was_quiet()
                 self._timeline.nothing_was_quiet()
             counts.backwards += 1
+            if self._may_look():
+                self.progress.clearing.backward_begins()
             counts.trained.backward(lambda calls: self._answered.by(tensors, calls))
             counts.loss = self._number(tensors)
             self._timeline.enter(BACKWARD)
@@ -221,6 +223,10 @@ class Session:
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1
             self.progress.optimizers.stepped(optimizer)
+            if self._may_look():
+                self.progress.clearing.stepped(optimizer)
+            else:
+                self.progress.clearing.pass_over()
             end = self._stepped(optimizer)
             if self._in_backward:  # a profiler started or stopped inside a backward crashes
                 self.progress.needs_all = True
@@ -401,6 +407,15 @@ class Session:
             if self._torch.is_autocast_enabled(kind):
                 dtype = str(self._torch.get_autocast_dtype(kind)).removeprefix("torch.")
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
+
+    def _may_look(self) -> bool:
+        """Whether an operator of ours would be seen by nobody: by no trace and no mode."""
+        own = self._torch._C
+        return not (
+            self.progress.recording.tracing.running
+            or own._len_torch_dispatch_stack()
+            or own._len_torch_function_stack()
+        )
 
     def _number(self, tensors: Any) -> Any:
         if self.progress.recording.tracing.running:

@@ -55,7 +55,7 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
         looked = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
         drawn += [(_bounded(finding, one.rule), one.rule.budget) for finding in looked or ()]
     kept = [(f, b) for f, b in drawn if f.share_pct >= LEAST_PCT or f.memory_pct >= LEAST_PCT
-            or f.confidence == "unmeasured"]  # fmt: skip
+            or f.confidence == "unmeasured" or f.wrong_results]  # fmt: skip
     kept = _told_apart(kept)
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
     ordered = tuple(_ordered(kept[:MOST], case))
@@ -113,6 +113,8 @@ def _bounded(finding: Finding, rule: Rule) -> Finding:
 
 
 def _value(finding: Finding, case: Case) -> float:
+    if finding.wrong_results:
+        return 1000.0 * WEIGHT[finding.confidence]  # a program is right first, then fast
     memory = finding.memory_pct * (1.0 if _cramped(case) else 0.1)
     return max(finding.share_pct, memory) * WEIGHT[finding.confidence]
 

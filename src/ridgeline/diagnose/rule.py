@@ -28,6 +28,7 @@ Family = Literal[
     "compile",
     "machine",
     "communication",
+    "correctness",
 ]
 Budget = Literal["input", "transfer", "overhead", "communication", "work", "pauses", "memory"]
 """Which time of the step a finding is charged to: the device's waits by what it waits for, its
@@ -95,11 +96,13 @@ def found(
     doubt: str = "",
     memory: float = 0.0,
     bound: float | None = None,
+    wrong_results: bool = False,
 ) -> Finding:
     """A finding of a rule. `share`: exposed time, a fraction of the step, that would be gone with
     it; `line`: where the source shows it inside the measured function; `change_at`: the line the
     change is of, where not this one; `memory`: fraction of the peak saved; `bound`: the gain's
-    bound, where another than the share's own, 1 / (1 - share)."""
+    bound, where another than the share's own, 1 / (1 - share); `wrong_results`: the program
+    probably computes something else than it is meant to."""
     share = min(max(float(share), 0.0), MOST_SHARE)
     if bound is None:
         bound = 1 / (1 - min(share * (1 + KNOWN), MOST_SHARE))
@@ -121,6 +124,7 @@ def found(
         change=_placed(change, change_at, file, at),
         docs=rule.docs,
         doubt=doubt,
+        wrong_results=wrong_results,
         memory_pct=round(100 * float(min(max(memory, 0.0), 1.0)), 2),
     )
 

@@ -53,6 +53,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Of the peak: memory that would be saved; of what grows without end 100."""
     after: str = ""
     """Rule of the finding that has to be fixed first: until then this one gains nothing."""
+    wrong_results: bool = False
+    """What the program computes is probably wrong: this comes first, whatever time it costs."""
     shares_with: str = ""
     """Rule of a finding before it that is charged with the same time: the two do not add up."""
 

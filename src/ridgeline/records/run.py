@@ -155,6 +155,10 @@ class OptimizerSeen(Struct, frozen=True, kw_only=True):
     place: str = ""
     options: dict[str, str] = {}
     """foreach, fused, capturable, where the first group names them."""
+    gradients_checked: int = 0
+    """Steps before which it was looked whether the gradients of the step before were cleared."""
+    gradients_kept: int = 0
+    """Of those: steps whose backward added to the gradients of the step before."""
 
 
 class LoaderSeen(Struct, frozen=True, kw_only=True):

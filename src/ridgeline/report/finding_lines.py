@@ -77,6 +77,8 @@ def shown(findings: Findings) -> tuple[Finding, ...]:
 def matters(finding: Finding) -> bool:
     if finding.confidence == "unmeasured":
         return False
+    if finding.wrong_results:
+        return True
     grows = finding.rule == GRAPHS and finding.confidence in ("high", "medium")
     return grows or finding.share_pct >= LEAST_PCT or finding.memory_pct >= LEAST_MEMORY_PCT
 
@@ -88,6 +90,8 @@ def claim(finding: Finding) -> str:
 
 def gain(finding: Finding) -> str:
     """A bound is rounded up: what it says cannot be passed."""
+    if finding.wrong_results:
+        return "results are probably wrong"
     grows = next((one.value for one in finding.evidence if one.what == GROWTH), None)
     if grows:
         return f"ends growth of {units.bytes_(grows)} a step"

@@ -14,6 +14,7 @@ from ridgeline.report.wrapping import wrapped
 
 SCHEMA = "ridgeline.rules/1"
 FAMILIES = {
+    "correctness": "Results that are probably wrong",
     "input": "The device waits for data",
     "transfer": "Copies between host and device",
     "synchronisation": "The host waits for the device",

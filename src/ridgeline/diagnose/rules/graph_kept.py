@@ -37,12 +37,12 @@ RULE = Rule(
     title="Autograd graphs are kept from step to step",
     budget="memory",
     looks_at=(
-        "What is allocated at the end of each step: over the run (the device's allocator, the "
-        "host's resident size) and in the traced steps. Then the source, for the line that keeps a "
+        "What is allocated at the end of each step: over the run (by the device's allocator, by "
+        "malloc on the host) and in the traced steps. Then the source, for the line that keeps a "
         "tensor with its graph; and the trace, for autograd nodes that no backward ever runs."
     ),
     threshold=(
-        "Memory rises in every step, by enough to fill 5 % of what there is within 100,000 steps, "
+        "Memory rises throughout the steps and is not given back, by enough to fill 5 % of what there is within 100,000 steps, "
         "and a line in the source keeps a graph or nodes are made that never run. Where no growth "
         "can be seen yet, but a line keeps the graph of a loss: the nodes alone, 600 bytes each, "
         "must fill 0.5 % of the host by then."

@@ -21,6 +21,8 @@ class SourceCall(Struct, frozen=True, kw_only=True):
     loops: int = 0
     """Loops around it in its own function."""
     keywords: tuple[str, ...] = ()
+    first: str = ""
+    """The first argument without a keyword, as written; "" where there is none."""
 
 
 def calls_at(
@@ -91,4 +93,5 @@ def _call(source: Source, node: ast.Call) -> SourceCall:
         text=ast.get_source_segment(source.text, node) or ast.unparse(node),
         loops=source.loops(node),
         keywords=tuple(k.arg for k in node.keywords if k.arg),
+        first=ast.unparse(node.args[0]) if node.args else "",
     )
