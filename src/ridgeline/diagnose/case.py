@@ -54,6 +54,8 @@ class Case(Struct, frozen=True, kw_only=True):
     capture: Capture | None = None
     steps: tuple[Step, ...] = ()
     """Of the run's whole recorded span: `window` says which are timed."""
+    pauses: tuple[Step, ...] = ()
+    """Steps that the times leave out because they stopped for something else than training."""
     telemetry: tuple[Telemetry, ...] = ()
     times: StepTimes = StepTimes()
     throughput: Throughput = Throughput()

@@ -26,6 +26,7 @@ from ridgeline.records.run_summary import (
     Telemetered,
     Throughput,
 )
+from ridgeline.records.step import Step
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.analyses.activations import activations
@@ -52,6 +53,7 @@ def case_of_run(
     telemetered: Telemetered,
     python: PythonView | None,
     device: Device | None,
+    pauses: tuple[Step, ...] = (),
 ) -> Case:
     seen = Seen(
         times=times, memory=memory, telemetered=telemetered, capture=read.capture,
@@ -64,6 +66,7 @@ def case_of_run(
         run=read.run,
         capture=read.capture,
         steps=read.steps,
+        pauses=pauses,
         telemetry=read.telemetry,
         times=times,
         throughput=throughput,
@@ -130,7 +133,7 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
 
 
 def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
-    if work is None or not work.operator_ms:
+    if work is None or not (work.operator_ms or work.input_share):
         return None
     if work.device == "cpu":
         return cpu_shares(StepTimes(), work, study)

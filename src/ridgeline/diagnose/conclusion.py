@@ -101,7 +101,7 @@ def concluded_case(
         "the case",
         lambda: case_of_run(
             read, found, times=times, throughput=rate, efficiency=work, memory=memory,
-            telemetered=seen, python=view, device=device,
+            telemetered=seen, python=view, device=device, pauses=steady.pauses,
         ),
     )  # fmt: skip
     summary = replace(
@@ -126,7 +126,11 @@ def concluded_case(
 def _findings(case: Case, read: RunRead, attempts: Attempts) -> Findings:
     drawn = findings(case, attempts)
     names = FileNames(read.run, read.capture)
-    return replace(drawn, findings=tuple(_named(one, names) for one in drawn.findings))
+    loss = drawn.loss
+    if loss is not None:
+        places = tuple(replace(one, file=names.shown(one.file)) for one in loss.places)
+        loss = replace(loss, places=places)
+    return replace(drawn, findings=tuple(_named(one, names) for one in drawn.findings), loss=loss)
 
 
 def _named(finding: Finding, names: FileNames) -> Finding:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ridgeline.diagnose.answers import answers
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.largest_loss import largest_loss
 from ridgeline.diagnose.memory_room import growth
 from ridgeline.diagnose.remains import Remains, remains
 from ridgeline.diagnose.rule import Budget, Registered, Rule, registered
@@ -70,6 +71,7 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
         ceiling=rest.ceiling,
         remains=rest.parts,
         unexplained=rest.unexplained,
+        loss=attempts.part("the largest loss", lambda: largest_loss(case, told, ordered)),
         unlooked=tuple(unlooked),
     )
 

@@ -13,6 +13,8 @@ from ridgeline.records.run import Capture, ThreadTime, feeding
 from ridgeline.records.run_summary import PhaseTime, StepTimes, Telemetered
 from ridgeline.records.step_work import StepWork
 
+LEFT_OVER = 0.75
+"""Of the machine's processors: a program that uses less of them does not stand in its own way."""
 MIN_SHARE = 0.05
 """Of the step: less is taken on any machine, by its own housekeeping."""
 
@@ -87,7 +89,10 @@ def _taken_by_others(light: ThreadTime, seen: Telemetered) -> float | None:
     """Of the time in the run queue: what processes of others held, and not the program's own
     threads and workers."""
     if seen.other_cores is None:
-        return None
+        own = (seen.program_cores or 0.0) + (seen.worker_cores or 0.0)
+        # A program too short for a look at the whole machine: it left processors to others, and
+        # stood in line all the same.
+        return 1.0 if seen.program_cores is not None and own < LEFT_OVER * seen.cores else None
     beside = max((seen.program_cores or 0.0) - light.processor_share, 0.0)
     rivals = seen.other_cores + beside + (seen.worker_cores or 0.0)
     return seen.other_cores / rivals if rivals else 0.0

@@ -15,7 +15,7 @@ from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.limit import winner
 from ridgeline.diagnose.recorded import not_recorded
-from ridgeline.diagnose.shares import TOLD, Kind, Shares, kind_of
+from ridgeline.diagnose.shares import TOLD, Kind, Shares, Wait, kind_of
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING
 
 LEAST = 0.05
@@ -104,7 +104,7 @@ def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:
     least = WAITS if case.on_gpu else WAITS_CPU
     if held < least:
         return _named_wait(case, case.shares, explained)
-    left = _left(case.shares, explained)
+    left = waits_left(case.shares, explained)
     rest = sum(left.values())
     if explained and rest < least:
         return ""
@@ -115,10 +115,10 @@ def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:
     return f"{_percent(held)} of the step is not the model's work, and no rule explains it: {part}"
 
 
-def _left(shares: Shares, explained: Mapping[Kind, float]) -> dict[Kind, float]:
+def waits_left(shares: Shares, explained: Mapping[Kind, float]) -> dict[Wait, float]:
     """Waiting by kind, less what is explained. A wait of the host may hold copies: what is more
     than its overhead is of the transfers, as in the budgets of findings."""
-    waits: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
+    waits: tuple[Wait, ...] = ("input", "transfer", "overhead", "communication")
     left = {kind: shares.of[kind] - explained.get(kind, 0.0) for kind in waits}
     left["transfer"] += min(left["overhead"], 0.0)
     return {kind: max(share, 0.0) for kind, share in left.items()}
@@ -130,7 +130,8 @@ def _named_wait(case: Case, shares: Shares, explained: Mapping[Kind, float]) -> 
     fed_beside = case.on_gpu or any(one.workers and one.batches for one in loaders)
     kind = winner(shares, ["input"] if fed_beside else [])
     share = case.share_of(kind)
-    if kind not in _NAMED or share < LEAST or _left(shares, explained)[kind] < share / 2:
+    left = {str(wait): rest for wait, rest in waits_left(shares, explained).items()}
+    if kind not in _NAMED or share < LEAST or left[kind] < share / 2:
         return ""
     known = "; ".join(_known_of(kind, case)) or "nothing recorded tells its cause"
     return f"no rule explains the {_percent(share)} of {_PARTS[kind]}{_cause(kind, case)}: {known}"

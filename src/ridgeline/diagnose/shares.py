@@ -16,6 +16,7 @@ from ridgeline.records.step import Phase
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Cause, IdleCause, TraceStudy
 
+Wait = Literal["input", "transfer", "overhead", "communication"]
 Kind = Literal["input", "transfer", "overhead", "communication", "compute", "memory"]
 
 _TO: dict[Cause, Kind] = {

@@ -21,6 +21,7 @@ from ridgeline.trace.analyses.input_sites import input_sites
 from ridgeline.trace.analyses.normed_convs import normed_convs
 from ridgeline.trace.analyses.op_sites import op_sites
 from ridgeline.trace.analyses.optimizer_name import optimizer_name
+from ridgeline.trace.analyses.own_code import own_code
 from ridgeline.trace.analyses.step_work import step_work
 from ridgeline.trace.analyses.sync_costs import sync_costs
 from ridgeline.trace.analyses.sync_points import sync_points
@@ -77,6 +78,7 @@ def sites_of(trace: Trace, links: Links, window: Window) -> Sites:
         replay=waits.replay,
         normed=normed_convs(trace, links, window),
         optimizer=optimizer_name(trace, window),
+        own_code=own_code(trace, links, window),
         left_out=left_out,
         left_out_ns=left_ns,
         stacks=Places(trace, links).known,

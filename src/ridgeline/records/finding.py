@@ -63,6 +63,37 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
+class CodePlace(Struct, frozen=True, kw_only=True):
+    """A function or a line of the user's code, and how much of the step is spent in it."""
+
+    file: str
+    line: int
+    function: str = ""
+    share_pct: float = 0.0
+
+
+LossKind = Literal["input", "transfer", "overhead", "communication", "pauses"]
+LossNeeds = Literal["", "stacks", "python"]
+"""What would tell more: stacks in the trace (with_stack=True), or sampled Python (--python)."""
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    """The largest part of the time that is not the device's work and that no finding explains."""
+
+    share_pct: float
+    """Of the step; of `pauses` of all time, because the step time leaves them out."""
+    kind: LossKind
+    cause: str = ""
+    """On a GPU: why it idles, as the trace names it."""
+    phase: str = ""
+    """Of `pauses`: the phase most of them is in."""
+    own_code_pct: float = 0.0
+    """Of the step: the part of it in the program's own Python code."""
+    places: tuple[CodePlace, ...] = ()
+    """Where, the largest first."""
+    needs: LossNeeds = ""
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     """A question every performance engineer asks, in the order they ask it."""
 
@@ -91,6 +122,8 @@ class Findings(Struct, frozen=True, kw_only=True):
     unexplained: str = ""
     """Why no finding is no all-clear: the device mostly waits and no rule explains it, or little
     was recorded; "" where it is one."""
+    loss: Loss | None = None
+    """The largest loss, where no finding is about it; None where findings are, or it is small."""
     basis: str = ""
     """steps 130-141 of 275: where they are drawn from a part of a long trace; "": from all of it"""
     unlooked: tuple[str, ...] = ()

@@ -15,6 +15,15 @@ from ridgeline.records.trace import Place
 SitePhase = Literal["input", "forward", "backward", "optimizer", "other"]
 
 
+class OwnCode(Struct, frozen=True, kw_only=True):
+    """Host time of a step in the program's own Python: in no operator, loader, backward or
+    optimizer."""
+
+    ns: float = 0.0
+    places: tuple[tuple[Place, float], ...] = ()
+    """The user's functions and their part of it, the largest first; empty without stacks."""
+
+
 class SiteKernel(Struct, frozen=True, kw_only=True):
     name: str
     count: float
@@ -108,6 +117,7 @@ class Sites(Struct, frozen=True, kw_only=True):
     """Convolutions with a bias right before a batch norm."""
     optimizer: str = ""
     """The class whose `step` torch marks, SGD: the one that takes longest; "" where none is."""
+    own_code: OwnCode = OwnCode()
     left_out: int = 0
     """Operator sites beyond the most that are kept."""
     left_out_ns: float = 0.0

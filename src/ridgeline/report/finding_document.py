@@ -17,6 +17,7 @@ def finding_keys(findings: Findings) -> dict[str, Any]:
         "ceiling": findings.ceiling or None,
         "remains": findings.remains,
         "unexplained": findings.unexplained,
+        "loss": None if findings.loss is None else msgspec.to_builtins(findings.loss),
         "basis": findings.basis,
         "unlooked": list(findings.unlooked),
     }

@@ -24,11 +24,8 @@ STYLE = (
 def findings_html(findings: Findings) -> str:
     told = zip(finding_lines.lines(findings), finding_lines.shown(findings), strict=True)
     items = "".join(_item(line, finding) for line, finding in told)
-    said = [finding_lines.nothing(findings), finding_lines.rest(findings)]
-    if not items:
-        said.append(finding_lines.unlooked(findings))
-    said.append(finding_lines.basis(findings))
-    rest = "".join(f'<p class="soft">{_words(text)}</p>' for text in said if text)
+    said = finding_lines.below(findings) if items else finding_lines.instead(findings)
+    rest = "".join(f'<p class="soft">{_words(text)}</p>' for text in said)
     listed = f'<ol class="findings">{items}</ol>' if items else ""
     return f"<h2>What holds it back</h2>{listed}{rest}" if listed or rest else ""
 

@@ -11,7 +11,7 @@ import re
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.records.finding import Finding, Findings
+from ridgeline.records.finding import Finding, Findings, Loss, LossKind, LossNeeds
 from ridgeline.report.plain import printable
 
 LEAST_PCT = 3.0
@@ -115,6 +115,21 @@ def relations(finding: Finding, numbers: dict[str, int]) -> list[str]:
     return said
 
 
+def below(findings: Findings) -> tuple[str, ...]:
+    """The sentences under the findings that have a line: the largest loss without one, how many
+    more there are, and which steps were looked at."""
+    if not shown(findings):
+        return ()
+    said = (largest_loss(findings), rest(findings), basis(findings))
+    return tuple(text for text in said if text)
+
+
+def instead(findings: Findings) -> tuple[str, ...]:
+    """The sentences that stand where no finding has a line."""
+    said = (nothing(findings), unlooked(findings), basis(findings))
+    return tuple(text for text in said if text)
+
+
 def rest(findings: Findings) -> str:
     """How many got no line, and why; "" where there are none, or `nothing` tells it."""
     if not shown(findings):
@@ -138,9 +153,12 @@ def nothing(findings: Findings) -> str:
         return ""
     small = f" ({len(findings.findings)} below it)" if findings.findings else ""
     said = [f"nothing above {LEAST_PCT:.0f} %{small}"]
-    if findings.unexplained:
+    if findings.unexplained or findings.loss is not None:
         few = units.plural(len(findings.findings), "finding")
-        told = [findings.unexplained, f"{few} below {LEAST_PCT:.0f} %" if small else ""]
+        named = findings.loss is not None and findings.loss.kind in ("overhead", "pauses")
+        # Of a wait for data, copies or ranks that sentence says what speaks against usual causes.
+        why = largest_loss(findings) if named or not findings.unexplained else findings.unexplained
+        told = [why, f"{few} below {LEAST_PCT:.0f} %" if small else ""]
         return printable("; ".join(text for text in told if text))
     if findings.ceiling_pct is not None:
         near = units.significant(findings.ceiling_pct, 2)
@@ -148,6 +166,63 @@ def nothing(findings: Findings) -> str:
     if findings.remains:
         said.append(printable(f"what remains is {findings.remains}"))
     return "; ".join(said)
+
+
+_LOSSES: dict[LossKind, str] = {
+    "input": "waiting for data",
+    "transfer": "copies between host and device",
+    "overhead": "Python, launches and small operators",
+    "communication": "communication",
+    "pauses": "pauses that the step time leaves out",
+}
+_IN_PAUSES = {
+    "evaluation": "calls of the model without gradients",
+    "input": "waiting for data",
+    "other": "the program's own code outside model, loss and optimizer",
+}
+_NEEDS: dict[LossNeeds, str] = {
+    "stacks": "record the trace with `with_stack=True` to see in which functions",
+    "python": "`ridgeline run --python` shows in which lines",
+}
+
+
+def largest_loss(findings: Findings) -> str:
+    """The largest part of the time without a finding: how much, where, and what would tell more."""
+    loss = findings.loss
+    if loss is None:
+        return ""
+    said = [f"{_loss_share(loss)}, and no finding explains it", _loss_places(loss)]
+    if loss.needs:
+        said.append(_NEEDS[loss.needs])
+    return printable("; ".join(text for text in said if text))
+
+
+def _loss_share(loss: Loss) -> str:
+    part = f"{units.significant(loss.share_pct, 2)} %"
+    if loss.kind == "pauses":
+        mostly = _IN_PAUSES.get(loss.phase, loss.phase)
+        return f"{part} of the time goes to {_LOSSES['pauses']}" + (
+            f", most of it {mostly}" if mostly else ""
+        )
+    if 2 * loss.own_code_pct >= loss.share_pct:
+        own = f"{units.significant(loss.own_code_pct, 2)} %"
+        return f"{own} of the step goes to the program's own Python code"
+    why = f" ({loss.cause})" if loss.cause and loss.cause not in _LOSSES[loss.kind] else ""
+    return f"{part} of the step goes to {_LOSSES[loss.kind]}{why}"
+
+
+def _loss_places(loss: Loss) -> str:
+    named = [
+        f"{place.function}() {place.file}:{place.line}"
+        if place.function and not place.function.startswith("<")
+        else f"{place.file}:{place.line}"
+        for place in loss.places
+    ]
+    told = [
+        f"{name} {units.significant(place.share_pct, 2)} %"
+        for name, place in zip(named, loss.places, strict=True)
+    ]
+    return f"most of it in {', '.join(told)}" if told else ""
 
 
 def basis(findings: Findings) -> str:

@@ -16,14 +16,8 @@ def findings_markdown(findings: Findings) -> list[str]:
         at = f" `{_code(place(finding))}`" if finding.file else ""
         said = f"{line.number}. **{_words(line.claim)}**{at}: {markdown_cell(line.gain)}"
         found += [said, "", *_below(finding), ""]
-    for sentence in (
-        finding_lines.nothing(findings),
-        finding_lines.rest(findings),
-        "" if told else finding_lines.unlooked(findings),
-        finding_lines.basis(findings),
-    ):
-        if sentence:
-            found += [_words(sentence), ""]
+    for sentence in finding_lines.below(findings) if told else finding_lines.instead(findings):
+        found += [_words(sentence), ""]
     return found
 
 

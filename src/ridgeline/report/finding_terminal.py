@@ -33,8 +33,7 @@ def finding_rows(findings: Findings, console: Console) -> list[Text]:
     """The lines, ready to print; empty where nothing is known at all."""
     told = finding_lines.lines(findings)
     if not told:
-        said = [finding_lines.nothing(findings), finding_lines.unlooked(findings)]
-        return _quiet([*said, finding_lines.basis(findings)], console)
+        return _quiet(finding_lines.instead(findings), console)
     places = max(len(line.place) for line in told)
     gains = max(len(line.gain) for line in told)
     room = console.width - INDENT - places - gains - 2 * GAP
@@ -44,8 +43,7 @@ def finding_rows(findings: Findings, console: Console) -> list[Text]:
         found += _columns(line, room, places, console) if beside else _stacked(line, console)
         found += _doubt(line, console)
         found += _code(line, console)
-    below = [finding_lines.rest(findings), finding_lines.basis(findings)]
-    return [*found, *_quiet(below, console)]
+    return [*found, *_quiet(finding_lines.below(findings), console)]
 
 
 def answer_rows(findings: Findings, console: Console) -> list[Text]:

@@ -98,6 +98,16 @@ def merge(*many: Spans) -> Spans:
     )
 
 
+def evenly_spread(spans: Spans, count: int) -> Times:
+    """Return `count` moments, evenly over the spans, gaps between them left out."""
+    length = spans.end - spans.start
+    at = (np.arange(count) + 0.5) * (spans.total / count)
+    before = np.concatenate(([0], np.cumsum(length)[:-1]))
+    which = np.searchsorted(before, at, side="right") - 1
+    moments: Times = (spans.start[which] + (at - before[which])).astype(np.int64)
+    return moments
+
+
 def covered(spans: Spans, start: Times, end: Times) -> Times:
     """For each interval [start, end): how much of it the spans cover."""
     if not len(spans):

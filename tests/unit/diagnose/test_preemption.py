@@ -66,6 +66,15 @@ def test_what_the_programs_own_threads_and_workers_hold_is_not_laid_on_others() 
     assert preemption(_captured(0.5, 0.5), replace(own, other_cores=None)) is None
 
 
+def test_a_program_that_leaves_processors_free_does_not_stand_in_its_own_way() -> None:
+    """Too short for a look at the whole machine, so that nothing says what others used."""
+    short = Telemetered(other_cores=None, cores=2, program_cores=0.4, samples=6)
+    taken = preemption(_captured(0.5, 0.4), short)
+    assert taken is not None
+    assert taken.light == pytest.approx(0.5)
+    assert preemption(_captured(0.5, 0.4), replace(short, cores=0)) is None
+
+
 def test_a_little_time_in_the_queue_changes_nothing() -> None:
     step = times({"forward": 0.6, "backward": 0.4}, gpu=False)
     seen = Seen(

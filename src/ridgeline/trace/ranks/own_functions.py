@@ -13,7 +13,7 @@ import numpy as np
 from ridgeline.records.collective_site import RankPlace
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.step_counts import step_spans
-from ridgeline.trace.intervals import Spans, subtract, union
+from ridgeline.trace.intervals import evenly_spread, subtract, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.ranks.collectives import collectives
@@ -55,7 +55,7 @@ def _spent(trace: Trace, links: Links, window: Window) -> Counter[str]:
     spans = subtract(step_spans(trace, window), waiting)
     if not places.known or not spans.total:
         return found
-    moments = _moments(spans)
+    moments = evenly_spread(spans, MOMENTS)
     codes = places.at(np.full(len(moments), links.main_lane, np.int64), moments)
     each = spans.total / len(moments) / max(window.steps, 1)
     names, counts = np.unique(codes, return_counts=True)
@@ -63,16 +63,6 @@ def _spent(trace: Trace, links: Links, window: Window) -> Counter[str]:
         if code != -1:
             found[places.text(code)] += round(count * each)
     return found
-
-
-def _moments(spans: Spans) -> np.ndarray:
-    """Evenly over the spans, gaps between them left out."""
-    length = spans.end - spans.start
-    at = (np.arange(MOMENTS) + 0.5) * (spans.total / MOMENTS)
-    before = np.concatenate(([0], np.cumsum(length)[:-1]))
-    which = np.searchsorted(before, at, side="right") - 1
-    moments: np.ndarray = (spans.start[which] + (at - before[which])).astype(np.int64)
-    return moments
 
 
 def _none() -> tuple[np.ndarray, np.ndarray]:

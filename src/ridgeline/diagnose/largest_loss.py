@@ -1,0 +1,147 @@
+"""The largest part of the time that no finding explains: how much, where, and what would tell more.
+
+A report with one finding of 1.07 × and 76 % of the step unmentioned misleads. So where the largest
+loss has no finding, it is said with all that is known of it. A device that is busy, and a rest too
+small to matter, are not worth a line.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ridgeline.diagnose.case import SATURATED, Case
+from ridgeline.diagnose.recorded import not_recorded
+from ridgeline.diagnose.remains import waits_left
+from ridgeline.diagnose.shares import Kind, Wait, kind_of, overhead_causes
+from ridgeline.diagnose.step_times import share_of
+from ridgeline.records.finding import CodePlace, Finding, Loss, LossNeeds
+
+MIN_SHARE = 0.1
+"""Of the step: a smaller rest is not worth a line."""
+MIN_OWN_CODE_CPU = 0.2
+"""Of a step on a CPU, outside model, loss and optimizer: a loop that logs and schedules takes a
+tenth of a short step, in any program."""
+MIN_OVERHEAD_CPU = 0.5
+"""Of a step on a CPU: Python and the starts of operators are half of a step of a small model that
+has no fault."""
+MIN_PAUSES = 0.2
+"""Of all time: evaluations and checkpoints of less are how programs train."""
+ALSO_LARGE = 0.3
+"""Of the step: a loss of so much is said even where a finding is about a larger one."""
+MAX_PLACES = 3
+MIN_PLACE_PCT = 3.0
+
+
+def largest_loss(
+    case: Case, explained: Mapping[Kind, float], findings: Sequence[Finding]
+) -> Loss | None:
+    """`explained`: how much of each kind of waiting findings account for, of the step."""
+    if case.shares is None or not_recorded(case):
+        return None
+    told = max((f.share_pct / 100 for f in findings if not f.shares_with), default=0.0)
+    candidates = [one for one in (_pauses(case, findings), _waiting(case, explained)) if one]
+    largest = max(candidates, key=lambda loss: loss.share_pct, default=None)
+    if largest is None or largest.share_pct < 100 * min(told, ALSO_LARGE):
+        return None
+    return largest
+
+
+def _pauses(case: Case, findings: Sequence[Finding]) -> Loss | None:
+    """What the step time leaves out: of all time, not of the step."""
+    share = case.times.pause_share
+    if share < MIN_PAUSES or any(f.rule == "idle-between-epochs" for f in findings):
+        return None
+    spent: Counter[str] = Counter()
+    for step in case.pauses:
+        spent.update({str(phase): ns for phase, ns in step.host.items()})
+    [(phase, _)] = spent.most_common(1) or [("", 0)]
+    return Loss(share_pct=round(100 * share, 1), kind="pauses", phase=phase, needs=_needs(case))
+
+
+def _waiting(case: Case, explained: Mapping[Kind, float]) -> Loss | None:
+    assert case.shares is not None
+    if case.on_gpu and case.shares.busy >= SATURATED:
+        return None
+    left = waits_left(case.shares, explained)
+    kind: Wait = max(left, key=lambda one: left[one])
+    own = min(_own_share(case), left["overhead"])
+    if not case.on_gpu and kind == "overhead" and left[kind] < MIN_OVERHEAD_CPU:
+        if own < MIN_OWN_CODE_CPU:
+            return None
+        left[kind] = own
+    if left[kind] < MIN_SHARE:
+        return None
+    overhead = kind == "overhead"
+    return Loss(
+        share_pct=round(100 * left[kind], 1),
+        kind=kind,
+        cause=_cause(case, kind),
+        own_code_pct=round(100 * own, 1) if overhead else 0.0,
+        places=_places(case, own) if overhead else (),
+        needs=_needs(case) if overhead else "",
+    )
+
+
+def _own_share(case: Case) -> float:
+    """Of the step: the program's own Python. On a GPU what of it the device waits for. On a CPU the
+    light window knows what is outside the training phases; the rest the trace knows."""
+    if case.on_gpu:
+        return case.idle("other host")
+    traced = case.host_share(case.sites.own_code.ns)
+    return max(share_of(case.times, "other"), traced) if case.times.phases else traced
+
+
+def _places(case: Case, own: float) -> tuple[CodePlace, ...]:
+    """The user's functions the time is in; by line where Python was sampled. On a GPU the places
+    at which it waits for the host."""
+    if case.on_gpu:
+        return _idle_places(case)
+    asked = case.run is not None and case.run.settings.python
+    if asked and case.python is not None:
+        lines = [one for one in case.python.lines if one.process == "main" and one.file]
+        left = 100 * (1 - (case.shares.preempted if case.shares is not None else 0.0))
+        named = [(one.file, one.line, one.function, left * one.share) for one in lines]
+    else:
+        code = case.sites.own_code
+        whole = code.ns or 1.0
+        named = [
+            (place.file, place.line, place.function, 100 * own * ns / whole)
+            for place, ns in code.places
+        ]
+    found = [
+        CodePlace(file=file, line=line, function=function, share_pct=round(share, 1))
+        for file, line, function, share in named
+        if share >= MIN_PLACE_PCT
+    ]
+    return tuple(found[:MAX_PLACES])
+
+
+def _idle_places(case: Case) -> tuple[CodePlace, ...]:
+    """One for each cause of idling that counts as overhead."""
+    study = case.study
+    found = []
+    for cause in overhead_causes(study) if study is not None else ():
+        share = 100 * case.idle(cause.cause)
+        if cause.places and share >= MIN_PLACE_PCT:
+            at = cause.places[0]
+            found.append(
+                CodePlace(
+                    file=at.file, line=at.line, function=at.function, share_pct=round(share, 1)
+                )
+            )
+    return tuple(found[:MAX_PLACES])
+
+
+def _needs(case: Case) -> LossNeeds:
+    """What would tell more than is known."""
+    if case.kind == "trace":
+        return "" if case.sites.stacks else "stacks"
+    asked = case.run is not None and case.run.settings.python
+    return "" if asked else "python"
+
+
+def _cause(case: Case, kind: Kind) -> str:
+    """Of the device's waits, the largest that counts as this kind."""
+    if not case.on_gpu or case.study is None:
+        return ""
+    found = [c for c in case.study.idle.causes if c.ns > 0 and kind_of(c.cause) == kind]
+    return max(found, key=lambda cause: cause.ns).cause if found else ""
