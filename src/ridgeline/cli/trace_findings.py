@@ -14,9 +14,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ridgeline import units
 from ridgeline.diagnose.answers import answers
 from ridgeline.diagnose.attempts import Attempts
-from ridgeline.diagnose.case_of import case_of_trace
+from ridgeline.diagnose.case_of import as_studied, case_of_trace
 from ridgeline.diagnose.findings import findings
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
@@ -25,6 +26,9 @@ from ridgeline.trace.part import middle_part
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace
+
+SAME_WINDOW = 0.02
+"""Of the window: two that differ by less give the same figures to two digits."""
 
 
 class _Drawn(Struct, frozen=True, kw_only=True):
@@ -67,11 +71,22 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
     case = attempts.part("the case", lambda: case_of_trace(about, looked_at, attempts))
     found = findings(case, attempts) if case is not None else Findings()
     if chosen and case is not None:
-        # the figures of the answers are those of the tables: of the whole window
-        told = attempts.part("the answers", lambda: answers(replace(case, study=study)))
-        basis = "" if chosen == "all" else f"steps {chosen} of {study.window.steps}"
+        # the figures of the answers are those of the headline and the tables: of the whole window
+        told = attempts.part("the answers", lambda: answers(as_studied(case, study)))
+        basis = (
+            _basis(about, study) if chosen == "all" else f"steps {chosen} of {study.window.steps}"
+        )
         found = replace(found, answers=told or (), basis=basis)
     return replace(found, problems=tuple(attempts.failures))
+
+
+def _basis(about: TraceStudy, study: TraceStudy) -> str:
+    """Why shares of the findings differ from those of the tables, where they do: the tables begin
+    with the device's first work, and the findings need whole steps."""
+    if abs(about.window.ns - study.window.ns) <= SAME_WINDOW * study.window.ns:
+        return ""
+    steps = units.plural(about.window.steps, "whole step")
+    return f"{steps}, {units.seconds(about.window.ns / 1e9)} from the first one's mark"
 
 
 def _stamps(files: dict[str, int], traces: Sequence[Trace]) -> dict[str, int]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from platform import node
 
+from msgspec.structs import replace
+
 from ridgeline.diagnose.across_ranks import AcrossRanks, of_files, of_traces
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import Case
@@ -130,6 +132,26 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
         across_ns=across.window_ns,
         sources=Sources((Path.cwd(), Path(trace.origin.path).resolve().parent)),
     )
+
+
+def as_studied(case: Case, study: TraceStudy) -> Case:
+    """Return the case of a trace on the window of `study`, as far as its shares and its step go.
+    The findings are drawn from whole steps, the tables from the device's activity: a figure that
+    stands beside the tables has to be of theirs."""
+    changed = replace(case, study=study)
+    known = [one for one in study.devices if one.busy_ns is not None]
+    if case.work is None or not case.on_gpu or len(known) != 1 or not study.window.ns:
+        return changed
+    device, wall, steps = known[0], study.window.ns, max(study.window.steps, 1)
+    work = replace(
+        case.work,
+        step_ms=wall / 1e6 / steps,
+        operator_ms=(device.busy_ns or 0) / 1e6 / steps,
+        op_share=(device.busy_ns or 0) / wall,
+        copy_share=device.exposed_copy_ns / wall,
+        communication_share=device.exposed_communication_ns / wall,
+    )
+    return replace(changed, work=work, shares=_shares(study, work))
 
 
 def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:

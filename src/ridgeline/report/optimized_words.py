@@ -37,6 +37,10 @@ _LATE_STEPS, _LATE_MS = 2_000, 300e3
 them what has to be compiled is a loss."""
 
 
+MIN_NAMED_GAIN = 1.1
+"""Times better: what was measured as less and not kept is not missed by anybody."""
+
+
 class Headline(Struct, frozen=True):
     text: str
     tone: Tone
@@ -79,8 +83,31 @@ def _without_total(found: Optimized) -> Headline:
         why = f": {found.stopped}" if found.stopped else ""
         done = "tried to its end" if found.baseline_ms or interrupted(found) else "measured"
         return Headline(printable(f"Nothing was {done}{why}"), "plain")
-    said = f"Nothing to keep: {units.plural(tried, 'change')} tried, none proven {better} and equal"
+    number = units.plural(tried, "change")
+    if (best := _best_left_out(found)) is not None and best.rung.ratio is not None:
+        lead = "Nothing that trains the same" if best.kept else "Nothing proven"
+        why = "kept apart, below" if best.kept else f"not kept: {reason(found, best)}"
+        gain = gained(found.measured, best.rung.ratio)
+        said = f"{lead}: {number} tried; {titles(best.rungs)}: {gain}, {why}"
+        return Headline(printable(said), "unsure")
+    said = f"Nothing to keep: {number} tried, none proven {better} and equal"
     return Headline(said, "plain")
+
+
+def _best_left_out(found: Optimized) -> Line | None:
+    """The line below with the largest gain, where that is one a reader would ask about: a headline
+    that says nothing was won must name it. One that trains otherwise counts too if it was kept."""
+    asked = [
+        line
+        for line in lines(found)
+        if line.tried
+        and line.rung.status != "dropped"
+        and line.rung.ratio is not None
+        and line.rung.ratio.value >= MIN_NAMED_GAIN
+        and (not line.apart or line.kept)
+    ]
+    gains = [(line.rung.ratio.value, line) for line in asked if line.rung.ratio is not None]
+    return max(gains, key=lambda one: one[0], default=(0.0, None))[1]
 
 
 def _nothing_to_try(found: Optimized) -> str:

@@ -78,6 +78,23 @@ def test_nothing_is_claimed_that_was_not_proven() -> None:
     )
 
 
+def test_a_headline_without_a_gain_names_the_row_that_shows_one() -> None:
+    unknown = rung(
+        "compile", "torch.compile", "rejected", "not known to be better: 6.55 × [0.13, 330.00]",
+        ratio=Ratio(value=6.55, ci_low=0.13, ci_high=330.0, pairs=1), step_ms=20.0,
+    )  # fmt: skip
+    small = replace(unknown, change="tf32", title="TF32", ratio=ratio(1.05))
+    found = headline(replace(nothing_kept(), rungs=(*nothing_kept().rungs, small, unknown)))
+    assert found.tone == "unsure"
+    assert "torch.compile" in found.text
+    assert "6.55 ×" in found.text
+    assert headline(replace(nothing_kept(), rungs=(small,))).tone == "plain"
+    apart = replace(unknown, status="kept", alters="semantics", ratio=ratio(6.55))
+    only_apart = headline(replace(nothing_kept(), rungs=(apart,)))
+    assert only_apart.tone == "unsure"
+    assert "6.55 ×" in only_apart.text
+
+
 def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> None:
     made = rows(climbed())
     assert [row.kind for row in made] == ["baseline", "control", *["rung"] * 8, "confirmed"]
