@@ -8,6 +8,7 @@ from ridgeline.changes.change import registered as changes
 from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rule import registered as rules
 from ridgeline.records.finding import Finding
+from ridgeline.report.finding_lines import gain
 
 LEAST_PCT = 1.0
 """Of the step: less cannot be seen in a trial either."""
@@ -31,7 +32,7 @@ def _line(finding: Finding, rule: Rule | None) -> str:
     if not wanted and finding.docs:
         wanted = f"see {finding.docs}"
     said = f"{place}{finding.claim.rstrip('.')}" + (f": {wanted}" if wanted else "")
-    return f"{said} (up to {finding.gain_bound:.2f} ×)"
+    return f"{said} ({gain(finding)})"
 
 
 def _in_words(fix: str) -> str:

@@ -21,6 +21,8 @@ GRAPHS = "graph-kept"
 GROWTH = "growth"
 """The evidence of memory that each step leaves larger: so many bytes a step. Its `memory_pct` is of
 no peak: it is what a usual number of steps would fill."""
+MAX_TOLD_SPEEDUP = 10.0
+"""A larger bound stands for a share above 90 % of the step, and is told as that."""
 MOST_LINES = 5
 WITH_CODE = 2
 """So many of the first lines have their fix below them."""
@@ -99,7 +101,7 @@ def gain(finding: Finding) -> str:
     if finding.memory_pct and not finding.share_pct:
         return f"up to {max(finding.memory_pct, 1.0):.0f} % less memory"
     if finding.share_pct >= LEAST_PCT or finding.memory_pct < LEAST_MEMORY_PCT:
-        said.append(f"up to {_up(finding.gain_bound)} ×")
+        said.append(f"up to {_speedup(finding.gain_bound)}")
     if finding.memory_pct >= LEAST_MEMORY_PCT:
         lead = "" if said else "up to "
         said.append(f"{lead}{finding.memory_pct:.0f} % less memory")
@@ -277,6 +279,13 @@ def short_place(finding: Finding) -> str:
     ends = re.split(r"[\\/]", whole)
     two = "/".join(ends[-2:])
     return two if len(two) <= LONGEST_PLACE else ends[-1]
+
+
+def _speedup(bound: float) -> str:
+    """A bound in words. A large one is made of a remainder of the step that is mostly noise."""
+    if math.isfinite(bound) and bound > MAX_TOLD_SPEEDUP:
+        return "almost all of the step"
+    return f"{_up(bound)} ×"
 
 
 def _up(bound: float) -> str:

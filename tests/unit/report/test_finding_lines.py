@@ -52,11 +52,18 @@ def test_a_line_is_given_from_3_percent_of_the_step_or_10_of_the_peak(
 
 @pytest.mark.parametrize(
     ("bound", "said"),
-    [(1.031, "1.04"), (1.1, "1.1"), (1.2821, "1.29"), (2.41, "2.5"), (12.1, "13"), (200.0, "200")],
+    [(1.031, "1.04"), (1.1, "1.1"), (1.2821, "1.29"), (2.41, "2.5"), (9.91, "10")],
 )
 def test_a_bound_is_rounded_up_so_that_no_gain_passes_it(bound: float, said: str) -> None:
     (line,) = lines(Findings(findings=(replace(made.LOADER, gain_bound=bound),)))
     assert line.gain == f"up to {said} ×"
+
+
+@pytest.mark.parametrize("bound", [10.5, 200.0])
+def test_a_bound_that_says_nothing_is_told_as_a_share(bound: float) -> None:
+    (line,) = lines(Findings(findings=(replace(made.LOADER, gain_bound=bound),)))
+    assert "×" not in line.gain
+    assert "almost all" in line.gain
 
 
 def test_a_finding_that_saves_time_and_memory_says_both() -> None:

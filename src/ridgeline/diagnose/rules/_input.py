@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.rule import KNOWN
 from ridgeline.diagnose.rules._batch_lines import FEWEST, batch_lines
 from ridgeline.diagnose.rules._loaders import loaders_seen
 from ridgeline.diagnose.rules._restarts import restarts
@@ -37,6 +38,10 @@ for a processor, or for the batch to be handed over (2 ms of 20 in a sandbox).""
 SPARE = 1.2
 """Workers beyond those that just keep up: batches do not all take the same time."""
 MOST_WORKERS = 64
+UNEVEN_WORKERS = 1.2
+"""A bound allows for workers that make batches by so much faster than they did when looked at."""
+MIN_STEP_MS = 0.01
+"""No step is shorter: a call of Python alone takes some microseconds."""
 
 
 class Feeding(Struct, frozen=True, kw_only=True):
@@ -108,6 +113,17 @@ def feeding(case: Case) -> Feeding | None:
         function_share=function_share,
         plain=plain,
     )
+
+
+def bound_with_workers(fed: Feeding, workers: int) -> float | None:
+    """Return the most that so many workers can gain: the step is never shorter than what it does
+    beside its input, nor than the time in which they make a batch together. None: what a batch
+    costs is not known, and the bound is that of the wait alone."""
+    if fed.batch_ms is None or not workers:
+        return None
+    made_ms = fed.batch_ms / (workers * UNEVEN_WORKERS)
+    rest_ms = fed.step_ms - (1 + KNOWN) * fed.wait_ms
+    return max(fed.step_ms / max(rest_ms, made_ms, MIN_STEP_MS), 1.0)
 
 
 def feeder(case: Case) -> LoaderSeen | None:

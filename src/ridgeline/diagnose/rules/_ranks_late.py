@@ -1,6 +1,8 @@
 """Which rank the others wait for: by when it came to the collectives, where clocks can be aligned;
 else by a function that it alone spends time in, while the others are longer in collectives."""
 
+import math
+
 from msgspec import Struct
 
 from ridgeline.diagnose.case import Case
@@ -19,6 +21,9 @@ EXPLAINS = 0.4
 """Of the lateness: what a function must account for to be named as its cause."""
 ALONE_IN_IT = 0.25
 """Of its time there: what the others may spend in the same function."""
+MAX_TRACED_SLOWDOWN = 2.7
+"""A step traced with Python stacks, as a multiple of an untraced one: the most that was seen in 15
+programs on an H200."""
 BEFORE = "before its trace begins"
 
 
@@ -79,6 +84,14 @@ def _by_function(case: Case, across: Ranks) -> Lateness | None:
                 rank=late, waited_ns=longer * scale, share=share, scale=scale, cause=one
             )
     return None
+
+
+def _waited_in_all(case: Case, across: Ranks, late: RankTime) -> float:
+    """Return the most that another rank waits in the collectives of a step, for whichever rank: the
+    step cannot become shorter by more."""
+    waits = [rank.wait_ns for rank in across.ranks if rank.rank != late.rank]
+    known = [ns for ns in waits if ns is not None]
+    return max(known) / _steps(case) if known else math.inf
 
 
 def _recorded(late: RankTime) -> float:

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._input import Feeding, cost_evidence, feeding, wait_evidence, who
+from ridgeline.diagnose.rules._input import (
+    Feeding,
+    bound_with_workers,
+    cost_evidence,
+    feeding,
+    wait_evidence,
+    who,
+)
 from ridgeline.diagnose.rules._input_causes import (
     cores_of,
     explained,
@@ -54,6 +61,7 @@ def look(case: Case) -> Iterator[Finding]:
         claim=f"{who(case)} waits {units.percent(fed.share)} of each step for "
         f"{units.plural(fed.workers, 'worker')}: {enough} would keep up",
         share=fed.share,
+        bound=bound_with_workers(fed, enough),
         evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_processors(case, fed)][:4],
         place=call.place if call is not None else taken_at(fed.loader),
         change=change,

@@ -7,6 +7,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._input import (
     Feeding,
+    bound_with_workers,
     cost_evidence,
     feeding,
     function_name,
@@ -65,6 +66,7 @@ def look(case: Case) -> Iterator[Finding]:
         RULE,
         claim=_claim(case, fed),
         share=fed.share,
+        bound=_bound(case, fed),
         evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_workers(case, fed)],
         place=place,
         change=change,
@@ -127,6 +129,12 @@ def _options(case: Case, fed: Feeding) -> dict[str, str]:
 def _enough(case: Case, fed: Feeding) -> int:
     most = _cores(case) or 16
     return min(fed.needed or 4, most)
+
+
+def _bound(case: Case, fed: Feeding) -> float | None:
+    """Where the advice is a number of workers, what these can gain; else the whole wait may go."""
+    adds_workers = not fed.workers and not fed.plain
+    return bound_with_workers(fed, _enough(case, fed)) if adds_workers else None
 
 
 def _change(case: Case, fed: Feeding, rewritten: str) -> str:

@@ -60,3 +60,9 @@ def test_the_loader_that_fed_the_steps_is_named_though_another_gave_more_batches
     (finding,) = look(replace(told, capture=capture))
     assert "2 workers" in finding.claim
     assert finding.place == f"{FILE}:{LOADER}"
+
+
+def test_the_gain_is_bounded_by_the_workers_that_are_advised() -> None:
+    (finding,) = look(case(0.97, workers=2, cores=4, used=0.5, worker_cores=2.0, python=BUSY))
+    assert "num_workers=4" in finding.change
+    assert 2.0 < finding.gain_bound < 3.0

@@ -126,3 +126,11 @@ def test_lateness_is_never_longer_than_the_step_it_is_told_of() -> None:
     assert found.share_pct == pytest.approx(100 * 101 / 150, abs=0.1)
     waited = next(one for one in found.evidence if "rank waits" in one.what)
     assert waited.value == pytest.approx(0.05 * 101 / 150)
+
+
+def test_what_the_ranks_do_besides_is_not_gained() -> None:
+    """More time in the function than an untraced step has: 200 × were promised."""
+    cause = rank_place(0, 130, 0, "watch", 1)
+    found = only(look(case(across=ranks([60, 0]), places=[cause], source=SOURCE)))
+    assert found.gain_bound < 10
+    assert found.share_pct < 90

@@ -183,3 +183,11 @@ def test_a_comprehension_is_its_functions() -> None:
     (finding,) = look(case(input=traced(LOADS, line=PARSE, function="<listcomp>")))
     assert "for parse():" in finding.claim
     assert finding.function == "parse"
+
+
+def test_the_gain_is_bounded_by_the_workers_that_are_advised() -> None:
+    """32 × stood beside `num_workers=2`: two of them make a batch in half the time, not in none."""
+    (finding,) = look(case(0.97, gpu=True, cores=2, input=traced(LOADS, TENSOR)))
+    assert "num_workers=2" in finding.change
+    assert finding.share_pct == 97.0
+    assert 2.0 < finding.gain_bound < 3.0
