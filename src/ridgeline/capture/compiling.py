@@ -3,14 +3,20 @@
 Dynamo keeps the records itself; it is asked, and only a pair of callbacks tells when it compiles.
 """
 
+import contextlib
 import sys
 import time
 from typing import Any
 
+from ridgeline.capture import places
 from ridgeline.records.run import Compilation
 
 MOST = 64
 _LONGEST = 400
+MAX_CALLERS = 1024
+_called_at: dict[str, str] = {}
+"""The user's line that called what was compiled, by Dynamo's number of the compilation. One for the
+process, as Dynamo's own records are."""
 
 
 class Compiling:
@@ -47,6 +53,8 @@ class Compiling:
     def _start(self, *arguments: Any) -> None:
         self.seen = True
         self._depth += 1
+        with contextlib.suppress(Exception):
+            _remember_caller(str(getattr(arguments[0], "compile_id", "")))
         if self._depth == 1:
             self._began = time.perf_counter_ns()
 
@@ -54,6 +62,13 @@ class Compiling:
         self._depth = max(self._depth - 1, 0)
         if self._depth == 0 and self._began:
             self.ns += time.perf_counter_ns() - self._began
+
+
+def _remember_caller(compilation: str) -> None:
+    """Called while Dynamo begins to compile: the user's frames that led there are on the stack. The
+    backward, compiled later, has the same number and another caller."""
+    if compilation and compilation not in _called_at and len(_called_at) < MAX_CALLERS:
+        _called_at[compilation] = places.here()
 
 
 def compilations() -> tuple[Compilation, ...]:
@@ -69,6 +84,7 @@ def compilations() -> tuple[Compilation, ...]:
             Compilation(
                 place=f"{file}:{line}" if file else "",
                 function=getattr(metrics, "co_name", None) or "",
+                called_at=_called_at.get(str(getattr(metrics, "compile_id", "")), ""),
                 seconds=float(getattr(metrics, "entire_frame_compile_time_s", None) or 0.0),
                 recompile_reason=(getattr(metrics, "recompile_reason", None) or "")[:_LONGEST],
                 graph_breaks=tuple(

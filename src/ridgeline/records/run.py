@@ -216,7 +216,10 @@ class Compilation(Struct, frozen=True, kw_only=True):
     """A frame torch.compile compiled, or failed to."""
 
     place: str
+    """Where the compiled function begins: a file of torch's where that is a wrapper."""
     function: str = ""
+    called_at: str = ""
+    """The user's line that called it, file:line; "" where it is not known."""
     seconds: float = 0.0
     step: int | None = None
     recompile_reason: str = ""

@@ -1,6 +1,7 @@
 """What torch.compile did in a run: seconds compiling, where, and the line that asked for it."""
 
 import ast
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -16,7 +17,11 @@ from ridgeline.records.trace import Place
 EARLY = 3
 """Steps one after another that compile again after the first: a second shape, made dynamic, is one,
 a last batch or another mode a second."""
-_OWN = ("site-packages", "dist-packages", "/torch/_dynamo/", "/torch/nn/")
+_NOT_THE_USERS = re.compile(
+    r"site-packages|dist-packages|"
+    r"(?:^|/)torch/(?:_\w+|nn|optim|autograd|utils|fx|amp|ao|cuda|distributed|export)/"
+)
+"""Paths of installed packages, and of torch where it was built from source."""
 
 
 class CompileLine(Struct, frozen=True, kw_only=True):
@@ -55,7 +60,7 @@ def compile_lines(case: Case) -> tuple[CompileLine, ...]:
 def users_own(place: str) -> Place | None:
     """A compiled frame's place where it is the user's; None for torch's own wrappers."""
     file, _, line = place.rpartition(":")
-    if not file or not line.isdigit() or any(part in file for part in _OWN):
+    if not file or not line.isdigit() or _NOT_THE_USERS.search(file.replace("\\", "/")):
         return None
     return Place(file=file, line=int(line))
 

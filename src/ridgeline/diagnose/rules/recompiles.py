@@ -91,7 +91,7 @@ def look(case: Case) -> Iterator[Finding]:
     frame = _frame(remembered)
     attribute = _attribute(reason)
     assigned = _assigned(case, frame, attribute)
-    place = line.place if line is not None else frame
+    place = line.place if line is not None else _called(remembered) or frame
     yield found(
         RULE,
         claim=_claim(again, reason, len(remembered)),
@@ -179,6 +179,12 @@ def _evidence(again: _Again, remembered: Sequence[Compilation]) -> list[Evidence
 def _line(case: Case) -> CompileLine | None:
     lines = compile_lines(case)
     return lines[0] if len(lines) == 1 else None
+
+
+def _called(remembered: Sequence[Compilation]) -> Place | None:
+    """Return the user's line that called what was compiled again most often."""
+    places = Counter(one.called_at for one in remembered if one.called_at)
+    return users_own(places.most_common(1)[0][0]) if places else None
 
 
 def _frame(remembered: Sequence[Compilation]) -> Place | None:

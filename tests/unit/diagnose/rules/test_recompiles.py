@@ -141,3 +141,20 @@ def test_in_a_trace_the_gpu_waits_for_it() -> None:
     assert finding.share_pct == pytest.approx(50)
     assert finding.confidence == "medium"
     assert not list(look(replace(made, study=study({"launch-bound": 0.5}))))
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    ["/v/site-packages/torch/_dynamo/external_utils.py:67", "/src/torch/utils/checkpoint.py:9"],
+)
+def test_the_place_is_the_users_call_where_torch_s_own_frame_was_compiled(wrapper: str) -> None:
+    """Two calls of torch.compile: neither of them alone is the place."""
+    twice = TEXT + "    other = torch.compile(second, dynamic=False)\n"
+    told = again((10, 20, 30))
+    assert told.capture is not None
+    made = [replace(one, place=wrapper, called_at=f"{FILE}:7") for one in told.capture.compilations]
+    sources = case(twice, gpu=False).sources
+    (finding,) = look(
+        replace(told, sources=sources, capture=replace(told.capture, compilations=tuple(made)))
+    )
+    assert finding.place == f"{FILE}:7"
