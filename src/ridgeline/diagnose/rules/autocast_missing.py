@@ -1,5 +1,6 @@
 """Products in float32 or TF32 where the device runs 16-bit ones at a multiple."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -36,7 +37,8 @@ RULE = Rule(
     looks_at="Matrix products, convolutions and attention with float32 inputs, on a device whose "
     "16-bit peak is at least 1.5 × its float32 one; what they would take there at least, by their "
     "FLOPs and bytes; and the operators between them, whose tensors would be half as wide.",
-    threshold="15 % of the step would go by the products alone, casts counted: mixed precision is "
+    threshold="15 % of the step would go by the products alone, casts counted, and between "
+    "convolutions by tensors of half the width: mixed precision is "
     "a change of the training recipe, worth trying only where it pays clearly. What TF32 would "
     "save already (tf32-off) is not counted again. The share is a bound: products at 90 % of the "
     "16-bit peak, and half of the time of the operators between them.",
@@ -65,6 +67,10 @@ WORTH = 0.15
 """Of the step, after TF32: likely saved by the products alone."""
 STREAMED = 0.5
 """Of the time of operators between products: what their tensors at half the width save at most."""
+LIKELY_STREAMED = 0.4
+"""Of the time of operators between convolutions: what their tensors at half the width likely save.
+"""
+_IN_FLOAT32 = ("softmax", "loss", "layer_norm", "layernorm", "group_norm", "groupnorm")
 REACHED = 0.9
 """Of a datasheet's peak or bandwidth, at most: 0.81 was the most seen of cuBLAS on an H200, and the
 rest is room for other devices. A ceiling that was measured is reached whole."""
@@ -87,7 +93,7 @@ def look(case: Case) -> Iterator[Finding]:
     now = sum(p.ns for p in wide)
     gone = sum(before) - _after(case, wide, before, to)
     already = share(case, sites, now - sum(before))
-    if share(case, sites, gone) < WORTH * (1 - already):
+    if share(case, sites, gone) + _streamed(case, wide, every) < WORTH * (1 - already):
         return
     after = sum(_least(case, p, ns, to) for p, ns in zip(wide, before, strict=True))
     bound = _Bound(
@@ -138,13 +144,38 @@ def _after(case: Case, wide: Sequence[Product], before: Sequence[float], to: Cei
     memory = case.device.ceiling("copy") if case.device is not None else None
     total = 0.0
     for product, ns in zip(wide, before, strict=True):
-        # of a product's three tensors two are cast in the forward; in the backward the gradient
-        # of the weight is cast back
-        part = 1 / 3 if product.site.phase == "backward" else 2 / 3
-        moved = product.site.bytes * CASTS * part
+        moved = CASTS * _cast_bytes(product)
         cast = moved / memory.value * 1e9 if memory is not None else 0.0
         total += min(likely_ns(case, product, to.dtype, 0.5) + cast, ns)
     return total
+
+
+def _cast_bytes(product: Product) -> float:
+    """Return the bytes of a product's tensors that autocast casts. Of a matrix product's three
+    tensors that is two in the forward, and in the backward the gradient of the weight. Of a
+    convolution it is the weight alone: norms, activations and sums around it keep 16 bits."""
+    site = product.site
+    if product.kind != "convolution":
+        return site.bytes * (1 / 3 if site.phase == "backward" else 2 / 3)
+    weight = site.dims[2 if "backward" in site.op else 1] if len(site.dims) > 2 else ()
+    whole = bool(weight) and all(isinstance(side, int) for side in weight)
+    return 4.0 * math.prod(weight) if whole else 0.0
+
+
+def _streamed(case: Case, wide: Sequence[Product], every: Sequence[Product]) -> float:
+    """Return what of the step likely goes in operators between convolutions, which work on tensors
+    of half the width then. Between matrix products the tensors are mostly float32 again."""
+    convolving = sum(p.ns for p in wide if p.kind == "convolution")
+    if 2 * convolving < sum(p.ns for p in wide):
+        return 0.0
+    narrow = [site for site in _between(case, every) if not _stays_wide(site)]
+    return LIKELY_STREAMED * case.exposed(*narrow)
+
+
+def _stays_wide(site: OpSite) -> bool:
+    """Whether autocast runs an operator in float32."""
+    names = (site.op, *site.within)
+    return any(word in name.lower() for name in names for word in _IN_FLOAT32)
 
 
 def _between(case: Case, every: Sequence[Product]) -> tuple[OpSite, ...]:

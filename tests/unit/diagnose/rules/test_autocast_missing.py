@@ -98,3 +98,34 @@ def test_a_processor_with_native_bfloat16_is_told_and_another_is_not() -> None:
     assert 'autocast("cpu"' in found.change
     for device in (cpu(60e9, native=False), cpu()):
         assert not list(look(case(*sites, device=device, flags=Flags(), step_ms=100.0)))
+
+
+CONV = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x32"
+NORM = "void cudnn::bn_fw_tr_1C11_singleread<float, 512, true, 1, 2, 0>"
+
+
+def convolutions(ms: float, count: int, norms_ms: float) -> list[OpSite]:
+    """1 × 1 convolutions of 256 channels to 64, as in a ResNet: each moves 257 MB, which takes as
+    long as its arithmetic in TF32."""
+    image, kernel = [64, 256, 56, 56], [64, 256, 1, 1]
+    changed = {
+        "op": "aten::cudnn_convolution", "dims": (image, kernel, [], []),
+        "types": ("float", "float", "", ""), "flops": 2.0 * 64 * 64 * 256 * 56 * 56,
+        "bytes": 4.0 * (64 * 256 * 56 * 56 + 64 * 64 * 56 * 56),
+    }  # fmt: skip
+    norm = product(norms_ms, NORM, op="aten::cudnn_batch_norm", flops=0.0)
+    return [*(product(ms, CONV, **changed) for _ in range(count)), norm]
+
+
+def test_convolutions_in_tf32_are_told_of_16_bits() -> None:
+    """What is around them stays in 16 bits, so that only their weights are cast. Casts of their
+    images, which do not happen, took all that was saved."""
+    [found] = look(case(*convolutions(0.08, 60, 4.0), flags=ON))
+    assert "TF32 products take 48 % of the step" in found.claim
+    assert found.gain_bound > 1.5
+
+
+def test_a_conv_net_of_little_else_than_losses_is_silent() -> None:
+    few = convolutions(0.08, 10, 0.2)
+    loss = product(8.0, "softmax_warp_forward", op="aten::_log_softmax", flops=0.0)
+    assert not [*look(case(*few, loss, flags=ON))]
