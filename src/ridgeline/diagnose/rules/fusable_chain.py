@@ -8,12 +8,14 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._launch import by_function
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnose.rules._launch import by_function, kernels
+from ridgeline.diagnose.rules._precision_source import model_call
 from ridgeline.diagnose.source.sources import Source
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place
+from ridgeline.trace.analyses.categories import category_of
 
 RULE = Rule(
     id="fusable-chain",
@@ -22,10 +24,13 @@ RULE = Rule(
     budget="work",
     needs=("sites", "stacks"),
     looks_at="Element-wise operators on large tensors that one function calls one after the other, "
-    "with their backward: how many there are in a chain, and what their time is.",
+    "with their backward: how many there are in a chain, and what their time is. On a GPU also all "
+    "element-wise operators, norms and casts between the products of the whole step.",
     threshold="A chain of 4 operators or more, each working at least 20 µs on a GPU or 0.1 ms on a "
     "CPU (shorter ones wait for their start, not for memory), of which fusing would take away "
-    "20 % of the step or more.",
+    "20 % of the step or more. On a GPU also where many functions share the chain, in a program "
+    "that does not compile: element-wise operators, norms and casts of 5 µs and more, more of them "
+    "than products, of which merging those between two products would take away 12 % of the step.",
     why="An element-wise operator does next to no arithmetic: its time is that of reading its "
     "inputs from memory and writing its result. Ten of them in a row read and write ten times what "
     "one fused kernel reads and writes once, and the backward doubles it. A compiler merges such a "
@@ -36,6 +41,8 @@ y = F.gelu(x, approximate="tanh")      # where torch has the operator: gelu, sil
 
 @torch.compile                          # else let the compiler merge the function
 def gate(x, y): ...
+
+model = torch.compile(model)            # where many functions share the chain
 ```
 """,
     wrong_when="Shapes change all the time, so that compiling again costs more than it saves; the "
@@ -63,6 +70,22 @@ _NAMES = frozenset(f"aten::{name}{end}" for end in ("", "_") for name in (
 _BACKWARD = frozenset(f"aten::{name}_backward" for name in (
     "tanh", "sigmoid", "threshold", "softplus", "silu",
 ))  # fmt: skip
+_MERGED = frozenset(
+    f"aten::{name}{end}"
+    for end in ("", "_", "_backward", "_backward_data")
+    for name in (
+        "gelu", "native_dropout", "native_layer_norm", "_fused_rms_norm", "copy", "mean", "sum",
+        "var", "var_mean", "_log_softmax", "leaky_relu", "hardtanh", "elu", "mish", "hardswish",
+    )
+)  # fmt: skip
+"""More that a compiler merges with its neighbours: activations, norms, casts, sums."""
+MIN_MERGED_KERNEL_NS = 5_000.0
+"""Of a kernel on a GPU: the smallest takes 2 µs whatever it moves, and 38 MB take 8 µs on an H200.
+"""
+MIN_WHOLE_STEP_SHARE = 0.12
+"""Of the step, that merging would save where no single function is to blame: compiling a whole
+model must pay. A GPT of 124 million parameters gains a fifth of its step (H200)."""
+_PRODUCT_KINDS = ("matmul", "convolution", "attention")
 _ATTENTION = ("aten::_softmax", "aten::softmax")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::matmul")
 
@@ -79,6 +102,7 @@ class _Chain(Struct, frozen=True):
 def look(case: Case) -> Iterator[Finding]:
     phases = ("forward", "backward", "other")
     watched = [site for site in case.sites.ops if site.phase in phases]
+    found_any = False
     for group in by_function(watched).values():
         chain = _chain(case, group)
         if chain is None:
@@ -86,7 +110,62 @@ def look(case: Case) -> Iterator[Finding]:
         taken = case.exposed(*chain.sites)
         share = taken * max(1 - KEPT / chain.whole, 0.0)
         if share >= LEAST:
+            found_any = True
             yield _found(case, chain, share, taken)
+    if not found_any and case.on_gpu and not _compiled(case):
+        yield from _between_products(case, watched)
+
+
+def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
+    """Chains that go through many functions, as in a transformer: a norm, a cast, a product, an
+    activation, a sum. As many are taken to follow each other as there are for each product."""
+    products = sum(site.calls for site in watched if _is_product(site))
+    fusable = [site for site in watched if _is_fusable(site)]
+    calls = sum(site.calls for site in fusable)
+    if not products or calls <= products:
+        return
+    taken = case.exposed(*fusable)
+    share = taken * (1 - products / calls)
+    if share < MIN_WHOLE_STEP_SHARE:
+        return
+    at = model_call(case, max(fusable, key=lambda site: site.device_ns))
+    yield found(
+        RULE,
+        claim=f"{units.count(round(calls))} element-wise operators, norms and casts a step pass "
+        f"over memory one by one between {units.count(round(products))} products: "
+        f"{units.percent(taken)} of the step",
+        share=share,
+        bound=1 / (1 - min(taken, MOST_SHARE)),
+        evidence=[
+            Evidence(what="between products", text=f"{units.percent(taken)} of the step",
+                     value=taken),
+            Evidence(what="calls a step", text=units.count(round(calls)), value=calls),
+        ],
+        place=at.place,
+        line=at.line,
+        change="model = torch.compile(model)",
+        confidence="medium",
+        doubt="what a compiler makes of it was not tried",
+    )  # fmt: skip
+
+
+def _is_product(site: OpSite) -> bool:
+    kernel = site.kernels[0].name if site.kernels else ""
+    return bool(site.device_ns) and category_of(kernel, site.op) in _PRODUCT_KINDS
+
+
+def _is_fusable(site: OpSite) -> bool:
+    """Whether a site's kernels do what a compiler merges with their neighbours, and are long enough
+    that their time is that of memory."""
+    known = site.op in _NAMES | _BACKWARD | _MERGED
+    copied = any("Memcpy" in kernel.name or "Memset" in kernel.name for kernel in site.kernels)
+    count = kernels([site])
+    return known and not copied and bool(count) and site.device_ns / count >= MIN_MERGED_KERNEL_NS
+
+
+def _compiled(case: Case) -> bool:
+    seen = case.capture is not None and bool(case.capture.compilations)
+    return seen or any(kernel.name.startswith("triton_") for kernel in case.kernels)
 
 
 def _chain(case: Case, group: list[OpSite]) -> _Chain | None:

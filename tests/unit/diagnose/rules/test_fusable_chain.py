@@ -1,10 +1,12 @@
 """Chains of element-wise operators on large tensors."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.rules.fusable_chain import look
 from ridgeline.records.op_site import OpSite
-from tests.unit.diagnose.rules.made_up_launch import case, site
+from ridgeline.records.run import Compilation
+from tests.unit.diagnose.rules.made_up_launch import captured, case, site
 
 SOURCE = """import torch
 def gelu(x):
@@ -51,3 +53,45 @@ def test_small_tensors_little_time_and_short_chains_are_silent() -> None:
 def test_written_out_attention_is_left_to_its_own_rule() -> None:
     attention = [site("_softmax", 8, 1.0, at=AT), site("bmm", 16, 1.0, at=AT)]
     assert not [*look(case([*chain(), *attention], gpu=True, busy=0.95, source=SOURCE))]
+
+
+def transformer(layers: int = 12, each_ms: float = 0.16) -> list[OpSite]:
+    """A GPT's step of 100 ms: in each layer eight products and twenty short operators between them,
+    spread over the functions of its modules."""
+    made = []
+    between = (
+        ("native_layer_norm", 2), ("copy_", 6), ("gelu", 1), ("add", 2), ("gelu_backward", 1),
+        ("native_layer_norm_backward", 2), ("mul", 6),
+    )  # fmt: skip
+    for i in range(layers):
+        for at, (op, calls) in enumerate(between):
+            ms = each_ms * calls
+            where = (f"forward_{at}", 10 * at + 2)
+            made.append(site(op, calls, ms, at=where, module=f"B_{i}", device_ms=ms))
+        made.append(site("mm", 8, 5.0, at=("linear", 90), module=f"B_{i}", device_ms=5.0))
+    return made
+
+
+def test_chains_over_many_functions_are_told_to_compile_the_model() -> None:
+    (one,) = look(case(transformer(), gpu=True, busy=0.95))
+    # 240 operators take 38.4 % of the step; of those between two of the 96 products one stays
+    assert one.share_pct == pytest.approx(38.4 * (1 - 96 / 240), rel=0.01)
+    assert one.gain_bound == pytest.approx(1 / (1 - 0.384), rel=0.01)
+    assert "torch.compile(model)" in one.change
+
+
+def test_a_model_that_compiles_already_is_not_told() -> None:
+    told = case(transformer(), gpu=True, busy=0.95, capture=captured())
+    assert [*look(told)]
+    assert told.capture is not None
+    compiled = replace(told.capture, compilations=(Compilation(place="train.py:1"),))
+    assert not [*look(replace(told, capture=compiled))]
+
+
+def test_one_activation_a_product_leaves_nothing_to_merge() -> None:
+    ops = [site("mm", 8, 4.0, device_ms=40.0), site("gelu", 8, 4.0, device_ms=40.0)]
+    assert not [*look(case(ops, gpu=True, busy=0.95))]
+
+
+def test_kernels_that_only_start_are_not_memory_s() -> None:
+    assert not [*look(case(transformer(each_ms=0.004), gpu=True, busy=0.95, ms=2.0))]
