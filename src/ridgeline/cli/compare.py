@@ -1,6 +1,7 @@
 """`ridgeline compare`: is it really faster, and does it still compute the same?"""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,9 @@ class _WithArguments(click.Command):
     "--budget",
     default=None,
     metavar="TIME",
-    help="Time for warming up and for the rounds: 60s, 5m. Default 60s, in a folder 20s a pair, "
-    "or what 8 rounds take. It ends earlier when the verdict is clear.",
+    help="Time limit for the whole comparison, in a folder for each pair: 60s, 5m. It is kept. "
+    "Default: 60s of rounds, in a folder 20s a pair, or what 8 rounds take. It ends earlier when "
+    "the verdict is clear.",
 )
 @click.option(
     "--threshold", default="2%", show_default=True, help="A difference below this does not matter."
@@ -131,6 +133,7 @@ def command(
     Exit codes: 0 measured; 2 usage; 3 the gate (--fail-if) failed; 4 something could not be
     measured, or a candidate is INVALID.
     """
+    began_s = time.monotonic()
     from ridgeline.cli.output import check_output, claim_stdout, progress
     from ridgeline.comparison import gate
 
@@ -138,7 +141,7 @@ def command(
     check_output(output, PAGE_ENDINGS)
     options = _options(chosen, ctx.meta["script_arguments"])
     with progress(quiet) as say:
-        found = _compared(targets, options, say)
+        found = _compared(targets, options, say, began_s)
     _deliver(found, as_json, output)
     failed = gate.failures(found, fail_if)
     for sentence in failed:
@@ -148,7 +151,7 @@ def command(
 
 
 def _compared(
-    targets: tuple[str, ...], options: "Options", say: Callable[[str], None]
+    targets: tuple[str, ...], options: "Options", say: Callable[[str], None], began_s: float
 ) -> "Comparison | PairFolder":
     import msgspec
 
@@ -177,7 +180,7 @@ def _compared(
     _refuse_idle_options(kinds == {"function"}, options)
     compare = compare_functions if kinds == {"function"} else compare_script_files
     try:
-        return compare(targets, options, say)
+        return compare(targets, options.started(began_s), say)
     except SkippedError as skipped:
         raise RidgelineError(f"not measured: the workload skips itself here: {skipped}") from None
 

@@ -54,7 +54,7 @@ class Trial(Struct, kw_only=True):
 def assemble(trial: Trial) -> Comparison:
     if not trial.rounds:
         raise RidgelineError(
-            "not one round fitted into the budget"
+            "UNDECIDED: the budget ended before the first round was over"
             if trial.stopped == "budget"
             else "stopped before the first round was over",
             "allow more time with --budget",

@@ -77,7 +77,7 @@ def _one(files: Files, options: Options, say: Say) -> Pair | Skipped:
         )
     targets = [f"{path}:{FUNCTION}" for path in (files.baseline, files.optimized)]
     try:
-        comparison = compare_functions(targets, options, say)
+        comparison = compare_functions(targets, options.started(), say)
     except (RidgelineError, SkippedError) as error:
         return skipped(files.name, error)
     return Pair(name=files.name, title=title_of(files.baseline), comparison=comparison)

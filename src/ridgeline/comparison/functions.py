@@ -11,6 +11,7 @@ from ridgeline.comparison.isolated import isolated
 from ridgeline.comparison.options import Options, Say
 from ridgeline.comparison.together import together
 from ridgeline.errors import RidgelineError
+from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.records.comparison import Comparison, Skipped
 
 _MANY_LINES = 20
@@ -30,6 +31,8 @@ def without_broken(
     while True:
         try:
             comparison = compare(left)
+        except BudgetEnded as ended:
+            raise _undecided(ended) from ended
         except ArmFailed as failed:
             if failed.arm in (BASELINE, CONTROL) or len(left) == 2:
                 raise failed.error from failed
@@ -37,6 +40,25 @@ def without_broken(
             broken.append(skipped(left.pop(at), failed.error))
         else:
             return msgspec.structs.replace(comparison, broken=tuple(broken))
+
+
+def _undecided(ended: BudgetEnded) -> RidgelineError:
+    """There is no round to say anything by: no verdict, and no error of the variants either."""
+    what = BEFORE_IT.get(ended.stage, "had been timed")
+    return RidgelineError(
+        f"UNDECIDED: the budget ended before {ended.about or 'the first round'} {what}",
+        "allow more time with --budget",
+    )
+
+
+BEFORE_IT = {
+    "open": "was built",
+    "collect": "had made its first calls",
+    "first_calls": "had made its first call",
+    "run": "had ended its first run",
+    "warm_up": "was warm",
+}
+"""What a variant had not done when the budget ended, by the question that was being answered."""
 
 
 def skipped(name: str, error: Exception) -> Skipped:

@@ -24,6 +24,8 @@ from ridgeline.comparison.prepare import (
     warm_all,
 )
 from ridgeline.comparison.settle import Settling
+from ridgeline.comparison.together import UNKNOWN_SURROUNDINGS
+from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Rounds, Stopped
 from ridgeline.records.comparison import Comparison, Surroundings
 
@@ -38,8 +40,12 @@ def isolated(targets: Sequence[str], options: Options, say: Say) -> Comparison:
         except KeyboardInterrupt:
             if number == 0:
                 raise  # nothing is measured yet
-            stopped = run.cut_short()
-        if stopped == "interrupted":
+            stopped = run.cut_short("interrupted")
+        except BudgetEnded:
+            if number == 0:
+                raise
+            stopped = run.cut_short("budget")
+        if stopped == "interrupted" or options.left_s(0.0) <= 0:
             break
     return run.assembled()
 
@@ -55,24 +61,31 @@ class _Run:
         self._first: list[Standing] = []
         self._surroundings: Surroundings | None = None
         self._stopped: Stopped = "all rounds"
+        self._notes: tuple[str, ...] = ()
 
     def one_set(self, number: int, stack: ExitStack) -> Stopped:
         """Fresh processes, built and warmed, and their share of the rounds."""
         options, sets = self._options, self._options.processes
+        set_began = perf_counter_ns()
         standings = stand(self._targets, lambda arm, name: stack.enter_context(remote_for(options)))
         for standing in standings:
             self._say(f"set {number + 1} of {sets}, {standing.name}: building")
             standing.open(options.seed)
+        opening_s = (perf_counter_ns() - set_began) / 1e9
         checked = number == 0 and options.checked  # the results of one set are those of all
         chosen = msgspec.structs.replace(options, checked=checked)
         collect_all(standings, chosen, self._say, shared=False)
         examine_all(standings, chosen, self._say, shared=False)
         began = perf_counter_ns()
-        warm_all(standings, options.budget / sets, self._say, shared=False, cold=options.cold)
+        sets_left = sets if options.deadline is None else sets - number
+        warm_s = options.left_s(0.0) / sets_left
+        warm_all(standings, warm_s, self._say, shared=False, cold=options.cold)
         warming_s = (perf_counter_ns() - began) / 1e9
         self._warming_s += warming_s
         if self._settling is None:
-            left_s = options.budget - warming_s * sets
+            left_s = options.left_s(warming_s * sets)
+            if options.deadline is not None:  # the sets that follow are made ready as this one was
+                left_s -= (opening_s + warming_s) * (sets - 1)
             self._settling = plan(standings, options, left_s, sets=sets)
             self._first = standings
         standings[0].ask("begin_rounds")
@@ -88,17 +101,23 @@ class _Run:
             self._stopped = stopped  # one set cut short cuts the whole short
         self._surroundings = standings[0].ask("end_rounds")
         if number == 0:
-            look_after([s for s in standings if s.arm != CONTROL], options, self._say)
+            own = [s for s in standings if s.arm != CONTROL]
+            self._notes += look_after(own, options, self._say)
         return stopped
 
-    def cut_short(self) -> Stopped:
-        """Ctrl-C while a later set was made ready: the rounds of the earlier ones stay."""
-        self._stopped = "interrupted"
+    def cut_short(self, why: Stopped) -> Stopped:
+        """A later set was not made ready to its end: the rounds of the earlier ones stay."""
+        self._stopped = why
         return self._stopped
+
+    def _spent_s(self) -> float:
+        if self._options.deadline is not None:
+            return self._options.deadline.spent_s()
+        return self._warming_s + self._rounds.elapsed_ns / 1e9
 
     def assembled(self) -> Comparison:
         assert self._settling is not None
-        assert self._surroundings is not None
+        surroundings = self._surroundings or UNKNOWN_SURROUNDINGS
         return assemble(
             Trial(
                 standings=self._first,
@@ -106,10 +125,11 @@ class _Run:
                 rounds_s=self._rounds.elapsed_ns / 1e9,
                 settling=self._settling,
                 stopped=self._stopped,
-                surroundings=self._surroundings,
+                surroundings=surroundings,
                 mode="isolated processes",
                 unit="call",
                 options=self._options,
-                spent_s=self._warming_s + self._rounds.elapsed_ns / 1e9,
+                spent_s=self._spent_s(),
+                notes=self._notes,
             )
         )

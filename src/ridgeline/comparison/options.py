@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ridgeline.measure.deadline import Deadline
 from ridgeline.records.comparison import Goal
 
 Say = Callable[[str], None]
@@ -13,7 +15,11 @@ Say = Callable[[str], None]
 
 class Options(Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
-    """For warming up and for the rounds; None: `usual_s`, or as long as eight rounds take."""
+    """For the whole call where there is a `deadline`, else for warming up and for the rounds; None:
+    `usual_s`, or as long as eight rounds take."""
+    deadline: Deadline | None = None
+    """When the whole call has to be over; None where no budget was named, or where the variants run
+    in the caller's own process, which cannot be ended."""
     usual_s: float = 60.0
     threshold: float = 0.02
     """Differences below this share do not matter."""
@@ -44,6 +50,17 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def budget(self) -> float:
         return self.usual_s if self.budget_s is None else self.budget_s
+
+    def started(self, began_s: float | None = None) -> "Options":
+        """These options for a call that begins now, or began then: its budget runs."""
+        if self.budget_s is None:
+            return self
+        return replace(self, deadline=Deadline(self.budget_s, began_s=began_s))
+
+    def left_s(self, spent_s: float) -> float:
+        """What is left of the budget: by the deadline, else of the warm-up and the rounds alone,
+        of which `spent_s` are over."""
+        return self.budget - spent_s if self.deadline is None else self.deadline.left_s()
 
     def limit_ns(self, left_s: float, round_ns: float) -> float:
         """For the rounds, when this much of the budget is left and a round takes so long."""

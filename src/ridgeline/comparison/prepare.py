@@ -13,10 +13,26 @@ from ridgeline.comparison.settle import Settling, events_agree
 from ridgeline.measure.rounds import Block
 from ridgeline.records.comparison import Goal
 
+NO_TIME = "too little of the budget was left"
 WARMUP_SHARE = 0.25
 """Of the budget, over all arms: a compiler's time is not in it, only what follows it."""
 _LEAST_SHARE = 0.25
-"""Of the budget, kept for rounds however long warming up took."""
+"""Of a budget without a deadline, kept for rounds however long warming up took."""
+EVIDENCE_SHARE = 0.3
+"""Of what is left of a budget, for looking into what the variants compute: the rest is for timing
+them."""
+LATE_S = 1.0
+"""For looking again into one variant after the rounds, at most, where there is a deadline."""
+CLOSING_S = 1.0
+"""For ending the processes and writing the answer."""
+AFTERWARDS_SHARE = 0.4
+"""Of what is left when the rounds begin, for what follows them, at most: a verdict is worth more
+than the peak of memory."""
+FLOOR_S = 4.0
+"""What measuring a ceiling again may take."""
+CALLS_FOR_MEMORY, CALLS_AGAIN = 4, 4
+"""Calls that looking at a variant's memory, and again at its results, take: each runs it under a
+watch, which makes a call some times as long."""
 
 
 def collect_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
@@ -28,12 +44,22 @@ def collect_all(standings: Sequence[Standing], options: Options, say: Say, share
         say(f"{standing.name}: first calls")
         if options.checked and standing.arm != CONTROL:
             standing.collected = standing.ask(
-                "collect", arm=standing.arm, seed=options.seed, as_baseline=standing.arm == BASELINE
+                "collect",
+                arm=standing.arm,
+                seed=options.seed,
+                as_baseline=standing.arm == BASELINE,
+                budget_s=_evidence_s(len(standings) - 1, options),
             )
         else:
             standing.collected = standing.ask("first_calls", arm=standing.arm)
         if shared and standing.collected is not None and standing.collected.changed:
             raise Disturbing(standing.collected.changed)
+
+
+def _evidence_s(arms: int, options: Options) -> float | None:
+    if options.deadline is None:
+        return None
+    return EVIDENCE_SHARE * max(options.deadline.left_s(), 0.0) / arms
 
 
 def examine_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
@@ -88,6 +114,10 @@ def _even_blocks(standings: Sequence[Standing], shared: bool) -> None:
 
 def plan(standings: Sequence[Standing], options: Options, left_s: float, sets: int = 1) -> Settling:
     """How many rounds the time left allows, now that it is known what one takes."""
+    if options.deadline is None:
+        left_s = max(left_s, _LEAST_SHARE * options.budget)
+    else:
+        left_s -= min(afterwards_s(standings, options), AFTERWARDS_SHARE * max(left_s, 0.0))
     warmed = [s.warmed for s in standings if s.warmed is not None]
     items = [s.opened.items for s in _opened(standings) if s.opened and s.opened.items]
     by_item = goal_of(standings, options) == "throughput" and len(items) == len(standings)
@@ -96,7 +126,7 @@ def plan(standings: Sequence[Standing], options: Options, left_s: float, sets: i
         options,
         names=[standing.name for standing in standings],
         round_ns=round_ns,
-        limit_ns=options.limit_ns(max(left_s, _LEAST_SHARE * options.budget), round_ns),
+        limit_ns=options.limit_ns(left_s, round_ns),
         by_events=events_agree([w.events_share for w in warmed]),
         items=items if by_item else None,
         sets=sets,
@@ -119,34 +149,74 @@ def shots_of(standings: Sequence[Standing], shared: bool) -> list[Callable[[], B
     return [shot(standing) for standing in standings]
 
 
-def look_after(standings: Sequence[Standing], options: Options, say: Say) -> None:
+def afterwards_s(standings: Sequence[Standing], options: Options) -> float:
+    """What is to be kept for what follows the rounds, by what the calls took."""
+    own = [s for s in standings if s.arm != CONTROL]
+    again_s = sum(_again_s(standing) for standing in own) if options.checked else 0.0
+    return sum(_memory_s(standing) for standing in own) + again_s + CLOSING_S
+
+
+def _memory_s(standing: Standing) -> float:
+    return CALLS_FOR_MEMORY * _call_s(standing)
+
+
+def _again_s(standing: Standing) -> float:
+    return LATE_S + CALLS_AGAIN * _call_s(standing)
+
+
+def _call_s(standing: Standing) -> float:
+    return standing.warmed.steady_ns / 1e9 if standing.warmed is not None else 0.0
+
+
+def look_after(standings: Sequence[Standing], options: Options, say: Say) -> tuple[str, ...]:
     """Recompilations, and peak memory: after the rounds, because that looking glass is slow and
-    leaves traces."""
+    leaves traces. Returns what there was no time for, in sentences."""
+    left: list[str] = []
     for standing in standings:
         standing.recompiles = standing.ask("recompiles", arm=standing.arm)
-        say(f"{standing.name}: memory")
-        standing.peak = standing.ask("peak", arm=standing.arm)
         if options.checked and standing.warmed is not None:
             standing.floor = standing.ask(
-                "floor", arm=standing.arm, measured_ns=standing.warmed.steady_ns
+                "floor",
+                arm=standing.arm,
+                measured_ns=standing.warmed.steady_ns,
+                may_measure=_has_time(options, FLOOR_S),
             )
+        if not _has_time(options, _memory_s(standing) + CLOSING_S):
+            left.append(f"the memory of {standing.name} was not measured: {NO_TIME}")
+            continue
+        say(f"{standing.name}: memory")
+        standing.peak = standing.ask("peak", arm=standing.arm)
+    return tuple(left)
 
 
-def look_again(standings: Sequence[Standing], options: Options, say: Say) -> None:
+def _has_time(options: Options, needed_s: float) -> bool:
+    return options.deadline is None or options.deadline.left_s() >= needed_s
+
+
+def look_again(standings: Sequence[Standing], options: Options, say: Say) -> tuple[str, ...]:
     """Cached replay, looked for once more after the rounds. In one process only: the evidence of
-    all arms is at hand there."""
+    all arms is at hand there. Returns what there was no time for, in sentences."""
     if not options.checked:
-        return
-    for standing in standings:
-        if standing.arm != CONTROL:
-            say(f"{standing.name}: looking again")
-            standing.ask("look_again", arm=standing.arm, seed=options.seed)
+        return ()
+    own = [standing for standing in standings if standing.arm != CONTROL]
+    needed_s = sum(_again_s(standing) for standing in own) + CLOSING_S
+    if not _has_time(options, needed_s):
+        return (f"results were not looked at again after the rounds: {NO_TIME}",)
+    for standing in own:
+        say(f"{standing.name}: looking again")
+        standing.ask(
+            "look_again",
+            arm=standing.arm,
+            seed=options.seed,
+            budget_s=None if options.deadline is None else LATE_S,
+        )
     for standing in standings[2:]:
         guard = standing.ask("replays", candidate=standing.arm)
         if guard.outcome == "failed" and standing.examined is not None:
             others = [g for g in standing.examined.guards if g.name != guard.name]
             late = msgspec.structs.replace(guard, detail=f"after the rounds, {guard.detail}")
             standing.examined = msgspec.structs.replace(standing.examined, guards=(late, *others))
+    return ()
 
 
 def _opened(standings: Sequence[Standing]) -> list[Standing]:

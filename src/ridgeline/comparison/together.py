@@ -8,6 +8,7 @@ from ridgeline.comparison.assemble import Trial, assemble
 from ridgeline.comparison.hosting.remote import RemoteHost
 from ridgeline.comparison.options import Options, Say
 from ridgeline.comparison.prepare import (
+    NO_TIME,
     collect_all,
     examine_all,
     look_after,
@@ -16,11 +17,16 @@ from ridgeline.comparison.prepare import (
     shots_of,
     warm_all,
 )
+from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Rounds
-from ridgeline.records.comparison import Comparison
+from ridgeline.records.comparison import Comparison, Surroundings
 
 if TYPE_CHECKING:  # it brings torch, which the command's own process does without
     from ridgeline.comparison.hosting.host import Host
+
+
+UNKNOWN_SURROUNDINGS = Surroundings(device="", threads=0, cores=0)
+"""Where the variants' process did not answer in time."""
 
 
 def together(
@@ -30,8 +36,8 @@ def together(
     collect_all(standings, options, say, shared=True)
     examine_all(standings, options, say, shared=True)
     began = perf_counter_ns()
-    warm_all(standings, options.budget, say, shared=True, cold=options.cold)
-    settling = plan(standings, options, options.budget - (perf_counter_ns() - began) / 1e9)
+    warm_all(standings, options.left_s(0.0), say, shared=True, cold=options.cold)
+    settling = plan(standings, options, options.left_s((perf_counter_ns() - began) / 1e9))
     host.begin_rounds()
     rounds = Rounds(options.seed, perf_counter_ns)
     stopped = rounds.run(
@@ -41,13 +47,16 @@ def together(
         decide=settling.decided,
         on_round=settling.reporter(say),
     )
-    surroundings = host.end_rounds()
+    surroundings, notes = UNKNOWN_SURROUNDINGS, tuple[str, ...]()
     try:
-        look_after([s for s in standings if s.arm != CONTROL], options, say)
+        surroundings = host.end_rounds()
+        notes += look_after([s for s in standings if s.arm != CONTROL], options, say)
         if stopped != "interrupted":
-            look_again(standings, options, say)
+            notes += look_again(standings, options, say)
     except KeyboardInterrupt:  # the rounds are taken: what they say stays
         stopped = "interrupted"
+    except BudgetEnded:
+        notes += (f"what follows the rounds was not looked at to its end: {NO_TIME}",)
     return assemble(
         Trial(
             standings=standings,
@@ -59,6 +68,14 @@ def together(
             mode="one process",
             unit="call",
             options=options,
-            spent_s=(perf_counter_ns() - began) / 1e9,
+            spent_s=spent_s(options, began),
+            notes=notes,
         )
     )
+
+
+def spent_s(options: Options, began_ns: int) -> float:
+    """Of the budget: from the call's beginning where it has a deadline, else from the warm-up's."""
+    if options.deadline is not None:
+        return options.deadline.spent_s()
+    return (perf_counter_ns() - began_ns) / 1e9

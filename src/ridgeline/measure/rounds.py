@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from ridgeline.measure.clock import Reading
+from ridgeline.measure.deadline import BudgetEnded
 
 Stopped = Literal["decided", "budget", "all rounds", "interrupted"]
 
@@ -79,6 +80,8 @@ class Rounds:
                     return "decided"
         except KeyboardInterrupt:
             return "interrupted"
+        except BudgetEnded:  # in the middle of a round, which is lost
+            return "budget"
         return "all rounds"
 
     def _round(self, shots: Sequence[Shot], process: int) -> Round:

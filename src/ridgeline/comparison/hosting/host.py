@@ -22,7 +22,13 @@ from ridgeline.comparison.hosting.cache_flush import flusher
 from ridgeline.comparison.hosting.peak import peak_of
 from ridgeline.comparison.hosting.sources import open_target
 from ridgeline.comparison.hosting.throttle import Throttle
-from ridgeline.comparison.results.evidence import Evidence, collect, load_evidence, save_evidence
+from ridgeline.comparison.results.evidence import (
+    BUDGET_S,
+    Evidence,
+    collect,
+    load_evidence,
+    save_evidence,
+)
 from ridgeline.comparison.results.examine import examine
 from ridgeline.comparison.results.floor import examine_floor
 from ridgeline.comparison.results.replay import cached_replay
@@ -86,12 +92,18 @@ class Host:
             return f"cuda:{torch.cuda.current_device()}"
         return "cpu"
 
-    def collect(self, arm: str, seed: int, as_baseline: bool) -> Collected:
-        """The first calls of an arm: what they return and change, and what they took."""
+    def collect(
+        self, arm: str, seed: int, as_baseline: bool, budget_s: float | None = None
+    ) -> Collected:
+        """The first calls of an arm: what they return and change, and what they took. `budget_s`:
+        for the calls after those that are compared, where less than usual."""
         workload = self._workloads[arm]
         like = None if as_baseline else self._evidence.get("baseline")
         try:
-            evidence = collect(workload, seed=seed, as_baseline=as_baseline, like=like)
+            evidence = collect(
+                workload, seed=seed, as_baseline=as_baseline, like=like,
+                budget_s=BUDGET_S if budget_s is None else min(budget_s, BUDGET_S),
+            )  # fmt: skip
         except (Exception, SystemExit) as error:
             raise explain(error, f"calling {workload.name}") from error
         self._evidence[arm] = evidence
@@ -130,15 +142,16 @@ class Host:
         )
         return Examined(results=results, guards=guards)
 
-    def look_again(self, arm: str, seed: int) -> None:
+    def look_again(self, arm: str, seed: int, budget_s: float | None = None) -> None:
         """Evidence once more, now that the workload has been called some thousand times: one that
         behaved while it was looked at may have begun to remember since."""
         workload = self._workloads[arm]
         like = None if arm == BASELINE else self._late.get(BASELINE)
+        late_s = LATE_S if budget_s is None else min(budget_s, LATE_S)
         self._late[arm] = self._guarded(
             workload,
             lambda: collect(
-                workload, seed=seed, calls=1, as_baseline=False, like=like, budget_s=LATE_S
+                workload, seed=seed, calls=1, as_baseline=False, like=like, budget_s=late_s
             ),
         )
 
@@ -146,9 +159,12 @@ class Host:
         """The guard against cached replay, by that later evidence."""
         return cached_replay(self._late[BASELINE], self._late[candidate])
 
-    def floor(self, arm: str, measured_ns: float) -> Guard:
-        """Whether the arm was faster than its own arithmetic allows."""
-        return examine_floor(self._evidence[arm], measured_ns, self.device())
+    def floor(self, arm: str, measured_ns: float, may_measure: bool = True) -> Guard:
+        """Whether the arm was faster than its own arithmetic allows. `may_measure`: there is time
+        to measure a ceiling again."""
+        return examine_floor(
+            self._evidence[arm], measured_ns, self.device(), may_measure=may_measure
+        )
 
     def warm_up(self, arm: str, limit_s: float) -> Warmed:
         """Size the arm's block and run it until it is steady."""

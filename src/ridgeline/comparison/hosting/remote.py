@@ -22,6 +22,7 @@ from ridgeline.comparison.hosting.answers import Collected, Examined, Opened, Pe
 from ridgeline.comparison.hosting.pipe import Answer, Question, SkippedError
 from ridgeline.comparison.options import Options
 from ridgeline.errors import RidgelineError, TargetError
+from ridgeline.measure.deadline import BudgetEnded, Deadline
 from ridgeline.measure.rounds import Block
 from ridgeline.records.comparison import Guard, Surroundings
 
@@ -35,10 +36,13 @@ _START_S = 300.0
 class RemoteHost:
     """The same questions as `Host`'s, each with an answer, an error or a death."""
 
-    def __init__(self, *, cold: bool, device: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, *, cold: bool, device: str | None, timeout_s: float, deadline: Deadline | None = None
+    ) -> None:
         self._timeout_s = timeout_s
+        self._deadline = deadline
         self._device = device
-        self._doing = "starting"
+        self._doing, self._stage = "starting", "open"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
         questions, self._to_child = os.pipe()
         self._from_child, answers = os.pipe()
@@ -73,8 +77,9 @@ class RemoteHost:
         for end in (self._to_child, self._from_child):
             with contextlib.suppress(OSError):
                 os.close(end)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1.0)  # DataLoader workers end well when asked to
+        if not self._is_over():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=1.0)  # DataLoader workers end well when asked to
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -86,8 +91,13 @@ class RemoteHost:
             Opened, "open", arm, arm=arm, target=target, seed=seed, device=self._device
         )
 
-    def collect(self, arm: str, seed: int, as_baseline: bool) -> Collected:
-        return self._ask(Collected, "collect", arm, arm=arm, seed=seed, as_baseline=as_baseline)
+    def collect(
+        self, arm: str, seed: int, as_baseline: bool, budget_s: float | None = None
+    ) -> Collected:
+        return self._ask(
+            Collected, "collect", arm, arm=arm, seed=seed, as_baseline=as_baseline,
+            budget_s=budget_s,
+        )  # fmt: skip
 
     def first_calls(self, arm: str) -> Collected:
         return self._ask(Collected, "first_calls", arm, arm=arm)
@@ -103,14 +113,16 @@ class RemoteHost:
             Examined, "examine", candidate, candidate=candidate, rtol=rtol, check_in=check_in
         )
 
-    def look_again(self, arm: str, seed: int) -> None:
-        self._ask(type(None), "look_again", arm, arm=arm, seed=seed)
+    def look_again(self, arm: str, seed: int, budget_s: float | None = None) -> None:
+        self._ask(type(None), "look_again", arm, arm=arm, seed=seed, budget_s=budget_s)
 
     def replays(self, candidate: str) -> Guard:
         return self._ask(Guard, "replays", candidate, candidate=candidate)
 
-    def floor(self, arm: str, measured_ns: float) -> Guard:
-        return self._ask(Guard, "floor", arm, arm=arm, measured_ns=measured_ns)
+    def floor(self, arm: str, measured_ns: float, may_measure: bool = True) -> Guard:
+        return self._ask(
+            Guard, "floor", arm, arm=arm, measured_ns=measured_ns, may_measure=may_measure
+        )
 
     def warm_up(self, arm: str, limit_s: float) -> Warmed:
         return self._ask(Warmed, "warm_up", arm, arm=arm, limit_s=limit_s)
@@ -139,7 +151,9 @@ class RemoteHost:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: self._said.read(1 << 20), b""))
 
     def _ask(self, kind: type[T], method: str, about: str, **arguments: Any) -> T:
-        self._doing = self._names.get(about, about)
+        self._doing, self._stage = self._names.get(about, about), method
+        if self._is_over():
+            raise BudgetEnded(method, self._doing)
         self._asked += 1
         question = Question(number=self._asked, method=method, arguments=arguments)
         try:
@@ -167,12 +181,16 @@ class RemoteHost:
                 deadline = monotonic() + self._timeout_s
                 continue
             left = deadline - monotonic()
-            if left <= 0 or not select.select([self._from_child], [], [], left)[0]:
-                raise self._hangs()
+            within = left if self._deadline is None else min(left, self._deadline.left_s())
+            if within <= 0 or not select.select([self._from_child], [], [], within)[0]:
+                raise BudgetEnded(self._stage, self._doing) if within < left else self._hangs()
             chunk = os.read(self._from_child, 1 << 16)
             if not chunk:
                 raise self._died()
             self._buffer += chunk
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and self._deadline.left_s() <= 0
 
     def _hangs(self) -> RidgelineError:
         return TargetError(
@@ -200,7 +218,10 @@ class RemoteHost:
 
 def remote_for(options: Options) -> RemoteHost:
     return RemoteHost(
-        cold=options.cold, device=options.device, timeout_s=options.timeout_s or DEFAULT_TIMEOUT_S
+        cold=options.cold,
+        device=options.device,
+        timeout_s=options.timeout_s or DEFAULT_TIMEOUT_S,
+        deadline=options.deadline,
     )
 
 

@@ -38,10 +38,15 @@ class Floor(Struct, frozen=True, kw_only=True):
 
 
 def examine_floor(
-    evidence: Evidence, measured_ns: float, device: str, ceilings: Device | None = None
+    evidence: Evidence,
+    measured_ns: float,
+    device: str,
+    ceilings: Device | None = None,
+    *,
+    may_measure: bool = True,
 ) -> Guard:
     """Whether a measured time is one that `device` could have taken. `ceilings` in place of those
-    measured here earlier."""
+    measured here earlier; `may_measure`: there is time to measure an exceeded one again."""
     work = _largest(evidence)
     if work is None:
         return _not_looked_for(evidence.work_why or "its work was not counted")
@@ -53,6 +58,8 @@ def examine_floor(
     guard = _held_against(work, measured_ns, known)
     if guard.outcome == "failed" and ceilings is None:
         # Either the work was not done, or the kept ceiling is low: measuring it now tells.
+        if not may_measure:
+            return _not_looked_for("ceiling exceeded, and no time was left to measure it again")
         guard = _held_against(work, measured_ns, _measured_again(device, work) or known)
     return guard
 

@@ -1,5 +1,6 @@
 """One script, run again and again, each time in a fresh process."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from ridgeline.comparison.options import Options
 from ridgeline.comparison.scripts.record import ScriptRecord, ScriptRun
 from ridgeline.errors import TargetError
 from ridgeline.measure.clock import Reading
+from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Block
 from ridgeline.statistics.pace import pace
 from ridgeline.statistics.steady import settled
@@ -44,7 +46,12 @@ class ScriptArm:
             str(options.seed), str(options.steps or 0), self.script, *options.arguments,
         ]  # fmt: skip
         limit = options.timeout_s or DEFAULT_TIMEOUT_S
-        ended = to_its_end(command, self._environment(), limit)
+        left = math.inf if options.deadline is None else options.deadline.left_s()
+        if left <= 0:
+            raise BudgetEnded("run", self.script)
+        ended = to_its_end(command, self._environment(), min(limit, left))
+        if ended.code is None and left < limit:
+            raise BudgetEnded("run", self.script)
         if ended.code != 0:
             raise self._failed(ended, limit)
         run = ScriptRun(

@@ -12,10 +12,12 @@ from ridgeline.comparison.assemble import Trial, assemble
 from ridgeline.comparison.functions import without_broken
 from ridgeline.comparison.hosting.answers import Collected, Examined, Peak, Warmed
 from ridgeline.comparison.options import Options, Say
+from ridgeline.comparison.prepare import CLOSING_S
 from ridgeline.comparison.scripts.arm import LEAST_STEPS, By, ScriptArm, has_steps, reading
 from ridgeline.comparison.scripts.record import ScriptRun
 from ridgeline.comparison.scripts.results import compare_scripts
 from ridgeline.comparison.settle import Settling
+from ridgeline.comparison.together import spent_s
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.measure.rounds import Block, Rounds
 from ridgeline.records.comparison import Comparison
@@ -63,7 +65,7 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
                 mode="scripts",
                 unit=by,
                 options=options,
-                spent_s=(perf_counter_ns() - began) / 1e9,
+                spent_s=spent_s(options, began),
                 notes=(why,),
             )
         )
@@ -95,7 +97,10 @@ def _unit(options: Options, runs: Sequence[ScriptRun]) -> tuple[By, str]:
 
 def _plan(options: Options, standings: Sequence[Standing], by: By) -> Settling:
     round_ns = sum(standing.host.runs[0].wall_ns for standing in standings)
-    limit_ns = options.limit_ns(options.budget, round_ns)
+    left_s = options.left_s(0.0)
+    if options.deadline is not None:
+        left_s -= CLOSING_S
+    limit_ns = options.limit_ns(left_s, round_ns)
     names = [standing.name for standing in standings]
     return Settling(options, names=names, round_ns=round_ns, limit_ns=limit_ns)
 
