@@ -31,7 +31,7 @@ from ridgeline.trace.links import Links, links_of
 from ridgeline.trace.missing import missing
 from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import cache as kept
-from ridgeline.trace.reading.reader import event_limit, parse, refuse_beyond
+from ridgeline.trace.reading.reader import parse, refuse_beyond
 from ridgeline.trace.steps import Steps, steps_of
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.validation import trust_in, validate
@@ -102,8 +102,7 @@ def open_trace(path: Path, cache: bool = True, max_events: int | None = None) ->
     entry = kept.find(path) if cache else None
     trace = entry.trace(path) if entry is not None else None
     if trace is not None:
-        limit = event_limit() if max_events is None else max_events
-        refuse_beyond(limit, trace.origin.events, path, max_events is None)
+        refuse_beyond(max_events, trace.origin.events, path, by_memory=False)
         return Opened(trace, entry)
     trace = parse(path, max_events)
     _refuse_if_mostly_lost(trace)

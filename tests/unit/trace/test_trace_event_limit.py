@@ -30,6 +30,7 @@ def test_by_default_the_free_memory_is_the_limit(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = reader.parse(path).origin.events
+    monkeypatch.setattr(reader, "ALWAYS_READ_EVENTS", 100)
     needed = events * reader.BYTES_PER_EVENT / reader.MAX_MEMORY_SHARE
     monkeypatch.setattr(processor, "free_bytes", lambda: int(needed) + 1)
     assert open_trace(path, False).trace.origin.events == events

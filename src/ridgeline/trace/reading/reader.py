@@ -6,7 +6,7 @@ from typing import Any
 from ridgeline.errors import RidgelineError
 from ridgeline.trace.columns import Events
 from ridgeline.trace.reading import compiled
-from ridgeline.trace.reading.decoder import Decoder
+from ridgeline.trace.reading.decoder import CAPACITY, Decoder
 from ridgeline.trace.reading.document import Document
 from ridgeline.trace.reading.metadata import metadata_of
 from ridgeline.trace.reading.portable import Portable
@@ -17,13 +17,15 @@ from ridgeline.trace.trace import Origin, Trace
 BYTES_PER_EVENT = 400
 """Memory that an event takes at the peak of reading and analysing: 150 to 290 bytes were measured,
 on traces of 1 to 15 million events."""
+ALWAYS_READ_EVENTS = CAPACITY
+"""Up to 50 MB the free memory is not asked for: asking takes longer than reading a small trace."""
 MAX_MEMORY_SHARE = 0.5
 """Of the free memory: the share that a trace may take before it is refused."""
 
 
 def parse(path: Path, max_events: int | None = None) -> Trace:
     """Read the file itself, without the cache; by default as many events as memory has room for."""
-    limit = event_limit() if max_events is None else max_events
+    limit = max_events
     source = Source(path)
     decoder = _decoder(path)
     document = Document(source.blocks(), decoder)
@@ -31,6 +33,8 @@ def parse(path: Path, max_events: int | None = None) -> Trace:
     texts = Texts(decoder)
     for chunk in document.chunks():
         builder.add(chunk, texts)
+        if limit is None and builder.rows > ALWAYS_READ_EVENTS:
+            limit = event_limit()
         refuse_beyond(limit, builder.rows, path, max_events is None)
     if not document.found:
         raise RidgelineError(*_not_a_trace(path, source, document))
@@ -64,9 +68,9 @@ def event_limit() -> int:
     return int(MAX_MEMORY_SHARE * free_bytes() / BYTES_PER_EVENT)
 
 
-def refuse_beyond(limit: int, events: int, path: Path, by_memory: bool) -> None:
+def refuse_beyond(limit: int | None, events: int, path: Path, by_memory: bool) -> None:
     """Raise where a trace has more events than the limit. `by_memory`: nobody set the limit."""
-    if events <= limit:
+    if limit is None or events <= limit:
         return
     room = (
         f"half of the free memory has room for {limit:,}, at {BYTES_PER_EVENT} bytes each"
