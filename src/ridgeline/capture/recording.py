@@ -101,6 +101,7 @@ class Recording:
             world=self._world,
             pid=os.getpid(),
             trace_file=self._trace_file,
+            calls=self.tracing.calls if self._trace_file else (),
             memory_file=self._memory_file,
             out_of_memory=self._out_of_memory,
             ended=ended,

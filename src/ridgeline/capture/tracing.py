@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.capture import kineto_log
+from ridgeline.capture.call_lines import calls_seen
+from ridgeline.records.run import CallSeen
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
 _LOOKED_AT_BYTES = 8 * 1024 * 1024
@@ -36,6 +38,8 @@ class Tracing:
         """Kineto runs a thread from its first trace to the process's end."""
         self.names_modules = False
         """Calls of modules were recognised by our code object: the profiler met it first."""
+        self.calls: tuple[CallSeen, ...] = ()
+        """Lines of the user's own code that made calls in the traced steps."""
 
     @property
     def running(self) -> bool:
@@ -121,6 +125,8 @@ class Tracing:
             with open(partial, "rb") as file:
                 self.names_modules = b"nn.Module: " in file.read(_LOOKED_AT_BYTES)
             os.replace(partial, self._target)
+            with contextlib.suppress(Exception):  # another version of the profiler
+                self.calls = calls_seen(made)
         finally:
             partial.unlink(missing_ok=True)
             _let_go(made)

@@ -20,7 +20,7 @@ from ridgeline.records.input_site import InputSites
 from ridgeline.records.machine import Device
 from ridgeline.records.op_site import Sites
 from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import RunFile
+from ridgeline.records.run import Capture, RunFile
 from ridgeline.records.run_summary import (
     Efficiency,
     MemoryUse,
@@ -91,7 +91,7 @@ def case_of_run(
         rank_places=across.places,
         across_ns=across.window_ns,
         processors=_processors(read.run),
-        sources=Sources(_roots(read.run)),
+        sources=Sources(_roots(read.run), called=called_lines(read.capture)),
     )
 
 
@@ -160,6 +160,18 @@ def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
     if work.device == "cpu":
         return cpu_shares(StepTimes(), work, study)
     return gpu_shares(StepTimes(), work, study, False) if study.idle.total_ns is not None else None
+
+
+def called_lines(capture: Capture | None) -> dict[str, dict[int, frozenset[str]]]:
+    """Of each file, what its lines were seen calling in the traced steps. Not told of a program
+    that compiles: what runs compiled is not seen."""
+    found: dict[str, dict[int, frozenset[str]]] = {}
+    if capture is None or capture.compilations:
+        return found
+    for one in capture.calls:
+        lines = found.setdefault(one.file, {})
+        lines[one.line] = lines.get(one.line, frozenset()) | {one.name}
+    return found
 
 
 def _across(read: RunRead) -> AcrossRanks:

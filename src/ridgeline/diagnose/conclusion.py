@@ -43,6 +43,7 @@ from ridgeline.records.run_summary import (
     MemoryUse,
     RunSummary,
     StepTimes,
+    SyncPoint,
     Telemetered,
     Throughput,
     Verdict,
@@ -113,7 +114,7 @@ def concluded_case(
         memory=memory,
         energy=spent,
         telemetry=seen,
-        sync_points=tuple(replace(p, place=_short(p.place, read)) for p in found.syncs),
+        sync_points=_sync_points(found.syncs, case, read),
         python=shown,
         findings=_findings(case, read, attempts) if case is not None else Findings(),
         missing=left_out(read, times, rate, found, work, spent, device),
@@ -121,6 +122,21 @@ def concluded_case(
     )
     problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
     return replace(summary, problems=tuple(dict.fromkeys(problems))), case
+
+
+def _sync_points(
+    syncs: Sequence[SyncPoint], case: Case | None, read: RunRead
+) -> tuple[SyncPoint, ...]:
+    """At the line that made the call, where one line of the function was seen making it; a trace
+    has only the line where the function begins."""
+    told = []
+    for point in syncs:
+        file, _, line = point.place.rpartition(":")
+        source = case.sources.get(file) if case is not None and line.isdecimal() else None
+        lines = source.lines_calling(int(line), point.call.removeprefix("aten::")) if source else ()
+        place = f"{file}:{lines[0]}" if len(lines) == 1 else point.place
+        told.append(replace(point, place=_short(place, read)))
+    return tuple(told)
 
 
 def _findings(case: Case, read: RunRead, attempts: Attempts) -> Findings:

@@ -212,6 +212,16 @@ class PauseSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time that passed between the look before and the looks that found it there."""
 
 
+class CallSeen(Struct, frozen=True, kw_only=True):
+    """Calls that one line of the user's own code made in the traced steps."""
+
+    file: str
+    line: int
+    name: str
+    """The function's, without where it is from: item, backward."""
+    times: int = 1
+
+
 class Compilation(Struct, frozen=True, kw_only=True):
     """A frame torch.compile compiled, or failed to."""
 
@@ -335,6 +345,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     distributed: str = ""
     """The backend: nccl, gloo; "" when alone."""
     trace_file: str = ""
+    calls: tuple[CallSeen, ...] = ()
+    """Of the traced steps, where the profiler told the lines; empty: not known."""
     memory_file: str = ""
     out_of_memory: OutOfMemory | None = None
     pauses: tuple[PauseSeen, ...] = ()

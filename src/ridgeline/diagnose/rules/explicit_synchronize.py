@@ -6,7 +6,7 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule
 from ridgeline.diagnose.rules._sync import Waiting, often, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
-from ridgeline.diagnose.source.waiting_lines import Line, calls
+from ridgeline.diagnose.source.waiting_lines import Line, calls, makes_calls
 from ridgeline.records.finding import Finding
 
 RULE = Rule(
@@ -76,9 +76,9 @@ def look(case: Case) -> Iterator[Finding]:
 
 def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
     gone = f"# take out: {lines[0].text}" if lines else "# take the synchronisation out"
-    if "Event" in wait.call or calls(case.sources, wait.place, {"elapsed_time"}):
+    if "Event" in wait.call or makes_calls(case.sources, wait.place, {"elapsed_time"}):
         return f"{gone}\n{_LATER}"
-    timed = calls(
+    timed = makes_calls(
         case.sources, wait.place, {"perf_counter", "perf_counter_ns", "time", "monotonic"}
     )
     return f"{gone}\n{_EVENTS}" if timed or not lines else gone

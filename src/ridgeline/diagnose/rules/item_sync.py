@@ -1,24 +1,29 @@
 """A number is read from the device each step: `.item()`, float(), int()."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule
-from ridgeline.diagnose.rules._sync import Waiting, often, waiting
+from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rules._sync import Waiting, often, per_step, waiting
 from ridgeline.diagnose.rules._sync_finding import wait_finding
+from ridgeline.diagnose.source.loops import function_around
 from ridgeline.diagnose.source.on_device import held, without_reading
+from ridgeline.diagnose.source.sources import Source
 from ridgeline.diagnose.source.waiting_lines import Line, calls, read_numbers
 from ridgeline.diagnose.source.without_branch import without_read_branch
-from ridgeline.records.finding import Finding
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.trace import Place
 
 RULE = Rule(
     id="item-sync",
     family="synchronisation",
     title="Numbers are read from the device while it works",
     budget="overhead",
-    needs=("trace", "gpu"),
+    needs=("trace",),
     looks_at="Operators `aten::item` with the runtime's waiting calls inside them, the line that "
-    "asks, and the device's idle time after each.",
+    "asks, and the device's idle time after each. On a CPU, where nothing is waited for, the lines "
+    "that were seen calling `.item()` in every traced step: those are not measured, and have no "
+    "share.",
     threshold="1 % of the step lost. A wait costs what the device idles afterwards, not what the "
     "host waits: one `loss.item()` a step on a device that is busy costs 10 to 100 µs, and is not "
     "reported.",
@@ -60,6 +65,9 @@ optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # yours, with fus
 
 
 def look(case: Case) -> Iterator[Finding]:
+    if not case.on_gpu:
+        yield from _would_wait(case)
+        return
     for wait in waiting(case, "item"):
         lines = _lines(case, wait)
         asked = f"`{lines[0].expression}`" if lines and len(lines[0].expression) < 50 else ""
@@ -69,8 +77,34 @@ def look(case: Case) -> Iterator[Finding]:
             wait,
             claim=f"{asked or _word(wait)} makes the host wait for the GPU {often(wait.times)}",
             lines=lines,
-            change=_change(case, wait, lines),
+            change=_change(case.sources.get(wait.place.file) if wait.place else None, lines),
             of_library=_SCALER if any("grad_scaler.py:" in name for name in wait.via) else "",
+        )
+
+
+def _would_wait(case: Case) -> Iterator[Finding]:
+    """Lines of a program on a CPU that would make the host wait on a GPU, in every step."""
+    steps = max(case.sites.steps, 1)
+    for one in case.capture.calls if case.capture is not None else ():
+        if one.name != "item" or one.times < steps:
+            continue
+        source = case.sources.get(one.file)
+        function = function_around(source, one.line) if source is not None else ""
+        place = Place(file=one.file, line=one.line, function=function)
+        lines = [line for line in read_numbers(case.sources, place) if line.number == one.line]
+        asked = f"`{lines[0].expression}`" if lines else "`.item()`"
+        yield found(
+            RULE,
+            claim=f"{asked} reads a number {often(one.times / steps)}: on a GPU the host would "
+            "wait for it",
+            share=0.0,
+            evidence=[
+                Evidence(what="calls a step", text=per_step(one.times / steps), value=one.times)
+            ],
+            place=place,
+            change=_change(source, lines),
+            confidence="unmeasured",
+            doubt="on a CPU nothing is waited for",
         )
 
 
@@ -86,8 +120,7 @@ def _word(wait: Waiting) -> str:
     return "Reading a number" if wait.library or not wait.via else "`.item()`"
 
 
-def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
-    source = case.sources.get(wait.place.file) if wait.place is not None else None
+def _change(source: Source | None, lines: Sequence[Line]) -> str:
     if not lines or source is None or not (kept := held(source, lines[0])):
         return _GENERIC
     generic = (

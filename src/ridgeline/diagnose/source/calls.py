@@ -28,14 +28,15 @@ class SourceCall(Struct, frozen=True, kw_only=True):
 def calls_at(
     sources: Sources, place: Place | None, names: Collection[str]
 ) -> tuple[SourceCall, ...]:
-    """Calls of these names in the function a place names; those in the innermost loop first."""
+    """Calls of these names in the function a place names; those in the innermost loop first.
+    Where it is known which calls were made, those that were not are left out."""
     source = sources.get(place.file) if place is not None else None
     if source is None or place is None:
         return ()
     found = [
         _call(source, node)
         for node in source.walk(source.scope(place.line))
-        if isinstance(node, ast.Call) and _name(node) in names
+        if isinstance(node, ast.Call) and _name(node) in names and source.ran(node) is not False
     ]
     return tuple(sorted(found, key=lambda call: (-call.loops, call.line)))
 
@@ -45,7 +46,8 @@ def line_of(sources: Sources, place: Place | None, wanted: Callable[[ast.AST], b
     source = sources.get(place.file) if place is not None else None
     if source is None or place is None:
         return None
-    nodes = [n for n in source.walk(source.scope(place.line)) if wanted(n)]
+    every = (n for n in source.walk(source.scope(place.line)) if wanted(n))
+    nodes = [n for n in every if source.ran(n) is not False]
     lines = [(-source.loops(n), n.lineno) for n in nodes if hasattr(n, "lineno")]
     return min(lines)[1] if lines else None
 

@@ -59,7 +59,8 @@ def loops_at(sources: Sources, place: Place | None) -> tuple[SourceLoop, ...]:
     if source is None or place is None:
         return ()
     scope = source.scope(place.line)
-    found = [_loop(source, node, _name(scope)) for node in source.walk(scope) if _is_loop(node)]
+    nodes = [node for node in source.walk(scope) if _is_loop(node) and _ran(source, node)]
+    found = [_loop(source, node, _name(scope)) for node in nodes]
     return tuple(sorted(found, key=lambda loop: (-loop.inner, loop.line)))
 
 
@@ -115,6 +116,12 @@ def parts_of(source: Source, loop: SourceLoop) -> tuple[ast.expr, ast.expr | Non
 
 def _is_loop(node: ast.AST) -> bool:
     return isinstance(node, (ast.For, ast.AsyncFor, ast.While, *_COMPREHENSIONS))
+
+
+def _ran(source: Source, node: ast.AST) -> bool:
+    """Whether its body may have run in the traced steps."""
+    body = getattr(node, "body", None)
+    return source.reached(body[0]) if isinstance(body, list) else True
 
 
 def _name(scope: ast.AST) -> str:

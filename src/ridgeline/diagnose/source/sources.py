@@ -6,18 +6,24 @@ not there or cannot be parsed is None: then a finding keeps the place that was m
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 MOST_BYTES = 4 * 2**20
+CalledLines = Mapping[int, frozenset[str]]
+"""Names of the functions that a line was seen calling."""
+_CLASSES = frozenset(name for name, value in vars(builtins).items() if isinstance(value, type))
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Source:
     """One file, parsed."""
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, file: str, text: str, called: CalledLines | None = None) -> None:
+        """`called`: what each line was seen calling in the traced steps; none: not known."""
+        self.called = called or {}
         self.file = file
         self.text = text
         self.tree = ast.parse(text)
@@ -39,6 +45,58 @@ class Source:
         around = [f for f in self._functions if f.lineno <= line <= (f.end_lineno or f.lineno)]
         found = begins or sorted(around, key=lambda f: f.lineno)
         return found[-1] if found else self.tree
+
+    def ran(self, node: ast.AST) -> bool | None:
+        """Whether an expression was seen running in the traced steps; None: nothing tells."""
+        if not self._is_followed(node):
+            return None
+        seen = self._calls_in(*_span(node))
+        if isinstance(node, ast.Call) and _called(node) in seen:
+            return True
+        if seen or any(isinstance(above, ast.withitem) for above in self.parents(node)):
+            return None  # a `with` may have been entered before the trace began
+        if _is_seen_if_made(node):
+            return False
+        return None if self.reached(node) else False
+
+    def lines_calling(self, line: int, name: str) -> tuple[int, ...]:
+        """Lines of the function around a line that were seen calling a function of that name."""
+        scope = self.scope(line)
+        first, last = _span(scope) if isinstance(scope, Function) else (1, len(self.lines))
+        return tuple(
+            number
+            for number, names in sorted(self.called.items())
+            if first <= number <= last and name in names
+        )
+
+    def _is_followed(self, node: ast.AST) -> bool:
+        """Whether calls of the function around it were seen: it was traced, and not compiled."""
+        around = next((p for p in self.parents(node) if isinstance(p, Function)), self.tree)
+        return bool(self.called and self._calls_in(*_span(around)))
+
+    def _calls_in(self, first: int, last: int) -> set[str]:
+        return {name for line, names in self.called.items() if first <= line <= last
+                for name in names}  # fmt: skip
+
+    def reached(self, node: ast.AST) -> bool:
+        """False: it stands in a branch or a loop that makes a call in any case, and made none in
+        the traced steps."""
+        inside = node
+        if not self._is_followed(node):
+            return True
+        for above in self.parents(node):
+            if isinstance(above, Function):
+                break
+            for block in (getattr(above, "body", None), getattr(above, "orelse", None)):
+                if not isinstance(block, list) or not any(one is inside for one in block):
+                    continue
+                if self._calls_in(block[0].lineno, block[-1].end_lineno or block[-1].lineno):
+                    return True
+                plain = [s for s in block if isinstance(s, ast.Expr | ast.Assign | ast.AugAssign)]
+                if any(_is_seen_if_made(one.value) for one in plain):
+                    return False
+            inside = above
+        return True
 
     def loops(self, node: ast.AST) -> int:
         """How many loops (comprehensions too) of its own function a node stands in."""
@@ -80,8 +138,15 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.GeneratorExp, ast.
 class Sources:
     """Files by name. Nothing is raised: what cannot be read is not there."""
 
-    def __init__(self, roots: Sequence[Path] = (), texts: dict[str, str] | None = None) -> None:
-        """`texts`: files given by name, which are not looked for on disk."""
+    def __init__(
+        self,
+        roots: Sequence[Path] = (),
+        texts: dict[str, str] | None = None,
+        called: Mapping[str, CalledLines] | None = None,
+    ) -> None:
+        """`texts`: files given by name, which are not looked for on disk. `called`: of each file,
+        what its lines were seen calling in the traced steps."""
+        self._called = called or {}
         self._roots = tuple(roots)
         self._texts = texts or {}
         self._kept: dict[str, Source | None] = {}
@@ -89,8 +154,13 @@ class Sources:
     def get(self, file: str) -> Source | None:
         if file not in self._kept:
             text = self._texts[file] if file in self._texts else self._read(file)
-            self._kept[file] = _parsed(file, text)
+            self._kept[file] = _parsed(file, text, self._called_in(file))
         return self._kept[file]
+
+    def _called_in(self, file: str) -> CalledLines:
+        """By its path, or by the end of it: a trace names files without the search path."""
+        end = f"/{file.removeprefix('./')}"
+        return next((c for f, c in self._called.items() if f == file or f.endswith(end)), {})
 
     def _read(self, file: str) -> str | None:
         if not file or not file.endswith(".py"):
@@ -104,11 +174,33 @@ class Sources:
         return None
 
 
-def _parsed(file: str, text: str | None) -> Source | None:
+def _span(node: ast.AST) -> tuple[int, int]:
+    """The lines of an expression; of a branch, those of its test."""
+    node = getattr(node, "test", node)
+    first = getattr(node, "lineno", 0)
+    return first, getattr(node, "end_lineno", None) or first or 10**9
+
+
+def _called(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _is_seen_if_made(node: ast.AST) -> bool:
+    """Whether the profiler notes such a call: it notes none of a class, as float() is one."""
+    return (
+        isinstance(node, ast.Call)
+        and not (isinstance(node.func, ast.Name) and node.func.id in _CLASSES)
+        and not _called(node)[:1].isupper()
+    )
+
+
+def _parsed(file: str, text: str | None, called: CalledLines) -> Source | None:
     if text is None:
         return None
     try:
-        return Source(file, text)
+        return Source(file, text, called)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

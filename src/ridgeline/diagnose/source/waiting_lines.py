@@ -2,7 +2,8 @@
 
 A trace names the function; which of its lines asked is told by what stands there: a call of the
 method that was seen, an `if`, a mask in brackets. The likeliest first: the line the trace itself
-names, what stands in the innermost loop, what is not asked only every so many steps.
+names or that was seen making the call, what stands in the innermost loop, what is not asked only
+every so many steps. A line that would have been seen running, and was not, is left out.
 """
 
 import ast
@@ -48,6 +49,13 @@ def calls(sources: Sources, place: Place | None, names: Collection[str]) -> tupl
     return _likely(
         sources, place, lambda source, node: isinstance(node, ast.Call) and called(node) in names
     )
+
+
+def makes_calls(sources: Sources, place: Place | None, names: Collection[str]) -> bool:
+    """Whether the function has calls of these names at all, made in the traced steps or not."""
+    source = sources.get(place.file) if place is not None else None
+    nodes = source.walk(source.scope(place.line)) if source is not None and place else ()
+    return any(isinstance(node, ast.Call) and called(node) in names for node in nodes)
 
 
 def read_numbers(sources: Sources, place: Place | None) -> tuple[Line, ...]:
@@ -125,9 +133,13 @@ def _likely(
     nodes = [n for n in source.walk(source.scope(place.line)) if wanted(source, n)]
     found = []
     for order, node in enumerate(nodes):
+        ran = source.ran(node)
+        if ran is False:
+            continue
         number = _line_of(node)
         loops = source.loops(node)
-        rank = (number != place.line, -loops, _now_and_then(source, node), number, order)
+        near = number != place.line or bool(source.called)
+        rank = (not ran, near, -loops, _now_and_then(source, node), number, order)
         found.append((rank, _told(source, node, number, loops)))
     return tuple(line for _, line in sorted(found, key=lambda pair: pair[0]))
 

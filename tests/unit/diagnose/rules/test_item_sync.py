@@ -3,8 +3,11 @@
 import ast
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.rules.item_sync import RULE, look
+from ridgeline.diagnose.source.sources import Sources
+from ridgeline.records.run import CallSeen
 from tests.unit.diagnose.made_up_verdict import study
 from tests.unit.diagnose.rules.made_up_waits import MS, at, case, wait
 
@@ -137,3 +140,31 @@ def test_a_number_that_is_read_to_be_judged_is_judged_on_the_device(
     assert expected in finding.change
     assert "total" not in finding.change
     ast.parse(finding.change)
+
+
+def test_a_line_in_a_branch_that_was_not_taken_is_not_named() -> None:
+    text = (
+        "def main():\n    for x in data:\n        loss = model(x)\n        if debug:\n"
+        "            print(loss.item())\n        history.append(loss.item())\n"
+    )
+    called = {"train.py": {3: frozenset({"Net"}), 6: frozenset({"item"})}}
+    told = case(text, waits=(wait(2.0),))
+    (blind,) = look(told)
+    assert blind.line == 5
+    (finding,) = look(replace(told, sources=Sources(texts={"train.py": text}, called=called)))
+    assert finding.line == 6
+    assert not any(one.what == "also on lines" for one in finding.evidence)
+
+
+def test_on_a_cpu_numbers_read_in_every_step_are_told_without_a_measurement() -> None:
+    text = "def main():\n    for x in data:\n        if loss.item() > 3:\n            stop()\n"
+    told = case(text)
+    assert told.capture is not None
+    calls = (
+        CallSeen(file="train.py", line=3, name="item", times=3),
+        CallSeen(file="train.py", line=9, name="item", times=1),
+    )
+    (finding,) = look(replace(told, on_gpu=False, capture=replace(told.capture, calls=calls)))
+    assert (finding.line, finding.function, finding.confidence) == (3, "main", "unmeasured")
+    assert finding.share_pct == 0
+    assert "(loss.detach() > 3)" in finding.change
