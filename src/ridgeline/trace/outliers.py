@@ -1,4 +1,4 @@
-"""Device operations that contradict the rest of their trace, as one damaged digit makes them.
+"""Events that contradict the rest of their trace, as one damaged digit makes them.
 
 The window of every figure is the device's activity, so that one operation at a wrong time stretches
 it, and one with a wrong device number invents a GPU. Three things hold in every sound trace, and an
@@ -8,6 +8,8 @@ operation that breaks one of them is set aside and named:
 - an operation does not start before the call that launches it;
 - an operation that has been launched does not wait while all devices are idle. In eleven public
   traces (V100, A100, H100, MI300) the longest such wait is 12 µs.
+
+So is an allocation whose total does not follow from its neighbours': it would be the peak.
 
 Where more operations break one than a few damaged bytes explain, the file is of another make or its
 clocks disagree: they stay, and `validation` says what it finds.
@@ -48,29 +50,34 @@ MIN_DEVICE_SHARE = 0.01
 OTHER_DEVICE = "on another device than all other work of its process"
 TOO_EARLY = "starts long before the call that launched it"
 TOO_LATE = "starts long after its launch, while the device was idle"
+WRONG_TOTAL = "the memory allocated in all does not follow from the events around it"
 
 
 def without_outliers(trace: Trace) -> Trace:
-    """Return the trace without the operations that contradict it; they are among its losses."""
-    device = trace.device
-    found = outliers(trace, links_of(trace))
-    if not found:
-        return trace
-    kept = np.ones(len(device), bool)
+    """Return the trace without the events that contradict it; they are among its losses."""
+    kept: dict[str, Events] = {}
     losses = []
-    for reason, rows in found.items():
-        kept[rows] = False
-        name = trace.text(int(device.name[rows[0]]))
-        losses.append(Loss(reason=reason, count=len(rows), example=name[:120]))
+    for name, found in (
+        ("device", outliers(trace, links_of(trace))),
+        ("memory", wrong_totals(trace)),
+    ):
+        table: Events = getattr(trace, name)
+        stay = np.ones(len(table), bool)
+        for reason, rows in found.items():
+            stay[rows] = False
+            example = trace.text(int(table.name[rows[0]]))[:120]
+            losses.append(Loss(reason=reason, count=len(rows), example=example))
+        kept[name] = table.take(stay)
+    if not losses:
+        return trace
     origin = replace(
         trace.origin,
-        events=trace.origin.events - int((~kept).sum()),
+        events=trace.origin.events - sum(loss.count for loss in losses),
         losses=(*trace.origin.losses, *losses),
     )
-    rest = device.take(kept)
 
     def load(name: str) -> Events:
-        table: Events = rest if name == "device" else getattr(trace, name)
+        table: Events = kept[name] if name in kept else getattr(trace, name)
         return table
 
     return Trace(origin, trace.metadata, trace.texts, trace.lanes, load)
@@ -79,8 +86,6 @@ def without_outliers(trace: Trace) -> Trace:
 def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
     """Return the rows of the device table to set aside, by reason; each row once."""
     device = trace.device
-    limit = max(MAX_OUTLIERS, int(MAX_OUTLIER_SHARE * len(device)))
-    limit = min(limit, (len(device) - 1) // 2)
     found: dict[str, Rows] = {}
     seen = np.zeros(len(device), bool)
     for reason, broken in (
@@ -89,10 +94,40 @@ def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
         (TOO_LATE, _too_late(trace, links)),
     ):
         rows = np.flatnonzero(broken & ~seen)
-        if 0 < len(rows) <= limit:
+        if _are_few(rows, len(device)):
             found[reason] = rows
             seen[rows] = True
     return found
+
+
+def wrong_totals(trace: Trace) -> dict[str, Rows]:
+    """Return the rows of the memory table whose total does not follow from the rows around it.
+
+    A total is the one before it and the bytes of its own event: where neither holds to the row
+    before nor from the row after, and those two agree, the total between them is damaged.
+    """
+    memory = trace.memory
+    device = memory.device_type.astype(np.int64) * (1 << 32) + memory.device
+    found = []
+    for one in np.unique(device):
+        rows = np.flatnonzero(device == one)
+        total, size = memory.allocated[rows], memory.bytes[rows]
+        if 2 * np.count_nonzero(total < 0) > len(total):
+            continue  # older traces have no totals
+        follows = np.diff(total) == size[1:]
+        around = total[2:] - total[:-2] == size[1:-1] + size[2:]
+        broken = np.flatnonzero(~follows[:-1] & ~follows[1:] & around) + 1
+        if len(rows) > 2 and not follows[-1] and follows[-2]:
+            broken = np.append(broken, len(rows) - 1)  # the last: nothing comes after it
+        if _are_few(broken, len(rows)):
+            found.append(rows[broken])
+    return {WRONG_TOTAL: np.concatenate(found)} if found else {}
+
+
+def _are_few(rows: Rows, total: int) -> bool:
+    """Whether there are rows, and no more than a few damaged bytes explain."""
+    most = min(max(MAX_OUTLIERS, int(MAX_OUTLIER_SHARE * total)), (total - 1) // 2)
+    return 0 < len(rows) <= most
 
 
 def _on_another_device(trace: Trace) -> NDArray[np.bool_]:

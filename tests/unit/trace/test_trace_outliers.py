@@ -8,7 +8,7 @@ from traces_made import Made, steady
 
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.trace_headline import verdict
-from ridgeline.trace.outliers import OTHER_DEVICE, TOO_EARLY, TOO_LATE
+from ridgeline.trace.outliers import OTHER_DEVICE, TOO_EARLY, TOO_LATE, WRONG_TOTAL
 from ridgeline.trace.study import study
 
 
@@ -101,3 +101,27 @@ def test_a_device_with_next_to_no_work_makes_the_headline_doubtful(tmp_path: Pat
     found = studied(made, tmp_path)
     assert "hardly-used" in [c.id for c in found.validation]
     assert found.trust.confidence == "doubtful"
+
+
+@pytest.mark.parametrize("row", [1, 10, 39])
+@pytest.mark.parametrize("total", [9_000_000, -1, 12])
+def test_a_damaged_total_of_memory_is_not_the_peak(tmp_path: Path, row: int, total: int) -> None:
+    made = steady()
+    for index in range(40):
+        size = 512 if index < 20 else -512
+        made.allocation(kernels(made)[0]["ts"] + index, size, 4096 + 512 * min(index, 40 - index))
+    whole = studied(made, tmp_path).memory[0]
+    events = [event for event in made.events if event["name"] == "[memory]"]
+    events[row]["args"]["Total Allocated"] = total
+    found = studied(made, tmp_path)
+    assert found.memory[0].peak_bytes == pytest.approx(whole.peak_bytes, abs=512)
+    assert any(WRONG_TOTAL in check.claim for check in found.validation)
+
+
+def test_totals_that_were_never_recorded_are_no_outliers(tmp_path: Path) -> None:
+    made = steady()
+    for index, size in enumerate((512, 512, -512, 256, 128)):
+        made.allocation(kernels(made)[0]["ts"] + index, size, -1)
+    found = studied(made, tmp_path)
+    assert not any(check.id == "lost" for check in found.validation)
+    assert found.memory[0].peak_bytes == 1024
