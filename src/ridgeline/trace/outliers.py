@@ -44,6 +44,8 @@ MIN_JUDGED_EVENTS = 10
 MIN_DURATION_FACTOR, MIN_DURATION_SHARE, MIN_SAME_NAME = 20, 0.1, 4
 """An event so many times as long as the next of its name is out of line, if it lasts this share of
 the window, is one of so many of its name, and not their first: first calls load and initialise."""
+MAX_LONG_NAMES = 100
+"""Names looked at for such an event: a sound trace has a dozen that last so long."""
 MIN_DEVICE_SHARE = 0.01
 """A device with fewer of the operations than this says nothing about the program."""
 
@@ -61,13 +63,15 @@ def without_outliers(trace: Trace) -> Trace:
         ("device", outliers(trace, links_of(trace))),
         ("memory", wrong_totals(trace)),
     ):
+        if not found:
+            continue
         table: Events = getattr(trace, name)
-        stay = np.ones(len(table), bool)
+        keep = np.ones(len(table), bool)
         for reason, rows in found.items():
-            stay[rows] = False
+            keep[rows] = False
             example = trace.text(int(table.name[rows[0]]))[:120]
             losses.append(Loss(reason=reason, count=len(rows), example=example))
-        kept[name] = table.take(stay)
+        kept[name] = table.take(keep)
     if not losses:
         return trace
     origin = replace(
@@ -77,8 +81,8 @@ def without_outliers(trace: Trace) -> Trace:
     )
 
     def load(name: str) -> Events:
-        table: Events = kept[name] if name in kept else getattr(trace, name)
-        return table
+        loaded: Events = kept[name] if name in kept else getattr(trace, name)
+        return loaded
 
     return Trace(origin, trace.metadata, trace.texts, trace.lanes, load)
 
@@ -103,8 +107,8 @@ def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
 def wrong_totals(trace: Trace) -> dict[str, Rows]:
     """Return the rows of the memory table whose total does not follow from the rows around it.
 
-    A total is the one before it and the bytes of its own event: where neither holds to the row
-    before nor from the row after, and those two agree, the total between them is damaged.
+    Each total is the total before it plus the bytes of its own event. Where that fails at a row and
+    at the one after it, and holds from the row before to the row after, the row's total is damaged.
     """
     memory = trace.memory
     device = memory.device_type.astype(np.int64) * (1 << 32) + memory.device
@@ -209,7 +213,8 @@ def _stretched(trace: Trace, links: Links) -> Iterator[Check]:
 
 def _held_by_few(edge: NDArray[np.int64], unsupported: NDArray[np.bool_]) -> int:
     """Return by how much the largest edge shrinks without the unsupported events that reach it."""
-    last = np.argsort(edge, kind="stable")[-MAX_OUTLIERS - 1 :][::-1]
+    last = np.argpartition(edge, -MAX_OUTLIERS - 1)[-MAX_OUTLIERS - 1 :]
+    last = last[np.argsort(-edge[last], kind="stable")]
     shrinks = 0
     for row, following in pairwise(last):
         if not unsupported[row]:
@@ -223,14 +228,15 @@ def _out_of_line(trace: Trace) -> Iterator[Check]:
     table: Events = trace.device if len(trace.device) else trace.ops
     if not len(table):
         return
-    order = np.lexsort((table.dur, table.name))
-    name, dur = table.name[order], table.dur[order]
-    last = np.flatnonzero(np.append(name[1:] != name[:-1], True))  # the longest of each name
-    first = np.concatenate([[0], last[:-1] + 1])
-    last = last[last - first + 1 >= MIN_SAME_NAME]
     least = MIN_DURATION_SHARE * int(table.end.max() - table.ts.min())
-    long = last[(dur[last] > least) & (dur[last] > MIN_DURATION_FACTOR * dur[last - 1])]
-    rows = [r for r in order[long] if (table.name[:r] == table.name[r]).any()]  # in order of start
+    rows = []
+    for name in np.unique(table.name[table.dur > least])[:MAX_LONG_NAMES]:
+        same = np.flatnonzero(table.name == name)  # in order of start
+        if len(same) >= MIN_SAME_NAME:
+            second, longest = np.argsort(table.dur[same], kind="stable")[-2:]
+            times = MIN_DURATION_FACTOR * table.dur[same[second]]
+            if longest > 0 and table.dur[same[longest]] > times:
+                rows.append(int(same[longest]))
     if rows:
         longest = max(rows, key=lambda row: int(table.dur[row]))
         yield Check(
