@@ -5,10 +5,14 @@ memory. Ratios go in as fractions: `percent(0.953)` is "95.3 %". What is not a n
 """
 
 import math
+import re
+
+from ridgeline.errors import UsageError
 
 _SI = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NOTHING = "—"
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -104,3 +108,19 @@ def _scaled(value: float, base: float, names: tuple[str, ...]) -> str:
     # Between 1000 and 1023 of a binary unit a fourth digit is needed to write the integer at all.
     digits = 4 if abs(value) >= 1000 else 3
     return f"{significant(value, digits)} {names[power]}"
+
+
+def parse_seconds(name: str, amount: str | float) -> float:
+    """Return the seconds that a person wrote as a number, or as "90s", "500ms", "2m", "1h", "7d".
+
+    Raise UsageError for anything else; `name` is the option or the argument it was given for."""
+    seconds = 0.0
+    if isinstance(amount, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", amount.strip())
+        if match is not None and match[2] in ("", *_SECONDS):
+            seconds = float(match[1]) * _SECONDS.get(match[2], 1.0)
+    elif isinstance(amount, int | float) and not isinstance(amount, bool):
+        seconds = float(amount)
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{name} {amount!r} is not a time", "write 90s, 500ms, 2m or seconds")
+    return seconds

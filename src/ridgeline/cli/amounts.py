@@ -1,4 +1,4 @@
-"""Amounts as people type them: memory, time, shares."""
+"""Amounts as people type them: memory, shares; times are in `ridgeline.units`."""
 
 import re
 
@@ -16,15 +16,6 @@ def parse_size(text: str) -> int:
     number, letter, binary, unit = match.groups()
     scale = _SI[letter] if letter and unit and not binary else _SIZES[letter]
     return int(float(number) * scale)
-
-
-def parse_seconds(option: str, text: str) -> float:
-    """2s, 500ms, 1m, 90: seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"{option} {text!r} is not a time", "write 2s, 500ms or 1m")
-    scale = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}[match[2]]
-    return float(match[1]) * scale
 
 
 def parse_share(option: str, text: str) -> float:

@@ -205,8 +205,9 @@ def _kind(target: str) -> str:
 
 
 def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
-    from ridgeline.cli.amounts import parse_seconds, parse_share
+    from ridgeline.cli.amounts import parse_share
     from ridgeline.comparison.options import Options
+    from ridgeline.units import parse_seconds
 
     budget, timeout = chosen["budget"], chosen["timeout"]
     return Options(

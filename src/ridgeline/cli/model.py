@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from ridgeline.cli.amounts import parse_seconds, parse_size
+from ridgeline.cli.amounts import parse_size
 from ridgeline.cli.output_options import output_options
 from ridgeline.errors import UsageError
+from ridgeline.units import parse_seconds
 
 EXAMPLES = """\b
 Examples:

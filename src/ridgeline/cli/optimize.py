@@ -102,8 +102,8 @@ def command(
     """
     began_s = time.monotonic()
     given = _program(ctx)
-    from ridgeline.cli.amounts import parse_seconds
     from ridgeline.cli.output import check_output, claim_stdout
+    from ridgeline.units import parse_seconds
 
     check_output(output, _ENDINGS)
     seconds = parse_seconds("--budget", budget)

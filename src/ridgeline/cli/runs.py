@@ -1,6 +1,5 @@
 """`ridgeline runs`: the runs kept here, one of them again, and removing them."""
 
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.units import parse_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -266,11 +266,9 @@ def _shown(folder: Path) -> Path:
 
 
 def _duration(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip())
-    if found is None:
-        raise UsageError(f"--older {text!r} is not a time", "write 7d, 12h or 30min")
-    scale = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 604800}[found[2]]
-    return float(found[1]) * scale
+    if not text.strip()[-1:].isalpha():  # a number alone: days or seconds?
+        raise UsageError(f"--older {text!r} has no unit", "write 7d, 12h or 30min")
+    return parse_seconds("--older", text)
 
 
 def _console() -> "Console":

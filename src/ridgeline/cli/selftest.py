@@ -52,9 +52,9 @@ def command(
     Exit codes: 0 measured; 3 identical code was called different significantly more often than in
     6 % of the windows; 130 interrupted, after what was measured until then.
     """
-    from ridgeline.cli.amounts import parse_seconds
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
     from ridgeline.report import selftest as report
+    from ridgeline.units import parse_seconds
 
     claim_stdout()
     check_output(output)

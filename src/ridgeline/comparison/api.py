@@ -4,6 +4,7 @@ Everything happens in the caller's process; random numbers and tensors are as be
 """
 
 import io
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records import comparison as records
 from ridgeline.records.comparison import Goal, Verdict
 from ridgeline.records.latency import Latency
+from ridgeline.units import parse_seconds
 
 BUDGET_S = 10.0
 
@@ -127,12 +129,14 @@ class Comparison:
 def benchmark(
     function: Callable[..., Any],
     *args: Any,
-    budget_s: float = 2.0,
+    budget: str | float = 2.0,
+    budget_s: float | None = None,
     device: str | None = None,
     name: str | None = None,
     **kwargs: Any,
 ) -> Timing:
-    """Time `function(*args, **kwargs)` to steady state.
+    """Time `function(*args, **kwargs)` to steady state, for `budget` ("500ms", "2s" or seconds) at
+    most; `budget_s` is its old name.
 
     The device is the GPU where anything has touched one, else the CPU. The function is called some
     hundred times: what it changes stays changed, random numbers apart.
@@ -145,10 +149,11 @@ def benchmark(
 
     if not callable(function):
         raise UsageError(f"{function!r} cannot be called")
+    seconds = _seconds(budget, budget_s)
     call = partial(function, *args, **kwargs) if args or kwargs else function
     with undisturbed():
         call()  # whatever it uses is in use now: the device shows
-        record = time_calls(call, device or Host().device(), budget_s=budget_s)
+        record = time_calls(call, device or Host().device(), budget_s=seconds)
     return Timing(name or _name_of(function), record)
 
 
@@ -156,7 +161,8 @@ def compare(
     variants: Mapping[str, Callable[..., Any]],
     *,
     inputs: tuple[Any, ...] | Mapping[str, Any] | None = None,
-    budget_s: float = BUDGET_S,
+    budget: str | float = BUDGET_S,
+    budget_s: float | None = None,
     threshold: float = 0.02,
     goal: Goal | None = None,
     items: float | None = None,
@@ -169,7 +175,8 @@ def compare(
     """Compare variants in interleaved rounds, the first one the baseline.
 
     A variant is a function without arguments, or one that takes `inputs`; without inputs, one that
-    returns a callable is a factory, and what it returned is timed. `check` may be your own
+    returns a callable is a factory, and what it returned is timed. `budget` is "90s", "2m" or
+    seconds (`budget_s` is its old name). `check` may be your own
     `check(baseline_output, candidate_output)`, or False; `tolerance` is the relative error allowed
     to a variant that changes precision on purpose.
     """
@@ -177,11 +184,12 @@ def compare(
     from ridgeline.comparison.results.randomness import undisturbed
     from ridgeline.comparison.together import together
 
-    _refuse_nonsense(variants, budget_s, threshold, goal, items, tolerance)
+    seconds = _seconds(budget, budget_s)
+    _refuse_nonsense(variants, threshold, goal, items, tolerance)
     own = check if callable(check) else None
     declared = Declared(goal=goal, items=items, rtol=tolerance, check=own)
     options = Options(
-        budget_s=budget_s, threshold=threshold, goal=goal, cold=cold, checked=bool(check), seed=seed
+        budget_s=seconds, threshold=threshold, goal=goal, cold=cold, checked=bool(check), seed=seed
     )
     say = on_progress or (lambda now: None)
     host = Host(cold=cold)
@@ -223,9 +231,15 @@ def _put_back(
         torch.set_num_threads(threads)
 
 
-def _refuse_nonsense(
-    variants: Any, budget_s: Any, threshold: Any, goal: Any, items: Any, tolerance: Any
-) -> None:
+def _seconds(budget: str | float, budget_s: float | None) -> float:
+    if budget_s is None:
+        return parse_seconds("budget", budget)
+    # 3: the caller of `compare` or `benchmark`
+    warnings.warn("budget_s is now called budget", DeprecationWarning, stacklevel=3)
+    return parse_seconds("budget_s", budget_s)
+
+
+def _refuse_nonsense(variants: Any, threshold: Any, goal: Any, items: Any, tolerance: Any) -> None:
     example = 'compare({"slow": f, "fast": g})'
     if not isinstance(variants, Mapping):
         raise UsageError(f"variants are a dict of functions, not a {type(variants).__name__}",
@@ -234,10 +248,9 @@ def _refuse_nonsense(
         raise UsageError("a comparison needs two variants", example)
     if goal is not None and goal not in GOALS:
         raise UsageError(f"goal is {goal!r}", f"it may be one of: {', '.join(GOALS)}")
-    numbers = {"budget_s": budget_s, "threshold": threshold, "items": items,
-               "tolerance": tolerance}  # fmt: skip
+    numbers = {"threshold": threshold, "items": items, "tolerance": tolerance}
     for name, value in numbers.items():
-        given = value is not None or name in ("budget_s", "threshold")
+        given = value is not None or name == "threshold"
         if given and not (is_number(value) and value > 0):
             raise UsageError(f"{name} is {value!r}, not a number above 0")
 

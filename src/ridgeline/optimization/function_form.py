@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
 from ridgeline.records.trial import Asked
+from ridgeline.units import parse_seconds
 
 WATCHED = 8
 LEAST_STEPS, MOST_STEPS = 16, 300
@@ -114,7 +114,7 @@ def optimize(
     if keep_exact and may.names:
         raise UsageError(f"keep_exact and allow={may.names}: one or the other")
     wants = Wants(goal=_goal(goal), keep_exact=keep_exact, batch=batch, allow=may.names)
-    seconds = _seconds(budget)
+    seconds = parse_seconds("budget", budget)
     _alone(torch)
     subject = Subject(torch, step, model, optimizer, loader)
     with (
@@ -170,18 +170,6 @@ def _here(one: Registered, no_attention: str) -> Registered:
 def _steps(step_ms: float) -> int:
     timed = round(1e3 * TRIAL_S / max(step_ms, 1e-3))
     return WATCHED + min(max(timed, LEAST_STEPS - WATCHED), MOST_STEPS)
-
-
-def _seconds(budget: str | float) -> float:
-    if isinstance(budget, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*", budget)
-        scale = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
-        seconds = float(match[1]) * scale[match[2]] if match is not None else 0.0
-    else:
-        seconds = float(budget) if isinstance(budget, int | float) else 0.0
-    if not seconds > 0:
-        raise UsageError(f"budget {budget!r} is not a time", 'write "2m", "90s" or seconds')
-    return seconds
 
 
 def _goal(goal: Goal) -> Goal:

@@ -70,7 +70,7 @@ def command(c: Comparison, step: Step, typed: Sequence[str] = ()) -> str:
 
 def _from_python(step: Step) -> str:
     """Functions compared by name from Python have one option of these."""
-    return f"budget_s={step.value.removesuffix('s')}" if step.option == "--budget" else ""
+    return f"budget={step.value.removesuffix('s')}" if step.option == "--budget" else ""
 
 
 def _with(typed: Sequence[str], step: Step) -> list[str]:

@@ -26,7 +26,7 @@ def fast() -> torch.Tensor:
 
 
 def test_a_comparison_prints_and_tells_all_it_knows() -> None:
-    found = ridgeline.compare({"slow": slow, "fast": fast}, budget_s=1.0)
+    found = ridgeline.compare({"slow": slow, "fast": fast}, budget=1.0)
     assert found.verdict == "FASTER"
     assert 3 < found.ci[0] < found.ratio < found.ci[1]
     assert found.results.ok
@@ -38,7 +38,7 @@ def test_a_comparison_prints_and_tells_all_it_knows() -> None:
 
 
 def test_several_candidates_are_asked_for_by_name() -> None:
-    found = ridgeline.compare({"slow": slow, "fast": fast, "again": fast}, budget_s=1.0)
+    found = ridgeline.compare({"slow": slow, "fast": fast, "again": fast}, budget=1.0)
     assert set(found.candidates) == {"fast", "again"}
     with pytest.raises(UsageError, match="several"):
         _ = found.verdict
@@ -46,7 +46,7 @@ def test_several_candidates_are_asked_for_by_name() -> None:
 
 def test_inputs_are_handed_to_every_variant() -> None:
     found = ridgeline.compare(
-        {"a": lambda x, y: x @ y, "b": lambda x, y: torch.mm(x, y)}, inputs=(ONES, ONES), budget_s=1
+        {"a": lambda x, y: x @ y, "b": lambda x, y: torch.mm(x, y)}, inputs=(ONES, ONES), budget=1
     )
     assert found.results.status == "bit-identical"
 
@@ -66,7 +66,7 @@ def test_the_callers_model_optimizer_buffers_and_random_numbers_are_as_before() 
 
     state = {name: value.clone() for name, value in model.state_dict().items()}
     drawn = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
-    ridgeline.compare({"one": step, "two": lambda: step()}, budget_s=0.5)
+    ridgeline.compare({"one": step, "two": lambda: step()}, budget=0.5)
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
     assert torch.equal(buffer, torch.zeros(4))
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -77,7 +77,7 @@ def test_the_callers_model_optimizer_buffers_and_random_numbers_are_as_before() 
 
 def test_a_benchmark_prints_and_leaves_the_random_numbers() -> None:
     before = torch.get_rng_state()
-    timing = ridgeline.benchmark(torch.rand, 100, budget_s=0.05)
+    timing = ridgeline.benchmark(torch.rand, 100, budget="50ms")
     assert torch.equal(before, torch.get_rng_state())
     assert timing.median_s > 0
     assert timing.ci_s[0] <= timing.median_s <= timing.ci_s[1]
@@ -93,8 +93,8 @@ def test_a_benchmark_prints_and_leaves_the_random_numbers() -> None:
         ({"variants": {"slow": slow, "fast": 3}}, "cannot be called"),
         ({"goal": "fun"}, "goal is 'fun'"),
         ({"tolerance": -1}, "tolerance is -1"),
-        ({"budget_s": "1s"}, "budget_s is '1s'"),
-        ({"budget_s": -1}, "budget_s is -1"),
+        ({"budget": "soon"}, "budget 'soon' is not a time"),
+        ({"budget": -1}, "budget -1 is not a time"),
         ({"threshold": 0}, "threshold is 0"),
     ],
 )
@@ -103,9 +103,18 @@ def test_nonsense_is_refused_in_a_sentence(arguments: dict[str, Any], words: str
         ridgeline.compare(**{"variants": {"slow": slow, "fast": fast}, **arguments})
 
 
+def test_the_old_name_of_the_budget_works_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="budget") as warned:
+        found = ridgeline.compare({"slow": slow, "fast": fast}, budget_s=0.5)
+    assert found.record.budget_s == 0.5
+    assert warned[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="budget"):
+        ridgeline.benchmark(fast, budget_s=0.05)
+
+
 def test_a_check_that_rejects_everything_is_an_error() -> None:
     with pytest.raises(TargetError, match="beside itself"):
-        ridgeline.compare({"slow": slow, "fast": fast}, check=lambda a, b: False, budget_s=0.5)
+        ridgeline.compare({"slow": slow, "fast": fast}, check=lambda a, b: False, budget=0.5)
 
 
 def test_variants_that_change_the_process_are_refused_and_the_process_is_as_before() -> None:
@@ -116,5 +125,5 @@ def test_variants_that_change_the_process_are_refused_and_the_process_is_as_befo
         return fast()
 
     with pytest.raises(UsageError, match="threads"):
-        ridgeline.compare({"slow": slow, "other": other}, budget_s=0.5)
+        ridgeline.compare({"slow": slow, "other": other}, budget=0.5)
     assert torch.get_num_threads() == threads

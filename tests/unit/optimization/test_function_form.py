@@ -167,12 +167,6 @@ def test_what_needs_a_process_of_its_own_says_so() -> None:
     assert here["fused-optimizer"].able(ground) == ""
 
 
-def test_a_budget_is_a_number_or_what_people_write() -> None:
-    assert [function_form._seconds(text) for text in ("90s", "2m", "1.5 min", "1h", "7", 8)] == [
-        90, 120, 90, 3600, 7, 8,
-    ]  # fmt: skip
-
-
 def test_optimize_is_one_of_ten_names() -> None:
     assert ridgeline.optimize is optimize
     assert "optimize" in ridgeline.__all__

@@ -278,7 +278,7 @@ def test_the_next_command_is_what_was_typed_and_one_option_more() -> None:
 
 def test_names_that_are_no_targets_get_the_argument_of_the_python_call() -> None:
     c = replace(undecided(), baseline=arm("a"))
-    assert shown(c).endswith("with 4 × the rounds:  budget_s=240\n")
+    assert shown(c).endswith("with 4 × the rounds:  budget=240\n")
 
 
 def test_no_samples_and_no_numbers_still_print() -> None:
