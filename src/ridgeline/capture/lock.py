@@ -12,7 +12,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 # Bound now: programs replace time.sleep and time.monotonic with their own.
 from time import monotonic as _monotonic
@@ -70,12 +70,14 @@ class Lock:
                 over.wait(_SIGN_EVERY_S)
 
         thread = threading.Thread(target=show, daemon=True)
-        thread.start()
+        with suppress(Exception):  # without a thread the program does not wait, and that is all
+            thread.start()
         try:
             yield
         finally:
             over.set()
-            thread.join(_SIGN_EVERY_S)  # no longer: it may hang on the disk
+            if thread.ident is not None:
+                thread.join(_SIGN_EVERY_S)  # no longer: it may hang on the disk
 
     def release(self) -> None:
         """For all who inherited it, not for this process alone."""
@@ -99,13 +101,13 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return True
-    sign = os.fstat(file).st_mtime_ns
     now = sign_seen_at = _monotonic()
     end = now + timeout_s
     try:
+        sign = _sign(file)
         while not _free(file):
             now = _monotonic()
-            if (latest := os.fstat(file).st_mtime_ns) != sign:
+            if (latest := _sign(file)) != sign:
                 sign, sign_seen_at = latest, now
             left = min(end, sign_seen_at + idle_s) - now
             if left <= 0:
@@ -116,6 +118,14 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
         return False
     finally:
         os.close(file)
+
+
+def _sign(file: int) -> int:
+    """Return the file's time in nanoseconds, which a watcher at work changes; 0 where unknown."""
+    try:
+        return os.fstat(file).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _free(file: int) -> bool:

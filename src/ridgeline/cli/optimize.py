@@ -198,6 +198,7 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
     that cannot be written is said, and the answer is given all the same."""
     from ridgeline.cli.output import write_whole
     from ridgeline.optimization.launcher import named_file
+    from ridgeline.patch.cannot import Cannot
     from ridgeline.patch.copies import free, signed_comment
     from ridgeline.report import optimized_markdown, optimized_svg
 
@@ -207,8 +208,8 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
         drawing = free(script.with_suffix(".svg"), [])
         write_whole(drawing, signed_comment(optimized_svg.waterfall(found)))
         write_whole(report, signed_comment(optimized_markdown.markdown(found, drawing.name)))
-    except RidgelineError as error:
-        click.echo(f"ridgeline: {error.message}", err=True)
+    except (RidgelineError, Cannot) as error:
+        click.echo(f"ridgeline: no report was written: {error}", err=True)
         return []
     return [report, drawing]
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ridgeline.capture.lock import Lock, wait_for
 
 HOLDS = """
 import sys
+import threading
 import time
 from ridgeline.capture.lock import Lock
 held = Lock(sys.argv[1])
@@ -123,6 +125,21 @@ def test_ctrl_c_ends_the_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     held.take()
     monkeypatch.setattr(lock, "_sleep", interrupt)
     assert not wait_for(path, 60)
+    held.release()
+
+
+def test_a_watcher_that_cannot_start_a_thread_works_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    held = Lock(path)
+    held.take()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with held.showing_life():
+        worked = True
+    assert worked
     held.release()
 
 
