@@ -7,6 +7,7 @@ the peak on, and a graph that is kept for ever gets one always.
 
 import math
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -27,6 +28,8 @@ MOST_LINES = 5
 WITH_CODE = 2
 """So many of the first lines have their fix below them."""
 LONGEST_PLACE = 32
+MAX_PLACES_READ = 3
+"""Lines named of what was read and not measured."""
 _NOT_MEANT = ("gpu", "ranks", "capture", "timed", "telemetry")
 """A rule that lacks these is not for this program, or not for a trace alone; one that lacks another
 part could not look. All are in the document."""
@@ -137,14 +140,14 @@ def rest(findings: Findings) -> str:
     if not shown(findings):
         return ""
     beyond = sum(1 for f in findings.findings if matters(f)) - len(shown(findings))
-    read = sum(1 for f in findings.findings if f.confidence == "unmeasured")
-    below = len(findings.findings) - len(shown(findings)) - beyond - read + findings.left_out
+    read = _read(findings)
+    below = len(findings.findings) - len(shown(findings)) - beyond - len(read) + findings.left_out
     least = f"{LEAST_PCT:.0f} %"
     said = [f"{beyond} more above {least}"] if beyond else []
     if below:
         said.append(f"{below} below it" if said else f"{below} more below {least}")
     if read:
-        said.append(f"{read}{'' if said else ' more'} read in the source, not measured")
+        said.append(f"{len(read)}{'' if said else ' more'} {_unmeasured(read)}")
     return f"and {', '.join(said)}" if said else ""
 
 
@@ -153,15 +156,18 @@ def nothing(findings: Findings) -> str:
     is no all-clear."""
     if shown(findings):
         return ""
-    small = f" ({len(findings.findings)} below it)" if findings.findings else ""
-    said = [f"nothing above {LEAST_PCT:.0f} %{small}"]
+    read = _read(findings)
+    below = len(findings.findings) - len(read)
+    unmeasured = f"{units.plural(len(read), 'finding')} {_unmeasured(read)}" if read else ""
+    said = [f"nothing above {LEAST_PCT:.0f} %{f' ({below} below it)' if below else ''}"]
     if findings.unexplained or findings.loss is not None:
-        few = units.plural(len(findings.findings), "finding")
+        few = f"{units.plural(below, 'finding')} below {LEAST_PCT:.0f} %" if below else ""
         named = findings.loss is not None and findings.loss.kind in ("overhead", "pauses")
         # Of a wait for data, copies or ranks that sentence says what speaks against usual causes.
         why = largest_loss(findings) if named or not findings.unexplained else findings.unexplained
-        told = [why, f"{few} below {LEAST_PCT:.0f} %" if small else ""]
+        told = [why, few, unmeasured]
         return printable("; ".join(text for text in told if text))
+    said += [unmeasured] if unmeasured else []
     if findings.ceiling_pct is not None:
         near = units.significant(findings.ceiling_pct, 2)
         said.append(printable(f"you are at {near} % of the {findings.ceiling or 'ceiling'}"))
@@ -225,6 +231,19 @@ def _loss_places(loss: Loss) -> str:
         for name, place in zip(named, loss.places, strict=True)
     ]
     return f"most of it in {', '.join(told)}" if told else ""
+
+
+def _read(findings: Findings) -> list[Finding]:
+    return [finding for finding in findings.findings if finding.confidence == "unmeasured"]
+
+
+def _unmeasured(read: Sequence[Finding]) -> str:
+    """Which rule, and the first lines."""
+    rules = ", ".join(dict.fromkeys(finding.rule for finding in read))
+    places = ", ".join(filter(None, map(short_place, read[:MAX_PLACES_READ])))
+    more = ", …" if len(read) > MAX_PLACES_READ else ""
+    where = f" at {places}{more}" if places else ""
+    return printable(f"read in the source, not measured: {rules}{where}")
 
 
 def basis(findings: Findings) -> str:

@@ -32,7 +32,12 @@ def test_the_first_two_have_their_fix() -> None:
 
 
 def test_what_has_no_line_is_counted() -> None:
-    assert rest(made.findings()) == "and 1 more below 3 %, 1 read in the source, not measured"
+    said = "and 1 more below 3 %, 1 read in the source, not measured: no-pin"
+    assert rest(made.findings()) == said
+    placed = replace(made.READ, file="train.py", line=9)
+    assert rest(Findings(findings=(made.LOADER, placed))).endswith("no-pin at train.py:9")
+    assert nothing(Findings(findings=(placed,))).endswith("no-pin at train.py:9")
+    assert "below" not in nothing(Findings(findings=(placed,)))
     assert rest(Findings(findings=(made.LOADER, made.SMALL))) == "and 1 more below 3 %"
     assert rest(Findings(findings=(made.LOADER,))) == ""
     many = Findings(findings=(*[made.LOADER] * 7, made.SMALL))
