@@ -5,6 +5,7 @@ evaluation, in one that never does they are its work, and which it is shows only
 calls those count that a backward comes to.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,8 @@ class Counts(Struct):
     """Of an optimizer that is told of infinities and skips by itself: a ticket of `Losses`."""
     loss: Any = None
     """Of several backwards the last one's: a ticket of `Losses`."""
+    loss_divisor: float = 1.0
+    """What that loss was divided by just before its backward."""
     regions: dict[str, int] = {}
 
     @staticmethod
@@ -163,6 +166,15 @@ class Counts(Struct):
         both.asked = False
         return both
 
+    @property
+    def loss_factor(self) -> float:
+        """By which the loss must be multiplied to be that of a batch: a loss that was divided by
+        the number of backwards was divided for their sum."""
+        accumulated = self.backwards > 1 and math.isclose(
+            self.loss_divisor, self.backwards, rel_tol=1e-6
+        )
+        return self.loss_divisor if accumulated else 1.0
+
     def nothing_was_quiet(self) -> None:
         """What did not look like training was."""
         self.trained.absorb(self.quiet)
@@ -178,6 +190,6 @@ class Counts(Struct):
         if self.overflow is None:
             self.overflow = before.overflow
         if self.loss is None:
-            self.loss = before.loss
+            self.loss, self.loss_divisor = before.loss, before.loss_divisor
         for name, ns in before.regions.items():
             self.regions[name] = self.regions.get(name, 0) + ns

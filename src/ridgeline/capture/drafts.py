@@ -48,7 +48,7 @@ class Draft(Struct):
             host=folded(self.spent, self.trains) if self.detailed else {},
             device_ns=self.device_ns,
             device=named(self.device),
-            loss=loss,
+            loss=loss * counts.loss_factor if loss is not None else None,
             loss_broke=broke,
             samples=given.samples,
             tokens=given.tokens,

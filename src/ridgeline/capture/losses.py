@@ -27,6 +27,25 @@ class Losses:
         with torch._C.DisableTorchFunction():
             return self._note(first)
 
+    def divisor(self, tensors: Any) -> float:
+        """Return the number that the loss was divided by as its last operation, as programs do that
+        accumulate gradients over several batches; 1.0 where it was not."""
+        torch = self._torch
+        first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
+        node = getattr(first, "grad_fn", None) if type(first) is torch.Tensor else None
+        kind = type(node).__name__
+        if kind not in ("DivBackward0", "MulBackward0"):
+            return 1.0
+        try:
+            with torch._C.DisableTorchFunction():
+                other = node._saved_other  # type: ignore[union-attr]
+                if other is None or not other.is_cpu or other.numel() != 1 or other.requires_grad:
+                    return 1.0
+                value = float(other)
+        except (RuntimeError, AttributeError, TypeError, ValueError):
+            return 1.0
+        return value if kind == "DivBackward0" else 1.0 / value if value else 1.0
+
     def _note(self, first: Any) -> Any:
         torch = self._torch
         if first.numel() != 1:

@@ -1,4 +1,4 @@
-"""Where a run listens: seven functions of torch's, one of multiprocessing's, and two hooks that
+"""Where a run listens: eight functions of torch's, one of multiprocessing's, and two hooks that
 torch offers.
 
 Each is put back only while it is still ours: a program that patches the same function later keeps
@@ -54,6 +54,10 @@ class Seams:
         self._around(
             scaler.GradScaler, "step", session.scaler_begins, session.scaler_ends,
             ("self", "optimizer"),
+        )  # fmt: skip
+        self._around(
+            scaler.GradScaler, "scale", session.scale_begins, _nothing, ("self", "outputs"),
+            session.scale_seen,
         )  # fmt: skip
         self._around(
             profiler.profile, "_prepare_trace", session.profiler_begins, _nothing, ("self",)

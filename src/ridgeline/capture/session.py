@@ -28,6 +28,9 @@ MOST_FAULTS = 5
 """After so many faults of ours the seams go quiet for good."""
 
 
+_NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
+
+
 class StopAfter(SystemExit):
     """Raised where the last step that was asked for ends: the program ends as by sys.exit(0)."""
 
@@ -56,6 +59,9 @@ class Session:
         """Handed out and not yet given to a module."""
         self._handed: tuple[int, Any] = (0, None)
         """Its loader, and a weak reference to the iterator."""
+        self._scaled: tuple[Any, Any, float] = _NOT_SCALED
+        """The last loss that a gradient scaler multiplied: a weak reference to the product, a
+        ticket for the loss before, and what that was divided by."""
         self._followed = Followed(self._stepping.anchor)
         self._eval_trains = self._eval_with_grad = self._train_mode_seen = False
         self._stopped = False
@@ -83,7 +89,9 @@ class Session:
         try:
             if not self.progress.off and self._mine():
                 self.progress.loaders.handed_out(iterator, self.progress.index)
-                self._hand_out(iterator, amount(self._torch, batch))
+                size = getattr(iterator._index_sampler, "batch_size", None)
+                known = size if type(size) is int else None
+                self._hand_out(iterator, amount(self._torch, batch, known))
         except Exception as error:
             self._broke("input", error)
         return batch
@@ -124,7 +132,7 @@ class Session:
             if grad and model:
                 self._train_mode_seen |= module.training
                 self._eval_with_grad |= not module.training
-            if training and model:
+            if training and model and not self._optimizer_depth:  # else in a closure of its step
                 end = self._stepping.training_forward_begins()
                 if end is not End.NO:
                     self.progress.end_step(end)
@@ -168,7 +176,7 @@ class Session:
             if self._may_look():
                 self.progress.clearing.backward_begins()
             counts.trained.backward(lambda calls: self._answered.by(tensors, calls))
-            counts.loss = self._number(tensors)
+            counts.loss, counts.loss_divisor = self._loss_of(tensors)
             self._timeline.enter(BACKWARD)
             self._in_backward = self.gate.closed = True
         except Exception as error:
@@ -256,6 +264,21 @@ class Session:
             return True
         self._stop_if_due()
         return True
+
+    def scale_begins(self, scaler: Any, outputs: Any) -> Any:
+        """A gradient scaler multiplies a loss: what it was before is the loss people know."""
+        if self.progress.off or not self._mine(trains=True):
+            return None
+        self._scaled = (None, self._number(outputs), self.progress.losses.divisor(outputs))
+        return True
+
+    def scale_seen(self, scaler: Any, scaled: Any) -> Any:
+        try:
+            if type(scaled) is self._torch.Tensor:
+                self._scaled = (weakref.ref(scaled), *self._scaled[1:])
+        except Exception as error:
+            self._broke("scaler", error)
+        return scaled
 
     def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
         if self.progress.off or not self._mine(trains=True):
@@ -407,6 +430,14 @@ class Session:
             if self._torch.is_autocast_enabled(kind):
                 dtype = str(self._torch.get_autocast_dtype(kind)).removeprefix("torch.")
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
+
+    def _loss_of(self, tensors: Any) -> tuple[Any, float]:
+        """A ticket for the loss a backward begins with, and what it was divided by."""
+        first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
+        (scaled, ticket, divisor), self._scaled = self._scaled, _NOT_SCALED
+        if scaled is not None and scaled() is first:
+            return ticket, divisor
+        return self._number(tensors), self.progress.losses.divisor(tensors)
 
     def _may_look(self) -> bool:
         """Whether an operator of ours would be seen by nobody: by no trace and no mode."""

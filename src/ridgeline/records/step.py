@@ -50,7 +50,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The device's timeline by phase: under `input` is the time it had nothing left to do while the
     program waited for data, so these are exposed times."""
     loss: float | None = None
-    """The scalar handed to backward; of several backwards the last. None where it is not finite."""
+    """The scalar handed to backward; of several backwards the last. What was done to it for the
+    backward alone is undone: a gradient scaler's factor, a division by the number of backwards.
+    None where it is not finite."""
     loss_broke: str = ""
     """What it is then: nan, inf, -inf."""
     samples: int = 0
