@@ -104,6 +104,7 @@ def test_steps_are_those_the_program_took(program: Program, ran: Ran) -> None:
         capture, taken = ran.capture(rank), ran.steps(rank)
         expected = len(ran.truth(rank)["steps"])
         assert (capture.stepping, capture.steps) == (program.stepping, expected)
+        assert capture.steps_taken == expected
         assert [step.index for step in taken] == list(range(expected))
         assert (capture.ended, capture.problems) == ("finished", ())
 

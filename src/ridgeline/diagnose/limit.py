@@ -25,6 +25,7 @@ from ridgeline.diagnose.shares import (
     Shares,
     cpu_shares,
     gpu_shares,
+    heavily_preempted,
     phase_shares,
     unexplained,
 )
@@ -69,8 +70,6 @@ STRETCHED = 2.0
 """Traced step against an untraced one, either way, from which it may not speak for it."""
 NAMED_PREEMPTION = 0.1
 """Of the step: from here on the verdict says what other processes took."""
-DOUBTED_PREEMPTION = 0.25
-"""Of the step: from here on what is left of it may not be what an idle machine would show."""
 MIN_SAMPLES = 5
 """Looks of the telemetry: fewer do not tell how many processors the program used."""
 TOLERATED = 1.1
@@ -275,7 +274,7 @@ def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
             "train"
         )
     doubts += _near(shares, kind)
-    if shares.basis == "trace" and seen.work is not None:
+    if shares.basis == "trace" and seen.work is not None and not heavily_preempted(shares):
         doubts += _slow(seen.work, kind, seen.on_gpu)
     if not seen.on_gpu:
         doubts += _of_the_processor(seen, shares)
@@ -309,7 +308,7 @@ def _of_the_processor(seen: Seen, shares: Shares) -> list[str]:
     said = []
     others = seen.telemetered
     account = preemption(seen.capture, others)
-    if shares.preempted >= DOUBTED_PREEMPTION:
+    if heavily_preempted(shares):
         said.append(f"other processes took {_percent(shares.preempted)} of the step")
     elif others.crowded and (account is None or (others.program_cores or 0.0) > SEVERAL_CORES):
         # Of a program with several threads the account of one says too little.

@@ -5,7 +5,13 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.hand_fed import HandFed
-from ridgeline.diagnose.shares import Kind, Shares, overhead_causes, unexplained
+from ridgeline.diagnose.shares import (
+    Kind,
+    Shares,
+    heavily_preempted,
+    overhead_causes,
+    unexplained,
+)
 from ridgeline.diagnose.step_times import share_of
 from ridgeline.records.run import Capture, OutOfMemory, feeding
 from ridgeline.records.run_summary import Deciding, Efficiency, MemoryUse, StepTimes, Verdict
@@ -212,7 +218,7 @@ def _overhead(
         said = f"the GPU waits {part} of each step for the host"
         return Worded(sentence=said, numbers=(first, second))
     said = f"{part} of each step goes to Python and to starting operators, not to their work"
-    if work is not None and unexplained(work):
+    if work is not None and unexplained(work) and not heavily_preempted(shares):
         said = f"{part} of each step goes to Python and to operators far below the memory's rate"
     if work is not None and work.operators:
         number = Deciding(

@@ -37,6 +37,9 @@ TOLD = 0.5
 """Of operator time: a roofline of less (3 % in a replayed graph) does not speak for the rest."""
 BACKWARD = 2.0
 """Times the forward: a product's backward is two products."""
+DOUBTED_PREEMPTION = 0.25
+"""Of the step taken by other processes: from here on what is left of it may not be what an idle
+machine would show, and slow operators need no other explanation."""
 _PRODUCTS = ("matmul", "convolution", "attention")
 
 
@@ -142,6 +145,10 @@ def _undisturbed_ms(times: StepTimes) -> float:
     they stall for a scheduler's slice of 4 ms, and that is neither work nor overhead of theirs."""
     mean, median = times.mean_ms or 1.0, times.median_ms or 1.0
     return median if share_of(times, "input") < WAITING else mean
+
+
+def heavily_preempted(shares: Shares) -> bool:
+    return shares.preempted >= DOUBTED_PREEMPTION
 
 
 def small(work: StepWork) -> bool:
