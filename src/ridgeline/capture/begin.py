@@ -27,5 +27,5 @@ def end(session: Session, ended: Status, why: str) -> None:
     """Of a block: the seams come off, and the process goes on."""
     session.farewell(ended, why)
     progress = session.progress
-    progress.detach(progress.compiling.seen, progress.recording.tracing.names_modules)
+    progress.detach(progress.compiling.seen, progress.recording.tracing.names_modules, False)
     live.session = marks.listener = None

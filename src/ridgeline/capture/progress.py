@@ -44,10 +44,8 @@ class Progress:
     def __init__(
         self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
     ) -> None:
-        self.detach: Callable[[bool, bool], None] = lambda compiled, traced: None
+        self.detach: Callable[[bool, bool, bool], None] = lambda compiled, traced, goes_on: None
         """Takes the seams off, as far as is safe; set by whoever put them on."""
-        self.count_alone: Callable[[], None] = lambda: None
-        """Leaves a hook that counts `steps_alone`; set by whoever put the seams on."""
         self.gate = Gate()
         self.off = False
         """The windows are over, the program is, or we have failed too often."""
@@ -66,7 +64,7 @@ class Progress:
         self.counts = Counts.new()
         self.index = 0
         self.counts_alone = False
-        """Whether `steps_alone` is counted: the seams left one counting hook behind."""
+        """Whether `steps_alone` is counted: a hook that counts was left behind."""
         self.steps_alone = 0
         """Steps after the windows were over."""
         self.detailed = True
@@ -298,9 +296,7 @@ class Progress:
         # Inference may have been an evaluation before training: the optimizer's hooks stay on.
         if self.stepping.mode != "call":
             marks.listener = None
-            self.detach(self.compiling.seen, self.recording.tracing.names_modules)
-            if not self.compiling.seen:  # a compiled optimizer would be compiled again for it
-                self.count_alone()
+            self.detach(self.compiling.seen, self.recording.tracing.names_modules, True)
 
     def _deliver(self, last: bool = False) -> None:
         """Hand over the steps the device is done with; the `last` time it is waited for."""

@@ -74,14 +74,18 @@ class Seams:
             optimizer.register_optimizer_step_post_hook(session.optimizer_ends),
         ]
         session.progress.detach = self.take_off
-        session.progress.count_alone = self.leave_counter
 
-    def take_off(self, compiled: bool, traced: bool) -> None:
-        """`compiled`, `traced`: something was, and must not be made again, or be lost."""
+    def take_off(self, compiled: bool, traced: bool, goes_on: bool) -> None:
+        """`compiled`, `traced`: something was, and must not be made again, or be lost. `goes_on`:
+        the windows are over, perhaps inside a step of an optimizer, and the program is not."""
         global _profiler_knows
         _profiler_knows = _profiler_knows or traced
-        for handle in self._handles:
-            handle.remove()
+        before, after = self._handles
+        before.remove()
+        if goes_on:
+            self._leave_counter(after, compiled)
+        else:
+            after.remove()
         if compiled:
             return
         for owner, name, ours, theirs in reversed(self._put):
@@ -89,22 +93,26 @@ class Seams:
             if owner.__dict__.get(name) is ours and not stays:
                 setattr(owner, name, theirs)
 
-    def leave_counter(self) -> None:
-        """Leave one hook that counts the steps of the anchor optimizer, 0.1 µs each, so that the
-        report can tell how many steps were taken and how many of them were watched. `take_off`
-        removes it like the others."""
-        progress = self._session.progress
-        if progress.stepping.mode != "optimizer" or self._session.optimizers_nest:
+    def _leave_counter(self, handle: Any, compiled: bool) -> None:
+        """Put a counter of the anchor optimizer's steps (0.1 µs each) in the place of our hook, so
+        that the report can tell how many steps were taken and how many of them were watched.
+
+        torch may be going through these hooks at this moment: one that is taken away then raises in
+        the program, where it has a hook of its own behind ours. One that is replaced does not."""
+        hooks, progress = handle.hooks_dict_ref(), self._session.progress
+        if hooks is None or handle.id not in hooks:
             return
         anchor = progress.stepping.anchor.who
+        # What was compiled is left alone, and of an optimizer that calls the step of its parent
+        # class hooks see two.
+        counts = progress.stepping.mode == "optimizer" and not self._session.optimizers_nest
 
         def count(optimizer: Any, *rest: Any) -> None:
             if id(optimizer) == anchor:
                 progress.steps_alone += 1
 
-        module = importlib.import_module("torch.optim.optimizer")
-        self._handles = [module.register_optimizer_step_post_hook(count)]
-        progress.counts_alone = True
+        progress.counts_alone = counts and not compiled
+        hooks[handle.id] = count if progress.counts_alone else _no_hook
 
     def _around(
         self,
@@ -158,3 +166,7 @@ def _nothing(token: Any) -> None:
 
 def _itself(made: Any) -> Any:
     return made
+
+
+def _no_hook(optimizer: Any, *rest: Any) -> None:
+    pass

@@ -88,6 +88,26 @@ def test_steps_after_the_windows_are_counted_and_the_counter_comes_off(
     assert dict(hooks._global_optimizer_post_hooks) == before
 
 
+def test_a_hook_of_the_programs_own_behind_ours_outlives_the_windows(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch goes through these hooks while the windows end: what it goes through must not change
+    its length."""
+    from torch.optim import optimizer as hooks
+
+    monkeypatch.setattr("ridgeline.capture.windows.LEAST_LIGHT_NS", 0)
+    stepped: list[int] = []
+    model = net()
+    with session(full=False, steps=4) as seen:
+        own = hooks.register_optimizer_step_post_hook(lambda *told: stepped.append(1))
+        try:
+            _train(model, torch.optim.SGD(model.parameters(), lr=0.1), 20)
+        finally:
+            own.remove()
+    assert len(stepped) == 20
+    assert seen.capture.steps_taken == 20
+
+
 class _Twice(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
