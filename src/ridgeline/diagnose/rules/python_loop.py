@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._launch import cost, dims_of, outer
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnose.rules._launch import cost, dims_of, kernels, outer
 from ridgeline.diagnose.rules._launch_loops import VIEWS, Loop, loops
 from ridgeline.diagnose.source.by_row import by_row, for_all_rows, lines_with, picked
 from ridgeline.diagnose.source.cells import whole_sequence
@@ -32,7 +32,8 @@ RULE = Rule(
     "the turns change an object, as an environment's steps do), on "
     "tensors of 256 Ki elements or less, with products of at most 16 rows or 10 µs, costing 2 % of "
     "the step or more (10 % where the source cannot be read). More work keeps a processor busy "
-    "longer than a call takes.",
+    "longer than a call takes. A loop over one of torch's recurrent cells is told of from 10 % of "
+    "the step on, whatever its sizes: the calls and the Python around them, not the products.",
     why="A call of an operator costs some 5 µs of Python and dispatch, on a GPU a kernel launch "
     "too, and again as much in the backward, whatever the size of its tensors. A loop over the "
     "rows of a batch pays that for each row, where one call with all rows would do the same "
@@ -46,7 +47,8 @@ scores = head(x)                                    # one call
 ```
 
 Where a turn needs the one before (a recurrence), take everything that does not out of the loop
-(the products with the inputs), use `nn.LSTM` or `nn.GRU`, a scan (`cumsum`, `cumprod`), or put
+(the products with the inputs), use `nn.LSTM` or `nn.GRU` over the whole sequence in the place of
+`nn.LSTMCell` or `nn.GRUCell` in a loop, a scan (`cumsum`, `cumprod`), or put
 `torch.compile` on the function with the loop.
 """,
     wrong_when="The loop is over pieces on purpose, to save memory (chunked attention, gradient "
@@ -63,6 +65,14 @@ RECURRENT = 32
 """Turns of a loop that each need the one before: fewer may be a model's depth."""
 SMALL_NS = 100_000.0
 """Of an operator whose sizes are not recorded: likewise."""
+MIN_SAVED_BY_LAYER = 0.1
+"""Of the step, from which on a loop over a recurrent cell is told of the layer: with a batch of 256
+and 256 hidden units the two take the same time on a CPU."""
+TRACED_CALL_NS, KERNEL_NS = 20_000.0, 5_000.0
+"""Of a call on a CPU, and of a kernel on a GPU: what is longer works on its data."""
+_CELLS = frozenset(
+    f"aten::{name}_cell" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm")
+)
 MOVES = {"aten::to", "aten::_to_copy", "aten::copy_"}
 """Tensors brought to a device or a type one by one: a batch's, which have no rows in common. Rules
 of copies speak of them."""
@@ -74,16 +84,22 @@ LEAST, LEAST_UNSEEN = 0.02, 0.1
 class _Seen(Struct, frozen=True):
     loop: Loop
     at: SourceLoop | None
+    layer: bool = False
+    """The turns call a recurrent cell of torch's, which has a layer for the whole sequence."""
 
 
 def look(case: Case) -> Iterator[Finding]:
     kept: dict[tuple[str, int], list[_Seen]] = defaultdict(list)
     for loop in loops(case):
-        if loop.over != "data" or not _small(case, loop) or _feeds(case, loop):
-            continue
-        if MOVES.issuperset(loop.ops):
+        if loop.over != "data" or _feeds(case, loop) or MOVES.issuperset(loop.ops):
             continue
         at = _in_source(case, loop)
+        if at is not None and not _CELLS.isdisjoint(loop.ops) and _layer(case, at):
+            if _saved_by_layer(case, loop) >= MIN_SAVED_BY_LAYER:
+                kept[at.file, at.line].append(_Seen(loop, at, layer=True))
+            continue
+        if not _small(case, loop):
+            continue
         if at is None and case.sources.get(loop.place.file) is not None:
             continue  # the loop is a library's: nn.Sequential's, over layers that share weights
         if at is not None and (at.over_modules or _rolls_out(loop, at)):
@@ -115,17 +131,45 @@ def _of_one(case: Case, seen: list[_Seen]) -> Finding:
     """One finding for one loop in the source, whichever functions its turns call operators in."""
     first = seen[0]  # that with the most calls
     loop, at = first.loop, first.at
-    share = cost(case, [site for one in seen for site in _costing(one.loop, at)])
+    most = cost(case, [site for one in seen for site in _costing(one.loop, at)])
+    if first.layer:
+        share = sum(_saved_by_layer(case, one.loop) for one in seen)
+        bound = 1 / (1 - min(max(most, share), MOST_SHARE))
+    else:
+        share, bound = most, None
     whole = replace(
         loop,
         calls=sum(one.loop.calls for one in seen),
         ops=tuple(dict.fromkeys(op for one in seen for op in one.loop.ops)),
         sites=tuple(site for one in seen for site in one.loop.sites),
     )
-    return _found(case, whole, at, share)
+    return _found(case, whole, at, share, bound)
 
 
-def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
+def _layer(case: Case, at: SourceLoop) -> str:
+    """Return the lines with the layer that takes the place of a loop over a recurrent cell; ""
+    where there is none: a step's input may be made from the step before."""
+    source = case.sources.get(at.file)
+    if source is None:
+        return ""
+    over, target, body = parts_of(source, at)
+    return (whole_sequence(source, target, over, body) if target else "") or ""
+
+
+def _saved_by_layer(case: Case, loop: Loop) -> float:
+    """Return what of the step a layer over the whole sequence saves: the calls, and the Python
+    around them. The products stay, and so does the work of the operators on large tensors."""
+    sites = [site for site in loop.sites if not site.flops]
+    if case.on_gpu:
+        stays_ns = sum(max(s.device_ns - KERNEL_NS * kernels([s]), 0.0) for s in sites)
+    else:
+        stays_ns = sum(max(s.host_ns - TRACED_CALL_NS * s.calls, 0.0) for s in sites)
+    return cost(case, sites, stays_ns=stays_ns)
+
+
+def _found(
+    case: Case, loop: Loop, at: SourceLoop | None, share: float, bound: float | None
+) -> Finding:
     many = units.count(round(loop.calls))
     largest = max((s for s in loop.sites if not s.within), key=lambda s: s.host_ns)
     evidence = [
@@ -149,6 +193,7 @@ def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Findi
         RULE,
         claim=f"A Python loop in {_where(loop, at)} calls {_what(loop)}",
         share=share,
+        bound=bound,
         evidence=evidence,
         place=loop.place
         if at is None

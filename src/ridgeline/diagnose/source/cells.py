@@ -53,7 +53,9 @@ def _sequence(given: ast.expr, target: ast.expr, over: ast.expr) -> tuple[str, b
         dimension = [*over.args, *(k.value for k in over.keywords)]
         first = [ast.unparse(one) for one in dimension] == ["1"]
         return (ast.unparse(over.func.value), first) if first or not dimension else None
-    return None
+    if ast.unparse(over.func) in ("enumerate", "zip", "range", "tqdm", "reversed"):
+        return None
+    return f"torch.stack(tuple({ast.unparse(over)}))", False
 
 
 def _written(

@@ -1,6 +1,7 @@
 """Loops in Python over rows and time steps, and what only looks like one."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.rules.python_loop import look
 from ridgeline.records.op_site import OpSite
@@ -199,3 +200,43 @@ def test_names_handed_on_are_a_recurrence_only_where_gradients_come_back() -> No
     assert not [*look(case(rolled, source=text))]
     few = [*rows(at=("forward", 1), number=24), *gradients(4)]
     assert not [*look(case(few, source=text))]
+
+
+CELL = """class Net:
+    def __init__(self):
+        self.rnn = nn.LSTMCell(1, 51)
+    def forward(self, x):
+        for part in x.split(1, dim=1):
+            h, c = self.rnn(part, (h, c))
+            outputs.append(h)
+"""
+
+
+def cells(batch: int, element_ms: float) -> list[OpSite]:
+    """A cell called 40 times with a batch whose product takes far longer than a call."""
+    where, inside = ("forward", 4), ("aten::lstm_cell",)
+    product = replace(
+        site("addmm", 40, 20.0, at=where, within=inside, dims=((512,), (batch, 128)), module="Net"),
+        flops=40 * 2.0 * batch * 128 * 512,
+    )
+    return [
+        site("lstm_cell", 40, 2.0, at=where, dims=((batch, 128),), module="Net"),
+        product,
+        site("sigmoid_", 120, element_ms, at=where, within=inside, module="Net"),
+        *rows()[-2:],
+    ]
+
+
+def test_a_cell_over_a_large_batch_is_told_of_the_layer() -> None:
+    """Its products keep the processor busy, the calls around them do not: 1.6 × was measured."""
+    (one,) = look(case([*cells(64, 2.0), *gradients(4)], source=CELL))
+    assert one.place == "train.py:5"
+    assert "nn.LSTM(1, 51)" in one.change
+    assert "torch.stack(tuple(x.split(1, dim=1)))" in one.change
+    assert one.gain_bound > 1 / (1 - one.share_pct / 100)
+
+
+def test_a_cell_whose_work_is_large_and_a_decoder_are_silent() -> None:
+    assert not [*look(case([*cells(1024, 22.0), *gradients(4)], source=CELL))]
+    fed = CELL.replace("self.rnn(part,", "self.rnn(mix(h),")
+    assert not [*look(case([*cells(1024, 2.0), *gradients(4)], source=fed))]
