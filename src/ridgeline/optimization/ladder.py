@@ -22,6 +22,8 @@ from ridgeline.statistics.pooled import MOST
 
 MAY_GAIN = 1.05
 """Where it may still gain so much, and did not fall behind, it is looked at again in the end."""
+MAX_TOLD_BOUND = 10.0
+"""A larger bound says no more than that almost all of the step may go: it is not announced."""
 SLOWEST = 2.0
 """To save memory a step may take so many times as long, not more."""
 
@@ -293,7 +295,8 @@ class Ladder:
 
 def _announced(tried: Sequence[Candidate], bound: float | None) -> str:
     names = " with ".join(map(_named, tried))
-    return names + (f", at most {bound:.2f} ×" if bound is not None else "")
+    told = bound is not None and bound <= MAX_TOLD_BOUND
+    return names + (f", at most {bound:.2f} ×" if told else "")
 
 
 def _named(one: Candidate) -> str:

@@ -168,3 +168,15 @@ def test_a_control_around_1_or_next_to_it_is_no_doubt() -> None:
     assert doubts(controlled(1.42, 0.72, 2.82)) == ()
     assert doubts(controlled(1.003, 1.001, 1.005)) == ()
     assert doubts(replace(climbed(), control=None)) == ()
+
+
+def test_a_gain_above_its_bound_is_said_with_both_numbers() -> None:
+    found = climbed()
+    first = next(one for one in found.rungs if one.ratio is not None)
+    wrong = replace(first, bound=1.73, bound_exceeded=True)
+    told = replace(found, rungs=tuple(wrong if one is first else one for one in found.rungs))
+    (said,) = set(doubts(told)) - set(doubts(found))
+    assert first.title in said
+    assert "1.73 ×" in said
+    rows = [row for row in document(told)["ladder"] if row["bound_exceeded"]]
+    assert [row["bound"] for row in rows] == [1.73]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.rule import KNOWN, MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._convolutions import (
     as_traced,
     convolutions,
@@ -65,7 +65,9 @@ def look(case: Case) -> Iterator[Finding]:
     slow = [site for site in sites if _slow(case, site)]
     spent = sum(site.device_ns for site in slow)
     needed = sum(needed_ns(case, site) for site in slow)
-    share = case.device_share(spent - needed / REACHED) * exposed_part(case, slow)
+    exposed = exposed_part(case, slow)
+    share = case.device_share(spent - needed / REACHED) * exposed
+    most = case.device_share(spent - needed) * exposed  # another kernel may reach the roofline
     if share < LEAST:
         return
     place, line, text = _where(case)
@@ -74,6 +76,7 @@ def look(case: Case) -> Iterator[Finding]:
         claim="cuDNN's autotuner is off: convolutions of unchanging shapes run without tensor "
         f"cores, at {units.percent(needed / spent)} of what the GPU can do",
         share=share,
+        bound=1 / (1 - min(most * (1 + KNOWN), MOST_SHARE)),
         place=place,
         line=line,
         change=text,
