@@ -1,25 +1,36 @@
-"""What the ranks of one job did to each other, from their traces side by side."""
+"""What the ranks of one job did to each other, from their traces and steps side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.run_read import MAX_COMPARED_RANKS
 from ridgeline.errors import UsageError
 from ridgeline.records.collective_site import Exchange, RankPlace
+from ridgeline.records.late_rank import LateRank
+from ridgeline.records.step import Phase, Step
 from ridgeline.records.trace import Window
 from ridgeline.records.trace_ranks import Ranks
 from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.links import Links
+from ridgeline.trace.ranks.late_by_steps import MIN_STEPS, Floats, OwnSteps, late_by_steps
 from ridgeline.trace.ranks.own_functions import own_functions
+from ridgeline.trace.ranks.own_time import PHASES, OwnTime, own_time, waiting_phases
 from ridgeline.trace.ranks.study import compared
 from ridgeline.trace.study import open_trace
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of
 
-MOST_RANKS = 16
-"""Traces read for a comparison: 16 of 5 MB each take some seconds."""
+MIN_EXPLAINED_SHARE = 0.4
+"""The smallest share of the lateness that a function must account for to be its cause."""
+MAX_OTHERS_SHARE = 0.5
+"""The largest share of the late rank's time in a function that the others may spend there too."""
+_MERGED: dict[Phase, Phase] = {"transfer": "other"}
+"""On a CPU what lies between a batch and the first forward is the program's own code, no copy."""
 
 
 class AcrossRanks(Struct, frozen=True, kw_only=True):
@@ -30,16 +41,26 @@ class AcrossRanks(Struct, frozen=True, kw_only=True):
     ranks: Ranks | None = None
     places: tuple[RankPlace, ...] = ()
     window_ns: int = 0
+    steps_compared: bool = False
+    """The ranks' own work was compared step by step: `late` is the answer, also if it is None."""
+    late: LateRank | None = None
 
 
-def of_files(files: Sequence[Path], steps: int, attempts: Attempts) -> AcrossRanks:
-    """Of a run: a trace a rank, rank 0's first; `steps`: how many the program traced."""
+def of_files(
+    files: Sequence[Path],
+    steps: int,
+    attempts: Attempts,
+    rank_steps: Mapping[int, Sequence[Step]] | None = None,
+) -> AcrossRanks:
+    """Compare the ranks of a run: a trace for each rank, rank 0's first; `steps` is how many steps
+    the program traced, `rank_steps` the timed steps by rank."""
     traces = []
-    for path in files[:MOST_RANKS]:
+    for path in files[:MAX_COMPARED_RANKS]:
         opened = attempts.part(f"the trace {path.name}", lambda path=path: open_trace(path, False))  # type: ignore[misc]
         if opened is not None:
             traces.append(opened.trace)
-    return of_traces(traces, [_window(trace, steps) for trace in traces], attempts)
+    windows = [_window(trace, steps) for trace in traces]
+    return of_traces(traces, windows, attempts, rank_steps=rank_steps)
 
 
 def of_traces(
@@ -47,23 +68,131 @@ def of_traces(
     windows: Sequence[Window],
     attempts: Attempts,
     ranks: Ranks | None = None,
+    rank_steps: Mapping[int, Sequence[Step]] | None = None,
 ) -> AcrossRanks:
-    """`ranks`: as a study has already compared them."""
-    if not traces:
-        return AcrossRanks()
+    """Compare the ranks; `ranks` is what a study has already found."""
     links = [Links(trace) for trace in traces]
-    first = attempts.part("the collectives", lambda: exchange(traces[0], links[0], windows[0]))
+    first = None
+    if traces:
+        first = attempts.part("the collectives", lambda: exchange(traces[0], links[0], windows[0]))
     if len(traces) > 1 and ranks is None:
         ranks = attempts.part("the ranks", lambda: compared(traces, links, windows)[0])
     numbers = [one.rank for one in ranks.ranks] if ranks is not None else []
-    places: tuple[RankPlace, ...] | None = ()
+    places: tuple[RankPlace, ...] = ()
+    own: list[OwnTime] = []
     if len(numbers) == len(traces) > 1:
-        places = attempts.part(
-            "the ranks' functions", lambda: own_functions(traces, links, windows, numbers)
+        places = (
+            attempts.part(
+                "the ranks' functions", lambda: own_functions(traces, links, windows, numbers)
+            )
+            or ()
         )
+        each = zip(traces, links, windows, numbers, strict=True)
+        own = attempts.part("the ranks' own time", lambda: _own_times(each)) or []
+    judged = attempts.part("the late rank", lambda: _judge(own, rank_steps or {}, places))
     return AcrossRanks(
-        exchange=first or Exchange(), ranks=ranks, places=places or (), window_ns=windows[0].ns
+        exchange=first or Exchange(),
+        ranks=ranks,
+        places=places,
+        window_ns=windows[0].ns if windows else 0,
+        steps_compared=judged is not None,
+        late=judged[0] if judged is not None else None,
     )
+
+
+def cause_of(places: Sequence[RankPlace], rank: int, late_ns: float) -> RankPlace | None:
+    """Return the function in which the late rank spends the time and the others do not."""
+    own = [one for one in places if one.rank == rank]
+    best = max(own, key=lambda one: one.ns - one.others_ns, default=None)
+    if best is None or best.others_ns > MAX_OTHERS_SHARE * best.ns:
+        return None
+    return best if best.ns - best.others_ns >= MIN_EXPLAINED_SHARE * late_ns else None
+
+
+def _own_times(
+    each: "zip[tuple[Trace, Links, Window, int]]",
+) -> list[OwnTime]:
+    found = [own_time(trace, links, window, number) for trace, links, window, number in each]
+    return [one for one in found if one is not None]
+
+
+def _judge(
+    traced: Sequence[OwnTime],
+    rank_steps: Mapping[int, Sequence[Step]],
+    places: Sequence[RankPlace],
+) -> tuple[LateRank | None] | None:
+    """Return the late rank, in a tuple; None where the ranks' own work could not be compared."""
+    by_trace = late_by_steps([_traced_steps(one) for one in traced])
+    timed = {rank: own for rank, steps in rank_steps.items() if (own := _timed_steps(rank, steps))}
+    if len(timed) < 2:
+        return (_explained(by_trace, places),) if len(traced) > 1 else None
+    covers = {one.rank for one in traced} >= set(timed)
+    waiting = waiting_phases(traced) if covers else frozenset({"backward"})
+    free = [_only(own, [p for p in own.own_ns if p not in waiting]) for own in timed.values()]
+    late = late_by_steps(free)
+    late = late and replace(late, slowest_other_ns=0.0)  # without the phases that wait
+    if by_trace is None or not covers or (late is not None and late.rank != by_trace.rank):
+        return (_with_cause(late, places),)
+    # A few traced steps alone may show chance: without timed steps that agree, a function must too.
+    whole = late_by_steps([_scaled(timed[one.rank], one, waiting) for one in traced])
+    if late is None and _explained(by_trace, places) is None:
+        return (None,)
+    if whole is not None and whole.rank == by_trace.rank:
+        late = whole if late is not None else replace(whole, basis="traced steps")
+    return (_with_cause(late, places),)
+
+
+def _explained(late: LateRank | None, places: Sequence[RankPlace]) -> LateRank | None:
+    """Return the late rank of the trace alone if it was late in every step, and in a function that
+    the others are not in; a function that holds the training loop explains nothing."""
+    if late is None or late.late_steps < late.steps or late.steps < 2:
+        return None
+    cause = cause_of(places, late.rank, late.late_ns)
+    if cause is None or cause.encloses_steps:
+        return None
+    return replace(late, cause=cause, basis="traced steps")
+
+
+def _with_cause(late: LateRank | None, places: Sequence[RankPlace]) -> LateRank | None:
+    return late and replace(late, cause=cause_of(places, late.rank, late.late_ns))
+
+
+def _traced_steps(one: OwnTime) -> OwnSteps:
+    own: dict[str, Floats] = {
+        phase: (one.phase_ns[phase] - one.waiting_ns[phase]).astype(np.float64) for phase in PHASES
+    }
+    index = np.arange(len(one.length_ns))
+    return OwnSteps(one.rank, index, one.length_ns.astype(np.float64), own)
+
+
+def _timed_steps(rank: int, steps: Sequence[Step]) -> OwnSteps | None:
+    """Return the timed steps by phase, waiting included; None for few, or those of a device."""
+    kept = [s for s in steps if s.window == "light" and s.detailed and not s.compile_ns]
+    if len(kept) < MIN_STEPS or any(step.device_ns for step in kept):
+        return None
+    phases = {_MERGED.get(phase, phase) for step in kept for phase in step.host} | {"other"}
+    own = {phase: np.zeros(len(kept)) for phase in sorted(phases)}
+    for row, step in enumerate(kept):
+        for phase, ns in step.host.items():
+            own[_MERGED.get(phase, phase)][row] += ns
+    index = np.array([step.index for step in kept], np.int64)
+    return OwnSteps(rank, index, np.array([float(s.dur_ns) for s in kept]), own)
+
+
+def _only(steps: OwnSteps, phases: Sequence[str]) -> OwnSteps:
+    own = {phase: steps.own_ns[phase] for phase in phases}
+    return OwnSteps(steps.rank, steps.index, steps.length_ns, own)
+
+
+def _scaled(steps: OwnSteps, traced: OwnTime, waiting: frozenset[str]) -> OwnSteps:
+    """Return the timed steps with only the rank's own work in the phases that wait: the share that
+    the traced steps show, of the median, because a long wait is no longer work."""
+    own = dict(steps.own_ns)
+    for phase in PHASES:
+        if phase in waiting and phase in own:
+            usual = float(np.median(own[phase])) * traced.own_share(phase)
+            own[phase] = np.minimum(own[phase], usual)
+    return OwnSteps(steps.rank, steps.index, steps.length_ns, own)
 
 
 def _window(trace: Trace, steps: int) -> Window:

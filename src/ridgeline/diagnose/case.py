@@ -13,6 +13,7 @@ from ridgeline.diagnose.shares import Shares
 from ridgeline.diagnose.source.sources import Sources
 from ridgeline.records.collective_site import Exchange, RankPlace
 from ridgeline.records.input_site import InputSites
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.machine import Device
 from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.python_view import PythonView
@@ -91,6 +92,10 @@ class Case(Struct, frozen=True, kw_only=True):
     """The user's functions in which a rank spends more time than the others, the largest first."""
     across_ns: int = 0
     """The window `across` is over."""
+    steps_compared: bool = False
+    """The ranks' own work was compared step by step: `late` is the answer, also if it is None."""
+    late: LateRank | None = None
+    """`diagnose.lateness` has the answer where steps were not compared, too."""
     processors: int = 0
     """Of the machine, whether the program may use them or not; 0: not known."""
     sources: Sources = Sources()

@@ -12,15 +12,17 @@ from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.hand_fed import HandFed, hand_fed, makes_input
 from ridgeline.diagnose.limit import Seen, shares_in
-from ridgeline.diagnose.run_read import RunRead
+from ridgeline.diagnose.run_read import RunRead, read_run
 from ridgeline.diagnose.shares import Shares, cpu_shares, gpu_shares
 from ridgeline.diagnose.source.sources import Sources
 from ridgeline.diagnose.traced import Traced, sites_of
 from ridgeline.records.input_site import InputSites
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.machine import Device
 from ridgeline.records.op_site import Sites
 from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Capture, RunFile
+from ridgeline.records.run import Capture, RunFile, feeding
+from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import (
     Efficiency,
     MemoryUse,
@@ -90,6 +92,8 @@ def case_of_run(
         across=across.ranks,
         rank_places=across.places,
         across_ns=across.window_ns,
+        steps_compared=across.steps_compared,
+        late=across.late,
         processors=_processors(read.run),
         sources=Sources(_roots(read.run), called=called_lines(read.capture)),
     )
@@ -110,7 +114,9 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
     memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
     several = len(traces) > 1
     own = attempts.part("its kernels", lambda: kernels(trace, links, window)) if several else None
-    across = of_traces(traces, windows, attempts, study.ranks)
+    across = _recorded_together(traces, attempts)
+    if across is None:
+        across = of_traces(traces, windows, attempts, study.ranks)
     return Case(
         kind="trace",
         on_gpu=bool(len(trace.device)),
@@ -130,6 +136,8 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
         across=across.ranks,
         rank_places=across.places,
         across_ns=across.window_ns,
+        steps_compared=across.steps_compared,
+        late=across.late,
         sources=Sources((Path.cwd(), Path(trace.origin.path).resolve().parent)),
     )
 
@@ -175,12 +183,39 @@ def called_lines(capture: Capture | None) -> dict[str, dict[int, frozenset[str]]
 
 
 def _across(read: RunRead) -> AcrossRanks:
-    """Of a run of several ranks: their traces side by side. What fails is left out."""
+    """Of a run of several ranks: their steps and traces side by side. What fails is left out."""
     if read.ranks < 2:
         return AcrossRanks()
     windows = read.capture.windows if read.capture is not None else ()
     steps = sum(window.steps for window in windows if window.kind == "traced")
-    return of_files(read.trace_files, steps, Attempts())
+    found = of_files(read.trace_files, steps, Attempts(), read.rank_steps)
+    return replace(found, late=_placed(found.late, read.captures))
+
+
+def _recorded_together(traces: Sequence[Trace], attempts: Attempts) -> AcrossRanks | None:
+    """Of traces that are all the ranks of one run: what its own verdict is drawn from."""
+    folder = Path(traces[0].origin.path).parent
+    if len(traces) < 2 or not RunDirectory(folder).run_file.is_file():
+        return None
+    read = attempts.part("the run", lambda: read_run(RunDirectory(folder), Attempts()))
+    given = {Path(trace.origin.path).resolve() for trace in traces}
+    if read is None or {path.resolve() for path in read.trace_files} != given:
+        return None
+    return _across(read)
+
+
+def _placed(late: LateRank | None, captures: Sequence[Capture]) -> LateRank | None:
+    """With the line of what the late rank's phase runs: its loader, its model or its optimizer."""
+    seen = next((one for one in captures if late is not None and one.rank == late.rank), None)
+    if late is None or seen is None:
+        return late
+    models = [one for one in seen.modules if not one.loss]
+    places = {
+        "input": feeding(seen.loaders).place,
+        "forward": max(models, key=lambda one: one.calls).place if models else "",
+        "optimizer": next((one.place for one in seen.optimizers if one.anchor), ""),
+    }
+    return replace(late, place=places.get(late.phase, ""))
 
 
 def _processors(run: RunFile) -> int:

@@ -20,6 +20,7 @@ from ridgeline.diagnose.energy import energy
 from ridgeline.diagnose.file_names import FileNames
 from ridgeline.diagnose.findings import findings
 from ridgeline.diagnose.killed_for_memory import with_death_for_memory
+from ridgeline.diagnose.lateness import lateness
 from ridgeline.diagnose.left_out import left_out, with_reasons
 from ridgeline.diagnose.limit import limit
 from ridgeline.diagnose.memory_use import memory_use
@@ -36,11 +37,13 @@ from ridgeline.diagnose.traced import Traced, device_with_ceilings, traced
 from ridgeline.records.finding import Finding, Findings
 from ridgeline.records.machine import Device
 from ridgeline.records.python_view import PythonView, Sampled
-from ridgeline.records.run import Capture, OutOfMemory
+from ridgeline.records.run import Capture, OutOfMemory, Status
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_process import alive
 from ridgeline.records.run_summary import (
     Energy,
     MemoryUse,
+    RankEnd,
     RunSummary,
     StepTimes,
     SyncPoint,
@@ -85,19 +88,10 @@ def concluded_case(
     )
     read = attempts.part("the end", lambda: with_death_for_memory(read, memory)) or read
     capture = read.capture
-    verdict = attempts.part(
-        "the verdict",
-        lambda: limit(
-            times, work=found.work, study=found.study, memory=memory, telemetered=seen,
-            capture=capture, efficiency=work, fed=found.fed,
-        ),
-    ) or Verdict(bound="unknown", sentence="unknown: no verdict could be drawn")  # fmt: skip
-    verdict = replace(verdict, place=_short(verdict.place, read))
     sampled = attempts.part("the Python samples", directory.sampled) or ()
     view = attempts.part("the Python view", lambda: _python(sampled, read))
     asked = sampled if read.run.settings.python else ()  # else only the rules look at it
     shown = attempts.part("the Python view", lambda: python_view(asked) if asked else None)
-    on_progress("looking for causes")
     case = attempts.part(
         "the case",
         lambda: case_of_run(
@@ -105,6 +99,17 @@ def concluded_case(
             telemetered=seen, python=view, device=device, pauses=steady.pauses,
         ),
     )  # fmt: skip
+    late = attempts.part("the late rank", lambda: lateness(case)) if case is not None else None
+    late = late and replace(late, place=_short(late.place, read))
+    verdict = attempts.part(
+        "the verdict",
+        lambda: limit(
+            times, work=found.work, study=found.study, memory=memory, telemetered=seen,
+            capture=capture, efficiency=work, fed=found.fed, late=late,
+        ),
+    ) or Verdict(bound="unknown", sentence="unknown: no verdict could be drawn")  # fmt: skip
+    verdict = replace(verdict, place=_short(verdict.place, read))
+    on_progress("looking for causes")
     summary = replace(
         _identity(directory, read, verdict, attempts),
         step=times,
@@ -173,6 +178,7 @@ def _identity(
         verdict=verdict,
         device=_device_name(read),
         ranks=read.ranks,
+        rank_ends=_rank_ends(read),
         losses=_losses(read.steps),
         loss_broke=_loss_broke(read.steps),
         out_of_memory=_out_of_memory(read),
@@ -180,6 +186,31 @@ def _identity(
         graph_breaks=_graph_breaks(capture),
         bytes_on_disk=attempts.part("the size", directory.size) or 0,
     )
+
+
+def _rank_ends(read: RunRead) -> tuple[RankEnd, ...]:
+    """Return the other ranks that ended badly before the one that is looked at: what that one says
+    of its end (a closed connection, a signal) is then only what followed. And those that still
+    run though it has ended, or never imported torch."""
+
+    def end_ns(capture: Capture) -> int:
+        return capture.ended_ns or read.last_seen_ns.get(capture.rank, 0)
+
+    shown = read.capture
+    found = []
+    for one in read.captures:
+        if shown is None or one.rank == shown.rank:
+            continue
+        gone = one.ended == "running" and not alive(one.pid, 0.0)
+        status: Status = "killed" if gone else one.ended
+        badly = status in ("raised", "killed") and 0 < end_ns(one) < (end_ns(shown) or math.inf)
+        stuck = status == "running" and shown.ended != "running"
+        if badly or stuck or not one.torch_imported:
+            end = RankEnd(
+                rank=one.rank, status=status, why=one.why, torch_imported=one.torch_imported
+            )
+            found.append((end_ns(one), end))
+    return tuple(end for _, end in sorted(found, key=lambda pair: pair[0]))
 
 
 def _timed(read: RunRead, attempts: Attempts) -> tuple[SteadySteps, StepTimes]:

@@ -1,4 +1,4 @@
-"""What limits a program: one of seven bounds, with the two numbers that decided.
+"""What limits a program: one of eight bounds, with the two numbers that decided.
 
 The largest share of the step wins, with one weight: a wait can be taken away whole, work only be
 made faster, so a wait wins from 0.7 of the larger kind of work on, unless the device works two
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnose.hand_fed import HandFed
-from ridgeline.diagnose.limit_words import capacity, no_steps, worded
+from ridgeline.diagnose.limit_words import capacity, late_rank, no_steps, worded
 from ridgeline.diagnose.preemption import own_times, own_work, preemption
 from ridgeline.diagnose.shares import (
     STREAMING,
@@ -29,6 +29,7 @@ from ridgeline.diagnose.shares import (
     phase_shares,
     unexplained,
 )
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import (
     Bound,
@@ -74,6 +75,9 @@ MIN_SAMPLES = 5
 """Looks of the telemetry: fewer do not tell how many processors the program used."""
 TOLERATED = 1.1
 """Operators' time over processor time: the two are measured by different clocks."""
+MIN_LATE_SHARE = 0.2
+"""The share of the step from which waiting for one rank is the limit, if no other wait is larger:
+that rank works beside the others, and nothing done to the rest of their step makes it shorter."""
 CLOSE = 0.8
 """A runner-up from this part of the winner on is too close to be sure."""
 
@@ -111,6 +115,7 @@ def limit(
     capture: Capture | None = None,
     efficiency: Efficiency | None = None,
     fed: HandFed | None = None,
+    late: LateRank | None = None,
 ) -> Verdict:
     seen = Seen(
         times=times,
@@ -127,6 +132,8 @@ def limit(
     if not times.phases:
         return no_steps(times, capture)
     shares, own = shares_in(seen), undisturbed(seen)
+    if late is not None and _waits_for_a_rank(seen, shares, late):
+        return late_rank(late, _trust_in_late(seen, late))
     kind = winner(shares, _saturated(seen))
     said = worded(
         kind, shares, seen.on_gpu, own.times, capture, own.work, study, seen.efficiency, seen.fed,
@@ -198,6 +205,29 @@ def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
         if of[kind] > 0 and of[kind] >= (SATURATED if kind in saturated else needed)
     ]
     return max(waits, key=lambda kind: of[kind], default=work)
+
+
+def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
+    """Whether the wait for a late rank is what limits the job: it is long, and longer than any
+    other wait of the rank that is looked at. That rank's waiting is in its communication; if it is
+    itself the late one, what it does meanwhile is where its phase is counted."""
+    own = seen.capture is not None and seen.capture.rank == late.rank
+    holds: Kind = "communication"
+    if own:
+        holds = "input" if late.phase == "input" else "overhead"
+    waits = {kind: shares.of[kind] for kind in _WAITS}
+    waits[holds] = max(waits[holds] - late.share, 0.0)
+    waits["communication"] *= OF_ONE_KIND  # an exchange can be made shorter, not be left out
+    return late.share >= max(MIN_LATE_SHARE, *waits.values())
+
+
+def _trust_in_late(seen: Seen, late: LateRank) -> Trust:
+    doubts = []
+    if late.basis != "steps":
+        doubts.append("from the traced steps alone")
+    if seen.times.trust.confidence != "good":
+        doubts.append("few or unsteady steps")
+    return Trust(confidence="doubtful" if doubts else "good", why="; ".join(doubts))
 
 
 def _saturated(seen: Seen) -> list[Kind]:

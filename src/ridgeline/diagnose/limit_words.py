@@ -13,6 +13,7 @@ from ridgeline.diagnose.shares import (
     unexplained,
 )
 from ridgeline.diagnose.step_times import share_of
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.run import Capture, OutOfMemory, feeding
 from ridgeline.records.run_summary import Deciding, Efficiency, MemoryUse, StepTimes, Verdict
 from ridgeline.records.step import Phase
@@ -38,6 +39,12 @@ _NAMES: dict[Kind, str] = {
     "compute": "compute-limited operators",
     "memory": "memory-limited operators",
 }
+
+_PHASES: dict[str, str] = {
+    "optimizer": "optimizer step",
+    "other": "code outside the model",
+}
+"""Phases whose name alone does not say what they are."""
 
 _TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
 _BESIDE: dict[Phase, str] = {"optimizer": "the optimizer", "evaluation": "evaluation"}
@@ -160,6 +167,34 @@ def _host_full(full: OutOfMemory, memory: MemoryUse) -> Verdict:
         place=full.place,
         trust=Trust(confidence="doubtful", why=doubt) if doubt else Trust(),
     )
+
+
+def late_rank(late: LateRank, trust: Trust) -> Verdict:
+    """All other ranks wait for one."""
+    longer, waited = units.seconds(late.phase_ns / 1e9), units.seconds(late.late_ns / 1e9)
+    phase = _PHASES.get(late.phase, late.phase)
+    said = f"its {phase} takes {longer} longer" if phase else f"it comes {waited} late in each step"
+    where = f", at {late.place}" if late.place else ""
+    return Verdict(
+        bound="late-rank",
+        sentence=f"waits for rank {late.rank}: {said}{where}",
+        numbers=(
+            Deciding(
+                what=f"waiting for rank {late.rank}", value=late.share, source="derived",
+                text=f"{_percent(late.share)} of the step, {waited}",
+            ),
+            Deciding(
+                what="slowest rank", value=late.late_steps / max(late.steps, 1),
+                text=f"in {late.late_steps} of {units.plural(late.steps, 'step')}",
+            ) if late.steps else Deciding(
+                what="last to come", value=late.late_collectives / max(late.collectives, 1),
+                text=f"to {late.late_collectives} of "
+                f"{units.plural(late.collectives, 'collective')}",
+            ),
+        ),
+        place=late.place,
+        trust=trust,
+    )  # fmt: skip
 
 
 def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:

@@ -16,11 +16,14 @@ from ridgeline.records.telemetry import Telemetry
 
 T = TypeVar("T")
 
+MAX_COMPARED_RANKS = 16
+"""The ranks whose steps are read and whose traces are compared: 16 traces of 5 MB take seconds."""
+
 
 class RunRead(Struct, frozen=True, kw_only=True):
     run: RunFile
     capture: Capture | None = None
-    """Of rank 0, or of the lowest rank that left one."""
+    """Of the lowest rank that imported torch, or else of the lowest that left one."""
     steps: tuple[Step, ...] = ()
     """That rank's, by index."""
     telemetry: tuple[Telemetry, ...] = ()
@@ -29,6 +32,12 @@ class RunRead(Struct, frozen=True, kw_only=True):
     ranks: int = 1
     trace_files: tuple[Path, ...] = ()
     """Of every rank that left one, by rank."""
+    captures: tuple[Capture, ...] = ()
+    """Of every rank that left one, by rank."""
+    last_seen_ns: dict[int, int] = {}
+    """When the watcher of each rank last saw it alive."""
+    rank_steps: dict[int, tuple[Step, ...]] = {}
+    """Of the first ranks of a job of several, by rank."""
 
     @property
     def on_gpu(self) -> bool:
@@ -39,22 +48,34 @@ def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
     """Raises only NewerSchema: nothing of such a run can be trusted to mean what it did."""
     run = _run_file(directory, attempts)
     captures = _captures(directory, attempts)
-    capture = captures[0] if captures else None
+    capture = next((c for c in captures if c.torch_imported), captures[0] if captures else None)
     rank = capture.rank if capture is not None else 0
     telemetry = _lines("telemetry", directory.telemetry, rank, attempts)
     others: list[Telemetry] = []
-    for other in captures[1:]:
-        others += _lines("telemetry", directory.telemetry, other.rank, attempts)
+    last_seen = {rank: telemetry[-1].at_ns} if telemetry else {}
+    ranks = [rank, *(c.rank for c in captures if c.rank != rank)]
+    for other in ranks[1:]:
+        found = _lines("telemetry", directory.telemetry, other, attempts)
+        others += found
+        if found:
+            last_seen[other] = found[-1].at_ns
+    steps = {
+        one: _ordered(_lines("steps", directory.steps, one, attempts))
+        for one in ranks[:MAX_COMPARED_RANKS]
+    }
     return RunRead(
         run=run,
         capture=capture,
-        steps=_ordered(_lines("steps", directory.steps, rank, attempts)),
+        steps=steps[rank],
         telemetry=tuple(telemetry),
         all_telemetry=(*telemetry, *others),
         ranks=max([1, run.ranks, *(c.world for c in captures)]),
         trace_files=tuple(
             path for c in captures if (path := directory.trace_file(c.rank)).is_file()
         ),
+        captures=captures,
+        last_seen_ns=last_seen,
+        rank_steps=steps if len(steps) > 1 else {},
     )
 
 

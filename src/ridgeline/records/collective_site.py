@@ -3,10 +3,15 @@
 Everything is a step's: counts and times are divided by the steps of the window.
 """
 
+from typing import Literal
+
 from msgspec import Struct
 
 from ridgeline.records.op_site import SitePhase
 from ridgeline.records.trace import Place
+
+Sharding = Literal["", "fsdp1", "fsdp2"]
+"""FullyShardedDataParallel, and `fully_shard`."""
 
 
 class CollectiveSite(Struct, frozen=True, kw_only=True):
@@ -31,6 +36,8 @@ class CollectiveSite(Struct, frozen=True, kw_only=True):
     phase: SitePhase = "other"
     place: Place | None = None
     """The user's function that asked, or that called the backward in which it was asked for."""
+    sharding: Sharding = ""
+    """The sharding wrapper that asked, as torch marks its own work."""
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
@@ -66,3 +73,9 @@ class RankPlace(Struct, frozen=True, kw_only=True):
     ns: float
     others_ns: float
     """The other ranks' median."""
+    encloses_steps: bool = False
+    """The function holds the training loop: it ran from before the first to after the last step."""
+    callee: str = ""
+    """The name of the function that it called directly for most of that time, as recorded."""
+    caller: Place | None = None
+    """The user's function that called it, where the stack shows one."""

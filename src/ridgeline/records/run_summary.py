@@ -22,6 +22,7 @@ Bound = Literal[
     "memory-bandwidth-bound",
     "memory-capacity-bound",
     "communication-bound",
+    "late-rank",  # of several ranks one is slower, and the others wait for it
     "unknown",
 ]
 
@@ -192,6 +193,15 @@ class SyncPoint(Struct, frozen=True, kw_only=True):
     ms_per_step: float
 
 
+class RankEnd(Struct, frozen=True, kw_only=True):
+    """How another rank ended than the one that the figures are of."""
+
+    rank: int
+    status: Status
+    why: str = ""
+    torch_imported: bool = True
+
+
 class RunSummary(Struct, frozen=True, kw_only=True):
     schema: int = 1
     name: str
@@ -210,6 +220,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     telemetry: Telemetered = Telemetered()
     device: str = ""
     ranks: int = 1
+    rank_ends: tuple[RankEnd, ...] = ()
+    """Ranks that raised or were killed before the one that the figures are of ended, the first
+    first; and those that still ran then, or never imported torch."""
     losses: tuple[float, float] | None = None
     """First and last seen."""
     loss_broke: str = ""

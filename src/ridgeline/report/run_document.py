@@ -41,6 +41,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "telemetry": _plain(summary.telemetry),
         "device": summary.device,
         "ranks": summary.ranks,
+        "rank_ends": [_plain(end) for end in summary.rank_ends],
         "run_dir": summary.run_dir,
         "bytes_on_disk": summary.bytes_on_disk,
         "name": summary.name,

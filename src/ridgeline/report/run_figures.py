@@ -13,9 +13,11 @@ that the headline and the phases below it can be reconciled."""
 
 
 def sentence(summary: RunSummary) -> str:
-    """Always begins with the bound's own name."""
+    """Begins with the bound's own name, except that a late rank is named at once."""
     verdict = summary.verdict
     said = printable(verdict.sentence)
+    if verdict.bound == "late-rank":
+        return said
     return said if said.startswith(verdict.bound) else f"{verdict.bound}: {said}"
 
 

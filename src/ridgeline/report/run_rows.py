@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline import units
+from ridgeline.records.run import Status
 from ridgeline.records.run_summary import RunSummary, Telemetered
 from ridgeline.report.plain import printable
 from ridgeline.report.run_figures import sizes
@@ -13,6 +14,8 @@ from ridgeline.report.run_told import because_told, compile_told, untold, untold
 
 MOST = 3
 """Waits, graph breaks, missing things named; the rest is counted, and is in summary.json."""
+_MAX_RANK_ENDS = 3
+"""Ranks whose end is told; the others are in summary.json."""
 _LEAST_GROWTH = 1024
 _LONGEST = 200
 _LONG_PAUSES = 0.1
@@ -70,15 +73,24 @@ def _measured(what: str, text: str, source: str) -> str:
     return f"{what} {text}{' (estimated)' if source == 'estimated' else ''}"
 
 
+_ENDS: dict[Status, str] = {
+    "raised": "ended by an exception",
+    "interrupted": "interrupted",
+    "stopped": "stopped by --stop-after",
+    "killed": "ended without a word: killed, crashed or os._exit",
+    "running": "still running, or its end was not seen",
+    "damaged": "the record is damaged: how the program ended is not known",
+}
+
+
 def _ended(summary: RunSummary) -> Iterator[Row]:
-    said = {
-        "raised": "ended by an exception",
-        "interrupted": "interrupted",
-        "stopped": "stopped by --stop-after",
-        "killed": "ended without a word: killed, crashed or os._exit",
-        "running": "still running, or its end was not seen",
-        "damaged": "the record is damaged: how the program ended is not known",
-    }.get(summary.status)
+    for number, end in enumerate(summary.rank_ends[:_MAX_RANK_ENDS]):
+        first = "first, " if not number and end.status in ("raised", "killed") else ""
+        words = [] if end.torch_imported else ["did not import torch"]
+        words += [_ENDS[end.status]] if end.status in _ENDS else []
+        why = f": {_cut(end.why)}" if end.why else ""
+        yield Row("program", f"{first}rank {end.rank} {' and '.join(words)}{why}", "warning")
+    said = _ENDS.get(summary.status)
     if said:
         why = f": {_cut(summary.why)}" if summary.why else ""
         tone: Literal["quiet", "warning"] = "quiet" if summary.status == "stopped" else "warning"

@@ -12,6 +12,7 @@ _ABOUT: dict[Bound, tuple[str, ...]] = {
     "transfer-bound": ("transfer",),
     "launch/overhead-bound": ("synchronisation", "launch", "compile"),
     "communication-bound": ("communication",),
+    "late-rank": ("communication",),
     "memory-capacity-bound": ("memory",),
 }
 """Families whose findings are the reason of a verdict. A verdict on work (compute, bandwidth) says

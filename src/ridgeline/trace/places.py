@@ -84,19 +84,43 @@ class Places:
             found[rows] = self._on_lane(int(lane), times[rows])
         return found
 
+    def calls_at(self, lane: int, times: Times) -> tuple[Rows, Rows]:
+        """For each moment the row of the user's innermost function in `Trace.frames`, and that of
+        the function it called directly; -1 where there is none."""
+        inner = self._innermost(lane, times)
+        own = np.where(inner >= 0, self._own_above[np.maximum(inner, 0)], -1)
+        callee = np.where(inner == own, -1, inner)
+        while True:
+            above = np.where(callee >= 0, self._links.frame_parent[np.maximum(callee, 0)], -1)
+            climbing = (callee >= 0) & (above >= 0) & (above != own)
+            if not climbing.any():
+                return own, callee
+            callee = np.where(climbing, above, callee)
+
+    def caller_of(self, row: int) -> int:
+        """The row of the user's function that called the function of this row; -1: none."""
+        above = int(self._links.frame_parent[row])
+        return int(self._own_above[above]) if above >= 0 else -1
+
     def _on_lane(self, lane: int, times: Times) -> Rows:
+        if lane not in self._by_lane:
+            return self._from_stacks(lane, times)
+        row = self._innermost(lane, times)
+        own = np.where(row >= 0, self._own_above[np.maximum(row, 0)], -1)
+        return np.where(own >= 0, self._trace.frames.name[np.maximum(own, 0)], -1)
+
+    def _innermost(self, lane: int, times: Times) -> Rows:
+        """For each moment the row of the innermost function on that lane; -1 where none is."""
         frames = self._by_lane.get(lane)
         if frames is None:
-            return self._from_stacks(lane, times)
+            return np.full(len(times), -1, np.int64)
         table = self._trace.frames
         local = np.full(len(table), -1, np.int64)
         local[frames] = np.arange(len(frames))
         above = self._links.frame_parent[frames]
         above = np.where(above >= 0, local[np.maximum(above, 0)], -1)
         inner = innermost(table.ts[frames], table.end[frames], times, above)
-        row = np.where(inner >= 0, frames[np.maximum(inner, 0)], -1)
-        own = np.where(row >= 0, self._own_above[np.maximum(row, 0)], -1)
-        return np.where(own >= 0, table.name[np.maximum(own, 0)], -1)
+        return np.where(inner >= 0, frames[np.maximum(inner, 0)], -1)
 
     @cached_property
     def _by_lane(self) -> dict[int, Rows]:

@@ -1,12 +1,14 @@
 """What the rules about communication share: which collectives are small, their exposed share of the
 step, how much of it is waiting, and where the source asks for them."""
 
-from typing import Literal
+import ast
+from collections.abc import Sequence
 
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._machine import own_calls, ranks_here
 from ridgeline.diagnose.shares import exchange_room
 from ridgeline.diagnose.source.calls import SourceCall, calls_at
+from ridgeline.diagnose.source.layers import with_argument
 from ridgeline.records.collective_site import CollectiveSite
 
 SMALL_BYTES = 512 * 1024
@@ -36,14 +38,6 @@ _SPELLED: dict[str, tuple[str, ...]] = {
     "gather": ("gather", "gather_object"),
     "scatter": ("scatter",),
     "barrier": ("barrier",),
-}
-
-
-Wrapper = Literal["", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"]
-_WRAPPING_CALLS: dict[Wrapper, tuple[str, ...]] = {
-    "FSDPModule": ("fully_shard",),
-    "FullyShardedDataParallel": ("FullyShardedDataParallel", "FSDP"),
-    "DistributedDataParallel": ("DistributedDataParallel", "DDP"),
 }
 
 
@@ -136,45 +130,79 @@ def at_most(case: Case, *sites: CollectiveSite, slack: float = 1.0) -> float:
 
 
 def asked_at(case: Case, site: CollectiveSite) -> SourceCall | None:
-    """The call of that collective in the function that asked; None for those of a wrapper."""
-    if site.phase == "backward":  # a wrapper's hooks: what else the function asks for is no cause
+    """Return the call of that collective in the function that asked. None for those of a wrapper,
+    and where the function has several such calls of which some may not run."""
+    if site.phase == "backward" or site.sharding:  # the function's own calls are no cause
         return None
     names = _SPELLED.get(site.name, (site.name,))
-    return next(iter(calls_at(case.sources, site.place, names)), None)
+    return _sure(case, calls_at(case.sources, site.place, names))
 
 
-def wrapper_of(case: Case) -> Wrapper:
-    """What exchanges the model's parameters and gradients; "" where nothing does or it is not
-    known, as from a trace alone."""
+def wrapped_at(case: Case, site: CollectiveSite) -> SourceCall | None:
+    """Return where the model is wrapped in what asked for these: only if the program ran that
+    wrapper, and the source leaves no choice of the line."""
+    if site.sharding == "fsdp2":
+        calls = [*own_calls(case, ("fully_shard",))]
+        # One call for each block, another for the whole model: the blocks' exchange is meant.
+        return _sure(case, [call for call in calls if call.loops] or calls)
+    if site.sharding == "fsdp1":
+        return _sure(case, [*own_calls(case, ("FullyShardedDataParallel", "FSDP"))])
+    if site.phase != "backward" or not runs_buckets(case):
+        return None
+    return _sure(case, [*own_calls(case, ("DistributedDataParallel", "DDP"))])
+
+
+def runs_buckets(case: Case) -> bool:
+    """Whether DistributedDataParallel was seen at work."""
     modules = case.capture.modules if case.capture is not None else ()
-    seen = {name for module in modules for name in module.wrappers}
-    return next((wrapper for wrapper in _WRAPPING_CALLS if wrapper in seen), "")
+    return case.exchange.forwards > 0 or any(
+        "DistributedDataParallel" in module.wrappers for module in modules
+    )
 
 
-def wrapped_at(case: Case) -> SourceCall | None:
-    """Where the model is wrapped in what was seen around it. None: several lines could be the one
-    that ran, or no source shows it. `fully_shard` is called for each layer and for the whole: the
-    call in the innermost loop."""
-    wrapper = wrapper_of(case)
-    if not wrapper and case.capture is not None:
-        return None
-    names = _WRAPPING_CALLS[wrapper or "DistributedDataParallel"]
-    calls = list(own_calls(case, names))
-    if wrapper == "FSDPModule":
-        return max(calls, key=lambda call: call.loops, default=None)
-    return calls[0] if len(calls) == 1 else None
+def sharded_change(site: CollectiveSite, wrapped: SourceCall | None) -> str:
+    """Return what makes the exchange of a sharded model shorter: `bucket_cap_mb` and its like are
+    no options of it."""
+    if site.sharding == "fsdp1":
+        return (
+            "# larger units in auto_wrap_policy, and FullyShardedDataParallel(…, "
+            "forward_prefetch=True);\n# where memory allows, "
+            "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP gathers once a step"
+        )
+    call = wrapped.text if wrapped is not None else "fully_shard(block)"
+    if "reshard_after_forward" not in call and call.endswith(")"):
+        call = with_argument(call, "reshard_after_forward=False")
+    if site.name == "all_gather":
+        return (
+            f"{call}   # parameters stay gathered for the backward: more memory\n"
+            "# or shard fewer, larger modules, or ask early:\n"
+            "# block.set_modules_to_forward_prefetch([next_block])"
+        )
+    return (
+        "# shard fewer, larger modules: one fully_shard for several blocks is one exchange;\n"
+        "# where a step has several backwards, all but the last: "
+        "model.set_requires_gradient_sync(False)"
+    )
 
 
-def asking_line(case: Case, site: CollectiveSite) -> int | None:
-    """Of a wrapper's collective: the line of the backward, or of the model's call, in the function
-    in which it was asked for; None where that is not known."""
-    if site.place is None:
-        return None
-    if site.phase == "backward":
-        call = next(iter(calls_at(case.sources, site.place, ("backward",))), None)
-        return call.line if call is not None else None
-    for module in case.capture.modules if case.capture is not None else ():
-        file, _, line = module.place.rpartition(":")
-        if module.wrappers and line.isdecimal() and file.endswith(site.place.file):
-            return int(line)
-    return None
+def _sure(case: Case, calls: Sequence[SourceCall]) -> SourceCall | None:
+    """Return the only call, or of several the first that stands under no condition."""
+    if len(calls) == 1:
+        return calls[0]
+    return next((call for call in calls if not _conditional(case, call)), None)
+
+
+def _conditional(case: Case, call: SourceCall) -> bool:
+    source = case.sources.get(call.file)
+    if source is None:
+        return False
+    return any(
+        isinstance(node, ast.If | ast.IfExp | ast.Try | ast.Match)
+        and node.lineno <= call.line <= (node.end_lineno or node.lineno)
+        and not _guards_main(node)
+        for node in ast.walk(source.tree)
+    )
+
+
+def _guards_main(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)

@@ -8,15 +8,14 @@ from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._machine import own_calls, place_of_call
 from ridgeline.diagnose.rules._ranks import (
     asked_at,
-    asking_line,
     at_most,
     exposed,
     mostly_waits,
     sending,
+    sharded_change,
     small_sites,
     untraced_s,
     wrapped_at,
-    wrapper_of,
 )
 from ridgeline.diagnose.source.assigned import target_of
 from ridgeline.diagnose.source.calls import SourceCall
@@ -75,10 +74,10 @@ RULE = Rule(
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
     "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
     "```\n\n"
-    "With `fully_shard` (FSDP2): `reshard_after_forward=False` keeps the parameters for the "
-    "backward, which then gathers nothing, for more memory; `set_modules_to_forward_prefetch` asks "
-    "for the next layer's early; `mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)` "
-    "halves the bytes.",
+    "With `fully_shard` (FSDP2) there are no buckets. Shard fewer, larger modules; keep parameters "
+    "gathered for the backward (`reshard_after_forward=False`) where memory allows; ask for the "
+    "next block's early (`block.set_modules_to_forward_prefetch([next_block])`); and while "
+    "gradients are accumulated `model.set_requires_gradient_sync(False)`.",
     wrong_when="From one rank's trace alone, waiting for another rank cannot be told from sending. "
     "On a CPU the exchange takes cores too, and hiding it behind compute gains less than the "
     "bound.",
@@ -140,16 +139,13 @@ def _finding(
         said.append(Evidence(what="bytes", text=text, value=sum(sizes), source="derived"))
     hidden = sum(one.ns for one in sites) / 1e9 - open_s
     if not case.on_gpu and hidden > 0.05 * taken:
-        cores = "on cores that compute would use: in the share too"
-        text = f"{units.seconds(hidden)} a traced step, {cores}"
+        text = f"{units.seconds(hidden)}, on cores that compute would use: in the share too"
         said.append(Evidence(what="beside compute", text=text, value=hidden))
     if part < MOSTLY:
         text = f"{units.percent(1 - part)} of the time in them, not in the share"
         said.append(Evidence(what="waiting for other ranks", text=text, value=1 - part))
     backward = site.phase == "backward" and call is None
-    sharded = call is None and wrapper_of(case) in ("FSDPModule", "FullyShardedDataParallel")
-    wrapped = wrapped_at(case) if backward or sharded else None
-    line = call.line if call is not None else asking_line(case, site) if sharded else None
+    wrapped = wrapped_at(case, site) if call is None else None
     size = f" for {about}{units.bytes_(sum(sizes))}" if sizes else ""
     where = "gradients' " if backward else ""
     waited = units.seconds(untraced_s(case, *sites))
@@ -159,13 +155,10 @@ def _finding(
         f"meanwhile{_waits(part)}",
         share=share,
         confidence=_level(case, call),
-        place=place_of_call(wrapped) if wrapped is not None and not sharded else site.place,
-        line=line,
+        place=place_of_call(wrapped) if wrapped is not None else site.place,
+        line=call.line if call is not None else None,
         evidence=said,
-        change=_of_sharded(case, wrapped, site.name, backward)
-        if sharded
-        else _change(case, call, wrapped, site.name, backward),
-        change_at=place_of_call(wrapped) if sharded else None,
+        change=_change(case, site, call, wrapped),
         doubt="" if case.across is not None else "part of it may be waiting for a late rank",
     )
 
@@ -184,45 +177,20 @@ def _waits(part: float) -> str:
 
 
 def _change(
-    case: Case, call: SourceCall | None, wrapped: SourceCall | None, name: str, backward: bool
+    case: Case, site: CollectiveSite, call: SourceCall | None, wrapped: SourceCall | None
 ) -> str:
+    if site.sharding:
+        return sharded_change(site, wrapped)
     if call is not None:
         inside = call.text.rstrip()
         asked = f"{inside[:-1]}, async_op=True)" if inside.endswith(")") else inside
         return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
-    if wrapped is not None or (backward and name == "all_reduce"):
+    if wrapped is not None or (site.phase == "backward" and site.name == "all_reduce"):
         return _wrapped(case, wrapped)
-    if name == "barrier":
+    if site.name == "barrier":
         return "# leave out dist.barrier(): the collectives themselves keep ranks together"
-    asked = f"dist.{_ASKED.get(name, f'{name}(…')}, async_op=True)"
+    asked = f"dist.{_ASKED.get(site.name, f'{site.name}(…')}, async_op=True)"
     return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
-
-
-def _of_sharded(case: Case, wrapped: SourceCall | None, name: str, backward: bool) -> str:
-    """What ends or hides an exchange of a sharded model; "" where nothing that is known does."""
-    text = wrapped.text if wrapped is not None and "\n" not in wrapped.text else ""
-    written = wrapped.keywords if wrapped is not None else ()
-    if wrapper_of(case) != "FSDPModule":
-        prefetches = case.on_gpu and name == "all_gather" and "forward_prefetch" not in written
-        return with_argument(text, "forward_prefetch=True") if text and prefetches else ""
-    text = text or "fully_shard(layer)"
-    if name == "all_gather" and backward and "reshard_after_forward" not in written:
-        kept = with_argument(text, "reshard_after_forward=False")
-        return f"{kept}   # gathered once a step, for more memory"
-    if name == "all_gather" and case.on_gpu:  # on a CPU an exchange is waited for at once
-        return (
-            "from torch.distributed.fsdp import FSDPModule\n"
-            "layers = [m for m in model.modules() if isinstance(m, FSDPModule)][1:]\n"
-            "for layer, following in zip(layers, layers[1:]):\n"
-            "    layer.set_modules_to_forward_prefetch([following])"
-        )
-    if "mp_policy" in written:
-        return ""
-    policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
-    return (
-        "from torch.distributed.fsdp import MixedPrecisionPolicy\n"
-        f"{with_argument(text, f'mp_policy={policy}')}   # half the bytes; results are rounded"
-    )
 
 
 def _wrapped(case: Case, wrapped: SourceCall | None) -> str:

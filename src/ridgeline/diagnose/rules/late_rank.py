@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.rule import Rule, found
+from ridgeline.diagnose.lateness import lateness, seen_line
+from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._ranks import exposed, mostly_waits, sending
-from ridgeline.diagnose.rules._ranks_late import BEFORE, Lateness, lateness
-from ridgeline.diagnose.source.sources import Source
-from ridgeline.records.collective_site import RankPlace
+from ridgeline.diagnose.source.calls import SourceCall
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.trace import Place
+from ridgeline.trace.ranks.doing import BEFORE, HOST
 
 ALONE = 0.05
 """Of the step, from one rank's trace alone."""
@@ -24,14 +25,17 @@ RULE = Rule(
     family="communication",
     title="One rank comes late and the others wait",
     budget="communication",
-    looks_at="The traces of several ranks, their clocks aligned by the ends of collectives: who "
-    "came last to each, how long the others waited, and in which of the user's functions the late "
-    "rank spends time that the others do not.",
-    threshold="One rank causes 60 % of all waiting and comes last to half of the collectives, and "
-    "the others wait 3 % of the step for it. A cause is named only where the rank spends more time "
-    "in that function than the others do. On CPUs, where ranks are late by chance of the "
-    "scheduler, such a function is asked for. From one rank's trace: collectives that take more "
-    "than twice what their bytes need on a slow link, and 5 % of the step.",
+    looks_at="On CPUs: what each rank does of its own in the same timed steps, phase by phase; in "
+    "phases that hold collectives, the share that the traces show as work. On GPUs: the traces of "
+    "several ranks, their clocks aligned by the ends of collectives, and who came last to each. In "
+    "both: the user's functions in which the late rank spends time that the others do not.",
+    threshold="One rank works longer than the slowest of the others by 3 % of the step, and causes "
+    "three quarters of all such lateness, also without the 5 % of the steps with the largest "
+    "differences. Where only traced steps show it, it must be late in each of them, and in a "
+    "function that the others are not in. By arrivals: it causes 60 % of all waiting and comes "
+    "last to half of the collectives. From one rank's trace: collectives that take more than twice "
+    "what their bytes need on a slow link, and 5 % of the step. The bound is all that the other "
+    "ranks spend in collectives.",
     why="A collective begins when the last rank has come. One that writes logs, evaluates, loads "
     "larger batches or runs on a slower device makes all of them as slow as itself, and step "
     "times, equal on all ranks, do not show who it was.",
@@ -50,13 +54,16 @@ RULE = Rule(
 
 
 def look(case: Case) -> Iterator[Finding]:
-    across = case.across
-    if across is None:
+    if case.across is None and not case.steps_compared:
         yield from _alone(case)
-        return
-    late = lateness(case, across)
-    if late is not None:
+    elif (late := lateness(case)) is not None and not _told_as_pauses(case, late):
         yield _finding(case, late)
+
+
+def _told_as_pauses(case: Case, late: LateRank) -> bool:
+    """Whether the late rank is the one whose pauses between steps are findings of their own."""
+    own = case.capture is not None and case.capture.rank == late.rank
+    return own and case.times.pause_share >= MOSTLY * late.share
 
 
 def _alone(case: Case) -> Iterator[Finding]:
@@ -89,59 +96,83 @@ def _alone(case: Case) -> Iterator[Finding]:
     )
 
 
-def _finding(case: Case, late: Lateness) -> Finding:
-    cause, rank, waited = late.cause, late.rank.rank, units.seconds(late.waited_ns / 1e9)
-    said = []
-    if late.collectives:
-        said.append(
-            Evidence(
-                what=f"rank {rank} came last",
-                text=f"to {late.last} of {units.plural(late.collectives, 'collective')}",
-                value=late.last / late.collectives,
-            )
-        )
-    what = (
-        "each other rank waits" if late.collectives else "each other rank is longer in collectives"
-    )
-    said.append(Evidence(what=what, text=f"{waited} a step", value=late.waited_ns / 1e9))
-    place, line, call = None, None, ""
-    if cause is not None:
-        place, line, call = _placed(case, cause)
-        said.append(
-            Evidence(
-                what=f"in {place.function or 'that function'}",
-                text=f"{units.seconds(late.scale * cause.ns / 1e9)} a step on rank {rank}, "
-                f"{units.seconds(late.scale * cause.others_ns / 1e9)} on the others",
-                value=late.scale * cause.ns / 1e9,
-            )
-        )
-    else:
-        said += _meanwhile(late)
-    name = place.function if place is not None else ""
+def _finding(case: Case, late: LateRank) -> Finding:
+    place, line, call = seen_line(case.sources, late.cause)
+    name = place.function if place is not None and late.cause is not None else ""
+    if late.cause is not None and late.cause.encloses_steps and line is None:
+        place, name = None, ""
+    if place is None and late.place:
+        place, line = _parsed(late.place)
+    behind = units.seconds(late.late_ns / 1e9)
     when = "in each step" if case.sites.steps != 1 else "in the one step recorded"
-    level: Confidence = "low" if cause is None else "high" if line is not None else "medium"
     return found(
         RULE,
-        claim=f"rank {rank} comes {waited} late {when}"
-        + (f", from {name}" if name else "")
-        + ": the other ranks wait for it",
+        claim=f"rank {late.rank} comes {behind} late {when}{_origin(late, name)}: the other ranks "
+        "wait for it",
         share=late.share,
-        confidence=level,
+        bound=1 / (1 - min(late.waiting_share, MOST_SHARE)),
+        confidence=_level(late, place),
         place=place,
         line=line,
-        evidence=said,
-        change=_change(rank, call, name, case.sites.stacks),
-        doubt="" if cause is not None else _doubt(case.sites.stacks),
+        evidence=_evidence(late, place),
+        change=_change(case, late, call, name),
+        doubt="" if place is not None or late.basis == "steps" else _doubt(case.sites.stacks),
     )
 
 
-def _meanwhile(late: Lateness) -> list[Evidence]:
+def _origin(late: LateRank, name: str) -> str:
+    if name and name != "<module>":
+        return f", from {name}"
+    return f", from its {late.phase}" if late.phase and late.phase != "other" else ""
+
+
+def _level(late: LateRank, place: Place | None) -> Confidence:
+    if late.basis == "steps":
+        return "high"
+    if late.cause is None:
+        return "low"
+    return "high" if place is not None else "medium"
+
+
+def _parsed(text: str) -> tuple[Place | None, int | None]:
+    file, _, line = text.rpartition(":")
+    return (Place(file=file, line=int(line)), int(line)) if line.isdigit() else (None, None)
+
+
+def _evidence(late: LateRank, place: Place | None) -> list[Evidence]:
+    rank, said = late.rank, []
+    step = units.seconds(late.step_ns / 1e9)
+    if late.steps:
+        text = f"in {late.late_steps} of {units.plural(late.steps, 'step')}"
+        said.append(Evidence(what=f"rank {rank} was the slowest", text=text, value=late.late_steps))
+        text = f"{units.seconds(late.phase_ns / 1e9)} longer than on the others in a step of {step}"
+        said.append(Evidence(what=f"its {late.phase}", text=text, value=late.phase_ns / 1e9))
+    if late.collectives:
+        text = f"to {late.late_collectives} of {units.plural(late.collectives, 'collective')}"
+        value = late.late_collectives / late.collectives
+        said.append(Evidence(what=f"rank {rank} came last", text=text, value=value))
+    waited = f"{units.seconds(late.late_ns / 1e9)} in a step of {step}"
+    said.append(Evidence(what="each other rank waits", text=waited, value=late.late_ns / 1e9))
+    cause = late.cause
+    if cause is None:
+        return said + _meanwhile(late)
+    if place is not None:
+        text = (
+            f"{units.seconds(cause.ns / 1e9)} a traced step on rank {rank}, "
+            f"{units.seconds(cause.others_ns / 1e9)} on the others"
+        )
+        name = place.function or "that function"
+        said.append(Evidence(what=f"in {name}", text=text, value=cause.ns / 1e9))
+    return said
+
+
+def _meanwhile(late: LateRank) -> list[Evidence]:
     """Where it was for most of the time the others waited. No cause: they may be there as long."""
-    whole = sum(ns for _, ns in late.rank.doing)
-    name, ns = max(late.rank.doing, key=lambda one: one[1], default=("", 0))
+    whole = sum(ns for _, ns in late.doing)
+    name, ns = max(late.doing, key=lambda one: one[1], default=("", 0))
     if name == BEFORE or not whole or ns < MOSTLY * whole:
         return []
-    text = f"{name.removeprefix('host: ')}, {units.percent(ns / whole)} of that time"
+    text = f"{name.removeprefix(HOST)}, {units.percent(ns / whole)} of that time"
     return [Evidence(what="meanwhile it was in", text=text, value=ns / 1e9)]
 
 
@@ -152,35 +183,30 @@ def _doubt(stacks: bool) -> str:
     return f"{chance}; without Python stacks no function can be compared between ranks"
 
 
-def _placed(case: Case, cause: RankPlace) -> tuple[Place, int | None, str]:
-    """The function, and the line that sends this rank alone into it: a call under a condition on
-    the rank."""
-    source = case.sources.get(cause.place.file)
+def _change(case: Case, late: LateRank, call: SourceCall | None, name: str) -> str:
+    if call is not None and call.name == name and _of_one_rank(case, call):
+        return f"if rank == {late.rank} and step % 100 == 0:   # not in every step\n    {call.text}"
+    if name and name != "<module>":
+        return f"# {name}: the same work on every rank, or none of it inside the step"
+    if late.phase == "input":
+        return "# the same data, decoding and number of workers on every rank"
+    if late.phase in ("forward", "backward"):
+        return "# batches of the same size on every rank; else compare the ranks' processors"
+    if case.sites.stacks:
+        return f"ridgeline hardware   # on the machine of rank {late.rank}, and on another's"
+    return "profile(…, with_stack=True)   # on every rank: tells the function that is longer on one"
+
+
+def _of_one_rank(case: Case, call: SourceCall) -> bool:
+    """Whether the call stands under a condition on the rank."""
+    source = case.sources.get(call.file)
     if source is None:
-        return cause.place, None, ""
-    scope = source.scope(cause.place.line)
-    name = getattr(scope, "name", cause.place.function)
-    begins = getattr(scope, "lineno", cause.place.line)
-    place = Place(file=cause.place.file, line=begins, function=name)
-    called = [
-        node
+        return False
+    return any(
+        isinstance(node, ast.Call) and node.lineno <= call.line <= (node.end_lineno or node.lineno)
+        and any(isinstance(up, ast.If) and _of_rank(up.test) for up in source.parents(node))
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == name
-        and _by_rank(source, node)
-    ]  # fmt: skip
-    if called:
-        text = ast.get_source_segment(source.text, called[0]) or ast.unparse(called[0])
-        return place, called[0].lineno, text
-    inside = [
-        node.body[0].lineno
-        for node in source.walk(scope)
-        if isinstance(node, ast.If) and _of_rank(node.test)
-    ]
-    return place, inside[0] if inside else None, ""
-
-
-def _by_rank(source: Source, node: ast.AST) -> bool:
-    return any(isinstance(up, ast.If) and _of_rank(up.test) for up in source.parents(node))
+    )  # fmt: skip
 
 
 def _of_rank(test: ast.expr) -> bool:
@@ -188,13 +214,3 @@ def _of_rank(test: ast.expr) -> bool:
     return (
         "rank" in words or "is_main" in words or "is_master" in words or "master_process" in words
     )
-
-
-def _change(rank: int, call: str, name: str, stacks: bool) -> str:
-    if call:
-        return f"if rank == {rank} and step % 100 == 0:   # not in every step\n    {call}"
-    if name:
-        return f"# {name}: the same work on every rank, or none of it inside the step"
-    if stacks:
-        return f"ridgeline hardware   # on the machine of rank {rank}, and on another's"
-    return "profile(…, with_stack=True)   # on every rank: tells the function that is longer on one"

@@ -6,7 +6,13 @@ from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
 from ridgeline.diagnose.rules._machine import place_of_call
-from ridgeline.diagnose.rules._ranks import asked_at, exposed, small_sites, wrapped_at, wrapper_of
+from ridgeline.diagnose.rules._ranks import (
+    asked_at,
+    exposed,
+    sharded_change,
+    small_sites,
+    wrapped_at,
+)
 from ridgeline.diagnose.source.calls import SourceCall
 from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -33,7 +39,8 @@ RULE = Rule(
     "    p.grad.copy_(part.view_as(p))\n"
     "```\n\n"
     "`DistributedDataParallel` does so by itself, in buckets of 25 MB (`bucket_cap_mb`), and while "
-    "the backward still runs. `torch.distributed._coalescing_manager` joins calls as they are.",
+    "the backward still runs. `fully_shard` exchanges each module it is called on by itself: call "
+    "it on fewer, larger ones. `torch.distributed._coalescing_manager` joins calls as they are.",
     wrong_when="Where a step needs each result before the next can be asked for (pipelines, "
     "synchronised norms), calls cannot be joined. Sizes may be taken for float32 where the trace "
     "has only the number of elements.",
@@ -55,7 +62,7 @@ def look(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: float) -> Finding:
     site = max(sites, key=lambda one: one.calls)
     call = asked_at(case, site)
-    wrapped = wrapped_at(case) if call is None and site.phase == "backward" else None
+    wrapped = wrapped_at(case, site) if call is None else None
     sizes = [one.bytes * one.calls for one in sites if one.bytes is not None]
     mean = sum(sizes) / calls if sizes else None
     each = sum(one.ns for one in sites) / calls / 1e9
@@ -63,7 +70,7 @@ def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: f
     size = f" of {about}{units.bytes_(mean)} each" if mean is not None else ""
     said = [
         Evidence(what="collectives a step", text=f"{calls:.0f}{size}, {site.name}", value=calls),
-        Evidence(what="a traced call takes", text=units.seconds(each), value=each),
+        Evidence(what="a call takes", text=units.seconds(each), value=each),
     ]
     if sizes:
         said.append(
@@ -78,21 +85,17 @@ def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: f
         place=site.place if call is not None or wrapped is None else place_of_call(wrapped),
         line=call.line if call is not None else None,
         evidence=said,
-        change=_change(case, call, wrapped, site.name),
+        change=_change(site, call, wrapped),
         doubt="" if call is not None else "the calls may depend on each other",
     )
 
 
-def _change(case: Case, call: SourceCall | None, wrapped: SourceCall | None, name: str) -> str:
-    wrapper = wrapper_of(case)
-    if call is None and wrapper == "FSDPModule":
-        return (
-            "# fully_shard larger parts: each call of it makes a group with an exchange of its own"
-        )
-    if call is None and wrapper == "FullyShardedDataParallel":
-        return "# wrap larger parts (auto_wrap_policy): each has an exchange of its own"
+def _change(site: CollectiveSite, call: SourceCall | None, wrapped: SourceCall | None) -> str:
+    if site.sharding:
+        return sharded_change(site, wrapped)
     if wrapped is not None:
         return "DistributedDataParallel(model, bucket_cap_mb=25)   # the default, or more"
+    name = site.name
     first = f"# instead of {call.text}, tensor by tensor:\n" if call is not None else ""
     if name not in ("all_reduce", "collective"):
         return (

@@ -6,7 +6,7 @@ from statistics import median
 from ridgeline import units
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import Rule, found
-from ridgeline.diagnose.rules._ranks import exposed, wrapper_of
+from ridgeline.diagnose.rules._ranks import exposed
 from ridgeline.diagnose.source.calls import SourceCall, calls_at
 from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Evidence, Finding
@@ -84,7 +84,7 @@ def look(case: Case) -> Iterator[Finding]:
         place=place,
         line=call.line if call is not None else None,
         evidence=said,
-        change=_change(case, call),
+        change=_change(sites[0], call),
     )
 
 
@@ -119,11 +119,12 @@ def _called(case: Case) -> Place | None:
     return None
 
 
-def _change(case: Case, call: SourceCall | None) -> str:
+def _change(site: CollectiveSite, call: SourceCall | None) -> str:
     line = call.text if call is not None else "loss.backward()"
-    if wrapper_of(case) == "FSDPModule":
+    if site.sharding == "fsdp2":
         return (
-            "model.set_requires_gradient_sync(last)   # last: whether it is a step's last part\n"
+            "model.set_requires_gradient_sync(last)   # last: the last part of a step\n"
+            "…   # the forward\n"
             f"{line}"
         )
     return (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.collective_site import CollectiveSite, Exchange
+from ridgeline.records.collective_site import CollectiveSite, Exchange, Sharding
 from ridgeline.records.op_site import SitePhase
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.distinct import distinct
@@ -30,6 +30,9 @@ from ridgeline.trace.ranks.collectives import (
 from ridgeline.trace.trace import Trace
 
 _PHASES: tuple[SitePhase, ...] = ("other", "input", "forward", "backward", "optimizer")
+_SHARDINGS: tuple[Sharding, ...] = ("", "fsdp1", "fsdp2")
+_SHARDING_MARKS: dict[Sharding, str] = {"fsdp1": "FullyShardedDataParallel.", "fsdp2": "FSDP::"}
+"""How the names of the spans begin that torch puts around a sharding wrapper's own work."""
 _FLOAT32 = 4
 _ENGINE = re.compile(r"torch/autograd/__init__\.py\(\d+\): backward$")
 _FRAMES = 12
@@ -45,7 +48,7 @@ def exchange(trace: Trace, links: Links, window: Window) -> Exchange:
         return Exchange()
     spans, steps = step_spans(trace, window), max(window.steps, 1)
     here = np.flatnonzero(covered(spans, found.start, found.start + 1) > 0)
-    computing = _computing(trace, spans, found.source == "device")
+    computing = computing_spans(trace, spans, found.source == "device")
     # on a CPU, without operators, nothing tells what was computed meanwhile
     if not len(here) or (found.source == "host" and not len(computing)):
         return Exchange()
@@ -69,17 +72,18 @@ def _sites(
     asked = _asked(trace, links, found)[here]
     elements, told = _elements(trace, links, asked), found.bytes[here]
     estimated = (told < 0) & (elements >= 0)
+    phases = _phase(trace, links, asked, start)
     keys, which = distinct(
         found.family[here], np.where(estimated, elements * _FLOAT32, told),
-        estimated.astype(np.int64), _phase(trace, links, asked, start),
-        _places(trace, links, asked),
+        estimated.astype(np.int64), phases, _places(trace, links, asked),
+        _sharding(trace, asked, start, phases),
     )  # fmt: skip
     seen, held, took = covered(exposed, start, end), _held(trace, links, asked), end - start
     # spans on several threads lie beside each other: a moment is counted once
     scale = exposed.total / seen.sum() if seen.sum() else 0.0
     places = Places(trace, links)
     sites = []
-    for at, (family, size, guessed, phase, place) in enumerate(keys.tolist()):
+    for at, (family, size, guessed, phase, place, sharding) in enumerate(keys.tolist()):
         rows = which == at
         sites.append(
             CollectiveSite(
@@ -93,12 +97,14 @@ def _sites(
                 exposed_ns=float(seen[rows].sum() * scale) / steps,
                 phase=_PHASES[phase],
                 place=place_of(places.text(place)) if place != -1 else None,
+                sharding=_SHARDINGS[sharding],
             )
         )
     return sites
 
 
-def _computing(trace: Trace, spans: Spans, on_device: bool) -> Spans:
+def computing_spans(trace: Trace, spans: Spans, on_device: bool) -> Spans:
+    """Return when this rank computed: its kernels, or inside `spans` its operators."""
     if on_device:
         device = trace.device
         computes = device.kind == Kind.KERNEL
@@ -175,8 +181,30 @@ def _count(dims: Any) -> int:
     return sum(known) if known else -1
 
 
+def _moment(trace: Trace, asked: Rows, start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When each was asked for; where nothing tells, when it began."""
+    return np.where(asked >= 0, at_rows(trace.ops.ts, asked), start).astype(np.int64)
+
+
+def _sharding(
+    trace: Trace, asked: Rows, start: NDArray[np.int64], phases: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which wrapper asked: an index into _SHARDINGS. Where nothing tells who asked for a collective
+    of the backward, the wrapper that works in this trace did, unless gradients have buckets."""
+    moment, spans = _moment(trace, asked, start), trace.annotations
+    buckets = trace.names_where(spans.name, lambda name: name == "DistributedDataParallel.forward")
+    unknown = (asked < 0) & (phases == _PHASES.index("backward")) & (not buckets.any())
+    found = np.zeros(len(asked), np.int64)
+    for sharding, mark in _SHARDING_MARKS.items():
+        marked = trace.names_where(spans.name, lambda name, mark=mark: name.startswith(mark))  # type: ignore[misc]
+        if marked.any():
+            working = union(spans.ts[marked], spans.end[marked])
+            found[(covered(working, moment, moment + 1) > 0) | unknown] = _SHARDINGS.index(sharding)
+    return found
+
+
 def _phase(trace: Trace, links: Links, asked: Rows, start: NDArray[np.int64]) -> NDArray[np.int64]:
-    moment = np.where(asked >= 0, at_rows(trace.ops.ts, asked), start).astype(np.int64)
+    moment = _moment(trace, asked, start)
     found = np.zeros(len(asked), np.int64)
     for name, span in phase_spans(trace, links).items():
         found[covered(span, moment, moment + 1) > 0] = _PHASES.index(name)

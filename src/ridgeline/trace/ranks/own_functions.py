@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
+from msgspec.structs import replace
 
 from ridgeline.records.collective_site import RankPlace
 from ridgeline.records.trace import Window
@@ -21,7 +22,9 @@ from ridgeline.trace.trace import Trace
 
 MOMENTS = 4000
 """Looked at in each rank's steps: 40 of them are a hundredth of the time."""
-MOST = 12
+MAX_FUNCTIONS = 12
+MIN_CALLEE_SHARE = 0.5
+"""The smallest share of a function's time that one direct call must take to be named."""
 
 
 def own_functions(
@@ -33,36 +36,67 @@ def own_functions(
     """The largest differences first; nothing without Python stacks."""
     if len(traces) < 2:
         return ()
-    spent = [_spent(t, li, w) for t, li, w in zip(traces, links, windows, strict=True)]
+    seen = [_Seen(t, li, w) for t, li, w in zip(traces, links, windows, strict=True)]
     found = []
-    for rank, own in enumerate(spent):
-        for name, ns in own.items():
+    for rank, own in enumerate(seen):
+        for name, ns in own.spent.items():
             place = place_of(name)
-            others = median(other[name] for r, other in enumerate(spent) if r != rank)
+            others = median(other.spent[name] for r, other in enumerate(seen) if r != rank)
             if place is not None and ns > others:
-                found.append(
-                    RankPlace(rank=numbers[rank], place=place, ns=ns, others_ns=float(others))
-                )
-    return tuple(sorted(found, key=lambda one: one.others_ns - one.ns)[:MOST])
+                one = RankPlace(rank=numbers[rank], place=place, ns=ns, others_ns=float(others))
+                found.append((one, own, name))
+    found.sort(key=lambda item: item[0].others_ns - item[0].ns)
+    return tuple(own.described(one, name) for one, own, name in found[:MAX_FUNCTIONS])
 
 
-def _spent(trace: Trace, links: Links, window: Window) -> Counter[str]:
-    """Nanoseconds a step on the main thread, by the innermost function of the user's."""
-    places = Places(trace, links)
-    found: Counter[str] = Counter()
-    told = collectives(trace, links)
-    waiting = union(told.start, told.end) if told.source == "host" else union(*_none())
-    spans = subtract(step_spans(trace, window), waiting)
-    if not places.known or not spans.total:
-        return found
-    moments = evenly_spread(spans, MOMENTS)
-    codes = places.at(np.full(len(moments), links.main_lane, np.int64), moments)
-    each = spans.total / len(moments) / max(window.steps, 1)
-    names, counts = np.unique(codes, return_counts=True)
-    for code, count in zip(names.tolist(), counts.tolist(), strict=True):
-        if code != -1:
-            found[places.text(code)] += round(count * each)
-    return found
+class _Seen:
+    """Where the main thread of one rank was in its steps, outside of collectives."""
+
+    def __init__(self, trace: Trace, links: Links, window: Window) -> None:
+        self._trace, self._places = trace, Places(trace, links)
+        self._steps = step_spans(trace, window)
+        self._moments, self._lane = np.empty(0, np.int64), links.main_lane
+        self.spent: Counter[str] = Counter()
+        """Nanoseconds a step, by the innermost function of the user's."""
+        told = collectives(trace, links)
+        waiting = union(told.start, told.end) if told.source == "host" else union(*_none())
+        spans = subtract(self._steps, waiting)
+        if not self._places.known or not spans.total:
+            return
+        self._moments = evenly_spread(spans, MOMENTS)
+        lanes = np.full(len(self._moments), self._lane, np.int64)
+        each = spans.total / len(self._moments) / max(window.steps, 1)
+        codes, counts = np.unique(self._places.at(lanes, self._moments), return_counts=True)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            if code != -1:
+                self.spent[self._places.text(code)] += round(count * each)
+
+    def described(self, one: RankPlace, name: str) -> RankPlace:
+        """Return the place with what it calls, who calls it, and whether it holds the loop."""
+        frames = self._trace.frames
+        own, callee = self._places.calls_at(self._lane, self._moments)
+        here = np.flatnonzero(own >= 0)
+        here = here[[self._trace.text(int(code)) == name for code in frames.name[own[here]]]]
+        if not len(here):
+            return one
+        rows, counts = np.unique(own[here], return_counts=True)
+        row = int(rows[counts.argmax()])
+        caller = self._places.caller_of(row)
+        first, last = self._steps.start[0], self._steps.end[-1]
+        return replace(
+            one,
+            encloses_steps=bool(frames.ts[row] <= first and frames.end[row] >= last),
+            callee=self._main_callee(callee[here]),
+            caller=place_of(self._trace.text(int(frames.name[caller]))) if caller >= 0 else None,
+        )
+
+    def _main_callee(self, rows: np.ndarray) -> str:
+        called: Counter[str] = Counter()
+        kinds, counts = np.unique(rows[rows >= 0], return_counts=True)
+        for row, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+            called[self._trace.text(int(self._trace.frames.name[row]))] += count
+        name, count = called.most_common(1)[0] if called else ("", 0)
+        return name if count >= MIN_CALLEE_SHARE * len(rows) else ""
 
 
 def _none() -> tuple[np.ndarray, np.ndarray]:

@@ -32,14 +32,24 @@ def test_one_rank_alone_does_more() -> None:
     assert found.share_pct == pytest.approx(20)
     assert found.confidence == "high"
     assert "watch(model)" in found.change
-    assert any("18 ms a step on rank 0" in one.text for one in found.evidence)
+    assert any("18 ms a traced step on rank 0" in one.text for one in found.evidence)
 
 
-def test_a_condition_on_the_rank_inside_the_function() -> None:
-    source = "def main():\n    work()\n    if rank == 1:\n        print_all()\n    more()\n"
-    cause = rank_place(1, 18, 1, "main", 1)
-    found = only(look(case(across=ranks([0, 60]), places=[cause], source=source)))
+BRANCHES = "def main():\n    work()\n    if rank == 1:\n        print_all()\n    more()\n"
+
+
+def test_the_line_is_that_of_the_call_that_the_stack_shows() -> None:
+    cause = replace(rank_place(1, 18, 1, "main", 1), callee="log.py(3): print_all")
+    found = only(look(case(across=ranks([0, 60]), places=[cause], source=BRANCHES)))
     assert found.place == "train.py:4"
+
+
+def test_no_line_inside_a_function_is_named_that_was_not_seen_running() -> None:
+    cause = rank_place(1, 18, 1, "main", 1)
+    found = only(look(case(across=ranks([0, 60]), places=[cause], source=BRANCHES)))
+    assert found.place == "train.py:1"
+    loop = replace(cause, encloses_steps=True)
+    assert only(look(case(across=ranks([0, 60]), places=[loop], source=BRANCHES))).file == ""
 
 
 def test_without_a_cause_a_gpu_is_told_with_doubt() -> None:

@@ -1,0 +1,163 @@
+"""Which rank the others wait for: the one answer that the verdict and the findings both give.
+
+The ranks' own work, step by step, decides where it is known. Elsewhere (a GPU, traces without
+marked steps) the arrivals at the collectives do, where clocks can be aligned; else a function that
+one rank alone spends time in, while the others are longer in collectives.
+"""
+
+import ast
+import re
+
+from msgspec.structs import replace
+
+from ridgeline.diagnose.across_ranks import MIN_EXPLAINED_SHARE, cause_of
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.source.calls import SourceCall, all_calls, calls_at
+from ridgeline.diagnose.source.sources import Source, Sources
+from ridgeline.records.collective_site import RankPlace
+from ridgeline.records.late_rank import LateRank
+from ridgeline.records.trace import Place
+from ridgeline.records.trace_ranks import Ranks, RankTime
+from ridgeline.trace.ranks.doing import BEFORE
+from ridgeline.trace.ranks.late_by_steps import MIN_LATE_SHARE
+
+MIN_SHARE_OF_WAITING = 0.6
+"""The smallest share of all waiting that one rank must cause by its arrivals. Where ranks are late
+by turns it is noise or uneven data, and nobody's fault."""
+MIN_LAST_SHARE = 0.5
+"""The smallest share of the collectives to which it must come last."""
+MAX_OTHERS_IN_FUNCTION = 0.25
+"""Without arrivals: the largest share of its time in a function that others may spend there."""
+
+_CALLED = re.compile(r"(?:<built-in (?:function|method) |: )(?P<name>\w+)")
+"""The name of a function in a recorded frame: `<built-in function sleep>`, `train.py(9): log`."""
+
+
+def lateness(case: Case) -> LateRank | None:
+    """Return the rank that the others wait for, with the line that was seen running."""
+    if case.steps_compared:
+        late = case.late
+    elif case.across is None or len(case.across.ranks) < 2:
+        return None
+    elif case.across.trust.confidence == "unreliable":
+        late = _by_function(case, case.across)
+    else:
+        late = _by_arrival(case, case.across)
+    if late is None or late.share < MIN_LATE_SHARE:
+        return None
+    place, line, _ = seen_line(case.sources, late.cause)
+    if place is None or line is None:
+        return late
+    return replace(late, place=f"{place.file}:{line}")
+
+
+def seen_line(
+    sources: Sources, cause: RankPlace | None
+) -> tuple[Place | None, int | None, SourceCall | None]:
+    """Return the function of a cause, the line in it or of it that ran, and the call on that line.
+
+    The line is that of the call which the stack shows, if the source has only one such call: inside
+    the function, or of the function itself. A function that holds the training loop has no
+    line of its own to name."""
+    if cause is None:
+        return None, None, None
+    source = sources.get(cause.place.file)
+    place = _function(source, cause.place)
+    called = _CALLED.search(cause.callee)
+    if called is not None and (inside := _only_call(sources, cause.place, called["name"])):
+        return place, inside.line, inside
+    by = _call_of(source, sources, cause, place.function)
+    if by is not None:
+        return Place(file=by.file, line=by.line, function=place.function), by.line, by
+    return place, None if cause.encloses_steps else place.line, None
+
+
+def _only_call(sources: Sources, place: Place | None, name: str) -> SourceCall | None:
+    found = calls_at(sources, place, (name,))
+    return found[0] if len(found) == 1 else None
+
+
+def _call_of(
+    source: Source | None, sources: Sources, cause: RankPlace, name: str
+) -> SourceCall | None:
+    """Return the only call of the function in its caller, or in its file if nobody is known to
+    call it."""
+    if cause.caller is not None:
+        return _only_call(sources, cause.caller, name)
+    found = [*all_calls(source, (name,))] if source is not None else []
+    return found[0] if len(found) == 1 else None
+
+
+def _function(source: Source | None, place: Place) -> Place:
+    """Return the function around a comprehension or a lambda, which has a name and a first line."""
+    scope = source.scope(place.line) if source is not None else None
+    if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+        return place
+    return Place(file=place.file, line=scope.lineno, function=scope.name)
+
+
+def _by_arrival(case: Case, across: Ranks) -> LateRank | None:
+    late = max(across.ranks, key=lambda rank: rank.caused_wait_ns)
+    total = sum(rank.caused_wait_ns for rank in across.ranks)
+    every = max(sum(row.count for row in across.collectives), 1)
+    few = late.late_count < MIN_LAST_SHARE * every
+    if not total or few or late.caused_wait_ns < MIN_SHARE_OF_WAITING * total:
+        return None
+    waited = late.caused_wait_ns / (len(across.ranks) - 1) * _recorded(late) / _steps(case)
+    cause = cause_of(case.rank_places, late.rank, waited)
+    if cause is None and not case.on_gpu:
+        return None  # by chance of the scheduler
+    longer = max(waited, cause.ns - cause.others_ns) if cause is not None else waited
+    step = _step_ns(case, late)
+    return LateRank(
+        rank=late.rank,
+        late_ns=_at_most(case, across, late, longer, step),
+        step_ns=step,
+        basis="arrivals",
+        cause=cause,
+        late_collectives=late.late_count,
+        collectives=every,
+        doing=late.doing,
+    )
+
+
+def _by_function(case: Case, across: Ranks) -> LateRank | None:
+    """The other ranks must be the longer in collectives for it."""
+    for one in case.rank_places:
+        late = next((rank for rank in across.ranks if rank.rank == one.rank), None)
+        if late is None or one.others_ns > MAX_OTHERS_IN_FUNCTION * one.ns:
+            continue
+        others = [r.communication_ns for r in across.ranks if r.rank != one.rank]
+        longer = (min(others) - late.communication_ns) / _steps(case)
+        excess, step = one.ns - one.others_ns, _step_ns(case, late)
+        if excess >= MIN_LATE_SHARE * step and longer >= MIN_EXPLAINED_SHARE * excess:
+            late_ns = _at_most(case, across, late, excess, step)
+            return LateRank(
+                rank=one.rank, late_ns=late_ns, step_ns=step, basis="traced steps", cause=one
+            )
+    return None
+
+
+def _at_most(case: Case, across: Ranks, late: RankTime, ns: float, step: float) -> float:
+    """Return the lateness as a part of the step: never more than what the other ranks' own work
+    leaves of it. Tracing lengthens the lateness, and the step is an untraced one."""
+    others = [r.compute_ns for r in across.ranks if r.rank != late.rank]
+    return min(ns, max(step - min(others, default=0) / _steps(case), 0.0))
+
+
+def _recorded(late: RankTime) -> float:
+    """Return the share of its lateness inside its trace: recording begins at another moment on each
+    rank."""
+    whole = sum(ns for _, ns in late.doing)
+    before = sum(ns for name, ns in late.doing if name == BEFORE)
+    return 1 - before / whole if whole else 1.0
+
+
+def _steps(case: Case) -> int:
+    return max(case.sites.steps, 1)
+
+
+def _step_ns(case: Case, late: RankTime) -> float:
+    """The untraced step where there is one: a rank's extra work is seldom what tracing slows."""
+    traced = max(late.window_ns, case.across_ns, 1) / _steps(case)
+    return min(traced, case.times.mean_ms * 1e6) if case.times.mean_ms else traced
