@@ -78,6 +78,9 @@ TOLERATED = 1.1
 MIN_LATE_SHARE = 0.2
 """The share of the step from which waiting for one rank is the limit, if no other wait is larger:
 that rank works beside the others, and nothing done to the rest of their step makes it shorter."""
+MIN_LATE_TO_EXCHANGE = 0.5
+"""The least that the wait for a late rank must be of the exchange that is left without it: an
+exchange can be made shorter, but not be left out."""
 CLOSE = 0.8
 """A runner-up from this part of the winner on is too close to be sure."""
 
@@ -210,14 +213,16 @@ def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
 def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
     """Whether the wait for a late rank is what limits the job: it is long, and longer than any
     other wait of the rank that is looked at. That rank's waiting is in its communication; if it is
-    itself the late one, what it does meanwhile is where its phase is counted."""
-    own = seen.capture is not None and seen.capture.rank == late.rank
-    holds: Kind = "communication"
-    if own:
-        holds = "input" if late.phase == "input" else "overhead"
+    itself the late one, what it does meanwhile is where its phase is counted, and it exchanges no
+    longer than its own work leaves."""
     waits = {kind: shares.of[kind] for kind in _WAITS}
-    waits[holds] = max(waits[holds] - late.share, 0.0)
-    waits["communication"] *= OF_ONE_KIND  # an exchange can be made shorter, not be left out
+    if seen.capture is None or seen.capture.rank != late.rank:
+        waits["communication"] = max(waits["communication"] - late.share, 0.0)
+    else:
+        holds: Kind = "input" if late.phase == "input" else "overhead"
+        waits[holds] = max(waits[holds] - late.share, 0.0)
+        waits["communication"] = min(waits["communication"], late.waiting_share - late.share)
+    waits["communication"] *= MIN_LATE_TO_EXCHANGE
     return late.share >= max(MIN_LATE_SHARE, *waits.values())
 
 

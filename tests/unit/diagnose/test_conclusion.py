@@ -9,11 +9,13 @@ from ridgeline.diagnose.conclusion import conclude
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.errors import RidgelineError
 from ridgeline.records.run import (
+    Capture,
     Compilation,
     DeviceSeen,
     Environment,
     LoaderSeen,
     OutOfMemory,
+    Status,
     Window,
 )
 from ridgeline.records.run_directory import RunDirectory
@@ -364,3 +366,84 @@ def test_absurd_numbers_in_the_steps_do_not_break_it(whole: RunDirectory) -> Non
     found = conclude(whole)
     assert not found.problems
     assert all(0 <= phase.share <= 1 for phase in found.step.phases)
+
+
+# ------------------------------------------------------------------------------------- ranks
+
+
+def job(folder: Path, *captures: Capture) -> RunSummary:
+    """Ranks of one job, each with its capture; rank 0 with steps."""
+    found = made.directory(
+        folder, run=made.run_file(ranks=len(captures)), captured=captures[0], stepped=made.steps()
+    )
+    for one in captures[1:]:
+        found.capture_file(one.rank).write_bytes(msgspec.json.encode(one))
+    return conclude(found)
+
+
+def ended(rank: int, status: Status, at_s: float, **changed: object) -> Capture:
+    return made.capture(rank=rank, ended=status, ended_ns=round(at_s * 1e9), world=3, **changed)
+
+
+def test_the_rank_that_ended_first_is_told(tmp_path: Path) -> None:
+    summary = job(
+        tmp_path,
+        ended(0, "raised", 11, why="RuntimeError: Connection closed by peer"),
+        ended(1, "raised", 12, why="RuntimeError: Connection closed by peer"),
+        ended(2, "raised", 10, why="ValueError: no more data"),
+    )
+    assert [(end.rank, end.why) for end in summary.rank_ends] == [(2, "ValueError: no more data")]
+    assert document(summary)["rank_ends"][0]["rank"] == 2
+    told = [row.text for row in rows(summary) if row.label == "program"]
+    assert "rank 2" in told[0]
+    assert "no more data" in told[0]
+
+
+def test_a_rank_that_died_without_a_word_is_told_by_when_it_was_last_seen(tmp_path: Path) -> None:
+    found = made.directory(
+        tmp_path, run=made.run_file(ranks=2), captured=ended(0, "raised", 11), stepped=made.steps()
+    )
+    dead = ended(1, "running", 0, pid=2**22 + 1)  # above the largest id of a process
+    found.capture_file(1).write_bytes(msgspec.json.encode(dead))
+    made.lines(found.telemetry_file(1), made.telemetry())
+    (end,) = conclude(found).rank_ends
+    assert (end.rank, end.status) == (1, "killed")
+
+
+def test_ranks_that_ended_well_or_later_are_not_told(tmp_path: Path) -> None:
+    later = ended(1, "raised", 12, why="RuntimeError: Connection closed by peer")
+    summary = job(tmp_path, ended(0, "raised", 11, why="ValueError: broke"), later)
+    assert summary.rank_ends == ()
+
+
+def test_a_rank_that_never_imported_torch_is_told_and_not_taken_for_the_program(
+    tmp_path: Path,
+) -> None:
+    idle = Capture(rank=0, world=2, torch_imported=False, ended="finished", ended_ns=5)
+    found = made.directory(tmp_path, run=made.run_file(ranks=2), captured=idle)
+    found.capture_file(1).write_bytes(msgspec.json.encode(ended(1, "finished", 9)))
+    made.lines(found.steps_file(1), made.steps())
+    summary = conclude(found)
+    assert summary.step.counted == 46
+    assert [(end.rank, end.torch_imported) for end in summary.rank_ends] == [(0, False)]
+
+
+def test_a_late_rank_is_the_verdict_of_the_job(tmp_path: Path) -> None:
+    cpu = DeviceSeen(kind="cpu")
+    found = made.directory(
+        tmp_path, run=made.run_file(ranks=2), captured=made.capture(device=cpu, world=2),
+        stepped=[step(i, {"forward": 5, "backward": 80}) for i in range(40)],
+    )  # fmt: skip
+    late = made.capture(
+        rank=1, world=2, device=cpu, loaders=(LoaderSeen(batches=9, place="d.py:4"),)
+    )
+    found.capture_file(1).write_bytes(msgspec.json.encode(late))
+    slow = [step(i, {"input": 70, "forward": 5, "backward": 10}) for i in range(40)]
+    made.lines(found.steps_file(1), slow)
+    summary = conclude(found)
+    assert summary.verdict.bound == "late-rank"
+    assert summary.verdict.place == "d.py:4"
+    assert "rank 1" in summary.verdict.sentence
+    (finding,) = [f for f in summary.findings.findings if f.rule == "late-rank"]
+    assert (finding.file, finding.line) == ("d.py", 4)
+    assert finding.share_pct == pytest.approx(100 * summary.verdict.numbers[0].value, abs=0.01)

@@ -1,12 +1,15 @@
 """What limits a program: each bound where it must be said, and where it must not."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.hand_fed import HandFed, feeds
 from ridgeline.diagnose.limit import limit, winner
 from ridgeline.diagnose.shares import Shares, cpu_shares
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.run import Capture, DeviceSeen, OutOfMemory
 from ridgeline.records.run_summary import (
     Efficiency,
@@ -16,6 +19,7 @@ from ridgeline.records.run_summary import (
     Telemetered,
     Verdict,
 )
+from ridgeline.records.step import Phase
 from ridgeline.records.trace import (
     CategoryRow,
     Cause,
@@ -358,3 +362,52 @@ def test_stalls_of_a_busy_machine_are_not_the_programs_overhead() -> None:
     )  # fmt: skip
     found = limit(stalled, work=work(0.6, gpu=False, ms=3.2), capture=capture(gpu=False))
     assert bound(found) == "compute-bound"
+
+
+# ------------------------------------------------------------------------------------- late ranks
+
+
+def late(share: float, **changes: Any) -> LateRank:
+    made = LateRank(
+        rank=1, late_ns=share * 100e6, step_ns=100e6, phase="input", phase_ns=share * 101e6,
+        steps=30, late_steps=30, place="train.py:13",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def on_a_cpu(talk: float, found: LateRank, phases: Mapping[Phase, float] | None = None) -> Verdict:
+    shares: Mapping[Phase, float] = phases or {"forward": 0.1, "backward": 0.9}
+    return limit(
+        times(shares, gpu=False), work=work(0.1, gpu=False, talk=talk),
+        study=study({}), capture=Capture(stepping="optimizer", world=2), late=found,
+    )  # fmt: skip
+
+
+def test_a_job_that_waits_for_one_rank_names_it_with_phase_and_line() -> None:
+    found = on_a_cpu(0.85, late(0.8))
+    assert found.bound == "late-rank"
+    assert found.place == "train.py:13"
+    assert found.numbers[0].value == pytest.approx(0.8)
+    for part in ("rank 1", "input", "80.8 ms", "train.py:13"):
+        assert part in found.sentence
+
+
+def test_a_rank_that_is_a_little_late_does_not_limit_the_job() -> None:
+    assert on_a_cpu(0.85, late(0.1)).bound == "communication-bound"
+    assert on_a_cpu(0.85, late(0.25)).bound == "communication-bound"  # the exchange is longer
+
+
+def test_another_wait_that_is_longer_than_the_late_rank_comes_first() -> None:
+    phases: Mapping[Phase, float] = {"input": 0.6, "forward": 0.1, "backward": 0.3}
+    assert on_a_cpu(0.25, late(0.25), phases).bound == "input-bound"
+
+
+def test_a_late_rank_that_is_the_one_looked_at_is_named_too() -> None:
+    phases: Mapping[Phase, float] = {"input": 0.6, "forward": 0.1, "backward": 0.3}
+    assert on_a_cpu(0.1, late(0.55, rank=0), phases).bound == "late-rank"
+    assert on_a_cpu(0.1, late(0.55), phases).bound == "input-bound"  # rank 0 waits for data, too
+
+
+def test_a_late_rank_that_only_traced_steps_show_is_doubted() -> None:
+    assert on_a_cpu(0.85, late(0.8)).trust.confidence == "good"
+    assert on_a_cpu(0.85, late(0.8, basis="traced steps")).trust.confidence == "doubtful"

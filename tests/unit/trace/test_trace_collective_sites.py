@@ -97,3 +97,49 @@ def test_a_function_only_one_rank_is_in(tmp_path: Path) -> None:
 def test_one_rank_alone_has_nothing_to_compare(tmp_path: Path) -> None:
     trace = gloo().trace(tmp_path)
     assert own_functions([trace], [Links(trace)], [window_of(trace)], [0]) == ()
+
+
+def sharded(mark: str) -> Made:
+    """A block's parameters gathered in the forward; its gradients, asked for under another name
+    than gloo's, reduced in the backward."""
+    made = Made()
+    made.span("ProfilerStep#0", 0, 10_000)
+    made.op("aten::mm", 0, 1_000)
+    made.span(f"{mark}pre_forward", 1_000, 1_000)
+    made.op("c10d::_allgather_base_", 1_100, 10, **FLOATS)
+    made.span("gloo:all_gather", 1_150, 800, tid=WORKER)
+    made.frame("torch/autograd/__init__.py(200): backward", 4_000, 4_000)
+    made.op("autograd::engine::evaluate_function: MmBackward0", 4_000, 2_000)
+    made.op("c10d::_reduce_scatter_base_", 4_500, 10, **FLOATS)
+    made.span("gloo:all_reduce", 5_000, 2_500, tid=WORKER)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mark", "sharding"), [("FSDP::", "fsdp2"), ("FullyShardedDataParallel.", "fsdp1")]
+)
+def test_collectives_of_a_sharding_wrapper_are_its_own(
+    mark: str, sharding: str, tmp_path: Path
+) -> None:
+    trace = sharded(mark).trace(tmp_path)
+    found = exchange(trace, Links(trace), window_of(trace, "all")).sites
+    assert {site.name: site.sharding for site in found} == {
+        "all_gather": sharding, "all_reduce": sharding,
+    }  # fmt: skip
+
+
+def test_collectives_of_buckets_are_no_sharding_wrappers(tmp_path: Path) -> None:
+    trace = gloo().trace(tmp_path)
+    assert not any(s.sharding for s in exchange(trace, Links(trace), window_of(trace, "all")).sites)
+
+
+def test_a_number_that_is_reduced_has_the_size_of_one_element(tmp_path: Path) -> None:
+    made = Made()
+    made.span("ProfilerStep#0", 0, 10_000)
+    made.op("aten::mm", 0, 1_000)
+    number = {"Input Dims": [[[]], [], []], "Input type": ["TensorList", "", ""]}
+    made.op("c10d::allreduce_", 1_000, 10, **number)
+    made.span("gloo:all_reduce", 1_050, 3_000, tid=WORKER)
+    trace = made.trace(tmp_path)
+    (site,) = exchange(trace, Links(trace), window_of(trace, "all")).sites
+    assert (site.bytes, site.estimated) == (4, True)

@@ -177,7 +177,8 @@ def _count(dims: Any) -> int:
         return -1
     if all(isinstance(n, int) for n in dims):
         return int(np.prod(dims))
-    known = [size for one in dims if (size := _count(one)) > 0]
+    # A list of tensors: one without dimensions has one element.
+    known = [size for one in dims if (size := 1 if one == [] else _count(one)) > 0]
     return sum(known) if known else -1
 
 

@@ -5,7 +5,8 @@ from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rules._ranks import exposed
 from ridgeline.diagnose.rules.exposed_collectives import look
 from ridgeline.diagnose.rules.late_rank import look as late
-from ridgeline.records.collective_site import CollectiveSite
+from ridgeline.records.op_site import SitePhase
+from ridgeline.records.run import RunFile, Target
 from ridgeline.records.step import Phase
 from ridgeline.records.trust import Trust
 from tests.unit.diagnose.made_up_verdict import times
@@ -165,56 +166,49 @@ def test_gradients_of_a_tuned_cpu_job_are_below_5_percent() -> None:
     assert all(found.share_pct < 5 for found in look(made))
 
 
-BOTH = """\
-if args.ddp:
-    model = DDP(model)
-else:
-    for layer in model:
-        fully_shard(layer, **settings)
-    fully_shard(model)
-for x in data:
-    loss = model(x).sum()
-    loss.backward()
-    optimizer.step()
+SHARDED = """def build(blocks, mesh):
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(blocks)
+    return DistributedDataParallel(blocks) if REPLICATE else blocks
 """
 
 
-def sharded(*sites: CollectiveSite, gpu: bool, source: str = BOTH) -> Case:
-    told = case(*sites, gpu=gpu, source=source)
-    assert told.capture is not None
-    module = replace(told.capture.modules[0], wrappers=("FSDPModule",), place="train.py:8")
-    return replace(told, capture=replace(told.capture, modules=(module,)))
+@pytest.mark.parametrize(
+    ("name", "phase", "named"),
+    [
+        ("all_gather", "forward", "fully_shard(block, mesh=mesh, reshard_after_forward=False)"),
+        ("all_reduce", "backward", "fewer, larger modules"),
+        ("reduce_scatter", "backward", "fewer, larger modules"),
+    ],
+)
+def test_a_sharded_model_is_given_no_advice_for_buckets(
+    name: str, phase: SitePhase, named: str
+) -> None:
+    held = replace(site(30, size=100 * MIB, name=name, phase=phase), sharding="fsdp2")
+    made = replace(case(held, source=SHARDED, gpu=False, across=ranks([0, 0])), capture=None)
+    made = replace(made, run=RunFile(name="run", target=Target(kind="script", name="train.py")))
+    found = only(look(made))
+    assert named in found.change
+    assert found.place == "train.py:3"  # the call for each block, not the one for the whole
+    for word in ("bucket", "DistributedDataParallel", "no_sync", "dist.", "hook"):
+        assert word not in found.change
 
 
-def test_a_branch_that_was_not_taken_is_not_named() -> None:
-    found = only(
-        look(
-            sharded(site(20, size=20 * MIB, name="all_gather", phase="forward", line=10), gpu=False)
-        )
+def test_the_line_of_a_wrapper_that_was_not_seen_at_work_is_not_named() -> None:
+    held = site(30, size=100 * MIB, function="main", line=7)
+    made = case(held, source=SOURCE, across=ranks([0, 0]))
+    assert only(look(made)).line == 8
+    assert only(look(replace(made, capture=None))).line == 7
+
+
+def test_of_several_calls_in_a_function_one_that_may_not_run_is_not_named() -> None:
+    source = (
+        "def scored(x):\n    if SLOW:\n        dist.all_gather(parts, x)\n"
+        "    else:\n        dist.all_gather(others, x)\n"
     )
-    assert found.line == 8
-    assert "DDP" not in found.change
-    assert "dist." not in found.change
-    assert "mp_policy" in found.change
-    wrapped = replace(sharded(gpu=True), exchange=case(site(20, size=20 * MIB, line=10)).exchange)
-    assert wrapped.capture is not None
-    module = replace(wrapped.capture.modules[0], wrappers=("DistributedDataParallel",))
-    ddp = replace(wrapped, capture=replace(wrapped.capture, modules=(module,)))
-    assert only(look(ddp)).line == 2
-
-
-def test_a_sharded_model_is_told_what_fits_it() -> None:
-    backward = only(look(sharded(site(20, size=20 * MIB, name="all_gather", line=10), gpu=True)))
-    assert backward.line == 9
-    assert "'reshard_after_forward': False" in backward.change
-    forward = only(
-        look(sharded(site(20, size=20 * MIB, name="all_gather", phase="forward"), gpu=True))
-    )
-    assert "set_modules_to_forward_prefetch" in forward.change
-    reduced = only(look(sharded(site(20, size=20 * MIB, name="reduce_scatter", line=10), gpu=True)))
-    assert "bucket" not in reduced.change
-    for finding in (backward, forward, reduced):
-        compile(finding.change, "change", "exec")
+    held = site(25, size=16 * MIB, name="all_gather", phase="other", function="scored")
+    assert only(look(case(held, source=source, across=ranks([0, 0])))).line == 1
 
 
 def test_two_lines_that_wrap_alike_are_not_told_apart() -> None:

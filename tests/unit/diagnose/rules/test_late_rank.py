@@ -2,10 +2,10 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnose.rules.late_rank import look
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.op_site import Sites
 from ridgeline.records.trust import Trust
 from tests.unit.diagnose.made_up_steps import MS
-from tests.unit.diagnose.made_up_verdict import times
 from tests.unit.diagnose.rules.made_up_machine import only
 from tests.unit.diagnose.rules.made_up_ranks import MIB, case, rank_place, ranks, site
 
@@ -125,17 +125,44 @@ def test_one_trace_shows_that_somebody_is_late() -> None:
     assert not [*look(case(site(30, size=100 * MIB), run=False))]
 
 
-def test_lateness_is_never_longer_than_the_step_it_is_told_of() -> None:
-    """101 ms late in traced steps of 150 ms; untraced ones of 50 ms have room for 20 % of that."""
-    cause = rank_place(0, 101, 0, "<listcomp>", 2)
-    made = replace(
-        case(across=ranks([303, 0]), places=[cause], source=SOURCE, gpu=False), across_ns=450 * MS
-    )
-    short = times({"forward": 0.3, "backward": 0.5, "other": 0.2}, gpu=False, ms=50.0)
-    found = only(look(replace(made, times=short)))
-    assert found.share_pct == pytest.approx(100 * 101 / 150, abs=0.1)
-    waited = next(one for one in found.evidence if "rank waits" in one.what)
-    assert waited.value == pytest.approx(0.05 * 101 / 150)
+def late_in_steps(**changes: object) -> LateRank:
+    made = LateRank(
+        rank=1, late_ns=40 * MS, step_ns=50 * MS, slowest_other_ns=8 * MS, phase="input",
+        phase_ns=41 * MS, steps=30, late_steps=30, place="train.py:5",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_lateness_and_bound_are_parts_of_the_same_step() -> None:
+    made = replace(case(gpu=False), steps_compared=True, late=late_in_steps())
+    found = only(look(made))
+    assert found.share_pct == pytest.approx(80)
+    assert found.gain_bound == pytest.approx(50 / 8, rel=0.01)
+    assert found.place == "train.py:5"
+    assert found.confidence == "high"
+
+
+def test_arrivals_accuse_nobody_whose_steps_were_found_even() -> None:
+    cause = rank_place(0, 18, 0, "watch", 1)
+    made = case(across=ranks([60, 0]), places=[cause], source=SOURCE, gpu=False)
+    assert [*look(made)]
+    assert not [*look(replace(made, steps_compared=True, late=None))]
+
+
+def test_a_late_rank_is_late_by_less_than_its_step() -> None:
+    """Traced steps of 300 ms show 200 ms; an untraced one takes 100, 10 of them the others' own."""
+    told = ranks([600, 0])
+    busy = tuple(replace(one, compute_ns=30 * MS) for one in told.ranks)
+    found = only(look(case(across=replace(told, ranks=busy))))
+    assert found.share_pct == pytest.approx(90)
+    assert found.gain_bound == pytest.approx(10, rel=0.1)
+
+
+def test_pauses_of_the_rank_that_is_looked_at_are_told_once() -> None:
+    late = late_in_steps(rank=0, phase="evaluation", place="")
+    made = replace(case(gpu=False), steps_compared=True, late=late)
+    assert [*look(made)]
+    assert not [*look(replace(made, times=replace(made.times, pause_share=0.7)))]
 
 
 def test_what_the_ranks_do_besides_is_not_gained() -> None:

@@ -73,10 +73,9 @@ def test_silent_without_collectives() -> None:
     assert not [*look(case())]
 
 
-def test_a_sharded_model_has_no_buckets() -> None:
-    told = case(site(20, calls=40, size=4096, name="all_gather"))
-    assert told.capture is not None
-    module = replace(told.capture.modules[0], wrappers=("FSDPModule",))
-    found = only(look(replace(told, capture=replace(told.capture, modules=(module,)))))
-    assert "bucket" not in found.change
+def test_a_model_sharded_in_small_pieces_is_to_be_sharded_in_larger_ones() -> None:
+    held = site(20, calls=24, size=4096, name="all_gather", phase="forward")
+    found = only(look(case(replace(held, sharding="fsdp2"), source=SOURCE)))
     assert "fully_shard" in found.change
+    assert "bucket" not in found.change
+    assert "torch.cat" not in found.change

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.rules.sync_in_accumulation import look
 from tests.unit.diagnose.rules.made_up_machine import only
@@ -22,6 +23,13 @@ def test_gradients_exchanged_after_each_part() -> None:
     assert found.confidence == "high"
     assert "model.no_sync()" in found.change
     assert "loss.backward()" in found.change
+
+
+def test_a_sharded_model_accumulates_by_its_own_switch() -> None:
+    held = replace(site(40, calls=8, size=10 * MIB), sharding="fsdp2")
+    found = only(look(case(held, source=SOURCE, backwards=4, parameters=20 * MIB)))
+    assert "set_requires_gradient_sync" in found.change
+    assert "no_sync()" not in found.change
 
 
 def test_a_trace_alone_tells_by_the_number_of_collectives() -> None:
