@@ -151,8 +151,9 @@ def remove(
                 "--force removes it all the same",
             )
     chosen = [run for run in chosen if run not in busy]
-    if everything and chosen and not yes:
-        _ask(chosen, may_ask=not as_json and sys.stdin.isatty())
+    if everything and chosen and not (yes or _agreed(chosen, as_json)):
+        click.echo("nothing was removed", err=True)
+        return 0
     removed, freed, left = _removed(chosen)
     left = [*((run.name, "still running; --force removes it") for run in busy), *left]
     if as_json:
@@ -167,14 +168,15 @@ def remove(
     return 4 if len(left) > len(busy) else 0
 
 
-def _ask(runs: "Sequence[RunDirectory]", *, may_ask: bool) -> None:
-    """Return where the person at the terminal agrees; raise where not, or where nobody is there."""
+def _agreed(runs: "Sequence[RunDirectory]", as_json: bool) -> bool:
+    """Return whether the person at the terminal agrees to remove `runs`. Raise UsageError where
+    there is nobody to ask."""
     from ridgeline.units import bytes_, plural
 
     said = f"{plural(len(runs), 'run')}, {bytes_(sum(run.size() for run in runs))}"
-    if not may_ask:
+    if as_json or sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"--all would remove {said}; nothing was removed", "--yes removes them")
-    click.confirm(f"Remove {said}?", abort=True, err=True)
+    return click.confirm(f"Remove {said}?", err=True)
 
 
 def _chosen(
