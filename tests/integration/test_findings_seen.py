@@ -68,6 +68,25 @@ for _ in range(40):
 """
 
 
+PAUSES = """
+import random
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+history = [random.random() for _ in range(400_000)]
+for i in range(120):
+    optimizer.zero_grad()
+    model(torch.randn(64, 64)).square().mean().backward()
+    optimizer.step()
+    if i % 10 == 0:
+        ranked = sorted(history)
+    if i % 500 == 499:
+        torch.save(model.state_dict(), "never.pt")
+"""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder a small program ran in, and what was said when it had ended."""
@@ -115,6 +134,17 @@ def test_in_the_users_own_directory_a_file_that_the_script_imports_is_found(
     line = NET.splitlines().index(next(one for one in NET.splitlines() if "softmax" in one)) + 1
     places = [(one["file"], one["line"]) for one in found if one["rule"] == "written-attention"]
     assert places == [("app/net.py", line)]
+
+
+@pytest.mark.reliability
+def test_a_pause_is_told_by_the_line_that_was_running(tmp_path: Path) -> None:
+    (tmp_path / "pauses.py").write_text(PAUSES)
+    ran(tmp_path, "pauses.py")
+    found = json.loads((tmp_path / "result.json").read_text())["findings"]
+    (pause,) = [one for one in found if one["rule"] == "idle-between-epochs"]
+    line = next(n for n, text in enumerate(PAUSES.splitlines(), 1) if "sorted" in text)
+    assert (pause["file"], pause["line"]) == ("pauses.py", line)
+    assert "torch.save" not in json.dumps(found)
 
 
 def test_the_directory_is_removed_with_its_findings(run: tuple[Path, str], warm: Warm) -> None:

@@ -31,13 +31,16 @@ def user_sources(case: Case) -> tuple[Source, ...]:
 
 
 def kept_lines(case: Case) -> tuple[Kept, ...]:
-    """Those with a graph first, then those that never let go. A local variable of a function that
-    trains nothing is none of them: it is gone before the next step ends."""
+    """Return those that were seen running first, then those with a graph, then those that never let
+    go. A local variable of a function that trains nothing is none of them: it is gone before the
+    next step ends."""
     found = [
         one for source in user_sources(case) for one in kept(source)
         if not (one.temporary or one.limited)
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda one: (not one.graph, one.guessed, one.renewed)))
+    return tuple(
+        sorted(found, key=lambda one: (one.unseen, not one.graph, one.guessed, one.renewed))
+    )
 
 
 def kept_where_made(case: Case, place: Place) -> tuple[Kept, ...]:

@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.diagnose.source.graph_names import Function, GraphNames
 from ridgeline.diagnose.source.sources import Source
@@ -37,6 +38,9 @@ class Kept(Struct, frozen=True, kw_only=True):
     """With its autograd graph."""
     guessed: bool = False
     """Whether it is a tensor the source does not say: a name that comes from elsewhere."""
+    unseen: bool = False
+    """It would have been seen running in the traced steps, and was not: it runs now and then, or
+    never."""
     spent: bool = False
     """A loss whose backward runs: what stays of its graph is small."""
     how: str = "append"
@@ -61,8 +65,9 @@ def kept(source: Source) -> tuple[Kept, ...]:
         for container, value, how in _storing(node):
             one = _judged(source, names, training, node, container, value, how)
             if one is not None:
-                found.append(one)
-    return tuple(sorted(found, key=lambda k: (not k.graph, k.guessed, k.renewed, k.line)))
+                found.append(replace(one, unseen=source.ran(node) is False))
+    order = sorted(found, key=lambda k: (k.unseen, not k.graph, k.guessed, k.renewed, k.line))
+    return tuple(order)
 
 
 def _storing(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, str]]:

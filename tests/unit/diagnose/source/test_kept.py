@@ -168,3 +168,13 @@ def test_a_list_of_the_module_outlives_every_function() -> None:
         "def predict", "outputs = []\n\ndef predict"
     )
     assert not any(k.temporary for k in kept(Source("t.py", text)))
+
+
+def test_a_line_that_was_seen_running_comes_before_one_that_was_not() -> None:
+    inner = "if debug:\n                losses.append(loss)\n            more.append(out)"
+    text = LOOP.format(line=inner)
+    unseen, seen = (n for n, line in enumerate(text.splitlines(), 1) if ".append(" in line)
+    assert [one.line for one in kept(Source("t.py", text))] == [unseen, seen]
+    first, second = kept(Source("t.py", text, {seen: frozenset({"append"})}))
+    assert (first.line, first.unseen) == (seen, False)
+    assert (second.line, second.unseen) == (unseen, True)
