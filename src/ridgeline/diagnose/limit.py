@@ -78,9 +78,9 @@ TOLERATED = 1.1
 MIN_LATE_SHARE = 0.2
 """The share of the step from which waiting for one rank is the limit, if no other wait is larger:
 that rank works beside the others, and nothing done to the rest of their step makes it shorter."""
-MIN_LATE_TO_EXCHANGE = 0.5
-"""The least that the wait for a late rank must be of the exchange that is left without it: an
-exchange can be made shorter, but not be left out."""
+MIN_LATE_TO_EXCHANGE = 0.7
+"""How much the exchange that is left without the late rank counts against it, beside other waits:
+an exchange can be made shorter, but not be left out."""
 CLOSE = 0.8
 """A runner-up from this part of the winner on is too close to be sure."""
 
@@ -211,10 +211,10 @@ def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
 
 
 def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
-    """Whether the wait for a late rank is what limits the job: it is long, and longer than any
-    other wait of the rank that is looked at. That rank's waiting is in its communication; if it is
-    itself the late one, what it does meanwhile is where its phase is counted, and it exchanges no
-    longer than its own work leaves."""
+    """Whether the wait for a late rank is what limits the job: it is long, and no other wait of the
+    rank that is looked at is much longer. Behind a late rank those gain nothing. That rank's
+    waiting is in its communication; if it is itself the late one, what it does meanwhile is where
+    its phase is counted, and it exchanges no longer than its own work leaves."""
     waits = {kind: shares.of[kind] for kind in _WAITS}
     if seen.capture is None or seen.capture.rank != late.rank:
         waits["communication"] = max(waits["communication"] - late.share, 0.0)
@@ -223,7 +223,7 @@ def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
         waits[holds] = max(waits[holds] - late.share, 0.0)
         waits["communication"] = min(waits["communication"], late.waiting_share - late.share)
     waits["communication"] *= MIN_LATE_TO_EXCHANGE
-    return late.share >= max(MIN_LATE_SHARE, *waits.values())
+    return late.share >= max(MIN_LATE_SHARE, OF_ONE_KIND * max(waits.values()))
 
 
 def _trust_in_late(seen: Seen, late: LateRank) -> Trust:

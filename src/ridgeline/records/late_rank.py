@@ -18,6 +18,8 @@ class LateRank(Struct, frozen=True, kw_only=True):
     """The mean step that `late_ns` is a part of, on the same clock."""
     slowest_other_ns: float = 0.0
     """What the slowest other rank does of its own in the mean step; 0 where it is not known."""
+    share_of_lateness: float = 1.0
+    """Of all that ranks are behind the slowest other one: what this rank is."""
     phase: str = ""
     """The phase in which it works longer than the others; empty where it is not known."""
     phase_ns: float = 0.0

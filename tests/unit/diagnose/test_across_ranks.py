@@ -96,3 +96,17 @@ def test_a_few_traced_steps_without_a_function_accuse_nobody(tmp_path: Path) -> 
     found = judged({0: steps(equal), 1: steps(equal, seed=1)}, tmp_path, made)
     assert found.steps_compared
     assert found.late is None
+
+
+@pytest.mark.parametrize(("slower_ms", "accused"), [(6.0, False), (30.0, True)])
+def test_a_rank_that_is_mostly_a_little_slower_may_be_so_by_chance(
+    slower_ms: float, accused: bool
+) -> None:
+    """Slower in three steps of four, faster in the fourth: as on a machine with many programs."""
+    even: dict[Phase, float] = {"forward": 25.0, "backward": 60.0}
+    unsteady = [
+        step(i, {**even, "forward": 25.0 + (slower_ms if i % 4 else -slower_ms / 1.5)}, ms=90)
+        for i in range(40)
+    ]
+    found = judged({0: [step(i, even, ms=90) for i in range(40)], 1: unsteady})
+    assert (found.late is not None) == accused

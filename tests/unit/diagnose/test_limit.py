@@ -405,7 +405,7 @@ def test_another_wait_that_is_longer_than_the_late_rank_comes_first() -> None:
 def test_a_late_rank_that_is_the_one_looked_at_is_named_too() -> None:
     phases: Mapping[Phase, float] = {"input": 0.6, "forward": 0.1, "backward": 0.3}
     assert on_a_cpu(0.1, late(0.55, rank=0), phases).bound == "late-rank"
-    assert on_a_cpu(0.1, late(0.55), phases).bound == "input-bound"  # rank 0 waits for data, too
+    assert on_a_cpu(0.3, late(0.25), phases).bound == "input-bound"  # rank 0 waits for data, too
 
 
 def test_a_late_rank_that_only_traced_steps_show_is_doubted() -> None:

@@ -16,6 +16,7 @@ from traces_made import HOST, WORKER, Made
 from ridgeline.account.count import count
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.step_work import StepWork
+from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.analyses.step_work import step_work
 from ridgeline.trace.analyses.work_owners import INSIDE, NOTHING, OWNS, owning
 from ridgeline.trace.links import Links
@@ -314,6 +315,18 @@ def test_on_a_cpu_only_what_no_operator_hides_is_communication(tmp_path: Path) -
     assert found.op_share == pytest.approx(400 / 1000)
     assert found.communication_share == pytest.approx(150 / 1000)
     assert found.overhead_share == pytest.approx(450 / 1000)
+
+
+def test_a_job_of_one_rank_does_not_communicate(tmp_path: Path) -> None:
+    made = Made(distributedInfo={"rank": 0, "backend": "gloo", "world_size": 1})
+    made.span("ProfilerStep#0", 0, 1000).op("aten::mm", 100, 400).op("c10d::allreduce_", 600, 50)
+    made.span("gloo:all_reduce", 600, 300, tid=WORKER)
+    trace = made.trace(tmp_path)
+    links, window = Links(trace), window_of(trace, "all")
+    found = step_work(trace, links, window, None)
+    assert found.communication_share == 0
+    assert found.overhead_share == pytest.approx(600 / 1000)
+    assert not exchange(trace, links, window).sites
 
 
 def test_compiled_kernels_of_a_cpu_are_time_without_a_formula(tmp_path: Path) -> None:

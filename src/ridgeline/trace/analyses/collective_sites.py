@@ -42,9 +42,10 @@ _DEPTH = 4
 
 
 def exchange(trace: Trace, links: Links, window: Window) -> Exchange:
-    """Empty where the trace shows only that collectives were asked for, not how long they ran."""
+    """Empty where the trace shows only that collectives were asked for, not how long they ran, and
+    for a job of one rank, which has nobody to exchange with."""
     found = collectives(trace, links)
-    if found.source not in ("device", "host"):
+    if found.source not in ("device", "host") or trace.metadata.world_size == 1:
         return Exchange()
     spans, steps = step_spans(trace, window), max(window.steps, 1)
     here = np.flatnonzero(covered(spans, found.start, found.start + 1) > 0)

@@ -149,6 +149,9 @@ def input_spans(trace: Trace, links: Links) -> Spans:
 
 
 def _communication(trace: Trace, spans: Spans) -> Spans:
+    """When this rank exchanged data, or waited to: a job of one rank has nobody to talk to."""
+    if trace.metadata.world_size == 1:
+        return NOTHING
     found = [
         union(table.ts[rows], table.end[rows])
         for table in (trace.ops, trace.annotations)

@@ -70,6 +70,7 @@ def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
         late_ns=float(np.maximum(behind[late], 0).mean()),
         step_ns=step_ns,
         slowest_other_ns=max(float(r.total().mean()) for i, r in enumerate(ranks) if i != late),
+        share_of_lateness=float(lateness[late] / lateness.sum()),
         phase=phase,
         phase_ns=phase_ns,
         steps=len(shared),
