@@ -8,6 +8,10 @@ where the share is not known there is no bound.
 MAX_SAVED_SHARE = 0.98
 """Of the step. A larger share says no more than that almost all of the step may go; the search
 treats a bound from 0.97 on as no bound."""
+SAVED_BESIDE_UPDATE_ON_CPU = 1.5
+"""Times what an optimizer's update takes on a CPU: the most that a fused one saves. The passes of
+an update over memory push what forward and backward need out of the cache: where Adam's update
+took 2.7 ms of a step of 19.6 ms, a fused one made the step 3.6 ms shorter."""
 
 
 def speedup_without(share: float | None) -> float | None:

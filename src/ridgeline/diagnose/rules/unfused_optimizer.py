@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ridgeline import units
+from ridgeline.changes.bounds import SAVED_BESIDE_UPDATE_ON_CPU
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._launch import (
@@ -72,9 +73,6 @@ count of its operators, not measured."""
 FUSED_PASSES = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.45, "SGD": 0.65}
 """Of the passes over memory of an update by tensor: those of the fused one, by count of its
 operators (Adam 7 of 20, Adagrad 5 of 11, SGD with momentum 5 of 8)."""
-SAVED_BESIDE_ON_CPU = 1.5
-"""Times what the update takes. Where Adam took 2.7 ms of a step of 19.6 ms, a fused update made the
-step 3.6 ms shorter."""
 START_NS = {True: 5_000.0, False: 50_000.0}
 """Of a kernel on a GPU, of a call on a CPU: what is longer works on its data, which calling it for
 all parameters at once does not change. The smallest kernel takes 2 µs, a traced call 5 to 30."""
@@ -195,7 +193,7 @@ def _bound(case: Case, update: _Update, name: str) -> float | None:
     and backward need out of the cache. None: the share tells it."""
     if case.on_gpu or not update.by_tensor or not _fusable(update, name):
         return None
-    return 1 / (1 - min(SAVED_BESIDE_ON_CPU * cost(case, update.sites), MOST_SHARE))
+    return 1 / (1 - min(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites), MOST_SHARE))
 
 
 def _fusable(update: _Update, name: str) -> bool:
