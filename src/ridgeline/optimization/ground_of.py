@@ -53,7 +53,7 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         loss_share=_share(case, [site for site in case.sites.ops if _wide_loss(site)]),
         odd_widths=any(_odd(site) for site in products),
         shapes_change=_shapes_change(products),
-        busy=case.busy or 0.0,
+        busy=_busy(case),
         input_share=case.share_of("input"),
         optimizer_share=_optimizer_share(case),
         system_share=capture.system_share,
@@ -110,6 +110,18 @@ def _most_share(case: Case, sites: list[OpSite]) -> float | None:
         launched = sum(site.device_ns for site in sites) + case.sites.left_out_ns
         return case.device_share(launched + _replayed_products_ns(case))
     taken_ms = (sum(site.host_ns for site in sites) + case.sites.left_out_ns) / 1e6
+    return _of_untraced_step(case, taken_ms)
+
+
+def _busy(case: Case) -> float:
+    """Return how much of the step the device works; on a CPU, where tracing lengthens the time
+    between operators, the most that it may work; 0: not known."""
+    if case.on_gpu or case.work is None:
+        return case.busy or 0.0
+    return _of_untraced_step(case, case.work.operator_ms) or 0.0
+
+
+def _of_untraced_step(case: Case, taken_ms: float) -> float | None:
     length_ms = min(filter(None, (case.times.median_ms, case.step_ms)), default=0.0)
     return min(taken_ms / length_ms, 1.0) if length_ms else None
 

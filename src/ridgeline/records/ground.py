@@ -52,7 +52,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     """A product of large matrices has a side that is no multiple of 64."""
     shapes_change: bool = False
     busy: float = 0.0
-    """Of the step the device works."""
+    """Of the step the device works; on a CPU the most that it may."""
     input_share: float = 0.0
     optimizer_share: float | None = None
     """None: the phases of the step are not known."""
