@@ -5,9 +5,12 @@ and read when the step's events have passed.
 """
 
 import math
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 _SLOTS = 512
+_NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
 
 
 class Losses:
@@ -15,10 +18,28 @@ class Losses:
         self._torch = torch
         self._slots: Any = None
         self._next = 0
+        self._scaled: tuple[Any, Any, float] = _NOT_SCALED
+        """The last loss that a gradient scaler multiplied: a weak reference to the product, a
+        ticket for the loss before, and what that was divided by."""
+
+    def before_scaling(self, outputs: Any, ticket: Any) -> None:
+        self._scaled = (None, ticket, self.divisor(outputs))
+
+    def scaled(self, product: Any) -> None:
+        if type(product) is self._torch.Tensor:
+            self._scaled = (weakref.ref(product), *self._scaled[1:])
+
+    def of_backward(self, tensors: Any, note: Callable[[Any], Any]) -> tuple[Any, float]:
+        """A ticket for the loss that a backward begins with, as it was before a scaler multiplied
+        it, and what it was divided by."""
+        (product, ticket, divisor), self._scaled = self._scaled, _NOT_SCALED
+        if product is not None and product() is _first(tensors):
+            return ticket, divisor
+        return note(tensors), self.divisor(tensors)
 
     def note(self, tensors: Any) -> Any:
         """A ticket for `read`; None where there is no single number."""
-        first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
+        first = _first(tensors)
         torch = self._torch
         if type(first) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
             return None  # the program's own kind of tensor, or a mode of its own that would see us
@@ -31,7 +52,7 @@ class Losses:
         """Return the number that the loss was divided by as its last operation, as programs do that
         accumulate gradients over several batches; 1.0 where it was not."""
         torch = self._torch
-        first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
+        first = _first(tensors)
         node = getattr(first, "grad_fn", None) if type(first) is torch.Tensor else None
         kind = type(node).__name__
         if kind not in ("DivBackward0", "MulBackward0"):
@@ -79,3 +100,7 @@ class Losses:
                 return None  # overwritten since
             ticket = float(self._slots[slot])
         return float(ticket)
+
+
+def _first(tensors: Any) -> Any:
+    return tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors

@@ -28,9 +28,6 @@ MOST_FAULTS = 5
 """After so many faults of ours the seams go quiet for good."""
 
 
-_NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
-
-
 class StopAfter(SystemExit):
     """Raised where the last step that was asked for ends: the program ends as by sys.exit(0)."""
 
@@ -59,9 +56,6 @@ class Session:
         """Handed out and not yet given to a module."""
         self._handed: tuple[int, Any] = (0, None)
         """Its loader, and a weak reference to the iterator."""
-        self._scaled: tuple[Any, Any, float] = _NOT_SCALED
-        """The last loss that a gradient scaler multiplied: a weak reference to the product, a
-        ticket for the loss before, and what that was divided by."""
         self._followed = Followed(self._stepping.anchor)
         self._eval_trains = self._eval_with_grad = self._train_mode_seen = False
         self._stopped = False
@@ -132,7 +126,7 @@ class Session:
             if grad and model:
                 self._train_mode_seen |= module.training
                 self._eval_with_grad |= not module.training
-            if training and model and not self._optimizer_depth:  # else in a closure of its step
+            if training and model and not self._in_closure:
                 end = self._stepping.training_forward_begins()
                 if end is not End.NO:
                     self.progress.end_step(end)
@@ -176,7 +170,9 @@ class Session:
             if self._may_look():
                 self.progress.clearing.backward_begins()
             counts.trained.backward(lambda calls: self._answered.by(tensors, calls))
-            counts.loss, counts.loss_divisor = self._loss_of(tensors)
+            counts.loss, counts.loss_divisor = self.progress.losses.of_backward(
+                tensors, self._number
+            )
             self._timeline.enter(BACKWARD)
             self._in_backward = self.gate.closed = True
         except Exception as error:
@@ -269,15 +265,11 @@ class Session:
         """A gradient scaler multiplies a loss: what it was before is the loss people know."""
         if self.progress.off or not self._mine(trains=True):
             return None
-        self._scaled = (None, self._number(outputs), self.progress.losses.divisor(outputs))
+        self.progress.losses.before_scaling(outputs, self._number(outputs))
         return True
 
     def scale_seen(self, scaler: Any, scaled: Any) -> Any:
-        try:
-            if type(scaled) is self._torch.Tensor:
-                self._scaled = (weakref.ref(scaled), *self._scaled[1:])
-        except Exception as error:
-            self._broke("scaler", error)
+        self.progress.losses.scaled(scaled)
         return scaled
 
     def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
@@ -384,6 +376,11 @@ class Session:
             given = Amount(have.samples + given.samples, have.tokens + given.tokens)
         self._batch, self._handed = given, (loader, weakref.ref(iterator))
 
+    @property
+    def _in_closure(self) -> bool:
+        """Inside `optimizer.step(closure)`: however often the closure is called, it is one step."""
+        return self._optimizer_depth > 0
+
     def _stepped(self, optimizer: Any) -> End:
         self._followed.meet(optimizer)
         return self._stepping.optimizer_stepped(id(optimizer))
@@ -430,14 +427,6 @@ class Session:
             if self._torch.is_autocast_enabled(kind):
                 dtype = str(self._torch.get_autocast_dtype(kind)).removeprefix("torch.")
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
-
-    def _loss_of(self, tensors: Any) -> tuple[Any, float]:
-        """A ticket for the loss a backward begins with, and what it was divided by."""
-        first = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
-        (scaled, ticket, divisor), self._scaled = self._scaled, _NOT_SCALED
-        if scaled is not None and scaled() is first:
-            return ticket, divisor
-        return self._number(tensors), self.progress.losses.divisor(tensors)
 
     def _may_look(self) -> bool:
         """Whether an operator of ours would be seen by nobody: by no trace and no mode."""

@@ -71,7 +71,7 @@ class TrialSession(Session):
             in_training = module.training or self._eval_trains
             trains = self._torch.is_grad_enabled() and in_training
             if trains or not self._plan.trains:
-                if trains and self._stepping.ends_with_forward:
+                if trains and self._stepping.ends_with_forward and not self._in_closure:
                     self._guarded(self._end_before, module)
                 if self._jitter and next(module.parameters(), None) is not None:
                     self._guarded(self._moved, module)
@@ -85,6 +85,10 @@ class TrialSession(Session):
         if token is not None and not (self._plan.trains or self.watch.over):
             self._awaited = module
         return token
+
+    def _may_look(self) -> bool:
+        """Gradients are looked at in a run; in a trial that would be timed."""
+        return False
 
     def _end_before(self, module: Any) -> None:
         """The step before, so that what this call is given is seen in its own."""

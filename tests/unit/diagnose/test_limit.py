@@ -259,6 +259,27 @@ def test_out_of_memory_is_capacity_bound_whatever_else_is_known() -> None:
         assert found.place == "model.py:88"
 
 
+@pytest.mark.parametrize(
+    ("killed", "sure", "trust"),
+    [(False, True, "good"), (True, True, "good"), (True, False, "doubtful")],
+)
+def test_a_program_that_died_of_the_hosts_memory_is_capacity_bound(
+    killed: bool, sure: bool, trust: str
+) -> None:
+    full = OutOfMemory(
+        asked_bytes=0, free_bytes=0, total_bytes=16 * GIB, allocated_bytes=15 * GIB, on="host",
+        killed=killed, sure=sure, step=46,
+    )  # fmt: skip
+    seen = Capture(stepping="optimizer", device=DeviceSeen(kind="cuda"), out_of_memory=full)
+    memory = MemoryUse(host_growth_bytes_per_step=40.0 * 2**20)
+    found = limit(times({"forward": 1.0}), memory=memory, capture=seen)
+    assert bound(found) == "memory-capacity-bound"
+    assert [(n.what, n.value) for n in found.numbers] == [
+        ("in use", 15.0 * GIB), ("growth", 40.0 * 2**20),
+    ]  # fmt: skip
+    assert found.trust.confidence == trust
+
+
 def test_an_allocator_that_retries_each_step_is_capacity_bound() -> None:
     memory = MemoryUse(retries=50, device_reserved_bytes=139 * GIB, device_total_bytes=140 * GIB)
     found = limit(times({"forward": 1.0}), memory=memory, capture=capture())

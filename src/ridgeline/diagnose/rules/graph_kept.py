@@ -167,7 +167,7 @@ def _allocates(case: Case) -> Place | None:
 
 def _change(line: Kept | None) -> str:
     if line is None:
-        return "losses.append(loss.detach())  # or .item(), which waits for the device"
+        return "# keep x.detach() of each result instead of x, or .item() of a number"
     if line.detached:
         return line.detached.partition("  #")[0]
     return f"# {line.value}: with .detach(), before `{line.container}` keeps it"

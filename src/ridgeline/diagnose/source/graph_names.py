@@ -93,6 +93,8 @@ class GraphNames:
         return any(self._keeps(child, names, scope) for child in ast.iter_child_nodes(value))
 
     def _is_model(self, called: ast.AST, scope: ast.AST) -> bool:
+        if isinstance(called, ast.Subscript):  # model[0](x), self.blocks[i](x): a part of a model
+            called = called.value
         text = ast.unparse(called) if isinstance(called, ast.Name | ast.Attribute) else ""
         if text in self._models or text in _MODEL_NAMES:
             return True

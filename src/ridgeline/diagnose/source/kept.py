@@ -80,9 +80,9 @@ def _storing(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, str]]:
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Constant):
             yield target.value, value, "key"
-        elif _is_sum(node, ast.unparse(target)):
-            assert isinstance(value, ast.BinOp)
-            yield target, value.right, "sum"
+        else:
+            for added in _added(value, ast.unparse(target)):
+                yield target, added, "sum"
 
 
 def _judged(
@@ -218,9 +218,17 @@ def _renewed(source: Source, node: ast.AST, scope: ast.AST, where: str) -> bool 
 
 def _is_sum(node: ast.Assign | ast.AnnAssign, where: str) -> bool:
     """total = total + loss"""
-    value = node.value
-    plus = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
-    return plus and ast.unparse(value.left) == where  # type: ignore[union-attr]
+    return bool(_added(node.value, where))
+
+
+def _added(value: ast.expr | None, where: str) -> list[ast.expr]:
+    """What is added to a name in a sum that begins with it: total + loss, total + loss + penalty;
+    nothing where it is no such sum."""
+    found: list[ast.expr] = []
+    while isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        found.append(value.right)
+        value = value.left
+    return found if value is not None and ast.unparse(value) == where else []
 
 
 def _bounded(value: ast.expr | None) -> bool:

@@ -126,3 +126,15 @@ def test_the_change_takes_what_is_added_off_its_graph_not_the_sum() -> None:
     }.items():
         (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line)))
         assert finding.change == said
+
+
+def test_the_change_names_the_call_of_a_part_of_the_model() -> None:
+    text = KEEPS_GRAPH.replace("append(held)", "append(model[0](x))")
+    (finding,) = look(growing(text, unrun=9.0))
+    assert (finding.line, finding.change) == (9, "history.append(model[0](x).detach())")
+
+
+def test_without_a_line_no_line_is_made_up() -> None:
+    (finding,) = look(growing(KEEPS_NONE, unrun=9.0))
+    assert finding.line is None
+    assert finding.change.startswith("#")

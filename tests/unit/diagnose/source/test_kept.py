@@ -27,7 +27,8 @@ def found(line: str) -> list[tuple[int, bool, bool]]:
 @pytest.mark.parametrize(
     "line",
     ["losses.append(loss)", "total += loss", "total = total + loss", "losses.append((x, out))",
-     "cache[epoch] = out", "losses.append(out.float().cpu())"],
+     "cache[epoch] = out", "losses.append(out.float().cpu())", "losses.append(model[0](x))",
+     "total = total + x.mean() + out.mean()"],
 )  # fmt: skip
 def test_with_its_graph(line: str) -> None:
     assert found(line) == [(9, True, False)]
