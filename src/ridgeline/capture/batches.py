@@ -65,8 +65,11 @@ def _is_edge_list(torch: Any, tensor: Any) -> bool:
 
 def _graphs(torch: Any, tensors: list[Any]) -> int:
     """The graphs whose nodes the rows of the first tensor are, by a vector that numbers them for
-    each node; 0 where there is none, or where asking would make the program wait for a device."""
+    each node; 0 where there is none, or where reading it would be noticed: by a device that has to
+    be waited for, or by a mode of the program's own."""
     nodes = tensors[0].shape[0]
+    if torch._C._len_torch_dispatch_stack():
+        return 0
     for tensor in tensors[1:]:
         if tensor.dim() == 1 and tensor.shape[0] == nodes and tensor.dtype is torch.int64:
             return int(tensor[-1]) + 1 if tensor.is_cpu and nodes else 0

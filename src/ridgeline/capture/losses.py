@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 _SLOTS = 512
+_UNKNOWN = object()
 _NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
 
 
@@ -59,6 +60,9 @@ class Losses:
             return 1.0
         try:
             with torch._C.DisableTorchFunction():
+                kept = node._raw_saved_other  # type: ignore[union-attr]
+                if getattr(kept, "unpack_hook", _UNKNOWN) is not None:
+                    return 1.0  # reading it would call a function of the program's own
                 other = node._saved_other  # type: ignore[union-attr]
                 if other is None or not other.is_cpu or other.numel() != 1 or other.requires_grad:
                     return 1.0

@@ -265,7 +265,10 @@ class Session:
         """A gradient scaler multiplies a loss: what it was before is the loss people know."""
         if self.progress.off or not self._mine(trains=True):
             return None
-        self.progress.losses.before_scaling(outputs, self._number(outputs))
+        try:
+            self.progress.losses.before_scaling(outputs, self._number(outputs))
+        except Exception as error:
+            return self._broke("scaler", error)
         return True
 
     def scale_seen(self, scaler: Any, scaled: Any) -> Any:
