@@ -151,8 +151,9 @@ def _stood_still(
     if not windows or not light:
         return False
     begin, end = windows[0].start_ns, windows[-1].end_ns
-    alone = [t for t in telemetry if begin <= t.at_ns <= end and t.processes]
-    if len(alone) < RESIDENT_READINGS:
+    alone = _until_released([t for t in telemetry if begin <= t.at_ns <= end and t.processes])
+    died = capture is not None and capture.out_of_memory is not None
+    if died or len(alone) < RESIDENT_READINGS:
         return False
     first, last = alone[len(alone) // 2], alone[-1]
     passed = (last.at_ns - first.at_ns) / max(float(np.median(light)), 1.0)
@@ -160,6 +161,13 @@ def _stood_still(
     if rise >= max(MIN_LATER_STEPS * rate, MIN_LATER_BYTES):
         return False
     return rise < MIN_LATER_SHARE * rate * passed
+
+
+def _until_released(samples: Sequence[Telemetry]) -> Sequence[Telemetry]:
+    """Without what comes after memory was given back: the steps are over then."""
+    highest = max((_own(sample) for sample in samples), default=0)
+    high = [i for i, s in enumerate(samples) if _own(s) >= highest - MIN_LATER_BYTES]
+    return samples[: high[-1] + 1] if high else samples
 
 
 def _low_water_growth(places: Sequence[float], sizes: Sequence[float]) -> float | None:

@@ -1,6 +1,7 @@
 """The host's memory: its growth, also after the steps were counted, and its peak."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnose.memory_use import memory_use
 from ridgeline.records.run import Capture, DeviceSeen, Window
@@ -164,6 +165,25 @@ def test_growth_that_stops_once_the_program_is_left_alone_is_none(
     ]  # fmt: skip
     found = memory_use(captured, steps, watched)
     assert found.growth_bytes_per_step == pytest.approx(seen * MIB, rel=0.01)
+
+
+def test_memory_given_back_when_the_steps_are_over_does_not_hide_a_leak() -> None:
+    captured, _, watched = told(10.0 * MIB)
+    steps = [
+        Step(index=i, start_ns=i * 5 * MS, dur_ns=5 * MS,
+             memory=StepMemory(host_bytes=(200 + i) * MIB))
+        for i in range(100)
+    ]  # fmt: skip
+    over = captured.windows[0].end_ns
+    after = [
+        Telemetry(
+            at_ns=over + at * 100 * MS, processes=(ProcessSample(pid=1, rss_bytes=300 * MIB),)
+        )
+        for at in range(60)
+    ]
+    longer = (replace(captured.windows[0], end_ns=over + 6000 * MS),)
+    found = memory_use(replace(captured, windows=longer), steps, [*watched, *after])
+    assert found.growth_bytes_per_step == pytest.approx(MIB, rel=0.01)
 
 
 @pytest.mark.parametrize(("left", "released"), [(302, True), (390, False)])
