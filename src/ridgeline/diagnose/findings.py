@@ -157,7 +157,7 @@ def _budgets(case: Case) -> dict[Budget, float]:
     """How much of the step there is to be charged; without shares nothing is known."""
     if case.shares is None:
         return {}
-    of = case.shares.of
+    of = case.shares.undisturbed
     busy = case.busy if case.busy is not None else case.shares.busy
     return {
         "input": of["input"],

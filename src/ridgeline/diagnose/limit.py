@@ -198,8 +198,7 @@ def _others(shares: Shares) -> str:
 
 def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
     """`saturated`: waits for what works beside the device and cannot keep up."""
-    left = max(1 - shares.preempted, 1e-9)
-    of = {kind: share / left for kind, share in shares.of.items()}
+    of = shares.undisturbed
     work: Kind = "compute" if of["compute"] >= of["memory"] else "memory"
     needed = max(OF_ONE_KIND * of[work], OF_ALL_WORK * (of["compute"] + of["memory"]))
     waits = [

@@ -56,15 +56,17 @@ def own_times(times: StepTimes, taken: Preemption, capture: Capture | None) -> S
     left = times.mean_ms * (1 - taken.light)
     ready = _ready_ms(times, taken, capture)
     lost = times.mean_ms * taken.light / max(sum(ready.values()), 1e-9)
-    phases = []
-    for phase in times.phases:
-        ms = max(phase.ms - lost * ready[phase.phase], 0.0)
-        phases.append(replace(phase, ms=ms, share=ms / left))
+    own = [max(phase.ms - lost * ready[phase.phase], 0.0) for phase in times.phases]
+    # The account is of whole windows, the phases of steady steps: they are made to add up.
+    fits = left / max(sum(own), 1e-9)
     return replace(
         times,
         mean_ms=left,
         median_ms=min(times.median_ms or left, left),
-        phases=tuple(phases),
+        phases=tuple(
+            replace(phase, ms=ms * fits, share=ms * fits / left)
+            for phase, ms in zip(times.phases, own, strict=True)
+        ),
     )
 
 

@@ -55,6 +55,13 @@ class Shares(Struct, frozen=True, kw_only=True):
     def busy(self) -> float:
         return self.of["compute"] + self.of["memory"]
 
+    @property
+    def undisturbed(self) -> dict[Kind, float]:
+        """The six as shares of the step without what other processes took: they add up to 1. Time
+        that is won is won from its part of the preemption too, so bounds of gains take these."""
+        left = max(1 - self.preempted, 1e-9)
+        return {kind: share / left for kind, share in self.of.items()}
+
 
 def gpu_shares(times: StepTimes, work: StepWork, study: TraceStudy, loader: bool) -> Shares:
     """`loader`: the program has a DataLoader, so the light window knows its waits."""

@@ -106,3 +106,15 @@ def test_a_program_that_was_preempted_is_not_said_to_wait() -> None:
     )  # fmt: skip
     assert bound(found) == "launch/overhead-bound"
     assert found.numbers[1].what != "the program's processor use"
+
+
+def test_what_is_left_of_the_step_is_whole_however_the_accounts_differ() -> None:
+    """The loader slept for 60 % of steady steps, and 60 % of whole windows stood in line."""
+    step = times({"input": 0.6, "forward": 0.4}, gpu=False)
+    found = shares_in(
+        Seen(times=step, work=work(0.5, gpu=False), telemetered=CROWDED,
+             capture=_captured(0.6, 0.1))
+    )  # fmt: skip
+    assert sum(found.of.values()) + found.preempted == pytest.approx(1)
+    assert sum(found.undisturbed.values()) == pytest.approx(1)
+    assert all(share >= 0 for share in found.of.values())
