@@ -2,17 +2,23 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnose.attempts import Attempts
 from ridgeline.diagnose.case import Case
 from ridgeline.diagnose.case_of import case_of_trace
+from ridgeline.diagnose.conclusion import concluded_case
+from ridgeline.diagnose.findings import findings
 from ridgeline.diagnose.rules import layout_transposes
+from ridgeline.records.run import DeviceSeen
 from ridgeline.trace.study import study
+from tests.unit.diagnose import made_up_run_directory as recorded
+from tests.unit.diagnose.made_up_steps import step
 from tests.unit.diagnose.rules.made_up_kernels import case as case_of_layouts
 from tests.unit.diagnose.rules.test_layout_transposes import convolution, turning
-from tests.unit.trace.traces_made import HOST, Made
+from tests.unit.trace.traces_made import HOST, WORKER, Made
 
 PRODUCT = "ampere_sgemm_128x64"
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -69,3 +75,33 @@ def test_a_rule_charges_the_ranks_own_kernels() -> None:
     assert [f.share_pct for f in layout_transposes.look(job)] == [pytest.approx(40)]
     own = replace(job, rank_kernels=(turning(10),))
     assert [f.share_pct for f in layout_transposes.look(own)] == [pytest.approx(10)]
+
+
+def test_traces_of_a_run_say_what_the_run_says_of_its_ranks(tmp_path: Path) -> None:
+    cpu = DeviceSeen(kind="cpu")
+    run = recorded.directory(
+        tmp_path, run=recorded.run_file(ranks=2), captured=recorded.capture(device=cpu, world=2),
+        stepped=[step(i, {"forward": 5, "backward": 80}) for i in range(40)],
+    )  # fmt: skip
+    other = recorded.capture(rank=1, world=2, device=cpu)
+    run.capture_file(1).write_bytes(msgspec.json.encode(other))
+    slow = [step(i, {"input": 70, "forward": 5, "backward": 10}) for i in range(40)]
+    recorded.lines(run.steps_file(1), slow)
+    for number in range(2):
+        made = Made(distributedInfo={"rank": number, "backend": "gloo", "world_size": 2})
+        made.span("ProfilerStep#0", 0, 1_000).op("aten::mm", 100, 400)
+        made.frame("torch/autograd/__init__.py(200): backward", 550, 400)
+        made.span("gloo:all_reduce", 600, 300, tid=WORKER)
+        made.write(run.path, f"trace-rank{number}.json.gz")
+    concluded = concluded_case(run)[1]
+    found, traces = study([run.trace_file(n) for n in range(2)], cache=False)[:2]
+    alone = case_of_trace(found, traces, Attempts())
+    assert concluded is not None
+    assert alone.late is not None
+    assert alone.late.rank == 1
+    assert alone.late == concluded.late
+    (one,), (other_one,) = [
+        [f for f in findings(case, Attempts()).findings if f.rule == "late-rank"]
+        for case in (concluded, alone)
+    ]
+    assert (one.share_pct, one.gain_bound) == (other_one.share_pct, other_one.gain_bound)
