@@ -105,6 +105,8 @@ def _finding(case: Case, late: LateRank) -> Finding:
         place, line = _parsed(late.place)
     behind = units.seconds(late.late_ns / 1e9)
     when = "in each step" if case.sites.steps != 1 else "in the one step recorded"
+    if late.steps:
+        when = "in the average step"
     return found(
         RULE,
         claim=f"rank {late.rank} comes {behind} late {when}{_origin(late, name)}: the other ranks "
