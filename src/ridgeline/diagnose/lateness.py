@@ -60,20 +60,37 @@ def seen_line(
 ) -> tuple[Place | None, int | None, SourceCall | None]:
     """Return the function of a cause, the line in it or of it that ran, and the call on that line.
 
-    The line is that of the call which the stack shows, if the source has only one such call: inside
-    the function, or of the function itself. A function that holds the training loop has no
+    The line is that of a call which the stack shows, if the source leaves no choice: first the call
+    of the function where it stands under a condition on the rank, then what the function itself
+    calls for most of the time, then its own call. A function that holds the training loop has no
     line of its own to name."""
     if cause is None:
         return None, None, None
-    source = sources.get(cause.place.file)
-    place = _function(source, cause.place)
+    place = _function(sources.get(cause.place.file), cause.place)
+    call = _call_of(sources, cause, place)
     called = _CALLED.search(cause.callee)
-    if called is not None and (inside := _only_call(sources, cause.place, called["name"])):
+    inside = _only_call(sources, cause.place, called["name"]) if called is not None else None
+    if inside is not None and (call is None or not under_rank_condition(sources, call)):
         return place, inside.line, inside
-    by = _call_of(source, sources, cause, place.function)
-    if by is not None:
-        return Place(file=by.file, line=by.line, function=place.function), by.line, by
+    if call is not None:
+        return Place(file=call.file, line=call.line, function=place.function), call.line, call
     return place, None if cause.encloses_steps else place.line, None
+
+
+def under_rank_condition(sources: Sources, call: SourceCall) -> bool:
+    """Whether a call stands in an `if` that asks for the rank."""
+    source = sources.get(call.file)
+    return source is not None and any(
+        isinstance(node, ast.If)
+        and node.body[0].lineno <= call.line <= (node.end_lineno or node.lineno)
+        and _asks_for_rank(node.test)
+        for node in ast.walk(source.tree)
+    )
+
+
+def _asks_for_rank(test: ast.expr) -> bool:
+    words = ast.unparse(test).lower()
+    return any(word in words for word in ("rank", "is_main", "is_master", "master_process"))
 
 
 def _only_call(sources: Sources, place: Place | None, name: str) -> SourceCall | None:
@@ -81,14 +98,17 @@ def _only_call(sources: Sources, place: Place | None, name: str) -> SourceCall |
     return found[0] if len(found) == 1 else None
 
 
-def _call_of(
-    source: Source | None, sources: Sources, cause: RankPlace, name: str
-) -> SourceCall | None:
-    """Return the only call of the function in its caller, or in its file if nobody is known to
-    call it."""
-    if cause.caller is not None:
-        return _only_call(sources, cause.caller, name)
-    found = [*all_calls(source, (name,))] if source is not None else []
+def _call_of(sources: Sources, cause: RankPlace, place: Place) -> SourceCall | None:
+    """Return the only call of the function, in its caller if the stack shows one; of several, the
+    only one in a loop that asks for the rank: no other is in the steps of one rank alone."""
+    source = sources.get(cause.place.file)
+    caller = cause.caller
+    if caller is not None and _function(sources.get(caller.file), caller) != place:
+        found = [*calls_at(sources, caller, (place.function,))]
+    else:
+        found = [*all_calls(source, (place.function,))] if source is not None else []
+    if len(found) > 1:
+        found = [c for c in found if c.loops and under_rank_condition(sources, c)]
     return found[0] if len(found) == 1 else None
 
 

@@ -11,6 +11,7 @@ from ridgeline.diagnose.rules._ranks import (
     at_most,
     exposed,
     mostly_waits,
+    runs_buckets,
     sending,
     sharded_change,
     small_sites,
@@ -185,7 +186,8 @@ def _change(
         inside = call.text.rstrip()
         asked = f"{inside[:-1]}, async_op=True)" if inside.endswith(")") else inside
         return f"work = {asked}\n…   # compute that does not need it\nwork.wait()"
-    if wrapped is not None or (site.phase == "backward" and site.name == "all_reduce"):
+    gradients = site.phase == "backward" and site.name == "all_reduce"
+    if wrapped is not None or (gradients and (case.capture is None or runs_buckets(case))):
         return _wrapped(case, wrapped)
     if site.name == "barrier":
         return "# leave out dist.barrier(): the collectives themselves keep ranks together"

@@ -1,11 +1,10 @@
 """One rank comes late to the collectives, and all others wait for it."""
 
-import ast
 from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnose.case import Case
-from ridgeline.diagnose.lateness import lateness, seen_line
+from ridgeline.diagnose.lateness import lateness, seen_line, under_rank_condition
 from ridgeline.diagnose.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnose.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.diagnose.source.calls import SourceCall
@@ -31,11 +30,11 @@ RULE = Rule(
     "both: the user's functions in which the late rank spends time that the others do not.",
     threshold="One rank works longer than the slowest of the others by 3 % of the step, and causes "
     "three quarters of all such lateness, also without the 5 % of the steps with the largest "
-    "differences. Where only traced steps show it, it must be late in each of them, and in a "
-    "function that the others are not in. By arrivals: it causes 60 % of all waiting and comes "
-    "last to half of the collectives. From one rank's trace: collectives that take more than twice "
-    "what their bytes need on a slow link, and 5 % of the step. The bound is all that the other "
-    "ranks spend in collectives.",
+    "differences; if that is less than a fifth of the step, nine tenths. Where only traced steps "
+    "show it, it must be late in each of them, and in a function that the others are not in. By "
+    "arrivals: it causes 60 % of all waiting and comes last to half of the collectives. From one "
+    "rank's trace: collectives that take more than twice what their bytes need on a slow link, and "
+    "5 % of the step. The bound is all that the other ranks spend in collectives.",
     why="A collective begins when the last rank has come. One that writes logs, evaluates, loads "
     "larger batches or runs on a slower device makes all of them as slow as itself, and step "
     "times, equal on all ranks, do not show who it was.",
@@ -98,9 +97,9 @@ def _alone(case: Case) -> Iterator[Finding]:
 
 def _finding(case: Case, late: LateRank) -> Finding:
     place, line, call = seen_line(case.sources, late.cause)
-    name = place.function if place is not None and late.cause is not None else ""
-    if late.cause is not None and late.cause.encloses_steps and line is None:
-        place, name = None, ""
+    name = place.function if place is not None else ""
+    if late.cause is not None and late.cause.encloses_steps:  # the loop itself is no cause
+        place, name = place if line is not None else None, ""
     if place is None and late.place:
         place, line = _parsed(late.place)
     behind = units.seconds(late.late_ns / 1e9)
@@ -123,7 +122,7 @@ def _finding(case: Case, late: LateRank) -> Finding:
 
 
 def _origin(late: LateRank, name: str) -> str:
-    if name and name != "<module>":
+    if name:
         return f", from {name}"
     return f", from its {late.phase}" if late.phase and late.phase != "other" else ""
 
@@ -186,9 +185,9 @@ def _doubt(stacks: bool) -> str:
 
 
 def _change(case: Case, late: LateRank, call: SourceCall | None, name: str) -> str:
-    if call is not None and call.name == name and _of_one_rank(case, call):
+    if call is not None and call.name == name and under_rank_condition(case.sources, call):
         return f"if rank == {late.rank} and step % 100 == 0:   # not in every step\n    {call.text}"
-    if name and name != "<module>":
+    if name:
         return f"# {name}: the same work on every rank, or none of it inside the step"
     if late.phase == "input":
         return "# the same data, decoding and number of workers on every rank"
@@ -197,22 +196,3 @@ def _change(case: Case, late: LateRank, call: SourceCall | None, name: str) -> s
     if case.sites.stacks:
         return f"ridgeline hardware   # on the machine of rank {late.rank}, and on another's"
     return "profile(…, with_stack=True)   # on every rank: tells the function that is longer on one"
-
-
-def _of_one_rank(case: Case, call: SourceCall) -> bool:
-    """Whether the call stands under a condition on the rank."""
-    source = case.sources.get(call.file)
-    if source is None:
-        return False
-    return any(
-        isinstance(node, ast.Call) and node.lineno <= call.line <= (node.end_lineno or node.lineno)
-        and any(isinstance(up, ast.If) and _of_rank(up.test) for up in source.parents(node))
-        for node in ast.walk(source.tree)
-    )  # fmt: skip
-
-
-def _of_rank(test: ast.expr) -> bool:
-    words = ast.unparse(test).lower()
-    return (
-        "rank" in words or "is_main" in words or "is_master" in words or "master_process" in words
-    )

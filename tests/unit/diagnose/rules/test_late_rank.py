@@ -4,6 +4,7 @@ from msgspec.structs import replace
 from ridgeline.diagnose.rules.late_rank import look
 from ridgeline.records.late_rank import LateRank
 from ridgeline.records.op_site import Sites
+from ridgeline.records.trace import Place
 from ridgeline.records.trust import Trust
 from tests.unit.diagnose.made_up_steps import MS
 from tests.unit.diagnose.rules.made_up_machine import only
@@ -44,12 +45,37 @@ def test_the_line_is_that_of_the_call_that_the_stack_shows() -> None:
     assert found.place == "train.py:4"
 
 
+TWICE = """def largest(model):
+    return max(float(svdvals(p)) for p in model.parameters())
+
+
+def main():
+    for batch in loader:
+        if rank == 0:
+            largest(model)
+        model(batch).backward()
+    print(largest(model))
+"""
+
+
+def test_the_call_that_one_rank_alone_makes_in_the_loop_is_the_line() -> None:
+    cause = rank_place(0, 18, 0, "<genexpr>", 2)
+    within = Place(file="train.py", line=1, function="largest")
+    cause = replace(cause, callee="<built-in function svdvals>", caller=within)
+    found = only(look(case(across=ranks([60, 0]), places=[cause], source=TWICE)))
+    assert found.place == "train.py:8"
+    assert "largest(model)" in found.change
+
+
 def test_no_line_inside_a_function_is_named_that_was_not_seen_running() -> None:
     cause = rank_place(1, 18, 1, "main", 1)
     found = only(look(case(across=ranks([0, 60]), places=[cause], source=BRANCHES)))
     assert found.place == "train.py:1"
     loop = replace(cause, encloses_steps=True)
-    assert only(look(case(across=ranks([0, 60]), places=[loop], source=BRANCHES))).file == ""
+    found = only(look(case(across=ranks([0, 60]), places=[loop], source=BRANCHES)))
+    assert (found.file, found.function) == ("", "")
+    assert "main" not in found.claim
+    assert "main" not in found.change
 
 
 def test_without_a_cause_a_gpu_is_told_with_doubt() -> None:
