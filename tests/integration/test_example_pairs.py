@@ -58,6 +58,7 @@ def test_both_sides_of_a_pair_agree_and_a_wrong_answer_would_be_noticed(files: F
 
 
 @pytest.mark.reliability  # `make programs`, and CI
+@pytest.mark.compiles
 def test_the_sliding_window_agrees_when_it_is_compiled_too() -> None:
     assert_pair_is_sound(next(files for files in PAIRS if files.name == "sliding_window"))
 

@@ -285,6 +285,7 @@ def test_training_arguments_get_what_hugging_faces_trainer_calls_it(tmp_path: Pa
     assert [one.options.get("fused") for one in ran.seen.optimizers] == ["True"]
 
 
+@pytest.mark.compiles
 def test_arguments_of_a_parser_are_made_anew_before_the_trainer_gets_them(tmp_path: Path) -> None:
     """What was typed (--optim, --dataloader_num_workers) does not undo it."""
     changes = ("loader-workers", "fused-optimizer", "autocast", "compile")

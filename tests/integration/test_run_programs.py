@@ -17,6 +17,7 @@ FEW_CALLS = frozenset({"samples"})
 """Samples are not compared where the program has no one batch to speak of."""
 CHILDREN = frozenset({"forwards"})
 """Nor forwards where the model is called past `__call__`, so that its children are outermost."""
+INDUCTOR = ("inductor",)
 QUICK = (
     Program("plain_loop"),
     Program("loader_workers", ("fork",), own_process=True),
@@ -50,7 +51,7 @@ QUICK = (
     Program("gradients_only"),
 )
 SLOW = (
-    Program("compiled", ("inductor",), own_process=True),
+    Program("compiled", INDUCTOR, own_process=True),
     Program("distributed", ("ddp",), ranks=2, own_process=True),
     Program("distributed", ("fsdp",), ranks=2, own_process=True),
     Program("with_lightning", own_process=True),
@@ -61,9 +62,15 @@ SLOW = (
 )
 ODDITIES = Program("oddities", own_process=True)
 SPAWNED = Program("spawned", ("fork",), own_process=True)
+
+
+def _marks(program: Program) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow, *([pytest.mark.compiles] if program.arguments == INDUCTOR else [])]
+
+
 EVERY = [
     *(pytest.param(program, id=str(program)) for program in QUICK),
-    *(pytest.param(program, id=str(program), marks=pytest.mark.slow) for program in SLOW),
+    *(pytest.param(program, id=str(program), marks=_marks(program)) for program in SLOW),
 ]
 of_every_program = pytest.mark.parametrize("program", EVERY)
 

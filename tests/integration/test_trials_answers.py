@@ -73,6 +73,7 @@ def test_honest_changes_of_inference_are_equal(
     assert "still the same two steps later" in said["kept outputs"]
 
 
+@pytest.mark.compiles
 def test_a_compiled_model_is_equal_over_all_batches(runs: Runs, baseline: list[Trial]) -> None:
     trial = runs("", "compile")
     assert [one.change for one in trial.applied] == ["compile"]

@@ -123,6 +123,7 @@ def test_chunks_of_the_loss_and_channels_last_alter_rounding_alone(
     assert off(trial, base) < 1e-5
 
 
+@pytest.mark.compiles
 def test_a_fused_loss_takes_its_logits_in_16_bits_beside_autocast(
     base: Trial, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_inference_is_folded_and_records_nothing(resisting: Trial, tmp_path: Pat
     assert [one.samples for one in trial.watched] == [one.samples for one in resisting.watched]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("changes", [("compile-regional",), ("compile", "compiled-autograd")])
 def test_a_compiled_model_trains_as_before(
     base: Trial, tmp_path: Path, changes: tuple[str, ...]
