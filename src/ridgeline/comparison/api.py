@@ -77,11 +77,11 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """The baseline's time over the candidate's: above 1 the candidate is faster."""
-        return self._only.estimate.ratio
+        return self._only.deciding.ratio
 
     @property
     def ci(self) -> tuple[float, float]:
-        return self._only.estimate.ci_low, self._only.estimate.ci_high
+        return self._only.deciding.ci_low, self._only.deciding.ci_high
 
     @property
     def results(self) -> records.Results:

@@ -135,6 +135,8 @@ def _candidate(
     standing, base = trial.standings[2 + number], trial.standings[0]
     baseline, arm = arms[0], arms[2 + number]
     estimate = found.estimates[number]
+    second = found.processor_estimates[number] if found.processor_estimates else None
+    by_processor = found.decided_by[number] == "processor_time" and second is not None
     results = standing.examined.results if standing.examined else UNCHECKED
     guards = standing.examined.guards if standing.examined else ()
     floor = floor_of_candidate(base.floor, standing.floor)
@@ -152,7 +154,11 @@ def _candidate(
         guards=guards,
         cpu_ratio=_ratio(baseline.cpu_median_ns, arm.cpu_median_ns),
         memory_ratio=memory,
-        throughput_ratio=estimate.ratio if by_item else None,
+        decided_by="" if verdict == "INVALID" else found.decided_by[number],
+        processor_estimate=second,
+        throughput_ratio=(second.ratio if second and by_processor else estimate.ratio)
+        if by_item
+        else None,
         pays_after=pays_after,
         pays=pays,
         goal_met=_goal_met(goal, verdict, memory, trial.options.threshold),

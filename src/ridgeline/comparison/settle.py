@@ -4,12 +4,19 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ridgeline.comparison.options import Options, Say
+from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round, Stopped
 from ridgeline.records.comparison import Estimate, Verdict
 from ridgeline.statistics.looks import plan_looks
+from ridgeline.statistics.processor_time import (
+    ProcessorTimes,
+    decide_by_processor_time,
+    deciding_estimates,
+)
 from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
 
 Floats = NDArray[np.float64]
@@ -54,16 +61,39 @@ class Settling:
         found = self.analysis(rounds)
         return all(
             settled(verdict, estimate, self._options.threshold)
-            for verdict, estimate in zip(found.verdicts, found.estimates, strict=True)
+            for verdict, estimate in deciding_estimates(found)
         )
 
     def analysis(self, rounds: Sequence[Round], stopped: Stopped = "decided") -> Analysis:
-        """What the rounds say, at the level their number was given in advance."""
-        return analyse(
-            self.table(rounds),
-            alpha=self.looks.level_at(len(rounds), time_over=stopped == "budget"),
-            threshold=self._options.threshold,
-            seed=self._options.seed,
+        """What the rounds say, at the level their number was given in advance; by processor time
+        where the machine was too crowded for the clock to tell."""
+        options, table = self._options, self.table(rounds)
+        alpha = self.looks.level_at(len(rounds), time_over=stopped == "budget")
+        found = analyse(table, alpha=alpha, threshold=options.threshold, seed=options.seed)
+        times = self._processor_times(rounds)
+        if times is None:
+            return found
+        calls = np.array([[block.calls for block in one.blocks] for one in rounds])
+        second = replace(table, samples=self._by_item(times.process / calls))
+        return decide_by_processor_time(
+            found, times, second, alpha=alpha, threshold=options.threshold, seed=options.seed
+        )
+
+    def _processor_times(self, rounds: Sequence[Round]) -> ProcessorTimes | None:
+        """None where a block was timed by a device, or where the system does not tell enough."""
+        readings = [[block.reading for block in one.blocks] for one in rounds]
+        every = [reading for row in readings for reading in row]
+        if any(r.thread_ns is None or r.sleeps is None or r.issue_ns is not None for r in every):
+            return None
+
+        def column(of: Callable[[Reading], float | None]) -> Floats:
+            return np.array([[of(reading) for reading in row] for row in readings], np.float64)
+
+        return ProcessorTimes(
+            wall=column(lambda r: r.wall_ns),
+            process=column(lambda r: r.cpu_ns),
+            thread=column(lambda r: r.thread_ns),
+            sleeps=column(lambda r: r.sleeps),
         )
 
     def per_call(self, rounds: Sequence[Round]) -> Floats:
@@ -72,9 +102,7 @@ class Settling:
 
     def table(self, rounds: Sequence[Round]) -> RoundTable:
         """What is compared: time a call, or an item where throughput is the goal."""
-        samples = self.per_call(rounds)
-        if self._items is not None:
-            samples = samples / np.asarray(self._items)
+        samples = self._by_item(self.per_call(rounds))
         processes = np.array([r.process for r in rounds])
         return RoundTable(
             samples=samples,
@@ -82,6 +110,9 @@ class Settling:
             process=processes if len(set(processes.tolist())) > 1 else None,
             names=self._names,
         )
+
+    def _by_item(self, per_call: Floats) -> Floats:
+        return per_call if self._items is None else per_call / np.asarray(self._items)
 
     def reporter(self, say: Say) -> Callable[[int], None]:
         return lambda taken: say(f"round {taken} of at most {self.most}")

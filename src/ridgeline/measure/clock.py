@@ -5,14 +5,18 @@ does not change what is measured.
 """
 
 import gc
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import perf_counter_ns, process_time_ns
+from resource import getrusage
+from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Protocol
 
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError, UsageError
+
+_THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -25,6 +29,11 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Processor time of the whole process: the second witness where the host is busy."""
     issue_ns: float | None = None
     """Until the calls returned, before waiting for the device."""
+    thread_ns: float | None = None
+    """Processor time of the calling thread alone; None where it was not read."""
+    sleeps: int | None = None
+    """How often the calling thread gave its processor away of its own accord, to wait for
+    something; None where the system does not tell."""
 
 
 class Clock(Protocol):
@@ -65,13 +74,18 @@ class WallClock:
         if before is not None:
             return _one_by_one(self, call, calls, before)
         with collection_paused():
+            sleeps, thread = sleeps_so_far(), thread_time_ns()
             cpu = process_time_ns()
             start = perf_counter_ns()
             for _ in range(calls):
                 call()
             end = perf_counter_ns()
             cpu = process_time_ns() - cpu
-        return Reading(total_ns=end - start, wall_ns=end - start, cpu_ns=cpu)
+            thread = thread_time_ns() - thread
+            slept = None if sleeps is None else (sleeps_so_far() or 0) - sleeps
+        return Reading(
+            total_ns=end - start, wall_ns=end - start, cpu_ns=cpu, thread_ns=thread, sleeps=slept
+        )
 
 
 class DeviceClock:
@@ -138,12 +152,21 @@ def _one_by_one(
         before()
         readings.append(clock.time(call, 1))
     issues = [r.issue_ns for r in readings if r.issue_ns is not None]
+    threads = [r.thread_ns for r in readings if r.thread_ns is not None]
+    sleeps = [r.sleeps for r in readings if r.sleeps is not None]
     return Reading(
         total_ns=sum(r.total_ns for r in readings),
         wall_ns=sum(r.wall_ns for r in readings),
         cpu_ns=sum(r.cpu_ns for r in readings),
         issue_ns=sum(issues) if issues else None,
+        thread_ns=sum(threads) if threads else None,
+        sleeps=sum(sleeps) if sleeps else None,
     )
+
+
+def sleeps_so_far() -> int | None:
+    """Voluntary context switches of this thread so far. Only Linux counts them for a thread."""
+    return None if _THIS_THREAD is None else getrusage(_THIS_THREAD).ru_nvcsw
 
 
 def clock_for(device: str) -> Clock:

@@ -12,6 +12,9 @@ from ridgeline.records.latency import Summary
 Verdict = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "INVALID"]
 Goal = Literal["speed", "memory", "throughput"]
 Strength = Literal["strong", "weak", "none"]
+DecidedBy = Literal["", "clock", "processor_time"]
+"""Which measure a verdict rests on: the arm's own clock (wall time, on a GPU the device's events),
+or processor time where the machine was crowded; "" where there is no verdict."""
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -155,6 +158,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
     guards: tuple[Guard, ...] = ()
     cpu_ratio: float | None = None
     """The same ratio by processor time."""
+    decided_by: DecidedBy = ""
+    processor_estimate: Estimate | None = None
+    """The ratio by processor time with its interval, where it could testify."""
     memory_ratio: float | None = None
     """Peak of the baseline over the candidate's: above 1 it needs less."""
     throughput_ratio: float | None = None
@@ -165,6 +171,13 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """"at once", "after 1,900 calls", "never", or "" where no warm-up was seen."""
     goal_met: bool | None = None
     """For the goal asked for; None where it is undecided."""
+
+    @property
+    def deciding(self) -> Estimate:
+        """The estimate that the verdict rests on."""
+        if self.decided_by == "processor_time" and self.processor_estimate is not None:
+            return self.processor_estimate
+        return self.estimate
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ class Line(Struct, frozen=True):
 def lines(c: Comparison) -> list[Line]:
     """The control first, then each candidate, where there is an interval to draw."""
     found = [Line("A/A control", c.control.estimate)]
-    found += [Line(k.arm.name, k.estimate) for k in c.candidates]
+    found += [Line(k.arm.name, k.deciding) for k in c.candidates]
     return [x for x in found if is_ratio(x.estimate.ratio)]
 
 

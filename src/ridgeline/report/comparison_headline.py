@@ -94,7 +94,9 @@ def judged(c: Comparison, candidate: Candidate) -> Judged:
         return _memory(c, candidate)
     if c.goal == "throughput":
         return _throughput(c, candidate)
-    figure = interval(candidate.estimate, " ×")
+    figure = interval(candidate.deciding, " ×")
+    if candidate.decided_by == "processor_time":
+        figure += " by processor time"
     return Judged(word=verdict, tone=TONES[verdict], figure=figure)
 
 
@@ -131,7 +133,7 @@ def _memory(c: Comparison, candidate: Candidate) -> Judged:
 def _throughput(c: Comparison, candidate: Candidate) -> Judged:
     """The estimate is of time an item, so it is the throughput's own; without items it is of time
     a call, and said as that."""
-    verdict, figure = candidate.verdict, interval(candidate.estimate, " ×")
+    verdict, figure = candidate.verdict, interval(candidate.deciding, " ×")
     if candidate.throughput_ratio is None:
         return Judged(word=verdict, tone=TONES[verdict], figure=figure)
     before, after = items_per_second(c.baseline), items_per_second(candidate.arm)
@@ -153,9 +155,9 @@ def _weighed(c: Comparison, candidate: Candidate, ratio: float) -> tuple[str, To
 
 
 def _speed(candidate: Candidate, gained: bool = False) -> str:
-    verdict, figure = candidate.verdict, interval(candidate.estimate, " ×")
+    verdict, figure = candidate.verdict, interval(candidate.deciding, " ×")
     if verdict == "SLOWER" and gained:
-        return f"costs {share(1 - candidate.estimate.ratio)} speed: SLOWER {figure}"
+        return f"costs {share(1 - candidate.deciding.ratio)} speed: SLOWER {figure}"
     return f"speed {verdict} {figure}"
 
 
@@ -166,4 +168,4 @@ def _won(c: Comparison, candidate: Candidate) -> bool:
 
 
 def _gain(c: Comparison, candidate: Candidate) -> float:
-    return (candidate.memory_ratio if c.goal == "memory" else candidate.estimate.ratio) or 0.0
+    return (candidate.memory_ratio if c.goal == "memory" else candidate.deciding.ratio) or 0.0

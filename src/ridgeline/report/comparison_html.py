@@ -29,7 +29,7 @@ def folder_html(f: PairFolder) -> str:
     measured = [p for p in f.pairs if not isinstance(p, Skipped)]
     found = pairs(f)
     all_marks = [
-        plot.Mark(name, k.estimate, TONES[k.verdict])
+        plot.Mark(name, k.deciding, TONES[k.verdict])
         for p in measured
         for name, k in _named(p)
         if k.verdict != "INVALID"

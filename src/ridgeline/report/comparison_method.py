@@ -44,8 +44,8 @@ def _clock(value: float) -> str:
 
 def intervals(c: Comparison) -> str:
     """How the intervals were made, and why at a higher level than the whole."""
-    how = "; ".join(dict.fromkeys(k.estimate.method for k in c.candidates if k.estimate.method))
-    level = max((k.estimate.level for k in c.candidates), default=1 - c.alpha)
+    how = "; ".join(dict.fromkeys(k.deciding.method for k in c.candidates if k.deciding.method))
+    level = max((k.deciding.level for k in c.candidates), default=1 - c.alpha)
     if not how or not math.isfinite(level):
         return how
     whole = f"{significant(100 * (1 - c.alpha), 3)} %"

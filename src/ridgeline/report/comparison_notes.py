@@ -152,9 +152,13 @@ def _outliers(name: str, arm: Arm) -> str:
 
 
 def _processor_time(c: Comparison) -> Iterator[Note]:
-    """The second witness, where it contradicts the clock."""
+    """The second witness, where it decides or contradicts the clock."""
     said: list[tuple[Candidate, Weight, str]] = []
     for k in c.candidates:
+        if k.decided_by == "processor_time":
+            text = f"the clock alone says {interval(k.estimate, ' ×')}; {k.why}"
+            said.append((k, "note", text))
+            continue
         ratio = k.cpu_ratio
         if ratio is None or not is_ratio(ratio):
             continue

@@ -30,7 +30,7 @@ class Mark(Struct, frozen=True):
 
 def marks(c: Comparison) -> list[Mark]:
     control = Mark("A/A control", c.control.estimate, "bad" if c.control.differs else "plain")
-    return [control, *(Mark(k.arm.name, k.estimate, TONES[k.verdict]) for k in c.candidates)]
+    return [control, *(Mark(k.arm.name, k.deciding, TONES[k.verdict]) for k in c.candidates)]
 
 
 def forest(found: Sequence[Mark], around: float) -> str:
@@ -190,13 +190,13 @@ def ratios(c: Comparison, k: Candidate) -> str:
     frame = svg.Frame(left=_NAMES, right=WIDTH - _FIGURES, top=30, bottom=140)
     parts = [*_band(scale, frame, band(c)), *_ratio_axis(scale, frame, "× baseline in one round")]
     parts += _bars(frame, counts, scale)
-    parts += _interval(scale, frame, 16, Mark(k.arm.name, k.estimate, TONES[k.verdict]))
+    parts += _interval(scale, frame, 16, Mark(k.arm.name, k.deciding, TONES[k.verdict]))
     if below:
         parts.append(svg.text(frame.left - 8, frame.y(0.2), f"{below} farther ←", "end", "tick"))
     if above:
         parts.append(svg.text(frame.right + 8, frame.y(0.2), f"→ {above} farther", "start", "tick"))
     described = (
-        f"{plural(len(logs), 'round')}; the estimate is {interval(k.estimate)}; "
+        f"{plural(len(logs), 'round')}; the estimate is {interval(k.deciding)}; "
         f"{below} below and {above} above what is drawn."
     )
     return svg.drawing(WIDTH, 180, f"Ratio of each round, {k.arm.name}", described, parts)
@@ -239,7 +239,7 @@ def _ratio_scale(c: Comparison, k: Candidate, logs: Sequence[float]) -> Axis:
     """The rounds and the interval; 1 and its band too, unless they are so far away that the
     histogram would shrink to a third."""
     fences = fenced(logs)
-    ends = [v for v in (k.estimate.ci_low, k.estimate.ci_high) if is_ratio(v)]
+    ends = [v for v in (k.deciding.ci_low, k.deciding.ci_high) if is_ratio(v)]
     low = min([fences.low, *map(math.log, ends)])
     high = max([fences.high, *map(math.log, ends)])
     air, reach = 0.03 * (high - low), math.log(1 + band(c))

@@ -92,7 +92,7 @@ def reason(skipped: Skipped) -> str:
 
 def figure(k: Candidate) -> str:
     """The ratio; in brackets where it must not be believed."""
-    text = interval(k.estimate)
+    text = interval(k.deciding)
     return f"({text})" if k.verdict == "INVALID" and text != "—" else text
 
 

@@ -15,6 +15,7 @@ from ridgeline.statistics.rounds import RoundTable
 Floats = NDArray[np.float64]
 
 _TYPICAL_NS = 1e7
+_SLICE_NS = 4e6  # a process runs 3 to 6 ms before others of the same rank have their turn
 _STALL = (1.3, 4.0)  # a stalled sample takes 30 to 300 % longer
 
 
@@ -41,6 +42,29 @@ def simulated_rounds(
     series = _series(rng, rounds * arms, sigma, autocorrelation, drift, stalls)
     samples = np.take_along_axis(series.reshape(rounds, arms), positions, axis=1) * factors
     return RoundTable(samples=samples, positions=positions, process=None)
+
+
+def simulated_crowd(
+    rounds: int,
+    arms: int = 3,
+    *,
+    effects: Sequence[float] = (),
+    taken: float,
+    sigma: float = 0.03,
+    seed: int,
+) -> tuple[RoundTable, RoundTable]:
+    """Rounds by wall time and by processor time, on a machine where others have the processors for
+    a share `taken` of the time: processor time has some noise of its own (caches that others
+    emptied), and after each few milliseconds of it others may have their turn."""
+    processor = simulated_rounds(
+        rounds, arms, effects=effects, sigma=sigma, drift=0.1, stalls=0.02, seed=seed
+    )
+    rng = np.random.default_rng([seed, 1])
+    mean_turn_ns = taken / (1 - taken) * _SLICE_NS
+    turns = rng.poisson(processor.samples / _SLICE_NS)
+    waited = rng.gamma(np.maximum(turns, 1e-9), mean_turn_ns)
+    wall = RoundTable(samples=processor.samples + waited, positions=processor.positions)
+    return wall, processor
 
 
 def sequential_samples(

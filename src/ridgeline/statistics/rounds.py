@@ -16,7 +16,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.comparison import Control, Drift, Estimate, OrderEffect, Verdict
+from ridgeline.records.comparison import (
+    Control,
+    DecidedBy,
+    Drift,
+    Estimate,
+    OrderEffect,
+    Verdict,
+)
 from ridgeline.statistics.drift import drift
 from ridgeline.statistics.holm import holm_alphas
 from ridgeline.statistics.order import order_effect
@@ -62,6 +69,10 @@ class Analysis(Struct, frozen=True):
     whys: tuple[str, ...]
     drift: Drift
     order: OrderEffect
+    decided_by: tuple[DecidedBy, ...] = ()
+    """Which clock decided each verdict; "" where none did."""
+    processor_estimates: tuple[Estimate, ...] = ()
+    """The ratios by processor time, where that can testify (`processor_time`)."""
 
 
 def analyse(table: RoundTable, *, alpha: float, threshold: float, seed: int = 0) -> Analysis:
@@ -88,6 +99,7 @@ def analyse(table: RoundTable, *, alpha: float, threshold: float, seed: int = 0)
         estimates=tuple(estimates),
         verdicts=tuple(verdict for verdict, _ in judged),
         whys=tuple(why for _, why in judged),
+        decided_by=tuple("" if verdict == "UNDECIDED" else "clock" for verdict, _ in judged),
         drift=drift(np.exp(np.log(base).mean(axis=1))),
         order=order_effect(samples, table.positions, names=table.names, process=process, seed=seed),
     )

@@ -7,7 +7,7 @@ from ridgeline.comparison.options import Options
 from ridgeline.comparison.settle import Settling, events_agree, kept, settled
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round
-from ridgeline.statistics.noise import simulated_rounds
+from ridgeline.statistics.noise import simulated_crowd, simulated_rounds
 
 from made_comparison import EVEN  # isort: skip
 
@@ -86,3 +86,43 @@ def test_a_named_budget_is_kept_and_the_usual_one_gives_way_to_eight_rounds() ->
     assert Options(budget_s=5).limit_ns(5, 1e10) == 5e9
     assert Options().limit_ns(5, 1e10) >= 8e10
     assert Options().limit_ns(60, 1e6) == 60e9
+
+
+def crowded(**told: object) -> list[Round]:
+    """A gain of 1.5 × in blocks of four calls, on a machine of which others have nine tenths."""
+    wall, processor = simulated_crowd(10, effects=(1, 1, 1 / 1.5), taken=0.9, seed=0)
+
+    def reading(wall_ns: float, cpu_ns: float) -> Reading:
+        given: dict[str, object] = {"thread_ns": cpu_ns, "sleeps": 0, **told}
+        return Reading(total_ns=wall_ns, wall_ns=wall_ns, cpu_ns=cpu_ns, **given)  # type: ignore[arg-type]
+
+    return [
+        Round(
+            tuple(Block(reading(4 * w, 4 * c), 4) for w, c in zip(walls, cpus, strict=True)),
+            tuple(int(place) for place in places),
+            0,
+        )
+        for walls, cpus, places in zip(wall.samples, processor.samples, wall.positions, strict=True)
+    ]
+
+
+def test_on_a_crowded_machine_processor_time_decides() -> None:
+    found = plan().analysis(crowded(), "budget")
+    assert (found.verdicts, found.decided_by) == (("FASTER",), ("processor_time",))
+    assert found.processor_estimates[0].ratio == pytest.approx(1.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"thread_ns": None},  # a clock that does not read it
+        {"sleeps": None},  # a system that does not count them
+        {"sleeps": 2},  # it waits for something
+        {"issue_ns": 1.0},  # a GPU
+    ],
+)
+def test_processor_time_decides_nothing_where_it_may_mean_something_else(
+    told: dict[str, object],
+) -> None:
+    found = plan().analysis(crowded(**told), "budget")
+    assert (found.verdicts, found.decided_by) == (("UNDECIDED",), ("",))

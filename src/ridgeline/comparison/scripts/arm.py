@@ -8,6 +8,7 @@ from statistics import median
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from ridgeline.comparison.options import Options
 from ridgeline.comparison.scripts.record import ScriptRecord, ScriptRun
@@ -103,7 +104,11 @@ def reading(run: ScriptRun, by: By) -> Reading:
     start = settled(steps)
     typical = pace(steps)
     cpu = run.record.step_cpu_ns[start:]
-    return Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)
+    told = Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)
+    thread, sleeps = run.record.step_thread_ns[start:], run.record.step_sleeps[start:]
+    if run.record.clock != "wall" or not thread or not sleeps:
+        return told
+    return replace(told, thread_ns=median(thread), sleeps=round(median(sleeps)))
 
 
 def _read(path: Path) -> ScriptRecord:

@@ -15,13 +15,14 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from time import perf_counter_ns, process_time_ns
+from time import perf_counter_ns, process_time_ns, thread_time_ns
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from ridgeline.comparison.scripts.record import ScriptRecord
+from ridgeline.measure.clock import sleeps_so_far
 
 MOST_STEPS = 20_000
 MOST_LOSSES = 1_000
@@ -37,7 +38,7 @@ class _Recorder:
     def __init__(self, seed: int, steps: int) -> None:
         self._seed = seed
         self._most = steps or sys.maxsize
-        self._marks: list[tuple[int, int]] = []
+        self._marks: list[tuple[int, int, int, int | None]] = []
         self._events: list[Any] = []
         self._losses: list[Any] = []
         self._optimizers: list[Any] = []
@@ -75,7 +76,8 @@ class _Recorder:
             return
         self._taken += 1
         if len(self._marks) < MOST_STEPS:
-            self._marks.append((perf_counter_ns(), process_time_ns()))
+            now = (perf_counter_ns(), process_time_ns(), thread_time_ns(), sleeps_so_far())
+            self._marks.append(now)
             torch = sys.modules["torch"]
             if torch.cuda.is_available() and torch.cuda.is_initialized():
                 event = torch.cuda.Event(enable_timing=True)
@@ -100,6 +102,12 @@ class _Recorder:
         return ScriptRecord(
             step_ns=tuple(steps),
             step_cpu_ns=tuple(float(b[1] - a[1]) for a, b in itertools.pairwise(marks)),
+            step_thread_ns=tuple(float(b[2] - a[2]) for a, b in itertools.pairwise(marks)),
+            step_sleeps=tuple(
+                b[3] - a[3]
+                for a, b in itertools.pairwise(marks)
+                if a[3] is not None and b[3] is not None
+            ),
             steps=self._taken,
             losses=tuple(float(loss) for loss in self._losses),
             parameter_norms=tuple(norm for norm, _ in parameters),

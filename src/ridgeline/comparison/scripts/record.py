@@ -9,6 +9,10 @@ class ScriptRecord(Struct, frozen=True, kw_only=True):
     step_ns: tuple[float, ...] = ()
     """From one optimizer step's end to the next one's."""
     step_cpu_ns: tuple[float, ...] = ()
+    step_thread_ns: tuple[float, ...] = ()
+    """Processor time of the thread that steps."""
+    step_sleeps: tuple[int, ...] = ()
+    """How often that thread gave its processor away of its own accord; () where nobody tells."""
     steps: int = 0
     losses: tuple[float, ...] = ()
     """Scalars handed to backward, in order."""
