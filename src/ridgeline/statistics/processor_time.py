@@ -20,9 +20,9 @@ looks like work here, too.
 
 Simulated (`noise.simulated_crowd`, looks after 15, 30 and 60 rounds): where others take a tenth of
 the processors' time, identical code was called different in 3.8 % by wall time alone and in 0.1 %
-with the second witness (1,000 runs), and 5 % gains were found in 86 and 100 % (200 runs); where they
-take nine tenths, 1.7 and 0 % (300 runs), 5 % gains 3 and 100 %, 1.5 × gains 80 and 100 % (100 runs).
-At one look after 20 rounds, half of the time taken: 6.0 and 1.3 % (300 runs).
+with the second witness (1,000 runs), and 5 % gains were found in 86 and 100 % (200 runs). Where
+they take nine tenths: 1.7 and 0 % (300 runs), 5 % gains 3 and 100 %, 1.5 × gains 80 and 100 % (100
+runs). At one look after 20 rounds, half of the time taken: 6.0 and 1.3 % (300 runs).
 """
 
 from collections.abc import Sequence
