@@ -11,7 +11,9 @@ import pytest
 from tests.integration.cold_and_warm import COMMAND, Outcome, Warm, interruptible
 
 HERE = Path(__file__).parent
-QUICK = ("--budget", "2s")
+QUICK = ("--budget", "30s")
+"""For the whole call, of which importing torch on a busy machine may take half; a clear verdict
+ends it within seconds."""
 USAGE, GATE, NOTHING_MEASURED = 2, 3, 4
 
 
@@ -132,7 +134,7 @@ def test_odd_workloads_are_named_and_nothing_of_theirs_reaches_stdout(
 
 @pytest.mark.reliability  # `make programs`, and CI
 def test_variants_that_change_the_process_get_their_own(warm: Warm, user: Path) -> None:
-    done = compare(warm, user, "w.py:slow", "w.py:one_thread", "--budget", "3s", "--json")
+    done = compare(warm, user, "w.py:slow", "w.py:one_thread", "--budget", "60s", "--json")
     found = json.loads(done.out)
     assert found["mode"] == "isolated processes"
     assert any("threads" in note for note in found["notes"])
@@ -168,7 +170,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_scripts_are_timed_by_their_steps_and_their_losses_compared(
     warm: Warm, scripts: Path
 ) -> None:
-    done = compare(warm, scripts, "base.py", "head.py", "--json", "--budget", "25s", "--", "12")
+    done = compare(warm, scripts, "base.py", "head.py", "--json", "--budget", "60s", "--", "12")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert (found["mode"], found["unit"]) == ("scripts", "step")
@@ -179,12 +181,12 @@ def test_scripts_are_timed_by_their_steps_and_their_losses_compared(
 
 @pytest.mark.reliability  # `make programs`, and CI
 def test_a_script_with_other_losses_is_invalid(warm: Warm, scripts: Path) -> None:
-    done = compare(warm, scripts, "base.py", "other.py", "--json", "--budget", "5s")
+    done = compare(warm, scripts, "base.py", "other.py", "--json", "--budget", "60s")
     assert json.loads(done.out)["verdict"] == "INVALID"
 
 
 def test_scripts_without_steps_are_timed_whole_and_say_so(warm: Warm, scripts: Path) -> None:
-    done = compare(warm, scripts, "plain.py", "plain.py", "--json", "--budget", "3s")
+    done = compare(warm, scripts, "plain.py", "plain.py", "--json", "--budget", "10s")
     found = json.loads(done.out)
     assert found["unit"] == "run"
     assert found["results"]["status"] == "not compared"
@@ -232,9 +234,9 @@ def test_a_page_is_written_whole(warm: Warm, user: Path, tmp_path: Path) -> None
 
 
 def test_ctrl_c_in_the_rounds_keeps_what_was_measured(user: Path) -> None:
-    # Warming up takes 2 s at most of this budget, and the file appears after 3 s of calls.
+    # The file appears after 3 s of calls.
     process = subprocess.Popen(
-        [*COMMAND, "compare", "w.py:counted", "w.py:counted", "--budget", "12s", "--json",
+        [*COMMAND, "compare", "w.py:counted", "w.py:counted", "--budget", "60s", "--json",
          "--threshold", "0.01%"],
         cwd=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=interruptible,
@@ -263,7 +265,7 @@ def test_ctrl_c_between_sets_of_processes_keeps_the_sets_before(user: Path) -> N
         "    return lambda: time.sleep(0.002)\n"
     )
     process = subprocess.Popen(
-        [*COMMAND, "compare", "sets.py:base", "sets.py:late", "--isolate", "--budget", "6s",
+        [*COMMAND, "compare", "sets.py:base", "sets.py:late", "--isolate", "--budget", "60s",
          "--json", "--no-check"],
         cwd=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=interruptible,

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.reliability
 COMMAND = str(Path(sys.executable).with_name("ridgeline"))
 STARTED = "started"
 LONGEST_S = 240.0
+BASELINE_LINES = 4
+"""Lines of progress that name the program as it is: the diagnosis, and three of its trials."""
 
 TRAIN = """\
 import sys, time
@@ -177,8 +179,13 @@ def _went_on(folder: Path, said: str) -> bool:
     return bool(settled) and len(lines) > settled[0] + 1
 
 
+def _baseline_known(folder: Path, said: str) -> bool:
+    """Two trials of the program as it is are over, and a third is being run."""
+    return said.count("the program as it is") >= BASELINE_LINES
+
+
 def _twice(folder: Path, *words: str) -> list[Ran]:
-    return [_optimize(folder, *words) for _ in range(2)]
+    return [_optimize(folder, *words, stop_when=_baseline_known) for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +195,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[
     (module / "package").mkdir()
     (module / "train.py").rename(module / "package" / "train.py")
     folders = {name: _folder(home / name.replace(" ", "-"), PROGRAMS[name]) for name in PROGRAMS}
+    folders["has no time"] = _folder(home / "has-no-time", PROGRAMS["trains"])
     code = _folder(home / "code", "")
 
     def started(folder: Path, said: str) -> bool:
@@ -199,20 +207,27 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[
                 _optimize, folders["refuses workers"], "--json", "train.py", stop_when=_went_on,
             ),
             "trains": pool.submit(
-                _twice, folders["trains"], "--json", "--keep-exact", "--budget", "1s", "train.py"
+                _twice, folders["trains"], "--json", "--keep-exact", "train.py"
             ),
             "module": pool.submit(
-                _optimize, module, "--no-write", "--json", "--budget", "1s", "-m", "package.train"
+                _optimize, module, "--no-write", "--json", "-m", "package.train",
+                stop_when=_baseline_known,
             ),
             "takes three steps": pool.submit(
-                _optimize, code, "-q", "-o", "made.json", "--budget", "1s", "-c", THREE_STEPS
+                _optimize, code, "-q", "-o", "made.json", "-c", THREE_STEPS
             ),
             "hangs at once": pool.submit(
                 _optimize, folders["hangs at once"], "train.py", stop_when=started
             ),
         }  # fmt: skip
-        for name in ("raises", "needs an argument", "takes no step", "does not end"):
-            jobs[name] = pool.submit(_optimize, folders[name], "--budget", "1s", "train.py")
+        jobs["does not end"] = pool.submit(
+            _optimize, folders["does not end"], "train.py", stop_when=_baseline_known
+        )
+        for name in ("raises", "needs an argument", "takes no step"):
+            jobs[name] = pool.submit(_optimize, folders[name], "train.py")
+        jobs["has no time"] = pool.submit(
+            _optimize, folders["has no time"], "--budget", "1s", "train.py"
+        )
         yield jobs
 
 
@@ -240,7 +255,7 @@ def test_a_program_that_waits_for_a_thread_of_its_own_is_ended(
 ) -> None:
     """After the steps that were asked for; and what it started goes with it."""
     done = ran["does not end"].result()
-    assert done.code == 0, done.err
+    assert done.code == 130, done.err
     assert " baseline " in done.out
     assert done.left == ()
 
@@ -262,16 +277,26 @@ def test_too_few_steps_are_said_and_nothing_is_claimed(ran: dict[str, "Future[An
     assert not any(row["kept"] for row in found["ladder"])
 
 
-def test_any_budget_has_an_answer_in_one_document(ran: dict[str, "Future[Any]"]) -> None:
+def test_a_budget_too_short_for_the_program_is_kept_and_said(
+    ran: dict[str, "Future[Any]"],
+) -> None:
+    done = ran["has no time"].result()
+    assert done.code == 4
+    assert done.out == ""
+    assert "the budget ended before train.py had taken 60 steps" in done.err
+    assert done.left == ()
+
+
+def test_what_is_known_is_one_document(ran: dict[str, "Future[Any]"]) -> None:
     first, _ = ran["trains"].result()
-    assert first.code == 0
+    assert first.code == 130
     found = first.document  # nothing else on stdout, although the program prints
     assert "the program's own words" not in first.out + first.err
     assert found["ladder"][0]["kind"] == "baseline"
     assert found["baseline_ms"] > 0
     assert found["total"]["like_for_like"] is None
-    assert found["stopped"]
-    assert first.rung("loader-workers")["reason"] == "too little time was left"
+    assert found["stopped"] == "interrupted"
+    assert first.rung("loader-workers")["reason"] == "interrupted"
     assert first.files() == {".ridgeline", "optimized_train.md", "optimized_train.svg"}
 
 
@@ -293,7 +318,7 @@ def test_a_second_call_goes_on_where_the_first_ended(ran: dict[str, "Future[Any]
 
 def test_a_module_is_optimized_where_its_data_lie(ran: dict[str, "Future[Any]"]) -> None:
     done = ran["module"].result()
-    assert done.code == 0
+    assert done.code == 130
     assert done.document["baseline_ms"] > 0
     assert done.files() == {".ridgeline", "package"}, "--no-write leaves no file"
 

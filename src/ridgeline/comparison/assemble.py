@@ -136,7 +136,7 @@ def _candidate(
     baseline, arm = arms[0], arms[2 + number]
     estimate = found.estimates[number]
     second = found.processor_estimates[number] if found.processor_estimates else None
-    by_processor = found.decided_by[number] == "processor_time" and second is not None
+    deciding = second if second and found.decided_by[number] == "processor_time" else estimate
     results = standing.examined.results if standing.examined else UNCHECKED
     guards = standing.examined.guards if standing.examined else ()
     floor = floor_of_candidate(base.floor, standing.floor)
@@ -156,9 +156,7 @@ def _candidate(
         memory_ratio=memory,
         decided_by="" if verdict == "INVALID" else found.decided_by[number],
         processor_estimate=second,
-        throughput_ratio=(second.ratio if second and by_processor else estimate.ratio)
-        if by_item
-        else None,
+        throughput_ratio=deciding.ratio if by_item else None,
         pays_after=pays_after,
         pays=pays,
         goal_met=_goal_met(goal, verdict, memory, trial.options.threshold),

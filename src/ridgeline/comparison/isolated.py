@@ -42,7 +42,7 @@ def isolated(targets: Sequence[str], options: Options, say: Say) -> Comparison:
                 raise  # nothing is measured yet
             stopped = run.cut_short("interrupted")
         except BudgetEnded:
-            if number == 0:
+            if not run.has_rounds:
                 raise
             stopped = run.cut_short("budget")
         if stopped == "interrupted" or options.left_s(0.0) <= 0:
@@ -62,6 +62,10 @@ class _Run:
         self._surroundings: Surroundings | None = None
         self._stopped: Stopped = "all rounds"
         self._notes: tuple[str, ...] = ()
+
+    @property
+    def has_rounds(self) -> bool:
+        return bool(self._rounds.taken)
 
     def one_set(self, number: int, stack: ExitStack) -> Stopped:
         """Fresh processes, built and warmed, and their share of the rounds."""
