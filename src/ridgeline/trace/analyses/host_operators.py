@@ -150,11 +150,10 @@ def input_spans(trace: Trace, links: Links) -> Spans:
 
 def _communication(trace: Trace, spans: Spans) -> Spans:
     """When this rank exchanged data, or waited to: a job of one rank has nobody to talk to."""
-    if trace.metadata.world_size == 1:
-        return NOTHING
+    alone = trace.metadata.world_size == 1
     found = [
         union(table.ts[rows], table.end[rows])
-        for table in (trace.ops, trace.annotations)
+        for table in (() if alone else (trace.ops, trace.annotations))
         for rows in [trace.names_where(table.name, _talks)]
     ]
     return intersect(merge(*found), spans)
