@@ -55,12 +55,12 @@ def test_written_out_attention_is_left_to_its_own_rule() -> None:
     assert not [*look(case([*chain(), *attention], gpu=True, busy=0.95, source=SOURCE))]
 
 
-def transformer(layers: int = 12, each_ms: float = 0.16) -> list[OpSite]:
+def transformer(layers: int = 12, each_ms: float = 0.16, cast: str = "copy_") -> list[OpSite]:
     """A GPT's step of 100 ms: in each layer eight products and twenty short operators between them,
     spread over the functions of its modules."""
     made = []
     between = (
-        ("native_layer_norm", 2), ("copy_", 6), ("gelu", 1), ("add", 2), ("gelu_backward", 1),
+        ("native_layer_norm", 2), (cast, 6), ("gelu", 1), ("add", 2), ("gelu_backward", 1),
         ("native_layer_norm_backward", 2), ("mul", 6),
     )  # fmt: skip
     for i in range(layers):
@@ -72,8 +72,9 @@ def transformer(layers: int = 12, each_ms: float = 0.16) -> list[OpSite]:
     return made
 
 
-def test_chains_over_many_functions_are_told_to_compile_the_model() -> None:
-    (one,) = look(case(transformer(), gpu=True, busy=0.95))
+@pytest.mark.parametrize("cast", ["copy_", "_to_copy"])  # torch 2.13 and torch 2.11
+def test_chains_over_many_functions_are_told_to_compile_the_model(cast: str) -> None:
+    (one,) = look(case(transformer(cast=cast), gpu=True, busy=0.95))
     # 240 operators take 38.4 % of the step; of those between two of the 96 products one stays
     assert one.share_pct == pytest.approx(38.4 * (1 - 96 / 240), rel=0.01)
     assert one.gain_bound == pytest.approx(1 / (1 - 0.384), rel=0.01)
@@ -95,3 +96,12 @@ def test_one_activation_a_product_leaves_nothing_to_merge() -> None:
 
 def test_kernels_that_only_start_are_not_memory_s() -> None:
     assert not [*look(case(transformer(each_ms=0.004), gpu=True, busy=0.95, ms=2.0))]
+
+
+def test_batch_norms_between_convolutions_are_merged_and_poolings_are_not() -> None:
+    convolutions = site("cudnn_convolution", 50, 4.0, device_ms=40.0)
+    norms = site("cudnn_batch_norm", 100, 4.0, device_ms=30.0)
+    poolings = site("max_pool2d", 100, 4.0, device_ms=30.0)
+    (one,) = look(case([convolutions, norms], gpu=True, busy=0.95))
+    assert one.share_pct == pytest.approx(15, rel=0.01)
+    assert not [*look(case([convolutions, poolings], gpu=True, busy=0.95))]
