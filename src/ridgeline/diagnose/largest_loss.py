@@ -5,7 +5,7 @@ loss has no finding, it is said with all that is known of it. A device that is b
 small to matter, are not worth a line.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from ridgeline.diagnose.case import SATURATED, Case
@@ -116,19 +116,21 @@ def _places(case: Case, own: float) -> tuple[CodePlace, ...]:
 
 
 def _idle_places(case: Case) -> tuple[CodePlace, ...]:
-    """One for each cause of idling that counts as overhead."""
-    study = case.study
-    found = []
-    for cause in overhead_causes(study) if study is not None else ():
-        share = 100 * case.idle(cause.cause)
-        if cause.places and share >= MIN_PLACE_PCT:
+    """The first place of each cause of idling that counts as overhead; causes at one place are
+    added up."""
+    shares: defaultdict[tuple[str, int, str], float] = defaultdict(float)
+    for cause in overhead_causes(case.study) if case.study is not None else ():
+        if cause.places:
             at = cause.places[0]
-            found.append(
-                CodePlace(
-                    file=at.file, line=at.line, function=at.function, share_pct=round(share, 1)
-                )
-            )
-    return tuple(found[:MAX_PLACES])
+            shares[at.file, at.line, at.function] += 100 * case.idle(cause.cause)
+    found = [
+        CodePlace(file=file, line=line, function=function, share_pct=round(share, 1))
+        for (file, line, function), share in sorted(shares.items(), key=lambda item: -item[1])[
+            :MAX_PLACES
+        ]
+        if share >= MIN_PLACE_PCT
+    ]
+    return tuple(found)
 
 
 def _needs(case: Case) -> LossNeeds:

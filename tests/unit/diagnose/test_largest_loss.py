@@ -97,6 +97,16 @@ def test_a_gpu_that_idles_for_no_known_reason_is_said() -> None:
     assert found.loss.share_pct == pytest.approx(60)
 
 
+def test_causes_of_idling_at_one_line_are_added_up() -> None:
+    waits = replace(
+        case(overhead=0.6, busy=0.4), study=made.study({"launch-bound": 0.4, "other host": 0.2})
+    )
+    loss = drawn([], waits).loss
+    assert loss is not None
+    (place,) = loss.places
+    assert (place.line, place.share_pct) == (63, pytest.approx(60))
+
+
 def test_a_larger_finding_speaks_for_itself_unless_the_rest_is_large_too() -> None:
     both = case(input_=0.5, overhead=0.2, busy=0.3)
     loader = says("loader", 0.5, "input")
