@@ -158,7 +158,7 @@ def test_a_program_that_dies_of_memory_is_told_so(tmp_path: Path) -> None:
         TRAINS
         + "kept = []\nfor _ in range(600):\n    step()\n    kept.append(torch.ones(10 << 20))\n"
     )
-    result = ran(tmp_path, leak, address_space=4_500_000_000)
+    result = ran(tmp_path, leak, address_space=4_000_000_000)
     full = result["out_of_memory"]
     assert result["verdict"] == "memory-capacity-bound"
     assert (full["on"], full["killed"], full["asked_bytes"]) == ("host", False, 40 << 20)
