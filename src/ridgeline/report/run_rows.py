@@ -129,7 +129,7 @@ def _memory(summary: RunSummary) -> Iterator[Row]:
     if memory.retries:
         noun = "retry" if memory.retries == 1 else "retries"
         said.append(f"{memory.retries:,} {noun} of the allocator")
-    growth = memory.growth_bytes_per_step
+    growth = 0.0 if memory.growth_released else memory.growth_bytes_per_step
     if growth is not None and growth >= _LEAST_GROWTH:
         said.append(f"grows {units.bytes_(growth)} a step")
     if memory.device_peak_bytes and memory.host_peak_bytes:
