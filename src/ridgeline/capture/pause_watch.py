@@ -92,8 +92,12 @@ class PauseWatch:
         gate, done = _thread.allocate_lock(), _thread.allocate_lock()
         gate.acquire()
         done.acquire()
-        # Not a threading.Thread: the program's list and count of threads stay as they are.
-        _thread.start_new_thread(self._run, (gate, done))
+        try:
+            # Not a threading.Thread: the program's list and count of threads stay as they are.
+            _thread.start_new_thread(self._run, (gate, done))
+        except RuntimeError:  # the system gives no more threads
+            self._paused = False
+            return
         self._gate, self._done, self._pid = gate, done, os.getpid()
 
     def stop(self) -> None:

@@ -132,14 +132,17 @@ def concluded_case(
 def _sync_points(
     syncs: Sequence[SyncPoint], case: Case | None, read: RunRead
 ) -> tuple[SyncPoint, ...]:
-    """At the line that made the call, where one line of the function was seen making it; a trace
-    has only the line where the function begins."""
+    """At the line of the function that was seen making most of these calls, where that is known; a
+    trace has only the line where the function begins."""
     told = []
+    calls = read.capture.calls if read.capture is not None else ()
     for point in syncs:
         file, _, line = point.place.rpartition(":")
         source = case.sources.get(file) if case is not None and line.isdecimal() else None
-        lines = source.lines_calling(int(line), point.call.removeprefix("aten::")) if source else ()
-        place = f"{file}:{lines[0]}" if len(lines) == 1 else point.place
+        name = point.call.removeprefix("aten::")
+        lines = source.lines_calling(int(line), name) if source is not None else ()
+        times = {one.line: one.times for one in calls if one.name == name and one.line in lines}
+        place = f"{file}:{max(times, key=lambda at: times[at])}" if times else point.place
         told.append(replace(point, place=_short(place, read)))
     return tuple(told)
 

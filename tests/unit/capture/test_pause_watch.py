@@ -104,3 +104,15 @@ def test_it_ends_when_asked_and_looks_again_later(watch: PauseWatch, program: Pr
     program.index, program.began_ns = 7, perf_counter_ns()
     wait_here(watch)
     assert {look.step for look in watch.seen()} == {7}
+
+
+def test_a_system_without_a_thread_to_spare_leaves_the_program_unwatched(
+    watch: PauseWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    even_steps(watch)
+    monkeypatch.setattr("_thread.start_new_thread", refuse)
+    watch.paused()
+    assert not watch.watching

@@ -5,10 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ridgeline.diagnose.conclusion import conclude
+from ridgeline.diagnose.attempts import Attempts
+from ridgeline.diagnose.case import Case
+from ridgeline.diagnose.case_of import called_lines
+from ridgeline.diagnose.conclusion import _sync_points, conclude
 from ridgeline.diagnose.memory_use import memory_use
+from ridgeline.diagnose.run_read import read_run
+from ridgeline.diagnose.source.sources import Sources
 from ridgeline.errors import RidgelineError
 from ridgeline.records.run import (
+    CallSeen,
     Capture,
     Compilation,
     DeviceSeen,
@@ -19,7 +25,7 @@ from ridgeline.records.run import (
     Window,
 )
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.run_summary import RunSummary, SyncPoint
 from ridgeline.records.step import StepMemory
 from ridgeline.records.telemetry import ProcessSample, Telemetry
 from ridgeline.report.run_document import document
@@ -447,3 +453,19 @@ def test_a_late_rank_is_the_verdict_of_the_job(tmp_path: Path) -> None:
     (finding,) = [f for f in summary.findings.findings if f.rule == "late-rank"]
     assert (finding.file, finding.line) == ("d.py", 4)
     assert finding.share_pct == pytest.approx(100 * summary.verdict.numbers[0].value, abs=0.01)
+
+
+def test_a_synchronisation_is_placed_at_the_line_that_asks_most(tmp_path: Path) -> None:
+    text = "def train(x):\n    a = x.item()\n    for p in ps:\n        p.item()\n\n\ny.item()\n"
+    calls = tuple(
+        CallSeen(file="/w/train.py", line=line, name="item", times=times)
+        for line, times in ((2, 3), (4, 72), (7, 90))
+    )
+    captured = made.capture(calls=calls)
+    read = read_run(made.directory(tmp_path, run=made.run_file(), captured=captured), Attempts())
+    sources = Sources(texts={"train.py": text}, called=called_lines(captured))
+    point = SyncPoint(place="train.py:1", call="aten::item", per_step=25.0, ms_per_step=0.1)
+    (told,) = _sync_points((point,), Case(sources=sources), read)
+    assert told.place == "train.py:4"
+    (unknown,) = _sync_points((point,), Case(), read)
+    assert unknown.place == "train.py:1"

@@ -103,6 +103,11 @@ class _Cause(Struct, frozen=True):
     name: str
     kind: PauseKind
 
+    @property
+    def innermost(self) -> Place:
+        """The line in the function that took the time; `place` may be the line that calls it."""
+        return self.seen.place if self.seen is not None else self.place
+
 
 def look(case: Case) -> Iterator[Finding]:
     light = _light(case)
@@ -166,7 +171,7 @@ def _evaluations(
     holding = [s for s in known if _phase(s, "evaluation", device) > 0]
     cause = _evaluation_cause(case, holding)
     often = len(holding) > MOST * len(known)
-    named = cause is not None and evaluates(case.sources, _evaluating(case, cause))
+    named = cause is not None and evaluates(case.sources, cause.innermost)
     if len(holding) < LIKELY or (often and not named):
         return None, None  # a frozen teacher that is asked in every step is no evaluation
     lost = sum(_phase(s, "evaluation", device) for s in holding)
@@ -231,11 +236,6 @@ def _evaluation_cause(case: Case, steps: list[Step]) -> _Cause | None:
     function = place.function.rpartition(".")[2]
     name = f"`{function}()`" if function.isidentifier() else "an evaluation"
     return _Cause(None, place, None, name, "other")
-
-
-def _evaluating(case: Case, cause: _Cause) -> Place:
-    """A line in the function that evaluates."""
-    return cause.seen.place if cause.seen is not None else cause.place
 
 
 def _pauses(light: list[Step], device: bool, far: float) -> _Pauses | None:
