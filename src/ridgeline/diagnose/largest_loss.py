@@ -28,6 +28,7 @@ MIN_PAUSES = 0.2
 ALSO_LARGE = 0.3
 """Of the step: a loss of so much is said even where a finding is about a larger one."""
 MAX_PLACES = 3
+PAUSES_RULE = "idle-between-epochs"
 MIN_PLACE_PCT = 3.0
 
 
@@ -42,13 +43,17 @@ def largest_loss(
     largest = max(candidates, key=lambda loss: loss.share_pct, default=None)
     if largest is None or largest.share_pct < 100 * min(told, ALSO_LARGE):
         return None
+    # A pause is the program's own code too: the finding about a larger one has said where.
+    paused = max((f.share_pct for f in findings if f.rule == PAUSES_RULE), default=0.0)
+    if largest.kind == "overhead" and largest.share_pct <= paused:
+        return None
     return largest
 
 
 def _pauses(case: Case, findings: Sequence[Finding]) -> Loss | None:
     """What the step time leaves out: of all time, not of the step."""
     share = case.times.pause_share
-    if share < MIN_PAUSES or any(f.rule == "idle-between-epochs" for f in findings):
+    if share < MIN_PAUSES or any(f.rule == PAUSES_RULE for f in findings):
         return None
     spent: Counter[str] = Counter()
     for step in case.pauses:

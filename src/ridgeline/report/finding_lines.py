@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.records.finding import Finding, Findings, Loss, LossKind, LossNeeds
+from ridgeline.records.finding import CodePlace, Finding, Findings, Loss, LossKind, LossNeeds
 from ridgeline.report.plain import printable
 
 LEAST_PCT = 3.0
@@ -219,13 +219,17 @@ def _loss_share(loss: Loss) -> str:
     return f"{part} of the step goes to {_LOSSES[loss.kind]}{why}"
 
 
+def _code_place(place: CodePlace) -> str:
+    """Return a function with its first line. Code of a script outside of functions has no first
+    line: its file is named."""
+    if place.function == "<module>":
+        return f"the top level of {place.file}"
+    name = f"{place.function}() " if place.function and "<" not in place.function else ""
+    return f"{name}{place.file}:{place.line}"
+
+
 def _loss_places(loss: Loss) -> str:
-    named = [
-        f"{place.function}() {place.file}:{place.line}"
-        if place.function and not place.function.startswith("<")
-        else f"{place.file}:{place.line}"
-        for place in loss.places
-    ]
+    named = [_code_place(place) for place in loss.places]
     told = [
         f"{name} {units.significant(place.share_pct, 2)} %"
         for name, place in zip(named, loss.places, strict=True)

@@ -132,6 +132,22 @@ def test_pauses_that_take_most_of_the_time_are_a_loss() -> None:
     assert drawn([], calm).loss is None
 
 
+def test_a_finding_about_a_larger_pause_speaks_for_the_program_s_own_code() -> None:
+    waits = on_cpu({"forward": 0.3, "other": 0.7}, 0.3, own_ms=70)
+    assert drawn([says("idle-between-epochs", 0.9, "pauses")], waits).loss is None
+    found = drawn([says("idle-between-epochs", 0.4, "pauses")], waits)
+    assert found.loss is not None
+
+
+def test_code_outside_of_functions_is_told_by_its_file() -> None:
+    waits = on_cpu({"forward": 0.1, "other": 0.9}, 0.1, own_ms=86)
+    script = Place(file="train.py", line=9, function="<module>")
+    code = OwnCode(ns=86 * MS, places=((script, 86.0 * MS),))
+    found = drawn([], replace(waits, sites=replace(waits.sites, own_code=code)))
+    assert "train.py:9" not in largest_loss(found)
+    assert "train.py" in largest_loss(found)
+
+
 def test_what_other_processes_took_is_no_loss_of_the_program() -> None:
     of = {"input": 0.0, "transfer": 0.0, "overhead": 0.05, "communication": 0.0,
           "compute": 0.25, "memory": 0.0}  # fmt: skip
