@@ -107,7 +107,7 @@ def test_a_switch_for_the_whole_process_sends_the_variants_into_their_own(tmp_pa
     (tmp_path / "tf32.py").write_text(body.format(True))
     done = subprocess.run(
         [sys.executable, "-m", "ridgeline", "compare", "exact.py:step", "tf32.py:step",
-         "--budget", "20s", "--json"],
+         "--budget", "2m", "--json"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
