@@ -39,9 +39,10 @@ SPARE = 1.2
 """Workers beyond those that just keep up: batches do not all take the same time."""
 MOST_WORKERS = 64
 UNEVEN_WORKERS = 1.2
-"""A bound allows for workers that make batches by so much faster than they did when looked at."""
+"""A bound assumes that workers may make batches this many times as fast as they did when measured.
+"""
 MIN_STEP_MS = 0.01
-"""No step is shorter: a call of Python alone takes some microseconds."""
+"""A step is taken to be at least this long: a Python call alone takes some microseconds."""
 
 
 class Feeding(Struct, frozen=True, kw_only=True):
@@ -116,9 +117,9 @@ def feeding(case: Case) -> Feeding | None:
 
 
 def bound_with_workers(fed: Feeding, workers: int) -> float | None:
-    """Return the most that so many workers can gain: the step is never shorter than what it does
-    beside its input, nor than the time in which they make a batch together. None: what a batch
-    costs is not known, and the bound is that of the wait alone."""
+    """Return the most that this number of workers can gain, as a factor. The step is never shorter
+    than its work beside the input, nor than the time in which the workers together make a batch.
+    Return None if the cost of a batch is not known: the bound then follows from the wait alone."""
     if fed.batch_ms is None or not workers:
         return None
     made_ms = fed.batch_ms / (workers * UNEVEN_WORKERS)
@@ -127,7 +128,7 @@ def bound_with_workers(fed: Feeding, workers: int) -> float | None:
 
 
 def feeder(case: Case) -> LoaderSeen | None:
-    """The loader that the timed steps were fed by; None where none was seen."""
+    """Return the loader that fed the timed steps, or None if no loader was seen."""
     loaders = [one for one in loaders_seen(case) if one.batches]
     return feeding_loader(loaders) if loaders else None
 

@@ -29,7 +29,7 @@ FITTING = 0.6
 """Of a loop's calls: with a parameter's sizes."""
 Over = Literal["gradients", "state", "data"]
 _OF_STATE = ("parameters", "state_dict", "buffers", "params")
-"""Words in what a loop over a model's own tensors goes through."""
+"""Words in the iterable of a loop that goes over a model's own tensors."""
 
 VIEWS = frozenset(f"aten::{name}" for name in (
     "view", "t", "transpose", "select", "slice", "detach", "unbind", "expand", "reshape", "permute",
@@ -69,8 +69,8 @@ def loops(case: Case) -> tuple[Loop, ...]:
 
 
 def _gathers_rows(case: Case, loop: Loop) -> bool:
-    """Whether the source shows that a loop which looks like one over parameters, by the sizes of
-    what it works on, collects a result for each row of a tensor and updates nothing."""
+    """Return whether a loop collects a result for each row of a tensor and updates nothing. By the
+    sizes of its tensors, such a loop looks like one over parameters; the source tells."""
     if loop.over != "state":
         return False
     written = [one for one in loops_at(case.sources, loop.place) if one.works and not one.trains]

@@ -31,9 +31,9 @@ def user_sources(case: Case) -> tuple[Source, ...]:
 
 
 def kept_lines(case: Case) -> tuple[Kept, ...]:
-    """Return those that were seen running first, then those with a graph, then those that never let
-    go. A local variable of a function that trains nothing is none of them: it is gone before the
-    next step ends."""
+    """Return the lines that keep tensors: first those that were seen running, then those that keep
+    a graph, then those that never release what they keep. A local variable of a function that
+    trains nothing is left out, because it is gone before the next step ends."""
     found = [
         one for source in user_sources(case) for one in kept(source)
         if not (one.temporary or one.limited)

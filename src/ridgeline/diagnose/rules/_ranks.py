@@ -130,20 +130,22 @@ def at_most(case: Case, *sites: CollectiveSite, slack: float = 1.0) -> float:
 
 
 def asked_at(case: Case, site: CollectiveSite) -> SourceCall | None:
-    """Return the call of that collective in the function that asked. None for those of a wrapper,
-    and where the function has several such calls of which some may not run."""
-    if site.phase == "backward" or site.sharding:  # the function's own calls are no cause
+    """Return the source call that asked for this collective. Return None if a wrapper asked for it,
+    or if the function has several such calls and some of them may not run."""
+    if site.phase == "backward" or site.sharding:  # a wrapper asked, not the function's own calls
         return None
     names = _SPELLED.get(site.name, (site.name,))
     return _sure(case, calls_at(case.sources, site.place, names))
 
 
 def wrapped_at(case: Case, site: CollectiveSite) -> SourceCall | None:
-    """Return where the model is wrapped in what asked for these: only if the program ran that
-    wrapper, and the source leaves no choice of the line."""
+    """Return the call that wraps the model in DDP, FSDP or `fully_shard`, whichever asked for this
+    collective. Return None if the program did not run that wrapper, or if several lines of the
+    source could be the one."""
     if site.sharding == "fsdp2":
         calls = [*own_calls(case, ("fully_shard",))]
-        # One call for each block, another for the whole model: the blocks' exchange is meant.
+        # Programs call it in a loop for each block, then once for the whole model. The collectives
+        # of the blocks are meant.
         return _sure(case, [call for call in calls if call.loops] or calls)
     if site.sharding == "fsdp1":
         return _sure(case, [*own_calls(case, ("FullyShardedDataParallel", "FSDP"))])
@@ -153,7 +155,7 @@ def wrapped_at(case: Case, site: CollectiveSite) -> SourceCall | None:
 
 
 def runs_buckets(case: Case) -> bool:
-    """Whether DistributedDataParallel was seen at work."""
+    """Return whether DistributedDataParallel was seen at work."""
     modules = case.capture.modules if case.capture is not None else ()
     return case.exchange.forwards > 0 or any(
         "DistributedDataParallel" in module.wrappers for module in modules
@@ -161,8 +163,8 @@ def runs_buckets(case: Case) -> bool:
 
 
 def sharded_change(site: CollectiveSite, wrapped: SourceCall | None) -> str:
-    """Return what makes the exchange of a sharded model shorter: `bucket_cap_mb` and its like are
-    no options of it."""
+    """Return the code that shortens the exchange of a sharded model, which has no `bucket_cap_mb`
+    or similar options."""
     if site.sharding == "fsdp1":
         return (
             "# larger units in auto_wrap_policy, and FullyShardedDataParallel(…, "
@@ -175,18 +177,18 @@ def sharded_change(site: CollectiveSite, wrapped: SourceCall | None) -> str:
     if site.name == "all_gather":
         return (
             f"{call}   # parameters stay gathered for the backward: more memory\n"
-            "# or shard fewer, larger modules, or ask early:\n"
+            "# or shard fewer, larger modules, or gather the next block's parameters early:\n"
             "# block.set_modules_to_forward_prefetch([next_block])"
         )
     return (
         "# shard fewer, larger modules: one fully_shard for several blocks is one exchange;\n"
-        "# where a step has several backwards, all but the last: "
+        "# where a step has several backwards, before all but the last: "
         "model.set_requires_gradient_sync(False)"
     )
 
 
 def _sure(case: Case, calls: Sequence[SourceCall]) -> SourceCall | None:
-    """Return the only call, or of several the first that stands under no condition."""
+    """Return the only call, or the first of several that is under no condition; else None."""
     if len(calls) == 1:
         return calls[0]
     return next((call for call in calls if not _conditional(case, call)), None)

@@ -37,8 +37,8 @@ RULE = Rule(
     looks_at="Matrix products, convolutions and attention with float32 inputs, on a device whose "
     "16-bit peak is at least 1.5 × its float32 one; what they would take there at least, by their "
     "FLOPs and bytes; and the operators between them, whose tensors would be half as wide.",
-    threshold="15 % of the step would go by the products alone, casts counted, and between "
-    "convolutions by tensors of half the width: mixed precision is "
+    threshold="Faster products alone would save 15 % of the step, after the time for casts. "
+    "Between convolutions, tensors of half the width count as well. Mixed precision is "
     "a change of the training recipe, worth trying only where it pays clearly. What TF32 would "
     "save already (tf32-off) is not counted again. The share is a bound: products at 90 % of the "
     "16-bit peak, and half of the time of the operators between them.",
@@ -68,9 +68,10 @@ WORTH = 0.15
 STREAMED = 0.5
 """Of the time of operators between products: what their tensors at half the width save at most."""
 LIKELY_STREAMED = 0.4
-"""Of the time of operators between convolutions: what their tensors at half the width likely save.
+"""Share of the time of operators between convolutions that tensors of half the width likely save.
 """
 _IN_FLOAT32 = ("softmax", "loss", "layer_norm", "layernorm", "group_norm", "groupnorm")
+"""Words in the names of operators that autocast runs in float32."""
 REACHED = 0.9
 """Of a datasheet's peak or bandwidth, at most: 0.81 was the most seen of cuBLAS on an H200, and the
 rest is room for other devices. A ceiling that was measured is reached whole."""
@@ -151,9 +152,10 @@ def _after(case: Case, wide: Sequence[Product], before: Sequence[float], to: Cei
 
 
 def _cast_bytes(product: Product) -> float:
-    """Return the bytes of a product's tensors that autocast casts. Of a matrix product's three
-    tensors that is two in the forward, and in the backward the gradient of the weight. Of a
-    convolution it is the weight alone: norms, activations and sums around it keep 16 bits."""
+    """Return the bytes of a product's tensors that autocast casts. A matrix product has three
+    tensors: two are cast in the forward, and the gradient of the weight in the backward. Of a
+    convolution only the weight is cast, because norms, activations and sums around it keep 16 bits.
+    """
     site = product.site
     if product.kind != "convolution":
         return site.bytes * (1 / 3 if site.phase == "backward" else 2 / 3)
@@ -163,8 +165,9 @@ def _cast_bytes(product: Product) -> float:
 
 
 def _streamed(case: Case, wide: Sequence[Product], every: Sequence[Product]) -> float:
-    """Return what of the step likely goes in operators between convolutions, which work on tensors
-    of half the width then. Between matrix products the tensors are mostly float32 again."""
+    """Return the share of the step that operators between convolutions likely save, because their
+    tensors then have half the width. Between matrix products the tensors are mostly float32 again,
+    and nothing is counted."""
     convolving = sum(p.ns for p in wide if p.kind == "convolution")
     if 2 * convolving < sum(p.ns for p in wide):
         return 0.0
@@ -173,7 +176,7 @@ def _streamed(case: Case, wide: Sequence[Product], every: Sequence[Product]) -> 
 
 
 def _stays_wide(site: OpSite) -> bool:
-    """Whether autocast runs an operator in float32."""
+    """Return whether autocast runs an operator in float32."""
     names = (site.op, *site.within)
     return any(word in name.lower() for name in names for word in _IN_FLOAT32)
 

@@ -75,10 +75,10 @@ RULE = Rule(
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
     "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
     "```\n\n"
-    "With `fully_shard` (FSDP2) there are no buckets. Shard fewer, larger modules; keep parameters "
-    "gathered for the backward (`reshard_after_forward=False`) where memory allows; ask for the "
-    "next block's early (`block.set_modules_to_forward_prefetch([next_block])`); and while "
-    "gradients are accumulated `model.set_requires_gradient_sync(False)`.",
+    "With `fully_shard` (FSDP2) there are no buckets. Shard fewer, larger modules. Keep parameters "
+    "gathered for the backward (`reshard_after_forward=False`) where memory allows. Gather the "
+    "next block's parameters early (`block.set_modules_to_forward_prefetch([next_block])`). While "
+    "gradients are accumulated, call `model.set_requires_gradient_sync(False)`.",
     wrong_when="From one rank's trace alone, waiting for another rank cannot be told from sending. "
     "On a CPU the exchange takes cores too, and hiding it behind compute gains less than the "
     "bound.",

@@ -24,13 +24,15 @@ RULE = Rule(
     budget="work",
     needs=("sites", "stacks"),
     looks_at="Element-wise operators on large tensors that one function calls one after the other, "
-    "with their backward: how many there are in a chain, and what their time is. On a GPU also all "
-    "element-wise operators, norms and casts between the products of the whole step.",
+    "with their backward: how many there are in a chain, and what their time is. On a GPU the rule "
+    "also looks at all element-wise operators, norms and casts between the products of the whole "
+    "step.",
     threshold="A chain of 4 operators or more, each working at least 20 µs on a GPU or 0.1 ms on a "
     "CPU (shorter ones wait for their start, not for memory), of which fusing would take away "
-    "20 % of the step or more. On a GPU also where many functions share the chain, in a program "
-    "that does not compile: element-wise operators, norms and casts of 5 µs and more, more of them "
-    "than products, of which merging those between two products would take away 12 % of the step.",
+    "20 % of the step or more. On a GPU, a program that does not compile is told also where many "
+    "functions share the chain. Element-wise operators, norms and casts count there from 5 µs on. "
+    "There must be more of them than products, and merging those between two products must save "
+    "12 % of the step.",
     why="An element-wise operator does next to no arithmetic: its time is that of reading its "
     "inputs from memory and writing its result. Ten of them in a row read and write ten times what "
     "one fused kernel reads and writes once, and the backward doubles it. A compiler merges such a "
@@ -73,12 +75,13 @@ _BACKWARD = frozenset(f"aten::{name}_backward" for name in (
 _MERGED_KINDS = ("elementwise", "norm", "reduction")
 _CASTS = ("aten::copy_", "aten::_to_copy")
 _KEPT_WHOLE = "pool"
-"""A pooling reads its neighbours: a compiler starts a kernel for it."""
+"""A word in the names of pooling operators. Pooling reads neighbouring elements, so that a compiler
+starts a kernel of its own for it."""
 MIN_MERGED_KERNEL_NS = 5_000.0
-"""Of a kernel on a GPU: the smallest takes 2 µs whatever it moves; 38 MB take 8 µs at 4.8 TB/s.
-"""
+"""Shorter kernels on a GPU are not limited by memory: the smallest kernel takes 2 µs whatever it
+moves, and 38 MB take 8 µs at 4.8 TB/s."""
 MIN_WHOLE_STEP_SHARE = 0.12
-"""Of the step, that merging would save where no single function is to blame: compiling a whole
+"""Share of the step that merging must save where no single function is to blame: compiling a whole
 model must pay. A GPT of 124 million parameters gains a fifth of its step (H200)."""
 _PRODUCT_KINDS = ("matmul", "convolution", "attention")
 _ATTENTION = ("aten::_softmax", "aten::softmax")
@@ -112,8 +115,9 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
-    """Chains that go through many functions, as in a transformer: a norm, a cast, a product, an
-    activation, a sum. As many are taken to follow each other as there are for each product."""
+    """Yield a finding for chains that go through many functions, as in a transformer: a norm, a
+    cast, a product, an activation, a sum. The operators are taken to be spread evenly: the chain
+    between two products is as long as the number of operators for each product."""
     products = sum(site.calls for site in watched if _is_product(site))
     fusable = [site for site in watched if _is_fusable(site)]
     calls = sum(site.calls for site in fusable)
@@ -150,9 +154,10 @@ def _is_product(site: OpSite) -> bool:
 
 
 def _is_fusable(site: OpSite) -> bool:
-    """Whether a site's kernels do what a compiler merges with their neighbours, and are long enough
-    that their time is that of memory. The category decides, not the operator's name, which changes
-    between versions of torch: a cast is `aten::copy_` in one and `aten::_to_copy` in another."""
+    """Return whether a compiler would merge a site's kernels with their neighbours, and whether the
+    kernels are long enough to be limited by memory. The category decides, because operators' names
+    change between versions of torch: a cast is `aten::copy_` in one and `aten::_to_copy` in
+    another."""
     if any("Memcpy" in kernel.name or "Memset" in kernel.name for kernel in site.kernels):
         return False
     kernel = site.kernels[0].name if site.kernels else ""

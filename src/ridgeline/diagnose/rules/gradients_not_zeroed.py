@@ -1,4 +1,5 @@
-"""Gradients that are never cleared: each step moves the parameters by the sum of all before it."""
+"""Gradients that are never cleared: each step moves the parameters by the sum of all gradients so
+far."""
 
 from collections.abc import Iterator
 
@@ -10,7 +11,8 @@ from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.trace import Place
 
 MIN_CHECKED_STEPS = 5
-"""Steps that were looked at: a program that clears every few steps has shown it by then."""
+"""Steps that must be checked before the rule speaks: a program that clears its gradients every few
+steps has done so by then."""
 
 RULE = Rule(
     id="gradients-not-zeroed",
@@ -19,8 +21,9 @@ RULE = Rule(
     budget="memory",
     needs=("capture",),
     looks_at=(
-        "The gradient of one parameter of each optimizer, when the first backward after its step "
-        "begins: whether it is gone, filled with zeros, or still the one that the step used."
+        "The gradient of one parameter of each optimizer, at the beginning of the first backward "
+        "after the optimizer's step: whether the gradient is None, filled with zeros, or still the "
+        "one that the step used."
     ),
     threshold=(
         "In every one of at least 5 steps, the backward added to the gradients of the step before."
@@ -58,13 +61,13 @@ def look(case: Case) -> Iterator[Finding]:
         yield found(
             RULE,
             claim=f"the gradients of {optimizer.name} are never cleared: each backward adds to "
-            "those of all steps before",
+            "those of all earlier steps",
             share=0.0,
             bound=1.0,
             evidence=(
                 Evidence(
                     what="gradients of the step before",
-                    text=f"still there in {kept} of {checked} steps looked at",
+                    text=f"still there in {kept} of {checked} steps checked",
                     value=float(kept),
                 ),
             ),
@@ -76,7 +79,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _step_call(case: Case, optimizer: OptimizerSeen) -> tuple[Place | None, str]:
-    """Where the optimizer steps, and what it is called there."""
+    """Return the line where the optimizer steps, and the optimizer's name in that line."""
     file, _, line = optimizer.place.rpartition(":")
     source = case.sources.get(file)
     if not line.isdigit():
@@ -91,7 +94,7 @@ def _step_call(case: Case, optimizer: OptimizerSeen) -> tuple[Place | None, str]
 
 
 def _name(case: Case, called: SourceCall | None) -> str:
-    """optimizer.step(), or scaler.step(optimizer)"""
+    """Return the optimizer's name in `optimizer.step()` or in `scaler.step(optimizer)`."""
     if called is None or not called.on:
         return "optimizer"
     scaled = case.capture is not None and case.capture.flags.gradient_scaler

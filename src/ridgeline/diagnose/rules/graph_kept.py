@@ -42,10 +42,11 @@ RULE = Rule(
         "tensor with its graph; and the trace, for autograd nodes that no backward ever runs."
     ),
     threshold=(
-        "Memory rises throughout the steps and is not given back, by enough to fill 5 % of what "
-        "there is within 100,000 steps, and a line in the source keeps a graph or nodes are made "
-        "that never run. Where no growth can be seen yet, but a line keeps the graph of a loss: "
-        "the nodes alone, 600 bytes each, must fill 0.5 % of the host by then."
+        "Memory rises throughout the steps and is not given back. It rises by enough to fill 5 % "
+        "of the memory there is within 100,000 steps. And a line in the source keeps a graph, or "
+        "autograd nodes are made that never run. Where no growth can be seen yet, but a line keeps "
+        "the graph of a loss, the nodes alone, 600 bytes each, must fill 0.5 % of the host's "
+        "memory within 100,000 steps."
     ),
     why=(
         "A tensor that a model computed holds the graph of operators behind it, and that graph "

@@ -28,7 +28,8 @@ FAR = 1.0
 """Median steps that a pause is longer than the rest of its kind: a step that only stalls for a
 scheduler's slice is no pause of the program's."""
 NEAR = 0.25
-"""The same, where a line was seen running in them and the pauses come evenly: stalls do not."""
+"""The same limit where a line was seen running in the pauses and they come evenly: stalls of the
+machine do not come evenly."""
 LEAST_NS = 5_000_000
 FEWEST = 8
 """Timed steps: fewer do not tell a pause from how the program runs."""
@@ -37,10 +38,10 @@ MOST = 0.4
 LIKELY = 2
 """Pauses: one alone may be the machine's."""
 REGULAR = 3
-"""Pauses, evenly apart, that are believed though no line was seen running in them."""
+"""This many pauses, evenly apart, are believed though no line was seen running in them."""
 MIN_PAUSES_SEEN = 2
-"""Pauses that a line must be seen in: one alone may be a stall of the machine's. A call that is
-known to take long (a checkpoint) needs one."""
+"""Number of pauses in which a line must be seen: a single one may be a stall of the machine. For a
+call that is known to take long (a checkpoint), one pause is enough."""
 EVEN = 0.6
 """Of the distances between pauses that are the usual one: a stall in between makes two others."""
 
@@ -52,12 +53,13 @@ RULE = Rule(
     needs=("timed",),
     looks_at="The timed steps that are far longer than the others for a reason that is neither "
     "their data nor their forward, backward or update; and the line at which the program was then "
-    "seen. In a program that has paused once, a step that is late again is looked at every 10 ms. "
-    "Where no line takes three fifths of the pause, the function around them is named; a line that "
-    "was not seen running is not.",
-    threshold="Two pauses or more, in no more than two fifths of the steps, and 2 % of all time; "
-    "of evaluations, a quarter of it. Each is longer than a whole step; than a quarter of one "
-    "where they come evenly and the same line was seen running in two of them.",
+    "seen. Once a program has paused, its line is sampled every 10 ms whenever a later step is "
+    "late. Where no line takes three fifths of the pause, the function around the lines is named. "
+    "A line that was not seen running is never named.",
+    threshold="Two pauses or more, in no more than two fifths of the steps, that take 2 % of all "
+    "time. Evaluations must take a quarter of all time. Each pause is longer than a whole step. "
+    "Where pauses come evenly and the same line was seen running in two of them, a quarter of a "
+    "step is enough.",
     why="While a checkpoint is serialised and written, or an evaluation runs sample by sample, "
     "nothing is trained. The step's time does not show it, since pauses are left out of it; the "
     "run's length does.",
@@ -93,10 +95,11 @@ class _Pauses(Struct, frozen=True):
 
 
 class _Cause(Struct, frozen=True):
-    """What was seen running in pauses."""
+    """The line or function that was running during pauses."""
 
     seen: PausePlace | None
-    """None: only the function that evaluates is known, by its first call of the model."""
+    """The line sampled during the pauses. None if only the evaluating function is known, from its
+    first call of the model."""
     place: Place
     call: SourceCall | None
     """The call that the line makes."""
@@ -135,7 +138,7 @@ def _finding(case: Case, seen: _Pauses, cause: _Cause | None) -> Finding:
     if cause is not None and cause.seen is not None:
         text = (
             f"line {cause.place.line}, {units.percent(cause.seen.share)} of the time in "
-            f"{units.plural(cause.seen.pauses, 'pause')} that were looked at"
+            f"{units.plural(cause.seen.pauses, 'sampled pause')}"
         )
         said.append(Evidence(what="seen running", text=text, value=cause.seen.share))
     return found(
@@ -203,7 +206,8 @@ def _others(case: Case, light: list[Step], device: bool) -> tuple[_Pauses | None
 
 
 def _cause(case: Case, steps: tuple[Step, ...]) -> _Cause | None:
-    """What was seen running in these steps."""
+    """Return the line that was seen running in these steps, or None if it was not seen often
+    enough."""
     pauses = case.capture.pauses if case.capture is not None else ()
     seen = pause_place(pauses, {step.index for step in steps})
     if seen is None:
@@ -217,8 +221,8 @@ def _cause(case: Case, steps: tuple[Step, ...]) -> _Cause | None:
 
 
 def _evaluation_cause(case: Case, steps: list[Step]) -> _Cause | None:
-    """The function that evaluates, at the line that calls it where that was seen: by the looks at
-    late steps, else by the model's first call in eval mode."""
+    """Return the function that evaluates. If it was sampled in late steps, its place is the line
+    that calls it; else its place is the model's first call in eval mode."""
     if case.capture is None or not steps:
         return None
     evaluating = [one for one in case.capture.pauses if one.phase in ("", "evaluation")]
@@ -320,7 +324,7 @@ def _level(seen: _Pauses, cause: _Cause | None) -> Confidence:
 
 def _doubt(seen: _Pauses, cause: _Cause | None) -> str:
     if seen.kind == "evaluation":
-        return "an evaluation is work one wants"
+        return "the evaluation may be needed as it is"
     return "" if cause is not None else "no line was seen running in the pauses"
 
 
@@ -343,7 +347,8 @@ def _change(case: Case, seen: _Pauses, cause: _Cause | None) -> str:
 
 
 def _statement(case: Case, cause: _Cause) -> str:
-    """The statement of the line that was seen, where it is short; the line itself otherwise."""
+    """Return the call on the line that was seen, with what it is assigned to, if that is a single
+    line; else the source line itself."""
     source = case.sources.get(cause.place.file)
     line = source.line(cause.place.line) if source is not None else ""
     if cause.call is not None:
@@ -353,7 +358,8 @@ def _statement(case: Case, cause: _Cause) -> str:
 
 
 def _in_a_thread(call: SourceCall) -> str:
-    """torch.save from a thread, of a copy; "" where it is another call."""
+    """Return code that saves a copy with `torch.save` from a thread, or "" if the call is not
+    `torch.save`."""
     try:
         made = ast.parse(call.text, mode="eval").body
     except SyntaxError:

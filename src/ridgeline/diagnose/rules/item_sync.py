@@ -21,8 +21,8 @@ RULE = Rule(
     budget="overhead",
     needs=("trace",),
     looks_at="Operators `aten::item` with the runtime's waiting calls inside them, the line that "
-    "asks, and the device's idle time after each. On a CPU, where nothing is waited for, the lines "
-    "that were seen calling `.item()` in every traced step: those are not measured, and have no "
+    "asks, and the device's idle time after each. On a CPU nothing is waited for. There the rule "
+    "names the lines that were seen calling `.item()` in every traced step, without a measured "
     "share.",
     threshold="1 % of the step lost. A wait costs what the device idles afterwards, not what the "
     "host waits: one `loss.item()` a step on a device that is busy costs 10 to 100 µs, and is not "
@@ -83,7 +83,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _would_wait(case: Case) -> Iterator[Finding]:
-    """Lines of a program on a CPU that would make the host wait on a GPU, in every step."""
+    """Yield a finding for each line of a program on a CPU that would make the host wait in every
+    step if the program ran on a GPU."""
     steps = max(case.sites.steps, 1)
     for one in case.capture.calls if case.capture is not None else ():
         if one.name != "item" or one.times < steps:
@@ -104,7 +105,7 @@ def _would_wait(case: Case) -> Iterator[Finding]:
             place=place,
             change=_change(source, lines),
             confidence="unmeasured",
-            doubt="on a CPU nothing is waited for",
+            doubt="on a CPU the host does not wait",
         )
 
 

@@ -24,17 +24,19 @@ RULE = Rule(
     family="communication",
     title="One rank comes late and the others wait",
     budget="communication",
-    looks_at="On CPUs: what each rank does of its own in the same timed steps, phase by phase; in "
-    "phases that hold collectives, the share that the traces show as work. On GPUs: the traces of "
-    "several ranks, their clocks aligned by the ends of collectives, and who came last to each. In "
-    "both: the user's functions in which the late rank spends time that the others do not.",
-    threshold="One rank works longer than the slowest of the others by 3 % of the step, and causes "
-    "three quarters of all such lateness, also without the 5 % of the steps with the largest "
-    "differences; if that is less than a fifth of the step, nine tenths. Where only traced steps "
-    "show it, it must be late in each of them, and in a function that the others are not in. By "
-    "arrivals: it causes 60 % of all waiting and comes last to half of the collectives. From one "
-    "rank's trace: collectives that take more than twice what their bytes need on a slow link, and "
-    "5 % of the step. The bound is all that the other ranks spend in collectives.",
+    looks_at="On CPUs, the rule compares the work that each rank does alone in the same timed "
+    "steps, phase by phase; in phases that hold collectives, it takes the share that the traces "
+    "show as work. On GPUs, it aligns the clocks of the ranks' traces by the ends of collectives "
+    "and looks at who came last to each. In both cases it looks for the user's functions in which "
+    "the late rank spends time that the others do not.",
+    threshold="By work alone: one rank works longer than the slowest of the others by 3 % of the "
+    "step. It also causes three quarters of all lateness, or nine tenths if it is late by less "
+    "than a fifth of the step. Both must still hold without the 5 % of steps with the largest "
+    "differences. Where only traced steps show it, the rank must be late in each of them, and in a "
+    "function that the others are not in. By arrivals: one rank causes 60 % of all waiting and "
+    "comes last to half of the collectives. From the trace of a single rank: collectives take more "
+    "than twice what their bytes need on a slow link, and 5 % of the step. The bound is all the "
+    "time that the other ranks spend in collectives.",
     why="A collective begins when the last rank has come. One that writes logs, evaluates, loads "
     "larger batches or runs on a slower device makes all of them as slow as itself, and step "
     "times, equal on all ranks, do not show who it was.",
@@ -60,7 +62,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _told_as_pauses(case: Case, late: LateRank) -> bool:
-    """Whether the late rank is the one whose pauses between steps are findings of their own."""
+    """Return whether the late rank is the recorded one, and its lateness is mostly pauses between
+    steps. Those pauses have findings of their own."""
     own = case.capture is not None and case.capture.rank == late.rank
     return own and case.times.pause_share >= MOSTLY * late.share
 
@@ -168,7 +171,8 @@ def _evidence(late: LateRank, place: Place | None) -> list[Evidence]:
 
 
 def _meanwhile(late: LateRank) -> list[Evidence]:
-    """Where it was for most of the time the others waited. No cause: they may be there as long."""
+    """Return where the rank was for most of the time that the others waited. This need not be the
+    cause: the others may be there as long."""
     whole = sum(ns for _, ns in late.doing)
     name, ns = max(late.doing, key=lambda one: one[1], default=("", 0))
     if name == BEFORE or not whole or ns < MOSTLY * whole:

@@ -132,7 +132,8 @@ def _enough(case: Case, fed: Feeding) -> int:
 
 
 def _bound(case: Case, fed: Feeding) -> float | None:
-    """Where the advice is a number of workers, what these can gain; else the whole wait may go."""
+    """Return what the advised number of workers can gain. Return None if the advice is another:
+    then the whole wait may go."""
     adds_workers = not fed.workers and not fed.plain
     return bound_with_workers(fed, _enough(case, fed)) if adds_workers else None
 

@@ -24,16 +24,17 @@ RULE = Rule(
     budget="memory",
     looks_at=(
         "What the allocators have handed out at the end of each step (the device's, and malloc on "
-        "the host), over the run and in the traced steps; how the memory stands at the end; the "
+        "the host), over the run and in the traced steps; how much is in use at the end; the "
         "sizes of blocks of which each step allocates more than it frees; and the source, for a "
         "line that puts a tensor into a container that nothing empties: in the function that "
         "allocates those blocks, where the trace knows it."
     ),
     threshold=(
         "The level that memory never falls below again rises throughout the steps, by enough to "
-        "fill 5 % of what there is within 100,000 steps. What is given back later is no leak: a "
-        "key-value cache of a generation, outputs that a function collects and returns. "
-        "Where only the resident size of the process rises: by a tenth of it within the steps seen."
+        "fill 5 % of the memory there is within 100,000 steps. Memory that is given back later is "
+        "no leak: a key-value cache of a generation, outputs that a function collects and returns. "
+        "Where only the resident size of the process rises, it must rise by a tenth within the "
+        "steps seen."
     ),
     why=(
         "A step should leave memory as it found it. What it leaves behind adds up, slowly enough "

@@ -32,8 +32,9 @@ RULE = Rule(
     "the turns change an object, as an environment's steps do), on "
     "tensors of 256 Ki elements or less, with products of at most 16 rows or 10 µs, costing 2 % of "
     "the step or more (10 % where the source cannot be read). More work keeps a processor busy "
-    "longer than a call takes. A loop over one of torch's recurrent cells is told of from 10 % of "
-    "the step on, whatever its sizes: the calls and the Python around them, not the products.",
+    "longer than a call takes. A loop over one of torch's recurrent cells is reported from 10 % of "
+    "the step on, whatever the sizes of its tensors. That share counts the calls and the Python "
+    "around them, not the products.",
     why="A call of an operator costs some 5 µs of Python and dispatch, on a GPU a kernel launch "
     "too, and again as much in the backward, whatever the size of its tensors. A loop over the "
     "rows of a batch pays that for each row, where one call with all rows would do the same "
@@ -47,8 +48,8 @@ scores = head(x)                                    # one call
 ```
 
 Where a turn needs the one before (a recurrence), take everything that does not out of the loop
-(the products with the inputs), use `nn.LSTM` or `nn.GRU` over the whole sequence in the place of
-`nn.LSTMCell` or `nn.GRUCell` in a loop, a scan (`cumsum`, `cumprod`), or put
+(the products with the inputs), use `nn.LSTM` or `nn.GRU` over the whole sequence in place of
+`nn.LSTMCell` or `nn.GRUCell` in a loop, use a scan (`cumsum`, `cumprod`), or put
 `torch.compile` on the function with the loop.
 """,
     wrong_when="The loop is over pieces on purpose, to save memory (chunked attention, gradient "
@@ -66,10 +67,11 @@ RECURRENT = 32
 SMALL_NS = 100_000.0
 """Of an operator whose sizes are not recorded: likewise."""
 MIN_SAVED_BY_LAYER = 0.1
-"""Of the step, from which on a loop over a recurrent cell is told of the layer: with a batch of 256
-and 256 hidden units the two take the same time on a CPU."""
+"""Share of the step that the layer must save before a loop over a recurrent cell is reported. With
+a batch of 256 and 256 hidden units, layer and loop take the same time on a CPU."""
 TRACED_CALL_NS, KERNEL_NS = 20_000.0, 5_000.0
-"""Of a call on a CPU, and of a kernel on a GPU: what is longer works on its data."""
+"""The cost of a traced call on a CPU and of the smallest kernel on a GPU. Time beyond it is work on
+the data, which a layer does not save."""
 _CELLS = frozenset(
     f"aten::{name}_cell" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm")
 )
@@ -85,7 +87,8 @@ class _Seen(Struct, frozen=True):
     loop: Loop
     at: SourceLoop | None
     layer: bool = False
-    """The turns call a recurrent cell of torch's, which has a layer for the whole sequence."""
+    """Whether the loop calls a recurrent cell of torch for which there is a layer over the whole
+    sequence."""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -147,8 +150,8 @@ def _of_one(case: Case, seen: list[_Seen]) -> Finding:
 
 
 def _layer(case: Case, at: SourceLoop) -> str:
-    """Return the lines with the layer that takes the place of a loop over a recurrent cell; ""
-    where there is none: a step's input may be made from the step before."""
+    """Return the code with the layer that replaces a loop over a recurrent cell. Return "" if no
+    layer can replace it, for example because the input of a turn is made from the turn before."""
     source = case.sources.get(at.file)
     if source is None:
         return ""
@@ -157,8 +160,8 @@ def _layer(case: Case, at: SourceLoop) -> str:
 
 
 def _saved_by_layer(case: Case, loop: Loop) -> float:
-    """Return what of the step a layer over the whole sequence saves: the calls, and the Python
-    around them. The products stay, and so does the work of the operators on large tensors."""
+    """Return the share of the step that a layer over the whole sequence saves: the calls, and the
+    Python around them. The products stay, and so does the work of operators on large tensors."""
     sites = [site for site in loop.sites if not site.flops]
     if case.on_gpu:
         stays_ns = sum(max(s.device_ns - KERNEL_NS * kernels([s]), 0.0) for s in sites)

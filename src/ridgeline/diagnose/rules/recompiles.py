@@ -182,7 +182,7 @@ def _line(case: Case) -> CompileLine | None:
 
 
 def _called(remembered: Sequence[Compilation]) -> Place | None:
-    """Return the user's line that called what was compiled again most often."""
+    """Return the user's line that most often called a recompiled function, or None."""
     places = Counter(one.called_at for one in remembered if one.called_at)
     return users_own(places.most_common(1)[0][0]) if places else None
 

@@ -39,8 +39,9 @@ RULE = Rule(
     "    p.grad.copy_(part.view_as(p))\n"
     "```\n\n"
     "`DistributedDataParallel` does so by itself, in buckets of 25 MB (`bucket_cap_mb`), and while "
-    "the backward still runs. `fully_shard` exchanges each module it is called on by itself: call "
-    "it on fewer, larger ones. `torch.distributed._coalescing_manager` joins calls as they are.",
+    "the backward still runs. `fully_shard` makes one exchange for each module it is called on: "
+    "call it on fewer, larger modules. `torch.distributed._coalescing_manager` joins calls as they "
+    "are.",
     wrong_when="Where a step needs each result before the next can be asked for (pipelines, "
     "synchronised norms), calls cannot be joined. Sizes may be taken for float32 where the trace "
     "has only the number of elements.",

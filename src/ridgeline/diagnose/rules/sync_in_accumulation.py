@@ -123,7 +123,7 @@ def _change(site: CollectiveSite, call: SourceCall | None) -> str:
     line = call.text if call is not None else "loss.backward()"
     if site.sharding == "fsdp2":
         return (
-            "model.set_requires_gradient_sync(last)   # last: the last part of a step\n"
+            "model.set_requires_gradient_sync(last)   # last: True for the last part of a step\n"
             "…   # the forward\n"
             f"{line}"
         )

@@ -36,9 +36,9 @@ RULE = Rule(
     "`Optimizer.step#SGD.step` of a trace), and its options.",
     threshold="At least 16 calls a step and about one for each parameter, costing 1 % of the step "
     "or more: 16 calls are 0.1 ms, below that nothing is to be had. Where torch's defaults were "
-    "left alone, from 20 % on: that is advice, not a mistake; and where torch has no fused "
-    "update, on a CPU from 1,000 calls on. On a GPU the default is `_foreach` operators, where one "
-    "fused kernel moves less memory.",
+    "left alone, the finding is advice, not a mistake, and comes from 20 % of the step on. On a "
+    "CPU, where torch has no fused update for the optimizer, it takes 1,000 calls as well. On a "
+    "GPU the default is `_foreach` operators, where one fused kernel moves less memory.",
     why="An update such as Adam's is a chain of about twelve small operators. Called for one "
     "parameter after the other, a model of 100 parameters pays for 1,200 calls a step, each some "
     "5 µs of Python and dispatch whatever the size, and on a GPU a kernel launch. And each "
@@ -64,15 +64,15 @@ FEW = 16
 LEAST_OF_DEFAULTS = 0.2
 """Of the step: most programs leave the defaults, well-tuned ones too."""
 MIN_DEFAULT_CALLS = 1000
-"""Calls a step, some 5 ms, of the loop over parameters that torch takes by default on a CPU. Where
-torch has no fused update, a smaller model that leaves the default alone is not told: `foreach=True`
-saves calls alone."""
+"""Calls a step, some 5 ms, of the loop over parameters that is torch's default on a CPU. Fewer are
+not reported where the program leaves the default alone and torch has no fused update: the only
+advice would be `foreach=True`, which saves nothing but calls."""
 FUSED_OF_FOREACH = 0.35
 """Of the memory that `_foreach` operators move: what a fused Adam still moves, 7 of 20 passes by
 count of its operators, not measured."""
 FUSED_PASSES = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.45, "SGD": 0.65}
-"""Of the passes over memory of an update by tensor: those of the fused one, by count of its
-operators (Adam 7 of 20, Adagrad 5 of 11, SGD with momentum 5 of 8)."""
+"""Passes over memory of the fused update, as a share of those of the update tensor by tensor. They
+are counted from the operators: Adam 7 of 20, Adagrad 5 of 11, SGD with momentum 5 of 8."""
 START_NS = {True: 5_000.0, False: 50_000.0}
 """Of a kernel on a GPU, of a call on a CPU: what is longer works on its data, which calling it for
 all parameters at once does not change. The smallest kernel takes 2 µs, a traced call 5 to 30."""
@@ -176,8 +176,9 @@ def _share(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -
 
 
 def _share_on_cpu(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> float:
-    """What a fused update leaves of the step is no more than its bytes take at the memory's rate,
-    nor than its part of the passes takes now: a small model lies in the cache."""
+    """Return the share of the step that a fused update saves on a CPU. The fused update takes no
+    longer than its bytes at the memory's rate. Nor does it take longer than its part of the passes
+    takes now: a small model lies in the cache, where passes are faster than memory."""
     whole = cost(case, update.sites)
     spent_ns = sum(site.host_ns for site in update.sites)
     working = _working_ns(case, update.sites) / spent_ns if spent_ns else 0.0
@@ -189,8 +190,9 @@ def _share_on_cpu(case: Case, seen: OptimizerSeen | None, update: _Update, name:
 
 
 def _bound(case: Case, update: _Update, name: str) -> float | None:
-    """On a CPU more than the update itself may be gained: its passes over memory push what forward
-    and backward need out of the cache. None: the share tells it."""
+    """Return the bound for a fused update on a CPU, which may gain more than the update itself
+    takes: its passes over memory push the data of forward and backward out of the cache. Return
+    None where the share gives the bound."""
     if case.on_gpu or not update.by_tensor or not _fusable(update, name):
         return None
     return 1 / (1 - min(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites), MOST_SHARE))
