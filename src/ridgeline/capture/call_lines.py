@@ -1,8 +1,9 @@
 """Which lines of the user's own code made which calls in the traced steps.
 
-A trace names functions, by the line where each begins. The profiler also knows the line that every
-call was made from, but does not write it to the trace: so it is asked. That is how a `.item()` gets
-its line, and how a line in a branch that was not taken is told from one that ran.
+A trace names functions by the line where each begins. The profiler also knows the line from which
+every call was made, but does not write that line to the trace. So this module asks the profiler.
+That is how a `.item()` gets its line, and how a line in a branch that was not taken is told from
+one that ran.
 """
 
 import os
@@ -15,8 +16,9 @@ from ridgeline.capture.places import own
 from ridgeline.records.run import CallSeen
 
 MAX_WALK_S = 2.0
-"""Longest look at the events: one takes 5 µs, and the program waits meanwhile. What was found until
-then would make lines look as if they had not run, so nothing of it is kept."""
+"""Time limit for the walk over the events: an event takes 5 µs, and the program waits meanwhile.
+When the limit is reached, nothing is kept, because lines that were not yet found would look as if
+they had not run."""
 MAX_LINES = 5_000
 _EVENTS_BETWEEN_CLOCKS = 4_096
 _BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)")
@@ -25,7 +27,9 @@ _MODULE = re.compile(r"^nn\.Module: (\w+?)(?:_\d+)?$")
 
 
 def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
-    """`profiler`: of torch, stopped. Empty where it does not tell, or there are too many events."""
+    """Return the calls that each line of the user's code made while `profiler` (torch's, now
+    stopped) recorded. Return nothing if the profiler knows no callers, or if there are too many
+    events or lines."""
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     files = _Files()
     found: dict[tuple[str, int, str], int] = {}
@@ -60,7 +64,8 @@ def _callee(event: str) -> str:
 
 
 class _Files:
-    """The user's own files by the names the profiler gives them, which lack the search path."""
+    """Finds the user's own files by the names that the profiler gives them, which lack the entry of
+    `sys.path`."""
 
     def __init__(self) -> None:
         named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
@@ -68,7 +73,7 @@ class _Files:
         self._known: dict[str, str] = {}
 
     def whole(self, name: str) -> str:
-        """Its path; "" for a file that is not the user's."""
+        """Return the full path of a file, or "" for a file that is not the user's."""
         if name not in self._known:
             ends = [file for file in self._own if file == name or file.endswith(f"/{name}")]
             self._known[name] = ends[0] if ends else ""

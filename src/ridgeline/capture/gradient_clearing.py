@@ -1,10 +1,11 @@
 """Whether gradients are cleared between two steps of an optimizer, or add up for ever.
 
-One small parameter of each optimizer is followed. When the first backward after a step begins, its
-gradient must be gone, filled with zeros, or another tensor: whatever cleared it (`zero_grad`,
-`p.grad = None`, `p.grad.zero_()`), that shows. Gradients accumulated on purpose are cleared after
-the optimizer's step all the same, and of two optimizers that take turns each clears its own before
-its own turn: so a step counts as not cleared only if no backward up to the next one found it clean.
+One small parameter of each optimizer is followed. When the first backward after a step begins, the
+gradient of that parameter must be None, filled with zeros, or another tensor. This shows whatever
+cleared it (`zero_grad`, `p.grad = None`, `p.grad.zero_()`). Two cases need care. Gradients that are
+accumulated on purpose are still cleared after the optimizer's step. Two optimizers that take turns
+each clear their own gradients before their own turn. So a step counts as not cleared only if no
+backward before the optimizer's next step found the gradient cleared.
 """
 
 import weakref
@@ -14,27 +15,31 @@ from typing import Any
 from msgspec import Struct
 
 MAX_STEPS = 16
-"""Steps of each optimizer that are followed: all of them before any step is only timed."""
+"""Steps of each optimizer that are followed. All of them come before the first step that is only
+timed."""
 MAX_OPTIMIZERS = 8
 MAX_PARAMETERS = 64
-"""Parameters among which the smallest is looked for."""
+"""Number of parameters among which the smallest is chosen."""
 MAX_DEVICE_READINGS = 2
-"""Values of a gradient that are read from a device, for each optimizer: each makes the host wait.
-Afterwards only its version tells."""
+"""How often a gradient's values are read from a device, for each optimizer: each reading makes the
+host wait. Afterwards only the gradient's version counter is compared."""
 
 
 class _Followed(Struct):
     parameter: Any
-    """A weak reference; None while nothing is known of it."""
+    """A weak reference to the followed parameter; None while its gradient is not known."""
     pointer: int
+    """Address of the gradient at the end of the optimizer's last step."""
     version: int
-    """Of the gradient, at the end of the optimizer's last step."""
+    """Version counter of the gradient at that moment."""
     looks: int = 0
-    """Backwards since that step."""
+    """Number of backwards since that step."""
     cleared: bool = False
-    """One of them found the gradient gone, or zero."""
+    """Whether one of these backwards found the gradient None, zero or replaced."""
     checked: int = 0
+    """Steps for which the answer is known."""
     kept: int = 0
+    """How many of them began with the gradients of the step before."""
     device_readings: int = 0
 
 
@@ -44,13 +49,13 @@ class GradientClearing:
         self._followed: dict[int, _Followed] = {}
 
     def seen(self, optimizer: int) -> tuple[int, int]:
-        """Steps of an optimizer, by its id, that were checked; of those, how many began with the
-        gradients of the step before."""
+        """Return how many steps of an optimizer, given by its id, were checked, and how many of
+        these steps began with the gradients of the step before."""
         found = self._followed.get(optimizer)
         return (found.checked, found.kept) if found is not None else (0, 0)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer's step has ended, with gradients still in place."""
+        """Note that an optimizer's step has ended, with its gradients still in place."""
         found = self._followed.get(id(optimizer))
         if found is None and len(self._followed) >= MAX_OPTIMIZERS:
             return
@@ -75,7 +80,8 @@ class GradientClearing:
         found.pointer, found.version = grad.data_ptr(), grad._version
 
     def pass_over(self) -> None:
-        """A step has ended that could not be looked at: nothing is known until the next one."""
+        """Note that a step has ended which could not be checked: nothing is known until the next
+        step has ended."""
         for found in self._followed.values():
             found.parameter, found.looks = None, 0
 
@@ -91,17 +97,18 @@ class GradientClearing:
             return True
         written = grad._version != found.version
         if written and not found.looks:
-            return True  # nothing but the program has run since the optimizer's step
+            return True  # no backward has run since the step, so the program wrote the gradient
         if not grad.is_cpu:
             if written or found.device_readings >= MAX_DEVICE_READINGS:
-                return bool(written)  # a backward writes, too: in doubt it was the program
+                return bool(written)  # a backward writes too: in doubt the program cleared it
             if self._torch.cuda.is_current_stream_capturing():
                 return True
             found.device_readings += 1
         return not bool(grad.any())
 
     def _is_plain(self, grad: Any) -> bool:
-        """A dense tensor of torch's own class, on a device whose memory has addresses."""
+        """Return whether `grad` is a dense tensor of torch's own class, on a device whose memory
+        has addresses."""
         torch = self._torch
         return (
             type(grad) is torch.Tensor
@@ -110,7 +117,8 @@ class GradientClearing:
         )
 
     def _smallest(self, optimizer: Any) -> Any:
-        """A parameter whose gradient takes least to read, and is not zero by itself."""
+        """Return a parameter whose gradient is cheap to read and, on a CPU, not zero already; None
+        if there is none."""
         plain = []
         with suppress(AttributeError, KeyError, TypeError):
             for group in optimizer.param_groups:

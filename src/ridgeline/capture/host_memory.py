@@ -1,6 +1,6 @@
-"""The host ran out of memory, seen from inside the program that died of it.
+"""Describes, from inside the dying program, how the host ran out of memory.
 
-torch's CPU allocator raises a plain RuntimeError: nothing but its words tells it from another.
+torch's CPU allocator raises a plain RuntimeError: only its message tells it from other errors.
 """
 
 import re
@@ -18,7 +18,8 @@ _ASKED = re.compile(r"tried to allocate (\d+) bytes")
 
 
 def died_of(error: Any, step: int, phase: str) -> OutOfMemory | None:
-    """Describe the shortage that `error` reports; None where it reports none, or one of a GPU."""
+    """Return a description of the shortage that `error` reports. Return None if it reports none, or
+    one of a GPU."""
     import torch
 
     if not isinstance(error, BaseException) or isinstance(error, torch.OutOfMemoryError):
@@ -40,8 +41,8 @@ def died_of(error: Any, step: int, phase: str) -> OutOfMemory | None:
 
 
 def _used_and_limit() -> tuple[int, int]:
-    """The tightest of the limits there are, and what counts against it: of an address space, all
-    that is mapped, else what is resident."""
+    """Return the bytes in use and the tightest limit. All mapped memory counts against a limit of
+    the address space, and resident memory against any other limit."""
     mapped, resident = _sizes()
     room = memory_bytes()
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -51,7 +52,7 @@ def _used_and_limit() -> tuple[int, int]:
 
 
 def _sizes() -> tuple[int, int]:
-    """Bytes of this process: mapped, resident."""
+    """Return the mapped and the resident bytes of this process; zeros if they are not known."""
     with suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
         mapped, resident = file.read().split()[:2]
         return int(mapped) * resource.getpagesize(), int(resident) * resource.getpagesize()
@@ -59,7 +60,7 @@ def _sizes() -> tuple[int, int]:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """file:line of the innermost frame in the user's own code."""
+    """Return file:line of the innermost frame in the user's own code, or ""."""
     found = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

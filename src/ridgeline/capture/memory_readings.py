@@ -1,9 +1,9 @@
 """Memory in use at the end of a step, as the allocators themselves count it.
 
-The C library knows to the byte what the program has asked for and not given back; a resident size,
-which the watcher sees from outside, follows it only roughly and late. One reading takes 1 to 5
-microseconds on a host. Where there is no such counter (another C library, another allocator loaded
-in front of it) the host's part is 0: not known.
+The C library knows to the byte what the program has asked for and not given back. The resident
+size, which the watcher sees from outside, follows that number only roughly and late. One reading
+takes 1 to 5 microseconds on a host. Where there is no such counter (another C library, or another
+allocator loaded in front of it) the host's bytes are 0, which means not known.
 """
 
 import ctypes
@@ -32,7 +32,8 @@ class _MallocInfo(ctypes.Structure):
 
 
 def malloc_bytes() -> Callable[[], int] | None:
-    """Return a function that says how many bytes malloc has handed out; None where nobody knows."""
+    """Return a function that returns how many bytes malloc has handed out; None if the C library
+    does not tell."""
     try:
         ask = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError, TypeError):
@@ -47,7 +48,7 @@ def malloc_bytes() -> Callable[[], int] | None:
 
 
 class MemoryReadings:
-    """Takes a reading when the one before has been paid for."""
+    """Reads the memory in use, with a pause after each reading that keeps the cost small."""
 
     def __init__(self, torch: Any, clock: Callable[[], int]) -> None:
         self._torch = torch
@@ -55,10 +56,12 @@ class MemoryReadings:
         self._host = malloc_bytes()
         self._due_ns = 0
         self._cost_ns: dict[int | None, int] = {}
-        """The least that a reading has cost, by device: one that was interrupted tells nothing."""
+        """The lowest cost of a reading so far, by device. A reading that was interrupted costs
+        more, which says nothing about the next one."""
 
     def read_if_due(self, cuda: int | None, now_ns: int) -> StepMemory | None:
-        """Read the host's memory and that of the CUDA device `cuda`, where there is one."""
+        """Return the memory in use on the host and on the CUDA device `cuda`, if there is one.
+        Return None if the pause after the last reading is not over, or if nothing can be read."""
         if now_ns < self._due_ns:
             return None
         try:
@@ -73,7 +76,7 @@ class MemoryReadings:
         return reading
 
     def last(self, cuda: int | None) -> StepMemory | None:
-        """Read once more, whatever it costs: the program is over."""
+        """Return a last reading, whatever it costs: the program is over."""
         self._due_ns = min(self._due_ns, self._clock())
         return self.read_if_due(cuda, self._clock())
 

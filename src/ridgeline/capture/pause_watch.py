@@ -1,10 +1,10 @@
 """Notes where the program is while a step takes much longer than the others.
 
 A checkpoint, an evaluation or a slow line of Python that runs only now and then makes one long step
-among short ones. The hooks see its length and nothing else, because none of torch's functions that
-they stand in is called. So a thread of ours looks, but only in a program that has paused before,
-only while its steps are timed, and it reads the stack only once a step is already late: a program
-with even steps never gets the thread.
+among short ones. The hooks see the length of that step and nothing else, because the program calls
+none of the torch functions that have a hook. So a thread of ours samples the program's stack. It
+runs only in a program that has paused before, and only while steps are timed. It reads the stack
+only once a step is already late. A program with even steps never gets the thread.
 """
 
 import _thread
@@ -21,34 +21,36 @@ from ridgeline.capture.sampling.sampler import block_signals
 from ridgeline.records.run import PauseSeen
 
 MIN_PAUSE_NS = 5_000_000
-"""A step that is late by less may have lost the processor for a scheduler's slice."""
+"""A step must be late by this much to count as a pause. A step that is late by less may have lost
+the processor for one time slice of the scheduler."""
 MIN_PAUSE_SHARE = 0.25
-"""Of the usual step: what a step must be late by."""
+"""A step must be late by this share of the usual step to count as a pause."""
 MIN_KNOWN_STEPS = 8
-"""Timed steps before their usual length is taken to be known."""
+"""Number of timed steps after which their usual length is taken to be known."""
 KNOWN_STEPS = 32
-"""How many of the latest steps the usual length is the median of."""
+"""Number of latest steps whose median is the usual length."""
 LOOK_EVERY_S = 0.01
-"""Time between two looks at a step that is late."""
+"""Time between two samples of the stack while a step is late."""
 MIN_SLEEP_S = 0.02
-"""Shortest sleep while no step is late: a look costs the program about 20 µs, so 0.1 % at most."""
+"""Shortest sleep while no step is late: waking up costs the program about 20 µs, so 0.1 % at most.
+"""
 MAX_RECORDS = 500
 MAX_FRAMES = 12
 STOP_WAIT_S = 2.0
 
 
 class PauseWatch:
-    """Told of every timed step; starts looking after the first that paused."""
+    """Is told of every timed step, and starts the sampling thread after the first pause."""
 
     def __init__(self, current: Callable[[], tuple[int, int, str, int | None]]) -> None:
-        """`current` returns the step in progress: its index, when it began, the phase it is in and
-        the thread that trains."""
+        """`current` returns facts of the step in progress: its index, when it began (ns), the phase
+        it is in, and the id of the thread that trains."""
         self._current = current
         self._durations: list[int] = []
         self._rests: list[int] = []
         self._most_rest_ns = 0
         self.late_after_ns = 0
-        """A step that lasts longer than this is late; 0: not known yet."""
+        """A step that lasts longer than this is late; 0 while the usual length is not known."""
         self._paused = False
         self._seen: dict[tuple[int, str, tuple[str, ...]], int] = {}
         self._gate: _thread.LockType | None = None
@@ -61,10 +63,11 @@ class PauseWatch:
         return self._gate is not None
 
     def step_ended(self, dur_ns: int, rest_ns: int) -> None:
-        """A timed step has ended. `rest_ns`: outside input, forward, backward and optimizer."""
+        """Note that a timed step has ended. `rest_ns` is its time outside input, forward, backward
+        and optimizer."""
         if self.late_after_ns and rest_ns > self._most_rest_ns:
             self.paused()
-            return  # a pause is no usual step
+            return  # a step with a pause does not count for the usual length
         self._durations.append(dur_ns)
         self._rests.append(rest_ns)
         if len(self._durations) > KNOWN_STEPS:
@@ -76,17 +79,18 @@ class PauseWatch:
             self._most_rest_ns = round(median(self._rests)) + margin
 
     def only_timed(self, dur_ns: int) -> None:
-        """A step has ended of which only the length is known: it may be long for any reason."""
+        """Note that a step has ended of which only the length is known. It may be long for any
+        reason, so it counts as a pause only from twice the limit on."""
         if dur_ns > 2 * self.late_after_ns > 0:
             self.paused()
 
     def paused(self) -> None:
-        """A step was late for a reason that no phase explains."""
+        """Note that a step was late for a reason that no phase explains."""
         self._paused = True
         self.start()
 
     def start(self) -> None:
-        """Begins to look, in a program that has paused."""
+        """Start the sampling thread, if the program has paused before."""
         if not self._paused or self.watching or len(self._seen) >= MAX_RECORDS:
             return
         gate, done = _thread.allocate_lock(), _thread.allocate_lock()
@@ -101,7 +105,7 @@ class PauseWatch:
         self._gate, self._done, self._pid = gate, done, os.getpid()
 
     def stop(self) -> None:
-        """Ends the thread; in a forked child, which has no such thread, nothing."""
+        """End the thread. A forked child has no such thread, and nothing is done there."""
         gate, done, self._gate, self._done = self._gate, self._done, None, None
         if gate is None or done is None or self._pid != os.getpid():
             return
@@ -109,19 +113,20 @@ class PauseWatch:
         done.acquire(timeout=STOP_WAIT_S)
 
     def forget(self) -> None:
-        """The steps so far were not steps."""
+        """Drop what is known of the steps so far: they turned out not to be steps."""
         self._seen.clear()
         self._durations.clear()
         self._rests.clear()
         self.late_after_ns = 0
 
     def seen(self) -> tuple[PauseSeen, ...]:
+        """Return where the program was seen in late steps, and for how long."""
         return tuple(
             PauseSeen(step=step, phase=phase, frames=frames, seconds=round(ns / 1e9, 6))
             for (step, phase, frames), ns in dict(self._seen).items()
         )
 
-    # ------------------------------------------------------------ on its own thread
+    # ------------------------------------------------------------ on the sampling thread
 
     def _run(self, gate: _thread.LockType, done: _thread.LockType) -> None:
         try:

@@ -1,9 +1,9 @@
-"""What the kernel says of the thread that trains: how long it ran, and how long it was ready to run
+"""The kernel's account of the thread that trains: how long it ran, and how long it was ready to run
 while other threads and processes held the processors.
 
-A step's wall time less its processor time is not all waiting. On a crowded machine most of it is
-preemption, and only the kernel can tell the two apart. Reading its account takes 14 µs, so it is
-read where a window begins and ends, and not in each step.
+The difference between a step's wall time and its processor time is not all waiting. On a crowded
+machine most of it is preemption, and only the kernel can tell the two apart. Reading the account
+takes 14 µs, so it is read where a window begins and ends, not in each step.
 """
 
 import os
@@ -18,8 +18,8 @@ _ACCOUNT = "/proc/thread-self/schedstat"
 
 
 class ThreadAccount:
-    """Sums over all windows of a kind. A window that ends on another thread than it began on does
-    not count."""
+    """Adds up the account over all windows of a kind. A window that ends on another thread than it
+    began on does not count."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ThreadAccount:
         self._began = None if account is None else (kind, get_ident(), self._clock(), account)
 
     def end(self) -> None:
-        """Do nothing where no window has begun."""
+        """Add the window that has begun to the sums; do nothing if none has begun."""
         began, self._began = self._began, None
         if began is None or began[1] != get_ident() or (account := self._read()) is None:
             return
@@ -49,12 +49,14 @@ class ThreadAccount:
         )
 
     def of(self, kind: WindowKind) -> ThreadTime | None:
-        """None where no such window has passed, or where the kernel keeps no account."""
+        """Return the sums for a kind of window. Return None if no such window has ended, or if the
+        kernel keeps no account."""
         return self._sums.get(kind)
 
 
 def read_account() -> tuple[int, int] | None:
-    """Return the calling thread's nanoseconds on a processor and in the run queue."""
+    """Return the calling thread's nanoseconds on a processor and in the run queue; None if the
+    kernel keeps no account."""
     try:
         file = os.open(_ACCOUNT, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

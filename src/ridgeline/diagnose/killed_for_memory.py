@@ -1,4 +1,4 @@
-"""A program that was killed for memory left no word about it: what was seen from outside tells."""
+"""Tells from outside whether a killed program died because memory ran out: it left no error."""
 
 import signal
 
@@ -9,19 +9,21 @@ from ridgeline.records.run import OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
 
 FULL_SHARE = 0.8
-"""Of the memory there is: resident in the last second, from here on it is what a program was killed
-for. A program that grows fast outruns the samples by some of it."""
+"""A program that was killed with at least this share of the memory resident in its last second was
+killed for memory. The share is below 1 because a program that grows fast outruns the samples."""
 MIN_FREE_SHARE = 0.03
-"""Of the memory there is: less was left on the whole host, whoever used it."""
+"""A program was killed for memory if less than this share of the host's memory was free, whichever
+program used it."""
 MIN_GROWN_SHARE = 0.5
-"""Of the highest resident size: a program that grew by so much, step by step, and was then killed
-at a limit that nobody can see from here (a job manager's), probably died of it."""
+"""A killed program that grew step by step by at least this share of its highest resident size
+probably died of it, at a limit that cannot be seen from here (a job manager's)."""
 LAST_SAMPLES = 10
 """One second of the watcher's samples."""
 
 
 def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
-    """Return `read` with the shortage that the program was killed for, where it was."""
+    """Return `read` with the shortage that the program was killed for; unchanged if it was not
+    killed for memory."""
     capture = read.capture
     if capture is None or capture.out_of_memory is not None or not _was_killed(read):
         return read
@@ -48,8 +50,8 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
 
 
 def _was_killed(read: RunRead) -> bool:
-    """By SIGKILL, which is how the kernel, a job manager or a container ends it; where nobody saw
-    the exit code, by the kernel's own count."""
+    """Return whether the program ended by SIGKILL, which the kernel, job managers and containers
+    use. Where the exit code was not seen, the kernel's own count of kills decides."""
     if read.capture is not None and read.capture.ended != "running":
         return False
     code = read.run.exit_code
@@ -57,7 +59,7 @@ def _was_killed(read: RunRead) -> bool:
 
 
 def _before(read: RunRead) -> int:
-    """The resident size when the steps began."""
+    """Return the resident size in bytes when the steps began."""
     began = min((step.start_ns for step in read.steps), default=0)
     since = [t for t in read.telemetry if t.at_ns >= began and t.processes]
     return sum(process.rss_bytes for process in since[0].processes) if since else 0

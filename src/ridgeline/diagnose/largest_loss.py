@@ -1,8 +1,8 @@
 """The largest part of the time that no finding explains: how much, where, and what would tell more.
 
-A report with one finding of 1.07 × and 76 % of the step unmentioned misleads. So where the largest
-loss has no finding, it is said with all that is known of it. A device that is busy, and a rest too
-small to matter, are not worth a line.
+A report with one finding of 1.07 × and 76 % of the step unmentioned misleads. So where no finding
+explains the largest loss, the report names it with all that is known of it. A busy device, or a
+loss too small to matter, is not worth a line.
 """
 
 from collections import Counter, defaultdict
@@ -16,17 +16,18 @@ from ridgeline.diagnose.step_times import share_of
 from ridgeline.records.finding import CodePlace, Finding, Loss, LossNeeds
 
 MIN_SHARE = 0.1
-"""Of the step: a smaller rest is not worth a line."""
+"""A loss of a smaller share of the step is not worth a line."""
 MIN_OWN_CODE_CPU = 0.2
-"""Of a step on a CPU, outside model, loss and optimizer: a loop that logs and schedules takes a
-tenth of a short step, in any program."""
+"""On a CPU, the program's own code outside model, loss and optimizer is reported from this share of
+the step on. A loop that logs and schedules takes a tenth of a short step in any program."""
 MIN_OVERHEAD_CPU = 0.5
-"""Of a step on a CPU: Python and the starts of operators are half of a step of a small model that
-has no fault."""
+"""On a CPU, Python and the starts of operators are reported from this share of the step on. They
+take half of the step of a small model that has no fault."""
 MIN_PAUSES = 0.2
-"""Of all time: evaluations and checkpoints of less are how programs train."""
+"""Pauses are reported from this share of all time on. Evaluations and checkpoints that take less
+are normal in training."""
 ALSO_LARGE = 0.3
-"""Of the step: a loss of so much is said even where a finding is about a larger one."""
+"""A loss of this share of the step is reported even where a finding explains a larger part."""
 MAX_PLACES = 3
 PAUSES_RULE = "idle-between-epochs"
 MIN_PLACE_PCT = 3.0
@@ -35,7 +36,8 @@ MIN_PLACE_PCT = 3.0
 def largest_loss(
     case: Case, explained: Mapping[Kind, float], findings: Sequence[Finding]
 ) -> Loss | None:
-    """`explained`: how much of each kind of waiting findings account for, of the step."""
+    """Return the largest loss that no finding explains, or None. `explained` is the share of the
+    step that findings account for, by kind of waiting."""
     if case.shares is None or not_recorded(case):
         return None
     told = max((f.share_pct / 100 for f in findings if not f.shares_with), default=0.0)
@@ -51,7 +53,8 @@ def largest_loss(
 
 
 def _pauses(case: Case, findings: Sequence[Finding]) -> Loss | None:
-    """What the step time leaves out: of all time, not of the step."""
+    """Return the loss in pauses, which the step time leaves out: a share of all time, not of the
+    step. Return None if it is small or has a finding."""
     share = case.times.pause_share
     if share < MIN_PAUSES or any(f.rule == PAUSES_RULE for f in findings):
         return None
@@ -87,8 +90,9 @@ def _waiting(case: Case, explained: Mapping[Kind, float]) -> Loss | None:
 
 
 def _own_share(case: Case) -> float:
-    """Of the step: the program's own Python. On a GPU what of it the device waits for. On a CPU the
-    light window knows what is outside the training phases; the rest the trace knows."""
+    """Return the share of the step in the program's own Python code. On a GPU only the part counts
+    that the device waits for. On a CPU the light window tells what is outside the training phases,
+    and the trace tells the rest."""
     if case.on_gpu:
         return case.idle("other host")
     traced = case.host_share(case.sites.own_code.ns)
@@ -96,8 +100,8 @@ def _own_share(case: Case) -> float:
 
 
 def _places(case: Case, own: float) -> tuple[CodePlace, ...]:
-    """The user's functions the time is in; by line where Python was sampled. On a GPU the places
-    at which it waits for the host."""
+    """Return the user's functions that take the time, or their lines if Python was sampled. On a
+    GPU return the places at which the device waits for the host."""
     if case.on_gpu:
         return _idle_places(case)
     asked = case.run is not None and case.run.settings.python
@@ -121,8 +125,8 @@ def _places(case: Case, own: float) -> tuple[CodePlace, ...]:
 
 
 def _idle_places(case: Case) -> tuple[CodePlace, ...]:
-    """The first place of each cause of idling that counts as overhead; causes at one place are
-    added up."""
+    """Return the first place of each cause of idling that counts as overhead. Causes at the same
+    place are added up."""
     shares: defaultdict[tuple[str, int, str], float] = defaultdict(float)
     for cause in overhead_causes(case.study) if case.study is not None else ():
         if cause.places:
@@ -139,7 +143,7 @@ def _idle_places(case: Case) -> tuple[CodePlace, ...]:
 
 
 def _needs(case: Case) -> LossNeeds:
-    """What would tell more than is known."""
+    """Return what the user has to record to learn more, or "" if nothing would help."""
     if case.kind == "trace":
         return "" if case.sites.stacks else "stacks"
     asked = case.run is not None and case.run.settings.python
@@ -147,7 +151,7 @@ def _needs(case: Case) -> LossNeeds:
 
 
 def _cause(case: Case, kind: Kind) -> str:
-    """Of the device's waits, the largest that counts as this kind."""
+    """Return the largest cause of the device's waiting of this kind, or "" if it is not known."""
     if not case.on_gpu or case.study is None:
         return ""
     found = [c for c in case.study.idle.causes if c.ns > 0 and kind_of(c.cause) == kind]

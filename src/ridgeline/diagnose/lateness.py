@@ -1,8 +1,9 @@
 """Which rank the others wait for: the one answer that the verdict and the findings both give.
 
-The ranks' own work, step by step, decides where it is known. Elsewhere (a GPU, traces without
-marked steps) the arrivals at the collectives do, where clocks can be aligned; else a function that
-one rank alone spends time in, while the others are longer in collectives.
+Where the work of each rank alone is known step by step, it decides. Elsewhere (a GPU, traces
+without marked steps) the arrivals at the collectives decide, if the clocks can be aligned. If they
+cannot, the late rank is one that alone spends time in some function, while the others spend longer
+in collectives.
 """
 
 import ast
@@ -23,14 +24,15 @@ from ridgeline.trace.ranks.doing import BEFORE
 from ridgeline.trace.ranks.late_by_steps import MIN_LATE_SHARE
 
 MIN_SHARE_OF_WAITING = 0.6
-"""The smallest share of all waiting that one rank must cause by its arrivals. Where ranks are late
-by turns it is noise or uneven data, and nobody's fault."""
+"""The smallest share of all waiting that one rank must cause by its late arrivals. Where ranks are
+late by turns, the reason is noise or uneven data, and no rank is named."""
 MIN_LAST_SHARE = 0.5
-"""The smallest share of the collectives to which it must come last."""
+"""The smallest share of the collectives to which the late rank must come last."""
 MAX_OTHERS_IN_FUNCTION = 0.25
-"""Without arrivals: the largest share of its time in a function that others may spend there."""
+"""Where arrivals are not known: the other ranks may spend at most this share of the late rank's
+time in the function that is named."""
 MAX_TRACED_SLOWDOWN = 2.7
-"""A step traced with Python stacks, as a multiple of an untraced one: the most that was seen in 15
+"""The most that tracing with Python stacks slows a step, as a factor: the largest value in 15
 programs on an H200."""
 
 _CALLED = re.compile(r"(?:<built-in (?:function|method) |: )(?P<name>\w+)")
@@ -38,7 +40,8 @@ _CALLED = re.compile(r"(?:<built-in (?:function|method) |: )(?P<name>\w+)")
 
 
 def lateness(case: Case) -> LateRank | None:
-    """Return the rank that the others wait for, with the line that was seen running."""
+    """Return the rank that the others wait for, with the line that was seen running; None if the
+    others wait for no single rank."""
     if case.steps_compared:
         late = case.late
     elif case.across is None or len(case.across.ranks) < 2:
@@ -58,12 +61,13 @@ def lateness(case: Case) -> LateRank | None:
 def seen_line(
     sources: Sources, cause: RankPlace | None
 ) -> tuple[Place | None, int | None, SourceCall | None]:
-    """Return the function of a cause, the line in it or of it that ran, and the call on that line.
+    """Return the function of a cause, the line that ran, and the call on that line.
 
-    The line is that of a call which the stack shows, if the source leaves no choice: first the call
-    of the function where it stands under a condition on the rank, then what the function itself
-    calls for most of the time, then its own call. A function that holds the training loop has no
-    line of its own to name."""
+    The line is that of a call in the stack, if only one line of the source can be meant. The first
+    choice is the call of the function, if that call is under a condition on the rank. The second is
+    the call inside the function that takes most of its time. The third is any call of the function.
+    Where none is found, the line is the function's first; a function that holds the training loop
+    has no line."""
     if cause is None:
         return None, None, None
     place = _function(sources.get(cause.place.file), cause.place)
@@ -78,7 +82,7 @@ def seen_line(
 
 
 def under_rank_condition(sources: Sources, call: SourceCall) -> bool:
-    """Whether a call stands in an `if` that asks for the rank."""
+    """Return whether a call is inside an `if` whose condition asks for the rank."""
     source = sources.get(call.file)
     return source is not None and any(
         isinstance(node, ast.If)
@@ -99,8 +103,9 @@ def _only_call(sources: Sources, place: Place | None, name: str) -> SourceCall |
 
 
 def _call_of(sources: Sources, cause: RankPlace, place: Place) -> SourceCall | None:
-    """Return the only call of the function, in its caller if the stack shows one; of several, the
-    only one in a loop that asks for the rank: no other is in the steps of one rank alone."""
+    """Return the only call of the function, looked for in its caller if the stack shows one. If
+    there are several calls, return the only one in a loop and under a condition on the rank: no
+    other call is in the steps of one rank alone. Else return None."""
     source = sources.get(cause.place.file)
     caller = cause.caller
     if caller is not None and _function(sources.get(caller.file), caller) != place:
@@ -130,9 +135,9 @@ def _by_arrival(case: Case, across: Ranks) -> LateRank | None:
     waited = late.caused_wait_ns / (len(across.ranks) - 1) * _recorded(late) / _steps(case)
     cause = cause_of(case.rank_places, late.rank, waited)
     if cause is None and not case.on_gpu:
-        return None  # by chance of the scheduler
+        return None  # ranks on CPUs are late by chance of the scheduler
     longer = waited
-    if cause is not None:  # the others may wait for it longer than the last arrivals tell
+    if cause is not None:  # the others may wait for this rank longer than its late arrivals tell
         longer = max(waited, min(cause.ns - cause.others_ns, _waited_in_all(case, across, late)))
     step = _step_ns(case, late)
     return LateRank(
@@ -148,7 +153,8 @@ def _by_arrival(case: Case, across: Ranks) -> LateRank | None:
 
 
 def _by_function(case: Case, across: Ranks) -> LateRank | None:
-    """The other ranks must be the longer in collectives for it."""
+    """Return the rank that alone spends time in some function, if all other ranks spend longer in
+    collectives than it does."""
     for one in case.rank_places:
         late = next((rank for rank in across.ranks if rank.rank == one.rank), None)
         if late is None or one.others_ns > MAX_OTHERS_IN_FUNCTION * one.ns:
@@ -165,11 +171,11 @@ def _by_function(case: Case, across: Ranks) -> LateRank | None:
 
 
 def _at_most(case: Case, across: Ranks, late: RankTime, ns: float, step: float) -> float:
-    """Return the lateness as a part of the step: no more than the other work of the step leaves.
+    """Return the lateness in ns, limited to what the other work of the step leaves.
 
-    Tracing lengthens the lateness, and the step is an untraced one. The other work is what the
-    other ranks compute, and at least the rest of the traced step, sped up as much as tracing could
-    have slowed it."""
+    The limit is needed because tracing lengthens the lateness, while the step is an untraced one.
+    The other work is what the other ranks compute. It is at least the rest of the traced step
+    divided by the most that tracing could have slowed it."""
     others = [r.compute_ns for r in across.ranks if r.rank != late.rank]
     rest = max(_traced_step_ns(case, late) - ns, 0.0) / MAX_TRACED_SLOWDOWN
     stays = max(min(others, default=0) / _steps(case), rest)
@@ -177,16 +183,16 @@ def _at_most(case: Case, across: Ranks, late: RankTime, ns: float, step: float) 
 
 
 def _waited_in_all(case: Case, across: Ranks, late: RankTime) -> float:
-    """Return the most that another rank waits in the collectives of a step, for whichever rank: the
-    step cannot become shorter by more."""
+    """Return the most that any other rank waits in the collectives of a step, whichever rank it
+    waits for: the step cannot become shorter by more."""
     waits = [rank.wait_ns for rank in across.ranks if rank.rank != late.rank]
     known = [ns for ns in waits if ns is not None]
     return max(known) / _steps(case) if known else math.inf
 
 
 def _recorded(late: RankTime) -> float:
-    """Return the share of its lateness inside its trace: recording begins at another moment on each
-    rank."""
+    """Return the share of the rank's lateness that lies inside its trace: recording begins at a
+    different moment on each rank."""
     whole = sum(ns for _, ns in late.doing)
     before = sum(ns for name, ns in late.doing if name == BEFORE)
     return 1 - before / whole if whole else 1.0
@@ -197,7 +203,8 @@ def _steps(case: Case) -> int:
 
 
 def _step_ns(case: Case, late: RankTime) -> float:
-    """The untraced step where there is one: a rank's extra work is seldom what tracing slows."""
+    """Return the length of the untraced step if it is known, else of the traced one: the extra work
+    of a late rank is seldom slowed by tracing."""
     traced = _traced_step_ns(case, late)
     return min(traced, case.times.mean_ms * 1e6) if case.times.mean_ms else traced
 

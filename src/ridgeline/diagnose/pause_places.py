@@ -1,4 +1,4 @@
-"""Where the program was seen in its pauses, and how much of their time it was there."""
+"""Where the program was seen during its pauses, and for which share of the sampled time."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,18 +8,20 @@ from ridgeline.records.run import PauseSeen
 from ridgeline.records.trace import Place
 
 MIN_DOMINANT_SHARE = 0.6
-"""Of the time looked at: a line that took less is not the pause's reason, its caller may be."""
+"""Share of the sampled time that a line must take to be the reason of a pause. If it takes less,
+its caller may be the reason."""
 _PAUSING_PHASES = ("", "other", "transfer", "evaluation")
-"""A late step is also seen in its forward or backward, after the pause."""
+"""Phases whose samples count. A late step is also sampled in its forward or backward, after the
+pause."""
 
 
 class PausePlace(Struct, frozen=True, kw_only=True):
     path: tuple[Place, ...]
-    """From the outermost of the user's functions to the line that took the time."""
+    """The call stack, from the outermost of the user's functions to the line that took the time."""
     share: float
-    """Of the time looked at."""
+    """Share of the sampled time that the line took."""
     pauses: int
-    """How many pauses it was seen in."""
+    """Number of pauses in which the line was seen."""
 
     @property
     def place(self) -> Place:
@@ -27,8 +29,8 @@ class PausePlace(Struct, frozen=True, kw_only=True):
 
 
 def pause_place(seen: Sequence[PauseSeen], steps: Collection[int]) -> PausePlace | None:
-    """The deepest line at which most of the time in these steps was spent; None: not looked at, or
-    no line stands out."""
+    """Return the deepest line that took most of the sampled time in these steps. Return None if the
+    steps were not sampled, or if no line stands out."""
     looks = [
         one for one in seen if one.step in steps and one.phase in _PAUSING_PHASES and one.frames
     ]
@@ -52,7 +54,7 @@ def pause_place(seen: Sequence[PauseSeen], steps: Collection[int]) -> PausePlace
 
 
 def place_of_frame(frame: str) -> Place | None:
-    """file:line:function as a place."""
+    """Return the place for a text file:line:function, or None if the text has no line number."""
     file, line, function = [*frame.rsplit(":", 2), "", ""][:3]
     if not line.isdecimal():
         return None
