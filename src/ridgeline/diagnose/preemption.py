@@ -1,9 +1,10 @@
-"""What other processes took of the step, and the step without it.
+"""The share of the step that other processes took, and the step without that share.
 
-On a crowded machine a thread that is ready to run waits for a processor, and its wall time grows by
-that: in a sandbox of two cores with seven busy processes 79 % of a step was such waiting. Taken for
-the program's own time it looks like slow operators, or like waiting for data. The kernel's account
-of the thread tells how much it was, so that the verdict is drawn from the rest.
+On a crowded machine a thread that is ready to run waits for a processor, and this wait is part of
+its wall time. In a sandbox of two cores with seven busy processes, 79 % of a step was such waiting.
+Mistaken for the program's own time, the wait looks like slow operators or like waiting for data.
+The kernel's account of the thread tells how long it was, so that the verdict can be drawn from the
+rest of the step.
 """
 
 from msgspec import Struct
@@ -14,24 +15,30 @@ from ridgeline.records.run_summary import PhaseTime, StepTimes, Telemetered
 from ridgeline.records.step_work import StepWork
 
 LEFT_OVER = 0.75
-"""Of the machine's processors: a program that uses less of them does not stand in its own way."""
+"""A program that uses less than this share of the machine's processors does not compete with
+itself."""
 MIN_SHARE = 0.05
-"""Of the step: less is taken on any machine, by its own housekeeping."""
+"""Preemption below this share of the step is ignored: housekeeping takes as much on any machine."""
 
 
 class Preemption(Struct, frozen=True, kw_only=True):
+    """How much time the training thread lost to other processes."""
+
     light: float = 0.0
-    """Of the light windows: the training thread was ready to run, and other processes ran."""
+    """Share of the light windows in which the training thread was ready to run while other
+    processes ran."""
     traced: float = 0.0
-    """Of the traced window, likewise."""
+    """The same share of the traced window."""
     traced_running: float = 0.0
-    """Of the time in which the training thread was running or ready to run in that window."""
+    """The same time in the traced window, as a share of the time in which the training thread was
+    running or ready to run."""
     runnable: float = 1.0
-    """Of the light windows: running or ready to run."""
+    """Share of the light windows in which the training thread was running or ready to run."""
 
 
 def preemption(capture: Capture | None, seen: Telemetered) -> Preemption | None:
-    """None where the kernel kept no account, or where nothing tells whose the processors were."""
+    """Return what the training thread lost to other processes. Return None if the kernel kept no
+    account, or if it is not known which processes held the processors."""
     light = capture.light_time if capture is not None else None
     if capture is None or light is None or not light.wall_ns:
         return None
@@ -49,15 +56,16 @@ def preemption(capture: Capture | None, seen: Telemetered) -> Preemption | None:
 
 
 def own_times(times: StepTimes, taken: Preemption, capture: Capture | None) -> StepTimes:
-    """Return the step without what other processes took. A phase loses in proportion to the time it
-    was ready to run: a sleep is not longer on a crowded machine."""
+    """Return the step times without the time that other processes took. Each phase is shortened in
+    proportion to the time it was running or ready to run: a sleep does not take longer on a crowded
+    machine."""
     if taken.light < MIN_SHARE or not times.mean_ms:
         return times
     left = times.mean_ms * (1 - taken.light)
     ready = _ready_ms(times, taken, capture)
     lost = times.mean_ms * taken.light / max(sum(ready.values()), 1e-9)
     own = [max(phase.ms - lost * ready[phase.phase], 0.0) for phase in times.phases]
-    # The account is of whole windows, the phases of steady steps: they are made to add up.
+    # The account covers whole windows, the phases cover steady steps: scale them to add up.
     fits = left / max(sum(own), 1e-9)
     return replace(
         times,
@@ -71,7 +79,7 @@ def own_times(times: StepTimes, taken: Preemption, capture: Capture | None) -> S
 
 
 def own_work(work: StepWork, taken: Preemption) -> StepWork:
-    """Return the traced step's work without what other processes took of it."""
+    """Return the work of the traced step without the time that other processes took."""
     if taken.traced < MIN_SHARE:
         return work
     whole, running = 1 - min(taken.traced, 0.99), 1 - min(taken.traced_running, 0.99)
@@ -88,12 +96,12 @@ def own_work(work: StepWork, taken: Preemption) -> StepWork:
 
 
 def _taken_by_others(light: ThreadTime, seen: Telemetered) -> float | None:
-    """Of the time in the run queue: what processes of others held, and not the program's own
-    threads and workers."""
+    """Return the share of the time in the run queue for which other processes are to blame, and not
+    the program's own threads and workers. Return None if it is not known."""
     if seen.other_cores is None:
         own = (seen.program_cores or 0.0) + (seen.worker_cores or 0.0)
-        # A program too short for a look at the whole machine: it left processors to others, and
-        # stood in line all the same.
+        # The program was too short for a sample of the whole machine. If it left processors free
+        # and still waited for one, other processes held them.
         return 1.0 if seen.program_cores is not None and own < LEFT_OVER * seen.cores else None
     beside = max((seen.program_cores or 0.0) - light.processor_share, 0.0)
     rivals = seen.other_cores + beside + (seen.worker_cores or 0.0)
@@ -101,8 +109,9 @@ def _taken_by_others(light: ThreadTime, seen: Telemetered) -> float | None:
 
 
 def _ready_ms(times: StepTimes, taken: Preemption, capture: Capture | None) -> dict[str, float]:
-    """Of each phase: running or ready to run. The loader's own account tells of the input; of the
-    rest the training phases work, and what is in no phase has what they leave."""
+    """Return for each phase the milliseconds in which the thread was running or ready to run. For
+    the input, the loader's own account tells. The training phases are taken to work all the time.
+    The phase "other" gets the time that these leave of the thread's account."""
     loaders = capture.loaders if capture is not None else ()
     worked = feeding(loaders).worked
     light = capture.light_time if capture is not None else None

@@ -1,8 +1,8 @@
-"""Which files of a cache can be believed: those that only this user can have written.
+"""Which files of a cache can be trusted: those that only this user can have written.
 
-Code is loaded only where nobody else could have put it (`exposed_to_others`). Answers that lie
-beside a trace can have come with it, in an archive or a repository, and then belong to whoever
-unpacked it: they carry a seal that only this user's key makes (`seal`).
+Code is loaded only from a place where no other user could have put it (`exposed_to_others`).
+Answers beside a trace may have come with it, in an archive or a repository, and then belong to
+whoever unpacked it. So answers carry a seal that only this user's key can make (`seal`).
 """
 
 import functools
@@ -18,10 +18,10 @@ KEY_BYTES = 32
 
 
 def exposed_to_others(path: Path) -> str:
-    """Return how another user could change what is at `path`, which exists; "" where none could.
+    """Return how another user could change the file at `path`, which must exist; "" if none could.
 
-    Root is trusted. So is a folder like /tmp that others write to, as long as it is sticky: what
-    is not theirs they cannot replace there. Links count as well as what they lead to.
+    Root is trusted. So is a folder like /tmp that others write to, as long as it is sticky: others
+    cannot replace files there that are not theirs. Both links and their targets are checked.
     """
     absolute = path.absolute()
     real = path.resolve(strict=True)
@@ -40,13 +40,14 @@ def exposed_to_others(path: Path) -> str:
 
 
 def seal(message: bytes) -> str | None:
-    """Return a code of the message that only this user can make; None where no key can be kept."""
+    """Return a code for the message that only this user can make; None if no key can be stored."""
     key = _key(folder() / "key")
     return None if key is None else hashlib.blake2b(message, key=key, digest_size=16).hexdigest()
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether a group is this user's alone: many systems give each user one, and a umask of 002."""
+    """Return whether a group has this user as its only member. Many systems give each user such a
+    group, and a umask of 002, so that every file can be written by that group."""
     try:
         import grp
         import pwd
@@ -63,7 +64,8 @@ def _is_own_group(group: int) -> bool:
 
 @functools.cache
 def _key(path: Path) -> bytes | None:
-    """Return the key kept at `path`, made there where there is none yet."""
+    """Return the key stored at `path`, and make it first if there is none. Return None if the key
+    cannot be kept secret or stored."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:

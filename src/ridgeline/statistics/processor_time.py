@@ -7,22 +7,28 @@ waiting out. It may decide only where it measures what wall time measures on a q
 - All work is done in the calling thread. With several threads a variant may trade one time for the
   other, and a thread that spins while its sibling waits for a processor burns time for nothing.
 - The calling thread never sleeps. Time in which it waits for a disk, a lock, a GPU or another
-  process is wall time and no processor time. A thread that gives its processor away of its own
-  accord counts a voluntary context switch, one whose processor is taken does not.
-- Others did take the processors: of the wall time of the baseline and the control, which know
-  nothing of the candidate, at least `CROWDED_SHARE` was no processor time.
+  process is wall time but not processor time. The kernel counts a voluntary context switch when a
+  thread gives its processor away, but not when the processor is taken from it.
+- Other programs did take the processors: at least `CROWDED_SHARE` of the wall time of the baseline
+  and the control was not processor time. These two arms do not depend on the candidate.
 - Wall time left the question open, and its interval holds the ratio by processor time.
 
-Where wall time decides and processor time does not support it, there is no verdict: under these
-conditions a gain in wall time is a gain in processor time, too. So the second witness adds few
-false alarms and takes away more. A thread that spins until another process or a device is ready
-looks like work here, too.
+Where wall time decides and processor time does not support the decision, the verdict is UNDECIDED:
+under these conditions a gain in wall time is a gain in processor time, too. So the second witness
+adds few false alarms and takes away more. It has one weakness: a thread that spins until another
+process or a device is ready looks like a thread that works.
 
-Simulated (`noise.simulated_crowd`, looks after 15, 30 and 60 rounds): where others take a tenth of
-the processors' time, identical code was called different in 3.8 % by wall time alone and in 0.1 %
-with the second witness (1,000 runs), and 5 % gains were found in 86 and 100 % (200 runs). Where
-they take nine tenths: 1.7 and 0 % (300 runs), 5 % gains 3 and 100 %, 1.5 × gains 80 and 100 % (100
-runs). At one look after 20 rounds, half of the time taken: 6.0 and 1.3 % (300 runs).
+Simulated error rates and detection rates (`noise.simulated_crowd`, looks after 15, 30 and 60 rounds
+unless stated otherwise):
+
+    time taken by others     measured                           wall time   both    runs
+    a tenth                  identical code called different    3.8 %       0.1 %   1,000
+    a tenth                  5 % gain found                     86 %        100 %   200
+    nine tenths              identical code called different    1.7 %       0 %     300
+    nine tenths              5 % gain found                     3 %         100 %   100
+    nine tenths              1.5 × gain found                   80 %        100 %   100
+    half, one look after     identical code called different    6.0 %       1.3 %   300
+    20 rounds
 """
 
 from collections.abc import Sequence
@@ -38,11 +44,14 @@ from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
 Floats = NDArray[np.float64]
 
 OWN_THREAD_SHARE = 0.98
-"""Of a process's processor time, in the calling thread: less means that others worked, too."""
+"""The smallest share of a process's processor time that the calling thread must have. Less means
+that other threads worked, too."""
 CROWDED_SHARE = 0.05
-"""Of wall time in which the baseline and the control had no processor."""
+"""The smallest share of wall time in which the baseline and the control had no processor, for the
+machine to count as crowded."""
 LEVEL_SHARE = 0.2
-"""Of the level of a look, for the verdict by processor time: 1 % where it is 5 %."""
+"""The significance level for the verdict by processor time, as a share of the level of the look: it
+is 1 % where the look has 5 %."""
 
 
 class ProcessorTimes(Struct, frozen=True):
@@ -59,11 +68,12 @@ class ProcessorTimes(Struct, frozen=True):
 
     @property
     def taken_share(self) -> float:
-        """Of wall time in which the baseline and the control waited for a processor."""
+        """The share of wall time in which the baseline and the control waited for a processor."""
         return 1 - float(self.process[:, :2].sum() / self.wall[:, :2].sum())
 
     def can_testify(self) -> bool:
-        """Whether processor time is what a quiet machine's wall time would be, and this is none."""
+        """Return whether processor time is what wall time would be on a quiet machine, and whether
+        this machine is not quiet."""
         if not (self.process > 0).all():
             return False
         in_own_thread = self.thread.sum(axis=0) >= OWN_THREAD_SHARE * self.process.sum(axis=0)
@@ -80,9 +90,10 @@ def decide_by_processor_time(
     threshold: float,
     seed: int = 0,
 ) -> Analysis:
-    """`found` by the clock, with the verdicts it left open decided by processor time where that
-    can testify, and without those that it contradicts. `table` has processor time a call in place
-    of wall time; `alpha` is the level of the look."""
+    """Return the analysis by wall time, `found`, corrected by processor time. Where processor time
+    can testify, it decides verdicts that wall time left open, and turns verdicts that it
+    contradicts into UNDECIDED. `table` has the processor time of each call in place of its wall
+    time; `alpha` is the significance level of the look."""
     if not times.can_testify():
         return found
     second = analyse(table, alpha=LEVEL_SHARE * alpha, threshold=threshold, seed=seed)
@@ -112,8 +123,8 @@ def _holds(wall: Estimate, processor: Estimate) -> bool:
 
 
 def _supports(first: Verdict, then: Verdict, estimate: Estimate, threshold: float) -> bool:
-    """Whether processor time does not contradict the clock's verdict: what is faster by more than
-    matters takes less processor time by more than matters."""
+    """Return whether processor time agrees with the verdict by wall time. A variant that is faster
+    by more than the threshold must take less processor time by more than the threshold."""
     if first == "FASTER":
         return estimate.ratio >= 1 + threshold
     if first == "SLOWER":
@@ -122,7 +133,7 @@ def _supports(first: Verdict, then: Verdict, estimate: Estimate, threshold: floa
 
 
 def deciding_estimates(found: Analysis) -> Sequence[tuple[Verdict, Estimate]]:
-    """Each verdict with the estimate that it rests on."""
+    """Return each verdict with the estimate that it rests on."""
     pairs = []
     for at, verdict in enumerate(found.verdicts):
         second = found.decided_by[at] == "processor_time"

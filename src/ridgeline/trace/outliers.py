@@ -1,21 +1,23 @@
-"""Events that contradict the rest of their trace, as one damaged digit makes them.
+"""Events that contradict the rest of their trace, for example because of one damaged digit.
 
-The window of every figure is the device's activity, so that one operation at a wrong time stretches
-it, and one with a wrong device number invents a GPU. Three things hold in every sound trace, and an
-operation that breaks one of them is set aside and named:
+The window of every figure is the device's activity. So one operation at a wrong time stretches the
+window, and one with a wrong device number invents a GPU. Three things hold in every sound trace,
+and an operation that breaks one of them is set aside and named:
 
 - a process of the timeline holds one device;
 - an operation does not start before the call that launches it;
 - an operation that has been launched does not wait while all devices are idle. In eleven public
   traces (V100, A100, H100, MI300) the longest such wait is 12 µs.
 
-So is an allocation whose total does not follow from its neighbours': it would be the peak.
+An allocation is set aside as well if its total does not follow from the totals before and after it:
+it would be taken for the memory peak.
 
-Where more operations break one than a few damaged bytes explain, the file is of another make or its
-clocks disagree: they stay, and `validation` says what it finds.
+If more operations break a rule than a few damaged bytes explain, another tool wrote the file or its
+clocks disagree. These operations stay, and `validation` reports what it finds.
 
-What one event decides without contradicting another (the end of the window, the longest duration, a
-device) may be true: it stays, and `headline_checks` makes the headline doubtful.
+A single event may also decide a figure without contradicting another event: the end of the window,
+the longest duration, a device. Such an event may be right, so it stays, and `headline_checks` makes
+the headline doubtful.
 """
 
 from collections.abc import Iterator
@@ -35,28 +37,31 @@ MAX_CLOCK_SKEW_NS = 200_000
 MIN_WAIT_SHARE = 0.02
 """A wait on an idle device below this share of the device's activity moves no headline."""
 MAX_OUTLIERS, MAX_OUTLIER_SHARE = 2, 0.01
-"""Set aside are at most this many, or this share of the operations where that is more."""
+"""At most this many operations are set aside, or this share of them if that is more."""
 MIN_STRETCH_SHARE = 0.25
-"""A headline is doubtful where two events at most, which no other supports, hold this share of the
-window."""
+"""A headline is doubtful if this share of the window rests on one or two events that no other event
+supports."""
 MIN_JUDGED_EVENTS = 10
-"""In a shorter trace each event holds a share of the window."""
+"""A trace with fewer events is not judged: each event holds a large share of its window."""
 MIN_DURATION_FACTOR, MIN_DURATION_SHARE, MIN_SAME_NAME = 20, 0.1, 4
-"""An event so many times as long as the next of its name is out of line, if it lasts this share of
-the window, is one of so many of its name, and not their first: first calls load and initialise."""
+"""An event is out of line if it is more than 20 times as long as the next longest of its name and
+lasts a tenth of the window. There must be at least four events of that name, and the long one must
+not be the first of them: first calls load and initialise."""
 MAX_LONG_NAMES = 100
-"""Names looked at for such an event: a sound trace has a dozen that last so long."""
+"""Number of names that are searched for such an event: a sound trace has a dozen names with events
+that last so long."""
 MIN_DEVICE_SHARE = 0.01
-"""A device with fewer of the operations than this says nothing about the program."""
+"""A device with a smaller share of the operations says nothing about the program."""
 
 OTHER_DEVICE = "on another device than all other work of its process"
 TOO_EARLY = "starts long before the call that launched it"
 TOO_LATE = "starts long after its launch, while the device was idle"
-WRONG_TOTAL = "the memory allocated in all does not follow from the events around it"
+WRONG_TOTAL = "its total of allocated memory does not follow from the events around it"
 
 
 def without_outliers(trace: Trace) -> Trace:
-    """Return the trace without the events that contradict it; they are among its losses."""
+    """Return the trace without the events that contradict it. These events are listed among the
+    losses of the new trace."""
     kept: dict[str, Events] = {}
     losses = []
     for name, found in (
@@ -88,7 +93,7 @@ def without_outliers(trace: Trace) -> Trace:
 
 
 def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
-    """Return the rows of the device table to set aside, by reason; each row once."""
+    """Return the rows of the device table to set aside, by reason. Each row has one reason."""
     device = trace.device
     found: dict[str, Rows] = {}
     seen = np.zeros(len(device), bool)
@@ -107,8 +112,8 @@ def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
 def wrong_totals(trace: Trace) -> dict[str, Rows]:
     """Return the rows of the memory table whose total does not follow from the rows around it.
 
-    Each total is the total before it plus the bytes of its own event. Where that fails at a row and
-    at the one after it, and holds from the row before to the row after, the row's total is damaged.
+    Each total is the total before it plus the bytes of its own event. If that fails at a row and at
+    the next one, but holds from the row before to the next one, the total of the row is damaged.
     """
     memory = trace.memory
     device = memory.device_type.astype(np.int64) * (1 << 32) + memory.device
@@ -129,13 +134,14 @@ def wrong_totals(trace: Trace) -> dict[str, Rows]:
 
 
 def _are_few(rows: Rows, total: int) -> bool:
-    """Whether there are rows, and no more than a few damaged bytes explain."""
+    """Return whether there are any rows, and no more than a few damaged bytes explain."""
     most = min(max(MAX_OUTLIERS, int(MAX_OUTLIER_SHARE * total)), (total - 1) // 2)
     return 0 < len(rows) <= most
 
 
 def _on_another_device(trace: Trace) -> NDArray[np.bool_]:
-    """Whether an operation's device differs from that of most operations of its process."""
+    """Return for each operation whether its device differs from that of most operations of its
+    process."""
     device = trace.device
     broken = np.zeros(len(device), bool)
     if not len(device) or (device.device == device.device[0]).all():
@@ -159,9 +165,10 @@ def _too_early(trace: Trace, links: Links) -> NDArray[np.bool_]:
 
 
 def _too_late(trace: Trace, links: Links) -> NDArray[np.bool_]:
-    """Whether an operation waited, with all devices idle, for a telling share of their activity.
+    """Return for each operation whether it waited too long while all devices were idle.
 
-    Of all devices: work of one may wait for that of another.
+    The limit is a share of the time from the first to the last operation. All devices must be idle,
+    because work of one may wait for that of another.
     """
     device, call = trace.device, links.device_call
     broken = np.zeros(len(device), bool)
@@ -177,14 +184,15 @@ def _too_late(trace: Trace, links: Links) -> NDArray[np.bool_]:
 
 
 def headline_checks(trace: Trace, links: Links) -> Iterator[Check]:
-    """What makes the headline doubtful, because it rests on one or two events."""
+    """Yield the checks that make the headline doubtful, because it rests on one or two events."""
     yield from _stretched(trace, links)
     yield from _out_of_line(trace)
     yield from _hardly_used(trace)
 
 
 def _stretched(trace: Trace, links: Links) -> Iterator[Check]:
-    """A window whose end or start rests on two events at most that nothing else supports."""
+    """Yield a check if the start or end of the window rests on one or two events that no other
+    event supports."""
     host = [t for t in (trace.ops, trace.calls, trace.annotations, trace.frames) if len(t)]
     device = trace.device
     if len(device):
@@ -212,7 +220,8 @@ def _stretched(trace: Trace, links: Links) -> Iterator[Check]:
 
 
 def _held_by_few(edge: NDArray[np.int64], unsupported: NDArray[np.bool_]) -> int:
-    """Return by how much the largest edge shrinks without the unsupported events that reach it."""
+    """Return by how many ns the largest value in `edge` shrinks without the unsupported events that
+    reach it."""
     last = np.argpartition(edge, -MAX_OUTLIERS - 1)[-MAX_OUTLIERS - 1 :]
     last = last[np.argsort(-edge[last], kind="stable")]
     shrinks = 0
@@ -224,7 +233,7 @@ def _held_by_few(edge: NDArray[np.int64], unsupported: NDArray[np.bool_]) -> int
 
 
 def _out_of_line(trace: Trace) -> Iterator[Check]:
-    """Events that last many times as long as any other of their name."""
+    """Yield a check if an event lasts many times as long as any other of its name."""
     table: Events = trace.device if len(trace.device) else trace.ops
     if not len(table):
         return
@@ -243,13 +252,14 @@ def _out_of_line(trace: Trace) -> Iterator[Check]:
             id="out-of-line", severity="warning", count=len(rows),
             claim=f"{trace.text(int(table.name[longest]))[:80]} lasts "
             f"{int(table.dur[longest]) / 1e6:,.3f} ms once, more than {MIN_DURATION_FACTOR} times "
-            "as long as ever else: the duration may be damaged",
+            "as long as any other call: the duration may be damaged",
             affects=("idle", "kernels", "ops", "categories", "roofline"),
         )  # fmt: skip
 
 
 def _hardly_used(trace: Trace) -> Iterator[Check]:
-    """Devices that count as much as the others in the headline, with next to no work."""
+    """Yield a check for devices with next to no work, which count as much as the others in the
+    headline."""
     numbers, counts = np.unique(trace.device.device, return_counts=True)
     few = numbers[counts < MIN_DEVICE_SHARE * len(trace.device)]
     if len(few):

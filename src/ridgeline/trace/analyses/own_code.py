@@ -1,8 +1,9 @@
-"""Host time in the program's own Python code: outside operators, calls of the device's library, the
-loader, the backward and the optimizer; and in which of the user's functions.
+"""Host time in the program's own Python code, and in which of the user's functions it is spent.
 
-With stacks (with_stack=True) the trace knows every function a thread was in, so that moments spread
-evenly over that time say how it is divided. Without them only the whole is known.
+The program's own code is what is left outside operators, calls of the device's library, the loader,
+the backward and the optimizer. With stacks (with_stack=True) the trace knows which function a
+thread was in at any moment. So moments spread evenly over that time show how it is divided among
+functions. Without stacks only the total is known.
 """
 
 import numpy as np
@@ -18,12 +19,13 @@ from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.trace import Trace
 
 MOMENTS = 4000
-"""Looked at: 40 of them are a hundredth of the time."""
+"""Number of moments at which the function is looked up: 40 of them are a hundredth of the time."""
 MAX_PLACES = 5
 
 
 def own_code(trace: Trace, links: Links, window: Window) -> OwnCode:
-    """Return the mean step's, on the main thread."""
+    """Return the time of own code in the mean step on the main thread, and the functions with most
+    of it."""
     lanes = driving_lanes(trace, links)
     phases = phase_spans(trace, links)
     known = merge(

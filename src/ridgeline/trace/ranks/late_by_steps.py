@@ -1,4 +1,4 @@
-"""Which rank the others wait for, judged by what each rank does of its own in the same steps."""
+"""Which rank the others wait for, judged by the work that each rank does alone in the same steps."""
 
 import math
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ MIN_SHARE_OF_LATENESS = 0.75
 """The smallest share of all lateness that one rank must cause. Nine programs with equal ranks had
 0.47 to 0.64 on a busy machine; fourteen with a slow rank had 0.89 to 1."""
 STRAY_SHARE = 0.05
-"""The share of the steps, those with the largest differences, that may not decide alone: one stall
-of the scheduler among forty steps is nobody's fault."""
+"""The share of the steps that are left out as outliers, those with the largest differences. One
+stall of the scheduler among forty steps does not make a rank late."""
 MIN_STEPS = 8
-"""The fewest steps in which strays can be told from what happens again and again."""
+"""The fewest steps in which outliers can be told from what happens again and again."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSteps:
-    """One rank's steps; nanoseconds without the time it waits in collectives."""
+    """The steps of one rank, in nanoseconds."""
 
     rank: int
     index: NDArray[np.int64]
     length_ns: Floats
     own_ns: dict[str, Floats]
-    """By phase, one value for each step."""
+    """Time without waiting in collectives, by phase, one value for each step."""
 
     def at(self, index: NDArray[np.int64]) -> "OwnSteps":
         """Return only the steps with these numbers."""
@@ -47,7 +47,8 @@ class OwnSteps:
 
 
 def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
-    """Return the one rank that keeps the others waiting in the steps that all ranks have."""
+    """Return the one rank that keeps the others waiting in the steps that all ranks have; None if
+    there is no such rank."""
     if len(ranks) < 2:
         return None
     shared = reduce(np.intersect1d, [one.index for one in ranks])
@@ -87,7 +88,8 @@ def _behind(ranks: Sequence[OwnSteps]) -> Floats:
 
 
 def _without_strays(behind: Floats) -> NDArray[np.int64]:
-    """Return the steps that count: of enough steps, not those with the largest differences."""
+    """Return the indices of the steps that count. If there are enough steps, those with the largest
+    differences are left out."""
     strays = math.ceil(STRAY_SHARE * len(behind)) if len(behind) >= MIN_STEPS else 0
     return np.argsort(np.abs(behind))[: len(behind) - strays]
 

@@ -1,7 +1,8 @@
-"""How long one rank is in each phase of each traced step, and how much of that it waits for others.
+"""How long one rank is in each phase of each traced step, and for how much of that time it waits
+for other ranks.
 
-An exchange of gradients makes the steps of all ranks equally long. What a rank does outside of that
-waiting still tells the ranks apart, and needs neither a common clock nor matched collectives.
+An exchange of gradients makes the steps of all ranks equally long. The work of a rank outside of
+that waiting still tells the ranks apart. It needs neither a common clock nor matched collectives.
 """
 
 from collections.abc import Sequence
@@ -22,16 +23,16 @@ from ridgeline.trace.trace import Trace
 
 PHASES: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
 MIN_WAITING_SHARE = 0.05
-"""The smallest share of a phase that some rank must wait in collectives for a waiting phase."""
+"""A phase counts as a waiting phase if some rank waits in collectives for this share of it."""
 MIN_SHARE_OF_WAITING = 0.05
-"""The smallest share of all waiting in collectives that a waiting phase must hold."""
+"""A waiting phase must also hold this share of all waiting in collectives."""
 
 Nanoseconds = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTime:
-    """One value for each traced step."""
+    """The times of one rank. Each array has one value for each traced step."""
 
     rank: int
     length_ns: Nanoseconds
@@ -46,8 +47,9 @@ class OwnTime:
 
 
 def own_time(trace: Trace, links: Links, window: Window, rank: int) -> OwnTime | None:
-    """Return None where the trace has no marked steps, or its collectives ran on a device: there
-    the host's phases say nothing about who waits."""
+    """Return the times of the rank's phases, and of its waiting. Return None if the trace has no
+    marked steps, or if its collectives ran on a device, where the host's phases do not show who
+    waits."""
     found, marks = collectives(trace, links), steps_of(trace)
     inside = (marks.start >= window.start_ns) & (marks.end <= window.end_ns)
     if found.source != "host" or not inside.any():
@@ -67,8 +69,9 @@ def own_time(trace: Trace, links: Links, window: Window, rank: int) -> OwnTime |
 
 
 def waiting_phases(ranks: Sequence[OwnTime]) -> frozenset[PhaseName]:
-    """Return the phases in which ranks wait for collectives. A worker thread that ends a moment
-    after the main thread goes on reaches into the next phase, which then waits for nothing."""
+    """Return the phases in which ranks wait for collectives. Phases with little waiting do not
+    count: a worker thread may end a moment after the main thread goes on, and so reach into a phase
+    that waits for nothing."""
     waited = {phase: sum(int(one.waiting_ns[phase].sum()) for one in ranks) for phase in PHASES}
     least = MIN_SHARE_OF_WAITING * sum(waited.values())
     return frozenset(
@@ -80,8 +83,8 @@ def waiting_phases(ranks: Sequence[OwnTime]) -> frozenset[PhaseName]:
 
 
 def _phases(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
-    """Return the phases as a run times them: where stacks show the modules, only they are forward,
-    and an exchange that the program asks for between two phases is in neither of them."""
+    """Return the phases as a run times them. Where stacks show the modules, only the modules count
+    as forward. An exchange that the program asks for between two phases is in neither of them."""
     spans = phase_spans(trace, links)
     frames = trace.frames
     modules = trace.names_where(frames.name, lambda name: name.startswith("nn.Module: "))
