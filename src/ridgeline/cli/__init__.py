@@ -107,12 +107,12 @@ def main() -> None:
 
 
 def _as_ours(error: click.ClickException) -> tuple[str, str]:
-    """Return the words of click's own errors in the form of ours: the message, and a hint."""
+    """Return the message and the hint of one of click's own errors, worded like our errors."""
     message = error.format_message().strip().rstrip(".")
     if message[1:2].islower():
         message = message[0].lower() + message[1:]
     context = getattr(error, "ctx", None)
-    return message, f"{context.command_path} --help lists what it takes" if context else ""
+    return message, f"{context.command_path} --help lists its options" if context else ""
 
 
 def _open_closed_streams() -> None:

@@ -41,9 +41,9 @@ class _WithArguments(click.Command):
     "--budget",
     default=None,
     metavar="TIME",
-    help="Time limit for the whole comparison, in a folder for each pair: 60s, 5m. It is kept. "
-    "Default: 60s of rounds, in a folder 20s a pair, or what 8 rounds take. It ends earlier when "
-    "the verdict is clear.",
+    help="Time limit for the whole comparison, or for each pair of a folder: 60s, 5m. Without it, "
+    "the rounds have 60s (20s for each pair of a folder), or as long as 8 rounds take. Either way "
+    "the comparison ends as soon as the verdict is clear.",
 )
 @click.option(
     "--threshold", default="2%", show_default=True, help="A difference below this does not matter."

@@ -21,10 +21,10 @@ _LONGEST_CODE = 200
 def new_run(
     given: Given, settings: Settings, runs_dir: Path | None, own_dir: Path | None = None
 ) -> tuple[RunDirectory, int]:
-    """Return the run's directory with its run.json, and this process's rank. `own_dir` is the
-    directory itself, made by whoever started the command; otherwise one is made in `runs_dir`.
-    Where `.ridgeline` cannot be made the run is kept in the cache folder, and the place is said
-    with the verdict."""
+    """Return the run's directory, with run.json written, and this process's rank. `own_dir` is the
+    run's directory if the caller has already made it; otherwise one is made in `runs_dir`. If
+    `.ridgeline` cannot be made, the run is kept in the cache folder, and the verdict names that
+    place."""
     rank = _number("RANK")
     world = max(_number("WORLD_SIZE", 1), 1)
     name = own_dir.name if own_dir is not None else _name(given, world)
@@ -52,7 +52,8 @@ def new_run(
 
 
 def _name(given: Given, world: int) -> str:
-    """Return 1115-120301-train. Ranks derive the same from when their common parent began."""
+    """Return the name of the run, such as 1115-120301-train. All ranks derive the same name from
+    the time at which their common parent began."""
     if world == 1:
         return run_name(given.kind, given.name, datetime.now())
     name = run_name(given.kind, given.name, datetime.fromtimestamp(_parent_began()))

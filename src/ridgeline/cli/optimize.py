@@ -170,7 +170,7 @@ def _optimized(target: "Target", wishes: "Wishes", quiet: bool, longer: str) -> 
 def _deliver(
     found: "Optimized", as_json: bool, output: Path | None, reported: "Target | None"
 ) -> None:
-    """Print or write the answer. `reported`: the target, where a report of it is wanted."""
+    """Print or write the answer. `reported` is the target if a report is wanted, else None."""
     from ridgeline.cli.output import deliver
     from ridgeline.report import optimized_csv, optimized_html, optimized_markdown, optimized_svg
     from ridgeline.report.optimized_document import document
@@ -194,8 +194,8 @@ def _deliver(
 
 
 def _write_report(target: "Target", found: "Optimized") -> list[Path]:
-    """Write optimized_train.md and its picture beside the script, and return both paths. A report
-    that cannot be written is said, and the answer is given all the same."""
+    """Write optimized_train.md and its picture beside the script, and return both paths. If the
+    report cannot be written, stderr says so, and the answer is still given."""
     from ridgeline.cli.output import write_whole
     from ridgeline.optimization.launcher import named_file
     from ridgeline.patch.cannot import Cannot

@@ -48,7 +48,8 @@ def voice(quiet: bool, budget_s: float) -> Iterator[Voice]:
 
 
 class ClockedLine:
-    """The line that changes: the time now, whenever it is drawn, and what is being done."""
+    """The progress line: the current time, taken anew whenever the line is drawn, and what is being
+    done."""
 
     def __init__(self, at: Callable[[], str]) -> None:
         self._at = at

@@ -63,8 +63,8 @@ def deliver(
     svg: Callable[[], str] = str,
     also: Sequence[Path] = (),
 ) -> None:
-    """Write the file that was asked for and say so in one line; JSON, or without a file what a
-    person reads, goes to stdout. `also`: files that were written besides."""
+    """Write the requested file and name it in one line on stderr. JSON goes to stdout; so does the
+    report if no file was requested. `also` are other files that were written."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if output is not None:
         made = {".json": lambda: text + "\n", ".md": markdown, ".csv": csv, ".html": html,

@@ -69,7 +69,7 @@ _ENDINGS = (".json", ".md")
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
     hidden=True,
-    help="The run's own directory, already made: `optimize` knows its run by it.",
+    help="The run's own directory, which must exist: `optimize` finds its run by it.",
 )
 @click.option(
     "-o",

@@ -28,7 +28,7 @@ Examples:
 """
 
 UNFINISHED_AGE_S = 60.0
-"""A file that has been half-written for so long has lost its writer: writing takes milliseconds."""
+"""An unfinished file of this age has lost its writer: writing takes milliseconds."""
 
 _root = click.option(
     "--runs-dir",
@@ -88,8 +88,8 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
 def show(context: click.Context, name: str, root: Path | None, as_json: bool, verbose: bool) -> int:
     """What a run said, again: its verdict, findings, phases. Also of one that was killed.
 
-    Of a damaged run what can be read is shown, each file that cannot be is named, and the exit code
-    is 4. A run that was written by a newer version is refused.
+    If a run is damaged, what can be read is shown, each file that cannot be read is named, and the
+    exit code is 4. A run that was written by a newer version is refused.
 
     NAME is a run's name, the beginning or the end of it, a path, or "latest". -v also shows how the
     five questions are answered.
@@ -117,7 +117,7 @@ def show(context: click.Context, name: str, root: Path | None, as_json: bool, ve
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
 @click.option("--older", metavar="TIME", help="All that began longer ago: 7d, 12h, 30min.")
-@click.option("--all", "everything", is_flag=True, help="All of them, after asking.")
+@click.option("--all", "everything", is_flag=True, help="All runs, after asking.")
 @click.option("-y", "--yes", is_flag=True, help="With --all: do not ask.")
 @click.option("--force", is_flag=True, help="Also those still running.")
 @_root
@@ -169,8 +169,8 @@ def remove(
 
 
 def _agreed(runs: "Sequence[RunDirectory]", as_json: bool) -> bool:
-    """Return whether the person at the terminal agrees to remove `runs`. Raise UsageError where
-    there is nobody to ask."""
+    """Return whether the user agrees to remove `runs`. Raise UsageError if there is no terminal to
+    ask at."""
     from ridgeline.units import bytes_, plural
 
     said = f"{plural(len(runs), 'run')}, {bytes_(sum(run.size() for run in runs))}"
@@ -225,7 +225,8 @@ def _say_removed(removed: int, freed: int, left: Sequence[tuple[str, str]]) -> N
 
 
 def _say(sentence: str) -> None:
-    """On stderr; names of directories, and what a damaged file holds, may hold anything."""
+    """Print a sentence on stderr. Unprintable characters are replaced, because names of directories
+    and damaged files may contain anything."""
     from ridgeline.report.plain import printable
 
     click.echo(f"ridgeline: {printable(sentence)}", err=True)

@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 class Reading(NamedTuple):
-    """How files are read: as the options say."""
+    """The options that say how files are read."""
 
     cache: bool = True
     max_events: int | None = None
@@ -70,14 +70,14 @@ Record a trace that answers most:
     "--sql",
     metavar="QUERY",
     help="Ask it in SQL. Views: events, kernels, device_ops, ops, annotations, calls, frames, "
-    "memory, syncs; times in nanoseconds. Of rows inside each other (ops, frames) add up self_ns.",
+    "memory, syncs; times in nanoseconds. Rows of ops and frames nest: add up self_ns, not dur_ns.",
 )
 @click.option(
     "--max-events",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Refuse a file with more events. By default: as many as half of the free memory has room "
-    "for, at 400 bytes each.",
+    help="Refuse a file with more than N events. By default N is the number of events that fit "
+    "into half of the free memory, at 400 bytes each.",
 )
 @click.option("--no-cache", is_flag=True, help="Neither use nor write the cache beside the trace.")
 @output_options(ENDINGS)
@@ -132,14 +132,14 @@ def command(
 
 
 def _say_refusal() -> None:
-    """Say why the slower reader was used, where that is not for want of a compiler."""
+    """Say why the slower reader was used, if a compiled one was refused and not just missing."""
     from ridgeline.report.plain import printable
     from ridgeline.trace.reading.compiled import refusal
 
     if why := refusal():
         click.echo(
             f"ridgeline: the compiled reader was not used, because {printable(why)}; "
-            "the portable one gives the same figures, slower",
+            "the portable reader gives the same figures, but takes longer",
             err=True,
         )
 

@@ -28,7 +28,7 @@ def _meant(text: str) -> list[Path]:
     path = Path(text)
     if path.is_dir():
         inside = sorted((p for p in path.iterdir() if _is_trace(p)), key=lambda p: _order(p.name))
-        if (path / "run.json").is_file():  # a run's own records beside its traces are none
+        if (path / "run.json").is_file():  # a run has other records beside its traces
             inside = [p for p in inside if p.name.startswith("trace-rank")]
         if not inside:
             raise RidgelineError(

@@ -28,7 +28,7 @@ from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace
 
 SAME_WINDOW = 0.02
-"""Of the window: two that differ by less give the same figures to two digits."""
+"""Two windows whose lengths differ by less than this share give the same figures to two digits."""
 
 
 class _Drawn(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
     case = attempts.part("the case", lambda: case_of_trace(about, looked_at, attempts))
     found = findings(case, attempts) if case is not None else Findings()
     if chosen and case is not None:
-        # the figures of the answers are those of the headline and the tables: of the whole window
+        # answers cover the whole window, so that their figures match the headline and the tables
         told = attempts.part("the answers", lambda: answers(as_studied(case, study)))
         basis = (
             _basis(about, study) if chosen == "all" else f"steps {chosen} of {study.window.steps}"
@@ -81,12 +81,12 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
 
 
 def _basis(about: TraceStudy, study: TraceStudy) -> str:
-    """Why shares of the findings differ from those of the tables, where they do: the tables begin
-    with the device's first work, and the findings need whole steps."""
+    """Return which steps the findings cover, if their shares differ from those of the tables; else
+    "". Tables begin with the device's first work, and findings need whole steps."""
     if abs(about.window.ns - study.window.ns) <= SAME_WINDOW * study.window.ns:
         return ""
     steps = units.plural(about.window.steps, "whole step")
-    return f"{steps}, {units.seconds(about.window.ns / 1e9)} from the first one's mark"
+    return f"{steps}, {units.seconds(about.window.ns / 1e9)} from the mark of the first step"
 
 
 def _stamps(files: dict[str, int], traces: Sequence[Trace]) -> dict[str, int]:

@@ -38,8 +38,8 @@ def deliver(
     texts: Mapping[str, Callable[[], str]],
     terminal: Callable[[Any], None],
 ) -> None:
-    """Write the file that was asked for and say so in one line; JSON, or without a file what a
-    person reads, goes to stdout."""
+    """Write the requested file and name it in one line on stderr. JSON goes to stdout; so does the
+    report if no file was requested."""
     output, ending = wanted.output, wanted.ending
     if output is not None and ending == ".json":
         write_whole(output, _json(document()) + "\n")

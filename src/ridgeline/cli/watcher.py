@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 RANKS_PATIENCE_S = 10.0
 """How long rank 0's watcher waits for the last words of the others."""
 PROGRAM_EXIT_S = 60.0
-"""How long the watcher waits for the program to be gone after its goodbye, to note its exit code.
-On a busy machine torch takes several seconds to take itself down."""
+"""How long the watcher waits for the program's process to end after its goodbye, so that it can
+note the exit code. On a busy machine torch takes several seconds to shut down."""
 
 
 def start_watcher(directory: RunDirectory, rank: int) -> None:

@@ -43,7 +43,8 @@ def without_broken(
 
 
 def _undecided(ended: BudgetEnded) -> RidgelineError:
-    """There is no round to say anything by: no verdict, and no error of the variants either."""
+    """Return the error for a budget that ended before the first round: there is no verdict, and no
+    variant has failed."""
     what = BEFORE_IT.get(ended.stage, "had been timed")
     return RidgelineError(
         f"UNDECIDED: the budget ended before {ended.about or 'the first round'} {what}",
@@ -58,7 +59,7 @@ BEFORE_IT = {
     "run": "had ended its first run",
     "warm_up": "was warm",
 }
-"""What a variant had not done when the budget ended, by the question that was being answered."""
+"""What a variant had not yet done when the budget ended, by the stage that was under way."""
 
 
 def skipped(name: str, error: Exception) -> Skipped:

@@ -88,7 +88,7 @@ class _Run:
         self._warming_s += warming_s
         if self._settling is None:
             left_s = options.left_s(warming_s * sets)
-            if options.deadline is not None:  # the sets that follow are made ready as this one was
+            if options.deadline is not None:  # later sets will take as long to prepare as this one
                 left_s -= (opening_s + warming_s) * (sets - 1)
             self._settling = plan(standings, options, left_s, sets=sets)
             self._first = standings
@@ -110,7 +110,8 @@ class _Run:
         return stopped
 
     def cut_short(self, why: Stopped) -> Stopped:
-        """A later set was not made ready to its end: the rounds of the earlier ones stay."""
+        """Note that a later set could not be prepared, and return why. The rounds of earlier sets
+        stay."""
         self._stopped = why
         return self._stopped
 

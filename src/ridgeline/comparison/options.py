@@ -15,11 +15,11 @@ Say = Callable[[str], None]
 
 class Options(Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
-    """For the whole call where there is a `deadline`, else for warming up and for the rounds; None:
-    `usual_s`, or as long as eight rounds take."""
+    """Time limit of the whole call if there is a `deadline`, else of the warm-up and the rounds.
+    None stands for `usual_s`, or as long as eight rounds take."""
     deadline: Deadline | None = None
-    """When the whole call has to be over; None where no budget was named, or where the variants run
-    in the caller's own process, which cannot be ended."""
+    """When the whole call has to be over. None if no budget was given, or if the variants run in
+    the caller's own process, which cannot be ended."""
     usual_s: float = 60.0
     threshold: float = 0.02
     """Differences below this share do not matter."""
@@ -52,14 +52,16 @@ class Options(Struct, frozen=True, kw_only=True):
         return self.usual_s if self.budget_s is None else self.budget_s
 
     def started(self, began_s: float | None = None) -> "Options":
-        """These options for a call that begins now, or began then: its budget runs."""
+        """Return these options with a deadline, for a call that begins now or began at `began_s`.
+
+        The options stay as they are if there is no budget."""
         if self.budget_s is None:
             return self
         return replace(self, deadline=Deadline(self.budget_s, began_s=began_s))
 
     def left_s(self, spent_s: float) -> float:
-        """What is left of the budget: by the deadline, else of the warm-up and the rounds alone,
-        of which `spent_s` are over."""
+        """Return the seconds left of the budget. Without a deadline the budget is for the warm-up
+        and the rounds alone, of which `spent_s` are over."""
         return self.budget - spent_s if self.deadline is None else self.deadline.left_s()
 
     def limit_ns(self, left_s: float, round_ns: float) -> float:

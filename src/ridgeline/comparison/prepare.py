@@ -17,22 +17,23 @@ NO_TIME = "too little of the budget was left"
 WARMUP_SHARE = 0.25
 """Of the budget, over all arms: a compiler's time is not in it, only what follows it."""
 _LEAST_SHARE = 0.25
-"""Of a budget without a deadline, kept for rounds however long warming up took."""
+"""Share of a budget without a deadline that is kept for the rounds, however long the warm-up took.
+"""
 EVIDENCE_SHARE = 0.3
-"""Of what is left of a budget, for looking into what the variants compute: the rest is for timing
-them."""
+"""Share of the rest of a budget that checking the variants' results may take. The remainder is for
+timing them."""
 LATE_S = 1.0
-"""For looking again into one variant after the rounds, at most, where there is a deadline."""
+"""Time limit for checking one variant's results again after the rounds, if there is a deadline."""
 CLOSING_S = 1.0
-"""For ending the processes and writing the answer."""
+"""Time reserved for ending the processes and writing the answer."""
 AFTERWARDS_SHARE = 0.4
-"""Of what is left when the rounds begin, for what follows them, at most: a verdict is worth more
-than the peak of memory."""
+"""The largest share of the time left when the rounds begin that is reserved for what follows them:
+a verdict is worth more than the memory peak."""
 FLOOR_S = 4.0
-"""What measuring a ceiling again may take."""
+"""Time that measuring a ceiling again may take."""
 CALLS_FOR_MEMORY, CALLS_AGAIN = 4, 4
-"""Calls that looking at a variant's memory, and again at its results, take: each runs it under a
-watch, which makes a call some times as long."""
+"""The cost of measuring a variant's memory, and of checking its results again, in usual calls. Both
+run the variant under observation, which makes a call several times as long."""
 
 
 def collect_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
@@ -150,7 +151,8 @@ def shots_of(standings: Sequence[Standing], shared: bool) -> list[Callable[[], B
 
 
 def afterwards_s(standings: Sequence[Standing], options: Options) -> float:
-    """What is to be kept for what follows the rounds, by what the calls took."""
+    """Return the seconds to reserve for what follows the rounds, estimated from the length of the
+    variants' calls."""
     own = [s for s in standings if s.arm != CONTROL]
     again_s = sum(_again_s(standing) for standing in own) if options.checked else 0.0
     return sum(_memory_s(standing) for standing in own) + again_s + CLOSING_S
@@ -201,9 +203,9 @@ def look_again(standings: Sequence[Standing], options: Options, say: Say) -> tup
     own = [standing for standing in standings if standing.arm != CONTROL]
     needed_s = sum(_again_s(standing) for standing in own) + CLOSING_S
     if not _has_time(options, needed_s):
-        return (f"results were not looked at again after the rounds: {NO_TIME}",)
+        return (f"results were not checked again after the rounds: {NO_TIME}",)
     for standing in own:
-        say(f"{standing.name}: looking again")
+        say(f"{standing.name}: checking results again")
         standing.ask(
             "look_again",
             arm=standing.arm,

@@ -65,8 +65,8 @@ class Settling:
         )
 
     def analysis(self, rounds: Sequence[Round], stopped: Stopped = "decided") -> Analysis:
-        """What the rounds say, at the level their number was given in advance; by processor time
-        where the machine was too crowded for the clock to tell."""
+        """Return the analysis of the rounds, at the significance level that was planned for this
+        number of rounds. Processor time decides where the machine was too crowded for wall time."""
         options, table = self._options, self.table(rounds)
         alpha = self.looks.level_at(len(rounds), time_over=stopped == "budget")
         found = analyse(table, alpha=alpha, threshold=options.threshold, seed=options.seed)
@@ -80,7 +80,8 @@ class Settling:
         )
 
     def _processor_times(self, rounds: Sequence[Round]) -> ProcessorTimes | None:
-        """None where a block was timed by a device, or where the system does not tell enough."""
+        """Return the processor times of the rounds. Return None if a block was timed by a device,
+        or if the system does not count what is needed."""
         readings = [[block.reading for block in one.blocks] for one in rounds]
         every = [reading for row in readings for reading in row]
         if any(r.thread_ns is None or r.sleeps is None or r.issue_ns is not None for r in every):

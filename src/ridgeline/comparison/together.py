@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it brings torch, which the command's own process does witho
 
 
 UNKNOWN_SURROUNDINGS = Surroundings(device="", threads=0, cores=0)
-"""Where the variants' process did not answer in time."""
+"""The surroundings if the variants' process did not answer in time."""
 
 
 def together(
@@ -56,7 +56,7 @@ def together(
     except KeyboardInterrupt:  # the rounds are taken: what they say stays
         stopped = "interrupted"
     except BudgetEnded:
-        notes += (f"what follows the rounds was not looked at to its end: {NO_TIME}",)
+        notes += (f"the checks after the rounds were not finished: {NO_TIME}",)
     return assemble(
         Trial(
             standings=standings,
@@ -75,7 +75,8 @@ def together(
 
 
 def spent_s(options: Options, began_ns: int) -> float:
-    """Of the budget: from the call's beginning where it has a deadline, else from the warm-up's."""
+    """Return the seconds spent of the budget. They count from the beginning of the call if it has a
+    deadline, else from the beginning of the warm-up."""
     if options.deadline is not None:
         return options.deadline.spent_s()
     return (perf_counter_ns() - began_ns) / 1e9

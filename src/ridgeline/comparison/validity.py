@@ -19,8 +19,9 @@ def validity(
 
 
 def floor_of_candidate(baseline: Guard | None, candidate: Guard | None) -> Guard | None:
-    """The candidate's roofline floor, given the baseline's. A baseline that is itself faster than
-    its floor shows that the ceiling is too low, so the ceiling says nothing of the candidate."""
+    """Return the candidate's check against its roofline floor, given the baseline's. A baseline
+    that is itself faster than its floor shows that the ceiling is too low, so that the ceiling says
+    nothing about the candidate."""
     if baseline is None or candidate is None:
         return candidate
     if baseline.outcome != "failed" or candidate.outcome != "failed":
@@ -28,5 +29,5 @@ def floor_of_candidate(baseline: Guard | None, candidate: Guard | None) -> Guard
     return Guard(
         name=candidate.name,
         outcome="not looked for",
-        detail="ceiling exceeded: the baseline is faster than it as well",
+        detail="the ceiling is too low: the baseline is faster than it as well",
     )

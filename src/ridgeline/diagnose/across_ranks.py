@@ -1,4 +1,4 @@
-"""What the ranks of one job did to each other, from their traces and steps side by side."""
+"""How the ranks of one job delayed each other, from their traces and steps side by side."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,17 +26,18 @@ from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of
 
 MIN_EXPLAINED_SHARE = 0.4
-"""The smallest share of the lateness that a function must account for to be its cause."""
+"""The smallest share of a rank's lateness that a function must account for to be its cause."""
 MAX_OTHERS_SHARE = 0.5
 """The largest share of the late rank's time in a function that the others may spend there too."""
 MIN_PLAIN_SHARE = 0.2
-"""The share of the step from which a late rank is plain."""
+"""A rank that is late by at least this share of the step is not late by chance."""
 MIN_SURE_SHARE_OF_LATENESS = 0.9
-"""Below that: the smallest share of all lateness that one rank must cause. On two cores with a load
-of 21, one of two equal ranks was the slower in 30 of 40 steps, by 9 % of the step, and caused 0.78
-of the lateness."""
+"""A rank that is late by a smaller share of the step must cause at least this share of all
+lateness. On two cores with a load of 21, one of two equal ranks was the slower in 30 of 40 steps,
+by 9 % of the step, and caused 0.78 of the lateness."""
 _MERGED: dict[Phase, Phase] = {"transfer": "other"}
-"""On a CPU what lies between a batch and the first forward is the program's own code, no copy."""
+"""Phases that count as another one. On a CPU the time between a batch and the first forward is not
+a copy but the program's own code."""
 
 
 class AcrossRanks(Struct, frozen=True, kw_only=True):
@@ -48,7 +49,8 @@ class AcrossRanks(Struct, frozen=True, kw_only=True):
     places: tuple[RankPlace, ...] = ()
     window_ns: int = 0
     steps_compared: bool = False
-    """The ranks' own work was compared step by step: `late` is the answer, also if it is None."""
+    """Whether the work of each rank alone was compared step by step. Then `late` is the answer, and
+    None means that no rank is late."""
     late: LateRank | None = None
 
 
@@ -58,8 +60,8 @@ def of_files(
     attempts: Attempts,
     rank_steps: Mapping[int, Sequence[Step]] | None = None,
 ) -> AcrossRanks:
-    """Compare the ranks of a run: a trace for each rank, rank 0's first; `steps` is how many steps
-    the program traced, `rank_steps` the timed steps by rank."""
+    """Compare the ranks of a run. `files` has a trace for each rank, that of rank 0 first. `steps`
+    is how many steps the program traced, and `rank_steps` has the timed steps by rank."""
     traces = []
     for path in files[:MAX_COMPARED_RANKS]:
         opened = attempts.part(f"the trace {path.name}", lambda path=path: open_trace(path, False))  # type: ignore[misc]
@@ -107,7 +109,8 @@ def of_traces(
 
 
 def cause_of(places: Sequence[RankPlace], rank: int, late_ns: float) -> RankPlace | None:
-    """Return the function in which the late rank spends the time and the others do not."""
+    """Return the function in which the late rank spends its extra time and the others do not; None
+    if no function explains enough of it."""
     own = [one for one in places if one.rank == rank]
     best = max(own, key=lambda one: one.ns - one.others_ns, default=None)
     if best is None or best.others_ns > MAX_OTHERS_SHARE * best.ns:
@@ -125,7 +128,8 @@ def _judge(
     rank_steps: Mapping[int, Sequence[Step]],
     places: Sequence[RankPlace],
 ) -> tuple[LateRank | None] | None:
-    """Return the late rank, in a tuple; None where the ranks' own work could not be compared."""
+    """Return a tuple that holds the late rank, or None if no rank is late. Return None instead of a
+    tuple if the work of the ranks could not be compared."""
     by_trace = late_by_steps([_traced_steps(one) for one in traced])
     timed = {rank: own for rank, steps in rank_steps.items() if (own := _timed_steps(rank, steps))}
     if len(timed) < 2:
@@ -137,7 +141,7 @@ def _judge(
         waiting = waiting_phases(traced)
         late = _late_outside(timed, waiting)
         if by_trace is not None and (late.rank == by_trace.rank if late else True):
-            # A few traced steps may show chance: timed steps must agree, or a function explain it.
+            # A few traced steps may show chance. Timed steps must agree, or a function explain it.
             if late is None and _explained(by_trace, places) is None:
                 return (None,)
             work = [_own(timed[r], shown[r], waiting, late=r == by_trace.rank) for r in shown]
@@ -148,20 +152,21 @@ def _judge(
 
 
 def _by_chance(late: LateRank) -> bool:
-    """Whether the scheduler of a busy machine may have made this rank a little slower."""
+    """Return whether the scheduler of a busy machine may have made this rank a little slower."""
     return late.share < MIN_PLAIN_SHARE and late.share_of_lateness < MIN_SURE_SHARE_OF_LATENESS
 
 
 def _late_outside(timed: Mapping[int, OwnSteps], waiting: frozenset[str]) -> LateRank | None:
-    """Return the rank that is late by its phases without collectives: those are all work."""
+    """Return the rank that is late by its phases without collectives, which are all work."""
     work = [_only(own, [p for p in own.own_ns if p not in waiting]) for own in timed.values()]
     late = late_by_steps(work)
-    return late and replace(late, slowest_other_ns=0.0)  # that of all phases is not known
+    return late and replace(late, slowest_other_ns=0.0)  # the work of all phases is not known
 
 
 def _larger(timed: LateRank | None, whole: LateRank | None) -> LateRank | None:
-    """Return the lateness with the phases that wait, which only the traced steps tell: noise of
-    these few may make it smaller than what the other phases show, but that much is sure."""
+    """Return the larger of two latenesses: `timed`, of the phases without collectives, and `whole`,
+    of all phases. Only the few traced steps tell of the phases that wait, and their noise may make
+    `whole` the smaller one. The lateness of the timed phases is certain in any case."""
     if timed is None:
         return whole and replace(whole, basis="traced steps")
     if whole is None or whole.rank != timed.rank:
@@ -172,8 +177,9 @@ def _larger(timed: LateRank | None, whole: LateRank | None) -> LateRank | None:
 
 
 def _explained(late: LateRank | None, places: Sequence[RankPlace]) -> LateRank | None:
-    """Return the late rank of the trace alone if it was late in every step, and in a function that
-    the others are not in; a function that holds the training loop explains nothing."""
+    """Return the late rank that the trace alone shows, if the rank was late in every step and in a
+    function that the others are not in. A function that holds the training loop explains nothing.
+    """
     if late is None or late.late_steps < late.steps or late.steps < 2:
         return None
     cause = cause_of(places, late.rank, late.late_ns)
@@ -191,7 +197,8 @@ def _traced_steps(one: OwnTime) -> OwnSteps:
 
 
 def _timed_steps(rank: int, steps: Sequence[Step]) -> OwnSteps | None:
-    """Return the timed steps by phase, waiting included; None for few, or those of a device."""
+    """Return the timed steps by phase, with the waiting in them. Return None if there are too few
+    steps, or if a device timed them."""
     kept = [s for s in steps if s.window == "light" and s.detailed and not s.compile_ns]
     if len(kept) < MIN_STEPS or any(step.device_ns for step in kept):
         return None
@@ -210,10 +217,13 @@ def _only(steps: OwnSteps, phases: Sequence[str]) -> OwnSteps:
 
 
 def _own(steps: OwnSteps, traced: OwnTime, waiting: frozenset[str], late: bool) -> OwnSteps:
-    """Return the timed steps with only the rank's own work in the phases that wait: the share that
-    the traced steps show. Tracing slows the work and what waits for it alike, but not a sleep or a
-    disk: a late rank's work is at least what its wait in the traced steps leaves of the phase. The
-    median phase counts: in a step in which a rank waits longer, it does not work longer."""
+    """Return the timed steps with only the rank's own work in the phases that wait. The share of
+    work in such a phase is the one that the traced steps show.
+
+    Tracing slows a rank's work and the waiting for it alike, but it slows no sleep and no disk. So
+    the work of a late rank is at least the phase less the rank's wait in the traced steps. The
+    median length of the phase counts: in a step in which a rank waits longer, it does not work
+    longer."""
     own = dict(steps.own_ns)
     for phase in PHASES:
         if phase in waiting and phase in own:

@@ -56,7 +56,8 @@ class Case(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     """Of the run's whole recorded span: `window` says which are timed."""
     pauses: tuple[Step, ...] = ()
-    """Steps that the times leave out because they stopped for something else than training."""
+    """Steps that the step times leave out, because they paused for something other than training.
+    """
     telemetry: tuple[Telemetry, ...] = ()
     times: StepTimes = StepTimes()
     throughput: Throughput = Throughput()
@@ -93,9 +94,11 @@ class Case(Struct, frozen=True, kw_only=True):
     across_ns: int = 0
     """The window `across` is over."""
     steps_compared: bool = False
-    """The ranks' own work was compared step by step: `late` is the answer, also if it is None."""
+    """Whether the work of each rank alone was compared step by step. Then `late` is the answer, and
+    None means that no rank is late."""
     late: LateRank | None = None
-    """`diagnose.lateness` has the answer where steps were not compared, too."""
+    """The late rank by that comparison. `diagnose.lateness` also answers where steps were not
+    compared."""
     processors: int = 0
     """Of the machine, whether the program may use them or not; 0: not known."""
     sources: Sources = Sources()
@@ -157,13 +160,13 @@ class Case(Struct, frozen=True, kw_only=True):
         return min(ns / 1e6 / self.traced_ms, 1.0) if self.traced_ms else 0.0
 
     def host_s(self, ns: float) -> float:
-        """Return traced host time of a step in seconds of the untraced step: the same share of
-        it, so that a share and the time printed beside it are of one step."""
+        """Return host time of a traced step, converted to seconds of the untraced step. It is the
+        same share of both, so that a share and the time printed beside it agree."""
         return self.host_share(ns) * self.step_ms / 1e3
 
     def work_s(self, ns: float) -> float:
-        """Return operators' time of a traced step in seconds of the untraced one. Tracing does not
-        slow a GPU; a CPU's operators are host time."""
+        """Return operator time of a traced step, converted to seconds of the untraced step. Tracing
+        does not slow a GPU; on a CPU, operators are host time."""
         return ns / 1e9 if self.on_gpu else self.host_s(ns)
 
     def device_share(self, ns: float) -> float:

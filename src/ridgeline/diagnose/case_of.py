@@ -143,9 +143,9 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
 
 
 def as_studied(case: Case, study: TraceStudy) -> Case:
-    """Return the case of a trace on the window of `study`, as far as its shares and its step go.
-    The findings are drawn from whole steps, the tables from the device's activity: a figure that
-    stands beside the tables has to be of theirs."""
+    """Return the case of a trace with the step and the shares of the window of `study`. Findings
+    are drawn from whole steps, and tables from the device's activity. A figure that is printed
+    beside the tables must be from the same window as they are."""
     changed = replace(case, study=study)
     known = [one for one in study.devices if one.busy_ns is not None]
     if case.work is None or not case.on_gpu or len(known) != 1 or not study.window.ns:
@@ -171,8 +171,8 @@ def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
 
 
 def called_lines(capture: Capture | None) -> dict[str, dict[int, frozenset[str]]]:
-    """Of each file, what its lines were seen calling in the traced steps. Not told of a program
-    that compiles: what runs compiled is not seen."""
+    """Return for each file which functions its lines were seen calling in the traced steps. Return
+    nothing for a program that compiles: calls in compiled code are not seen."""
     found: dict[str, dict[int, frozenset[str]]] = {}
     if capture is None or capture.compilations:
         return found
@@ -183,7 +183,8 @@ def called_lines(capture: Capture | None) -> dict[str, dict[int, frozenset[str]]
 
 
 def _across(read: RunRead) -> AcrossRanks:
-    """Of a run of several ranks: their steps and traces side by side. What fails is left out."""
+    """Return the comparison of the ranks of a run, from their steps and traces. Parts that fail are
+    left out."""
     if read.ranks < 2:
         return AcrossRanks()
     windows = read.capture.windows if read.capture is not None else ()
@@ -193,7 +194,8 @@ def _across(read: RunRead) -> AcrossRanks:
 
 
 def _recorded_together(traces: Sequence[Trace], attempts: Attempts) -> AcrossRanks | None:
-    """Of traces that are all the ranks of one run: what its own verdict is drawn from."""
+    """Return the comparison that the run's own verdict is drawn from, if `traces` are the traces of
+    all ranks of one run; else None."""
     folder = Path(traces[0].origin.path).parent
     if len(traces) < 2 or not RunDirectory(folder).run_file.is_file():
         return None
@@ -205,7 +207,8 @@ def _recorded_together(traces: Sequence[Trace], attempts: Attempts) -> AcrossRan
 
 
 def _placed(late: LateRank | None, captures: Sequence[Capture]) -> LateRank | None:
-    """With the line of what the late rank's phase runs: its loader, its model or its optimizer."""
+    """Return the late rank with the line that runs its late phase: the line of its loader, its
+    model or its optimizer."""
     seen = next((one for one in captures if late is not None and one.rank == late.rank), None)
     if late is None or seen is None:
         return late

@@ -132,8 +132,8 @@ def concluded_case(
 def _sync_points(
     syncs: Sequence[SyncPoint], case: Case | None, read: RunRead
 ) -> tuple[SyncPoint, ...]:
-    """At the line of the function that was seen making most of these calls, where that is known; a
-    trace has only the line where the function begins."""
+    """Return the synchronisation points, each at the line of its function that was seen making most
+    of these calls, if that is known. A trace has only the line where the function begins."""
     told = []
     calls = read.capture.calls if read.capture is not None else ()
     for point in syncs:
@@ -192,9 +192,10 @@ def _identity(
 
 
 def _rank_ends(read: RunRead) -> tuple[RankEnd, ...]:
-    """Return the other ranks that ended badly before the one that is looked at: what that one says
-    of its end (a closed connection, a signal) is then only what followed. And those that still
-    run though it has ended, or never imported torch."""
+    """Return how other ranks ended, if they ended badly before the rank that the report shows: an
+    error of the shown rank (a closed connection, a signal) then only follows from theirs. Return
+    also ranks that still run although the shown one has ended, and ranks that never imported torch.
+    """
 
     def end_ns(capture: Capture) -> int:
         return capture.ended_ns or read.last_seen_ns.get(capture.rank, 0)

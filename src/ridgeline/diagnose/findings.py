@@ -116,9 +116,9 @@ def _bounded(finding: Finding, rule: Rule) -> Finding:
 
 def _value(finding: Finding, case: Case) -> float:
     if finding.wrong_results:
-        return 1000.0 * WEIGHT[finding.confidence]  # a program is right first, then fast
+        return 1000.0 * WEIGHT[finding.confidence]  # correct results come before speed
     full = case.capture.out_of_memory if case.capture is not None else None
-    if full is not None and finding.memory_pct:  # a program fits first, then is fast
+    if full is not None and finding.memory_pct:  # fitting into memory comes before speed
         return 100.0 + finding.memory_pct * WEIGHT[finding.confidence]
     memory = finding.memory_pct * (1.0 if _cramped(case) else 0.1)
     return max(finding.share_pct, memory) * WEIGHT[finding.confidence]

@@ -68,7 +68,8 @@ def _no_mfu(read: RunRead, dtype: str, work: Efficiency, device: Device | None) 
     again = "ridgeline hardware --measure on a quiet machine replaces it"
     if work.ceiling_state == "exceeded" and work.flops_s and work.ceiling_flops_s:
         rates = f"{units.flops(work.flops_s)} here, {units.flops(work.ceiling_flops_s)} the ceiling"
-        return f"MFU: {dtype} ceiling exceeded, probably measured while busy ({rates}); {again}"
+        why = "ceiling exceeded, probably measured on a busy machine"
+        return f"MFU: {dtype} {why} ({rates}); {again}"
     if work.ceiling_state in ("disturbed", "exceeded"):
         why = "was measured while the machine was busy"
         if work.ceiling_state == "exceeded":
@@ -97,7 +98,7 @@ def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:
 
 
 def with_reasons(spent: Energy, read: RunRead, rate: Throughput) -> Energy:
-    """Return `spent` with the reason for each figure that was asked for and is not known."""
+    """Return `spent` with a reason for each figure that was asked for and is not known."""
     asked, cost, carbon = read.run.settings, spent.cost_missing, spent.carbon_missing
     if asked.price_per_hour is not None and spent.cost_per_million_samples is None:
         cost = "no-samples" if rate.steps_s else "no-steps"

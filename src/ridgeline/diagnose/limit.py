@@ -62,7 +62,7 @@ EMPTY_QUEUE = 0.6
 """Of launches that found nothing queued: the host is behind throughout. Five traces: 1.0 and 1.0
 where it was, 0.17, 0.20 and 0.02 where it ran ahead."""
 SEVERAL_CORES = 1.2
-"""Processors' worth of work from which the program works in several threads."""
+"""A program that keeps more than this many processors busy works in several threads."""
 RETRIES_A_STEP = 0.5
 FULL = 0.95
 """Share of the device's memory the allocator holds from which a few retries already mean that the
@@ -70,17 +70,18 @@ program runs at the limit of what fits."""
 STRETCHED = 2.0
 """Traced step against an untraced one, either way, from which it may not speak for it."""
 NAMED_PREEMPTION = 0.1
-"""Of the step: from here on the verdict says what other processes took."""
+"""The verdict names the time that other processes took from this share of the step on."""
 MIN_SAMPLES = 5
-"""Looks of the telemetry: fewer do not tell how many processors the program used."""
+"""Fewer samples of the telemetry do not tell how many processors the program used."""
 TOLERATED = 1.1
-"""Operators' time over processor time: the two are measured by different clocks."""
+"""How many times the processor time the operators' time may be: different clocks measure the two.
+"""
 MIN_LATE_SHARE = 0.2
-"""The share of the step from which waiting for one rank is the limit, if no other wait is larger:
-that rank works beside the others, and nothing done to the rest of their step makes it shorter."""
+"""Waiting for one rank is the limit from this share of the step on, if no other wait is larger. The
+late rank works beside the others, so that shortening the rest of their step gains nothing."""
 MIN_LATE_TO_EXCHANGE = 0.7
-"""How much the exchange that is left without the late rank counts against it, beside other waits:
-an exchange can be made shorter, but not be left out."""
+"""Weight of the exchange that would remain without the late rank, when waits are compared. It is
+below 1 because an exchange can be made shorter, but not be left out."""
 CLOSE = 0.8
 """A runner-up from this part of the winner on is too close to be sure."""
 
@@ -152,8 +153,8 @@ def limit(
 
 
 def undisturbed(seen: Seen) -> Seen:
-    """Return what was seen without the time that other processes took from the program's own
-    thread. On a GPU that time is hidden behind the device's work, or part of its waits."""
+    """Return `seen` without the time that other processes took from the training thread. It is
+    unchanged on a GPU, where that time is hidden behind the device's work or part of its waits."""
     taken = None if seen.on_gpu else preemption(seen.capture, seen.telemetered)
     if taken is None:
         return seen
@@ -162,7 +163,8 @@ def undisturbed(seen: Seen) -> Seen:
 
 
 def shares_in(seen: Seen) -> Shares:
-    """Return the step by what holds it up: six shares, and what other processes took."""
+    """Return the step divided into six shares by what it spends time on, and the share that other
+    processes took."""
     own = undisturbed(seen)
     shares = _within_processor_time(own, _by_hand(own, _shares(own)))
     if own.times.mean_ms == seen.times.mean_ms or not seen.times.mean_ms or not own.times.mean_ms:
@@ -173,8 +175,9 @@ def shares_in(seen: Seen) -> Shares:
 
 
 def _within_processor_time(seen: Seen, shares: Shares) -> Shares:
-    """On a CPU operators cannot work for longer than the program had a processor: the rest of them
-    was waiting (for a lock, a file, another process), which is overhead."""
+    """Return the shares with operators limited to the program's processor time. On a CPU operators
+    cannot work for longer than the program had a processor. The rest of their time was waiting (for
+    a lock, a file, another process), which counts as overhead."""
     cores = seen.telemetered.program_cores
     if seen.on_gpu or cores is None or seen.telemetered.samples < MIN_SAMPLES:
         return shares
@@ -210,10 +213,13 @@ def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
 
 
 def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
-    """Whether the wait for a late rank is what limits the job: it is long, and no other wait of the
-    rank that is looked at is much longer. Behind a late rank those gain nothing. That rank's
-    waiting is in its communication; if it is itself the late one, what it does meanwhile is where
-    its phase is counted, and it exchanges no longer than its own work leaves."""
+    """Return whether the wait for a late rank limits the job: it is long, and no other wait of the
+    shown rank is much longer.
+
+    Before the waits are compared, lateness is taken out of the share that contains it. If another
+    rank is late, the shown rank waits for it in its communication. If the shown rank is itself
+    late, its lateness is in the share of its late phase (input or overhead), and its communication
+    is no longer than its own work leaves."""
     waits = {kind: shares.of[kind] for kind in _WAITS}
     if seen.capture is None or seen.capture.rank != late.rank:
         waits["communication"] = max(waits["communication"] - late.share, 0.0)
@@ -304,8 +310,8 @@ def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
     if seen.capture is not None and seen.capture.children and seen.capture.stepping == "call":
         count = sum(one.processes for one in seen.capture.children)
         doubts.append(
-            f"the steps are of the process that started {count} others, which may be those that "
-            "train"
+            f"only the process that started {count} others was recorded, and those may be the ones "
+            "that train"
         )
     doubts += _near(shares, kind)
     if shares.basis == "trace" and seen.work is not None and not heavily_preempted(shares):
@@ -338,38 +344,38 @@ def _slow(work: StepWork, kind: Kind, on_gpu: bool) -> list[str]:
 
 
 def _of_the_processor(seen: Seen, shares: Shares) -> list[str]:
-    """`seen`: without what other processes took."""
+    """Return doubts about the processor. `seen` is without the time that other processes took."""
     said = []
     others = seen.telemetered
     account = preemption(seen.capture, others)
     if heavily_preempted(shares):
         said.append(f"other processes took {_percent(shares.preempted)} of the step")
     elif others.crowded and (account is None or (others.program_cores or 0.0) > SEVERAL_CORES):
-        # Of a program with several threads the account of one says too little.
+        # If a program has several threads, the kernel's account of one thread says too little.
         said.append(f"other programs took {others.other_cores:.1f} of {others.cores} cores")
     if shares.basis == "trace" and (other := _if_all_slowed_alike(seen, shares)) is not None:
         times = units.significant(_stretch(seen), 2)
         said.append(
-            f"the traced steps took {times} × the untraced ones, and if tracing slowed operators "
-            f"as much as the rest it would be {BOUNDS[other]}"
+            f"traced steps took {times} × as long as untraced ones; if tracing slowed operators as "
+            f"much as the rest, the verdict would be {BOUNDS[other]}"
         )
     return said
 
 
 def _stretch(seen: Seen) -> float:
-    """How many times as long a traced step is as an untraced one."""
+    """Return how many times as long as an untraced step a traced step is."""
     if seen.work is None or not seen.times.median_ms:
         return 1.0
     return seen.work.step_ms / seen.times.median_ms
 
 
 def _if_all_slowed_alike(seen: Seen, shares: Shares) -> Kind | None:
-    """The other verdict that a long traced step allows; None where there is none.
+    """Return the other verdict that a long traced step allows, or None if there is none.
 
-    Recording Python's calls makes a traced step of small operators two to four times as long on a
-    CPU, in nearly every program. The shares take it that operators keep their length and the rest
-    is stretched. Only where the opposite (all is stretched alike) leads to another verdict is that
-    assumption a reason for doubt."""
+    On a CPU, recording Python's calls makes a traced step of small operators two to four times as
+    long in nearly every program. The shares assume that operators keep their length and only the
+    rest is stretched. That assumption is a reason for doubt only if the opposite one (tracing
+    stretches everything alike) leads to another verdict."""
     if seen.work is None or 1 / STRETCHED <= _stretch(seen) <= STRETCHED:
         return None
     alike = replace(seen, work=replace(seen.work, step_ms=seen.times.median_ms or 1.0))

@@ -50,7 +50,8 @@ _TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation"
 _BESIDE: dict[Phase, str] = {"optimizer": "the optimizer", "evaluation": "evaluation"}
 """Phases that are named where they are most of a step: nobody looks for the time there."""
 _MIN_TOLD_GROWTH_BYTES = 64 * 1024
-"""Bytes a step: less does not fill a memory while somebody looks."""
+"""Slower growth, in bytes a step, is not named in the verdict: it does not fill memory within a
+run."""
 _WAITING_CORES = 0.5
 """Processors' worth of work below which a program that does not wait for data waits all the same:
 Python alone keeps one busy."""
@@ -139,7 +140,8 @@ def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdi
 
 
 def _host_full(full: OutOfMemory, memory: MemoryUse) -> Verdict:
-    """The host's memory ran out: the program said so, or it was killed for it."""
+    """Return the verdict for a program that ran out of host memory: an error said so, or the
+    program was killed for it."""
     used = units.bytes_(full.allocated_bytes)
     of = f" of {units.bytes_(full.total_bytes)}" if full.total_bytes else ""
     when = f"at step {full.step} in its {full.phase}" if full.phase else f"after step {full.step}"
@@ -159,7 +161,7 @@ def _host_full(full: OutOfMemory, memory: MemoryUse) -> Verdict:
         each = f"{units.bytes_(grown)} a step"
         said += f"; memory grew by {each}"
         numbers.append(Deciding(what="growth", value=grown, text=each))
-    doubt = "" if full.sure else "nothing says what it was killed for"
+    doubt = "" if full.sure else "it is not known why the program was killed"
     return Verdict(
         bound="memory-capacity-bound",
         sentence=f"memory-capacity-bound: {said}",
@@ -170,7 +172,7 @@ def _host_full(full: OutOfMemory, memory: MemoryUse) -> Verdict:
 
 
 def late_rank(late: LateRank, trust: Trust) -> Verdict:
-    """All other ranks wait for one."""
+    """Return the verdict that all other ranks wait for one."""
     longer, waited = units.seconds(late.phase_ns / 1e9), units.seconds(late.late_ns / 1e9)
     phase = _PHASES.get(late.phase, late.phase)
     said = f"its {phase} takes {longer} longer" if phase else f"it comes {waited} late in each step"
@@ -209,7 +211,7 @@ def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
             "none is left that can be timed: see what makes it compile again"
         )
     elif times.median_ms is not None:
-        why = "steps were timed, but nothing was recorded of where their time goes"
+        why = "steps were timed, but their phases were not recorded"
     elif times.counted:
         why = f"{units.plural(times.counted, 'step')} seen, none that can be timed"
     elif capture.children:
@@ -282,7 +284,7 @@ def _own_code(
 
 
 def _waits(shares: Shares, cores: float) -> bool:
-    """Whether the program neither worked nor stood in line for a processor most of the time."""
+    """Return whether the program neither worked nor waited for a processor most of the time."""
     return cores + shares.preempted < _WAITING_CORES
 
 
@@ -359,7 +361,7 @@ def _against(kind: Kind, shares: Shares, on_gpu: bool) -> Deciding:
 
 
 def _loader(capture: Capture | None) -> str:
-    """The line that takes batches from the loader which feeds the steps."""
+    """Return the line that takes batches from the loader which feeds the steps, or ""."""
     loaders = capture.loaders if capture is not None else ()
     return feeding([loader for loader in loaders if loader.place]).place
 

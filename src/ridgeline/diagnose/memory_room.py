@@ -40,7 +40,7 @@ class Growth(Struct, frozen=True, kw_only=True):
     sure: bool = True
     """Torch's own allocator says so; False: only the resident size does."""
     ran_out: bool = False
-    """The program died of it."""
+    """Whether the program died because this memory ran out."""
     confirmed: bool = True
     """False: only a few traced steps on a host, in which torch does not see that blocks older than
     the trace are freed. A buffer of the latest four batches looks like a leak there."""
@@ -57,7 +57,7 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 
 def growth(case: Case) -> Growth | None:
-    """Return the memory that each step leaves larger; None where memory does not grow, grows too
+    """Return the growth of memory from step to step. Return None if memory does not grow, grows too
     slowly to matter, or grows with a sequence and is given back with it."""
     traced, on_gpu = case.traced_memory, case.on_gpu
     in_trace = traced.growth_bytes if traced is not None and _same(traced.device, on_gpu) else 0.0
@@ -81,19 +81,20 @@ def growth(case: Case) -> Growth | None:
 
 
 def _rate(case: Case, in_trace: float, in_run: float | None) -> float:
-    """Bytes a step. What was measured over the whole run has the last word: three traced steps may
-    be those in which a buffer fills."""
+    """Return the growth in bytes a step. The measurement over the whole run decides: three traced
+    steps may be those in which a buffer fills."""
     if in_run is None:
         return in_trace
     if case.on_gpu or case.memory.host_growth_exact:
         return in_run if in_run > 0 and _more_than_variables(case, in_run) else 0.0
-    # The resident size is rough: where it says as much, the allocator's word is exact.
+    # The resident size is rough. Where it confirms the growth, the trace has the exact number.
     return in_trace if in_run >= AGREES * in_trace else 0.0
 
 
 def _confirmed(case: Case, in_run: float | None, exact: bool) -> bool:
-    """A program that only calls its model collects results on purpose, or keeps a cache for a
-    sequence: without a trace that shows otherwise, its growth alone is no leak."""
+    """Return whether growth is confirmed as a leak. A program that only calls its model may collect
+    results on purpose or keep a cache for a sequence. Without a trace that shows otherwise, its
+    growth alone is no leak."""
     if case.capture is not None and case.capture.stepping == "call" and case.traced_memory is None:
         return False
     if exact:
@@ -102,23 +103,26 @@ def _confirmed(case: Case, in_run: float | None, exact: bool) -> bool:
 
 
 def _belongs_to_a_call(case: Case, rate: float) -> bool:
-    """Whether an inference's memory grows with what it works on, and goes with it: a key-value
-    cache that each token is computed from, or a list of results that a function returned."""
+    """Return whether the memory of inference grows with its data and is released with it: a
+    key-value cache from which each token is computed, or a list of results that a function
+    returned."""
     if case.capture is None or case.capture.stepping != "call":
         return False
     return case.memory.growth_released or _is_read_again(case, rate)
 
 
 def _is_read_again(case: Case, rate: float) -> bool:
-    """Whether each traced step works on more than the one before it, by as much as is kept."""
+    """Return whether each traced step works on more bytes than the step before, by as much as
+    memory grows."""
     traced = case.traced_memory
     return traced is not None and traced.work_growth_bytes >= AGREES * rate
 
 
 def _more_than_variables(case: Case, rate: float) -> bool:
-    """Whether more has grown than the variables of one step can hold. At the end of a step its
-    batch and its outputs are still there: where sequences get longer, those grow, too. Traced steps
-    that leave as much behind, and do the same work each, are proof without that."""
+    """Return whether memory has grown by more than the variables of one step can hold. At the end
+    of a step its batch and outputs are still there, and they grow where sequences get longer. The
+    size is not needed as proof if traced steps leave as much behind while each does the same work.
+    """
     traced = case.traced_memory
     if traced is None or not _same(traced.device, case.on_gpu):
         return True
@@ -128,8 +132,9 @@ def _more_than_variables(case: Case, rate: float) -> bool:
 
 
 def _of_host(case: Case) -> Growth | None:
-    """Growth of the host's memory alone. By malloc's own count it is exact; a resident size, which
-    also follows an allocator's habits, must grow by a good part of the program."""
+    """Return the growth of the host's memory alone, or None. Malloc's own count is exact. The
+    resident size also depends on how the allocator keeps memory, so it must grow by a good part of
+    the program's size."""
     rate, peak = case.memory.host_growth_bytes_per_step, case.memory.host_peak_bytes
     exact = case.memory.host_growth_exact
     if not rate or rate < 0 or (exact and not case.on_gpu):  # a host's own steps were judged above
@@ -204,7 +209,8 @@ def _ran_out(case: Case, on_gpu: bool) -> bool:
 
 
 def until_when(grown: Growth, step_ms: float) -> str:
-    """the host's memory is full after 12,000 steps (21 min); "" where nobody knows."""
+    """Return when memory runs out, such as "the host's memory is full after 12,000 steps (21 min)";
+    "" if it is not known."""
     if grown.ran_out:
         return f"the {grown.on} ran out of memory"
     full = full_in(grown, step_ms)

@@ -26,20 +26,23 @@ _STEADY = 0.75
 """Of the pace of the whole, at least, in each third: 0.9 of a leak of 1.1 MiB a step over 22
 samples; 0.3 where the host's allocator took 50 MiB in a second and then no more."""
 MIN_EXACT_READINGS = 6
-"""Readings of an allocator's own count, which is exact: two in each third of the span."""
+"""Fewest readings of an allocator's own count, which is exact: two in each third of the span."""
 MIN_THIRD_PACE = 0.5
-"""Of the pace of the whole, that each later third must keep up. A leak that speeds up (one more
-hook registered every few steps) begins with less, so the first third must only rise."""
+"""The second and the last third must each grow at this share of the overall pace or faster. A leak
+that speeds up (one more hook registered every few steps) begins slowly, so the first third must
+only rise."""
 MIN_LATER_SHARE = 0.25
-"""Of the growth over the steps, that the resident size must show later, while the program runs
-alone: by the clock, which counts the pauses between epochs as steps."""
+"""Later, while the program runs alone, the resident size must still grow at this share of the
+earlier growth or faster. Steps are then estimated from the clock, which counts the pauses between
+epochs as steps."""
 MIN_LATER_STEPS = 8
 MIN_LATER_BYTES = 8 * 2**20
-"""A rise of the resident size by what so many steps leave behind, and by more than it wanders by
-itself, is growth however long it took: a busy machine makes later steps slower."""
+"""The resident size counts as growing, however long it took, if it rose by what this many steps
+leave behind and by this many bytes, more than it varies by itself. Time does not count here because
+a busy machine makes later steps slower."""
 MAX_LEFT_AT_END = 0.25
-"""Of what was collected, that may still be there at the end of the program if it counts as given
-back."""
+"""Memory counts as given back if at most this share of what was collected is left at the end of the
+program."""
 _SETTLING = 3
 """Samples after a trace, in which what it freed is used up."""
 _GROWS_Z = 2.1  # of Mann-Kendall: a resident size wanders, and only what keeps rising is growth
@@ -120,7 +123,8 @@ def _traces(capture: Capture | None, steps: Sequence[Step]) -> list[tuple[int, i
 
 
 def _on_device(steps: Sequence[Step]) -> float | None:
-    """Growth of what the device's allocator has handed out at the end of each step."""
+    """Return the growth, in bytes a step, of what the device's allocator has handed out at the end
+    of each step; None if too little is known."""
     read = [(s.index, s.memory.allocated_bytes) for s in _later(steps) if s.memory is not None]
     return _low_water_growth([i for i, _ in read], [b for _, b in read])
 
@@ -128,9 +132,10 @@ def _on_device(steps: Sequence[Step]) -> float | None:
 def _of_malloc(
     capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry]
 ) -> float | None:
-    """Growth of what malloc has handed out at the end of each step after the last trace, whose
-    events take memory, too. 0.0 where the resident size stands still later on: a buffer that was
-    being filled while we looked is full."""
+    """Return the growth, in bytes a step, of what malloc has handed out at the end of each step;
+    None if too little is known. Only steps after the last trace count, because the events of a
+    trace take memory, too. Return 0.0 if the resident size stands still later on: a buffer that was
+    being filled during the readings is then full."""
     read = [
         (s.index, s.memory.host_bytes)
         for s in _after_trace(steps)
@@ -145,7 +150,8 @@ def _of_malloc(
 def _stood_still(
     capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry], rate: float
 ) -> bool:
-    """Whether the resident size of the program, left alone, rose far more slowly than `rate`."""
+    """Return whether the program's resident size rose far more slowly than `rate` once the program
+    ran alone."""
     windows = _alone(capture)
     light = [s.dur_ns for s in steps if s.window == "light"]
     if not windows or not light:
@@ -164,19 +170,20 @@ def _stood_still(
 
 
 def _until_released(samples: Sequence[Telemetry]) -> Sequence[Telemetry]:
-    """Without what comes after memory was given back: the steps are over then."""
+    """Return the samples up to the moment when memory was given back: the steps are over then."""
     highest = max((_own(sample) for sample in samples), default=0)
     high = [i for i, s in enumerate(samples) if _own(s) >= highest - MIN_LATER_BYTES]
     return samples[: high[-1] + 1] if high else samples
 
 
 def _low_water_growth(places: Sequence[float], sizes: Sequence[float]) -> float | None:
-    """Bytes by which each step raises the level that memory never falls below again; 0.0 where
-    that level does not keep rising, None where too little is known.
+    """Return the bytes by which each step raises the low-water mark, the level that memory never
+    falls below again. Return 0.0 if that level does not keep rising, and None if too little is
+    known.
 
     Memory that is given back later (a generation's key-value cache, the outputs of an evaluation)
-    leaves the low-water mark where it was. A buffer that is full, or caches that have settled, stop
-    raising it: so its later thirds must rise about as fast as the whole."""
+    leaves the low-water mark where it was. A full buffer, or caches that have settled, stop raising
+    it. So the mark's later thirds must rise about as fast as the whole."""
     at, size = _distinct(places, sizes)
     if size.size < MIN_EXACT_READINGS or at[-1] - at[0] < SHORTEST_SPAN:
         return None
@@ -189,8 +196,8 @@ def _low_water_growth(places: Sequence[float], sizes: Sequence[float]) -> float 
 
 
 def _was_released(capture: Capture | None, steps: Sequence[Step], on_gpu: bool) -> bool:
-    """Whether most of what was collected over the steps was given back before the program ended:
-    it belonged to a function that has returned."""
+    """Return whether most of the memory collected over the steps was given back before the program
+    ended. It then belonged to a function that has returned."""
     end = capture.memory_at_end if capture is not None else None
     if capture is None or end is None or capture.ended not in ("finished", "stopped"):
         return False

@@ -38,7 +38,7 @@ def next_commands(
         again = f"ridgeline run --python {command_line(target)}"
         found.append(again if len(again) <= _LONGEST else "ridgeline run --python …")
     if trace.is_file():
-        several = capture is not None and capture.world > 1  # who was late shows side by side
+        several = capture is not None and capture.world > 1  # only all traces show who was late
         looked_at = directory.path if several else trace
         found.append(f"ridgeline trace {shlex.quote(_near(looked_at))}")
     if capture is not None and capture.steps and not _measured(device):

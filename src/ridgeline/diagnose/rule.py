@@ -102,7 +102,7 @@ def found(
     it; `line`: where the source shows it inside the measured function; `change_at`: the line the
     change is of, where not this one; `memory`: fraction of the peak saved; `bound`: the gain's
     bound, where another than the share's own, 1 / (1 - share); `wrong_results`: the program
-    probably computes something else than it is meant to."""
+    probably does not compute what it is meant to."""
     share = min(max(float(share), 0.0), MOST_SHARE)
     if bound is None:
         bound = 1 / (1 - min(share * (1 + KNOWN), MOST_SHARE))

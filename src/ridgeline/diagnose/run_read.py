@@ -17,13 +17,13 @@ from ridgeline.records.telemetry import Telemetry
 T = TypeVar("T")
 
 MAX_COMPARED_RANKS = 16
-"""The ranks whose steps are read and whose traces are compared: 16 traces of 5 MB take seconds."""
+"""How many ranks are compared by their steps and traces: 16 traces of 5 MB take seconds."""
 
 
 class RunRead(Struct, frozen=True, kw_only=True):
     run: RunFile
     capture: Capture | None = None
-    """Of the lowest rank that imported torch, or else of the lowest that left one."""
+    """The capture of the lowest rank that imported torch, else of the lowest rank that has one."""
     steps: tuple[Step, ...] = ()
     """That rank's, by index."""
     telemetry: tuple[Telemetry, ...] = ()
@@ -33,11 +33,11 @@ class RunRead(Struct, frozen=True, kw_only=True):
     trace_files: tuple[Path, ...] = ()
     """Of every rank that left one, by rank."""
     captures: tuple[Capture, ...] = ()
-    """Of every rank that left one, by rank."""
+    """The captures of all ranks that have one, in order of rank."""
     last_seen_ns: dict[int, int] = {}
     """When the watcher of each rank last saw it alive."""
     rank_steps: dict[int, tuple[Step, ...]] = {}
-    """Of the first ranks of a job of several, by rank."""
+    """The steps of the first ranks, by rank; empty for a job of one rank."""
 
     @property
     def on_gpu(self) -> bool:

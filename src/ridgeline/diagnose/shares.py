@@ -38,8 +38,8 @@ TOLD = 0.5
 BACKWARD = 2.0
 """Times the forward: a product's backward is two products."""
 DOUBTED_PREEMPTION = 0.25
-"""Of the step taken by other processes: from here on what is left of it may not be what an idle
-machine would show, and slow operators need no other explanation."""
+"""If other processes took this share of the step or more, the rest may not be what an idle machine
+would show, and slow operators need no other explanation."""
 _PRODUCTS = ("matmul", "convolution", "attention")
 
 
@@ -49,7 +49,8 @@ class Shares(Struct, frozen=True, kw_only=True):
     split: Literal["roofline", "category", "guess"] = "roofline"
     """How compute and memory were told apart: by ceilings, by the kind of operator, not at all."""
     preempted: float = 0.0
-    """Of the step: other processes held the processors. The six shares add up to what is left."""
+    """Share of the step in which other processes held the processors. The six shares add up to the
+    rest."""
 
     @property
     def busy(self) -> float:
@@ -57,8 +58,9 @@ class Shares(Struct, frozen=True, kw_only=True):
 
     @property
     def undisturbed(self) -> dict[Kind, float]:
-        """The six as shares of the step without what other processes took: they add up to 1. Time
-        that is won is won from its part of the preemption too, so bounds of gains take these."""
+        """The six shares, as shares of the step without the time that other processes took: they
+        add up to 1. Bounds are computed from these, because work that goes also takes its part of
+        the preemption with it."""
         left = max(1 - self.preempted, 1e-9)
         return {kind: share / left for kind, share in self.of.items()}
 

@@ -29,8 +29,8 @@ MOST_PAUSES = 0.1
 class SteadySteps(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     phase_steps: tuple[Step, ...] = ()
-    """Steps with every detail, for the phases: those of `steps` that have it, else the last ones
-    before them. Of short steps most are only timed."""
+    """Detailed steps, from which the phases are taken: those of `steps` that are detailed, else the
+    last detailed ones before them. Most short steps are only timed."""
     device_clock: bool = False
     """Whether `device_ns` is known for all of them, and is what to use."""
     warmup_steps: int = 0
@@ -84,8 +84,9 @@ def steady_steps(steps: Sequence[Step]) -> SteadySteps:
 
 
 def _phase_steps(kept: Sequence[Step], every: Sequence[Step], device: bool) -> tuple[Step, ...]:
-    """Steps that tell where a steady step's time goes. Where the steady ones were only timed it is
-    the last of the light window that were looked at closely, and where there are none of all."""
+    """Return detailed steps, which tell where the time of a steady step goes. If the steady steps
+    were only timed, return the last detailed ones of the light window; if it has none, the last
+    detailed ones of all windows."""
     close = [s for s in kept if s.detailed]
     if close:
         return tuple(close)

@@ -73,8 +73,8 @@ def share_of(times: StepTimes, phase: Phase) -> float:
 
 
 def _phases(steady: SteadySteps, series: Floats, copies: bool) -> tuple[PhaseTime, ...]:
-    """The phases of the mean steady step. Where only some steps were looked at closely, these stand
-    for all: their phases are scaled to the mean step."""
+    """Return the phases of the mean steady step. If only some steps are detailed, they stand for
+    all, and their phases are scaled to the mean step."""
     close = np.array([duration(step, steady.device_clock) for step in steady.phase_steps]) / 1e6
     if not close.any():
         return ()
@@ -96,7 +96,7 @@ def _phases(steady: SteadySteps, series: Floats, copies: bool) -> tuple[PhaseTim
 
 
 def _columns(steady: SteadySteps, close: Floats, copies: bool) -> dict[Phase, Floats]:
-    """Each phase's milliseconds in each of those steps; what no phase holds is other."""
+    """Return the milliseconds of each phase in each detailed step. Time in no phase is "other"."""
     named = [s.device if steady.device_clock else s.host for s in steady.phase_steps]
     columns: dict[Phase, Floats] = {
         phase: np.array([max(phases.get(phase, 0), 0) for phases in named]) / 1e6

@@ -152,11 +152,11 @@ def _outliers(name: str, arm: Arm) -> str:
 
 
 def _processor_time(c: Comparison) -> Iterator[Note]:
-    """The second witness, where it decides or contradicts the clock."""
+    """Return notes about processor time, where it decides or contradicts wall time."""
     said: list[tuple[Candidate, Weight, str]] = []
     for k in c.candidates:
         if k.decided_by == "processor_time":
-            text = f"the clock alone says {interval(k.estimate, ' ×')}; {k.why}"
+            text = f"wall time alone gives {interval(k.estimate, ' ×')}; {k.why}"
             said.append((k, "note", text))
             continue
         ratio = k.cpu_ratio

@@ -23,13 +23,13 @@ GROWTH = "growth"
 """The evidence of memory that each step leaves larger: so many bytes a step. Its `memory_pct` is of
 no peak: it is what a usual number of steps would fill."""
 MAX_TOLD_SPEEDUP = 10.0
-"""A larger bound stands for a share above 90 % of the step, and is told as that."""
+"""A larger bound means a share above 90 % of the step: it is printed as almost all of the step."""
 MOST_LINES = 5
 WITH_CODE = 2
 """So many of the first lines have their fix below them."""
 LONGEST_PLACE = 32
 MAX_PLACES_READ = 3
-"""Lines named of what was read and not measured."""
+"""How many lines are named for findings that were read in the source and not measured."""
 _NOT_MEANT = ("gpu", "ranks", "capture", "timed", "telemetry")
 """A rule that lacks these is not for this program, or not for a trace alone; one that lacks another
 part could not look. All are in the document."""
@@ -121,8 +121,8 @@ def relations(finding: Finding, numbers: dict[str, int]) -> list[str]:
 
 
 def below(findings: Findings) -> tuple[str, ...]:
-    """The sentences under the findings that have a line: the largest loss without one, how many
-    more there are, and which steps were looked at."""
+    """Return the sentences below the printed findings: the largest loss without a finding, how many
+    more findings there are, and which steps were looked at. Return () if no finding is printed."""
     if not shown(findings):
         return ()
     said = (largest_loss(findings), rest(findings), basis(findings))
@@ -130,7 +130,7 @@ def below(findings: Findings) -> tuple[str, ...]:
 
 
 def instead(findings: Findings) -> tuple[str, ...]:
-    """The sentences that stand where no finding has a line."""
+    """Return the sentences that are printed where no finding is."""
     said = (nothing(findings), unlooked(findings), basis(findings))
     return tuple(text for text in said if text)
 
@@ -163,7 +163,8 @@ def nothing(findings: Findings) -> str:
     if findings.unexplained or findings.loss is not None:
         few = f"{units.plural(below, 'finding')} below {LEAST_PCT:.0f} %" if below else ""
         named = findings.loss is not None and findings.loss.kind in ("overhead", "pauses")
-        # Of a wait for data, copies or ranks that sentence says what speaks against usual causes.
+        # For waits for data, copies or ranks, `unexplained` also says which usual causes are ruled
+        # out, so it is printed instead of the loss.
         why = largest_loss(findings) if named or not findings.unexplained else findings.unexplained
         told = [why, few, unmeasured]
         return printable("; ".join(text for text in told if text))
@@ -195,7 +196,8 @@ _NEEDS: dict[LossNeeds, str] = {
 
 
 def largest_loss(findings: Findings) -> str:
-    """The largest part of the time without a finding: how much, where, and what would tell more."""
+    """Return a sentence about the largest part of the time without a finding: how much it is, where
+    it goes, and what would tell more. Return "" if there is none."""
     loss = findings.loss
     if loss is None:
         return ""
@@ -242,7 +244,7 @@ def _read(findings: Findings) -> list[Finding]:
 
 
 def _unmeasured(read: Sequence[Finding]) -> str:
-    """Which rule, and the first lines."""
+    """Return the rules of findings that were not measured, and the first lines that they name."""
     rules = ", ".join(dict.fromkeys(finding.rule for finding in read))
     places = ", ".join(filter(None, map(short_place, read[:MAX_PLACES_READ])))
     more = ", …" if len(read) > MAX_PLACES_READ else ""
@@ -305,7 +307,8 @@ def short_place(finding: Finding) -> str:
 
 
 def _speedup(bound: float) -> str:
-    """A bound in words. A large one is made of a remainder of the step that is mostly noise."""
+    """Return a bound in words. A large bound divides by a remainder of the step that is mostly
+    noise, so its number is not printed."""
     if math.isfinite(bound) and bound > MAX_TOLD_SPEEDUP:
         return "almost all of the step"
     return f"{_up(bound)} ×"

@@ -154,14 +154,14 @@ def _table(device: Device) -> "Table":
 
 
 def disturbed(device: Device) -> str:
-    """A sentence where others used the device during the measurement, or where a program was
-    faster than the ceiling since; "" where neither."""
+    """Return a sentence if other programs used the device during the measurement, or if a program
+    has since been faster than the ceiling; else ""."""
     measured = [c for c in device.ceilings if c.source == "measured"]
     doubtful = [c.dtype or c.quantity for c in measured if c.state != "usable"]
     if not doubtful:
         return ""
     which = "all" if len(doubtful) == len(measured) else ", ".join(doubtful)
-    return f"{which} measured while the machine was busy: may be low, and decides nothing"
+    return f"{which} measured while the machine was busy: may be too low, so not used for decisions"
 
 
 def about(device: Device) -> str:
@@ -209,8 +209,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _share(row: Row) -> str:
-    """A disturbed measurement is no share of anything, and none is above the datasheet's by more
-    than measuring tolerance."""
+    """Return the measured ceiling as a share of the datasheet's. Return "—" for a measurement that
+    is not usable, and "over" for one above the datasheet by more than measuring tolerance."""
     if row.share is None or row.measured is None or row.measured.state != "usable":
         return "—"
     return "over" if row.share > MAX_SHARE_OF_CEILING else units.percent(row.share)

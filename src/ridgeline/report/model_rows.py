@@ -25,15 +25,15 @@ def rows(report: ModelReport) -> list[tuple[str, str, str]]:
 
 
 def share_of_ceiling(place: Placement) -> str:
-    """38 %; or why there is no share."""
+    """Return the share of the ceiling, such as 38 %, or why there is no share."""
     if place.percent_of_ceiling is not None:
         return f"{units.significant(place.percent_of_ceiling, 2)} %"
     return _NO_SHARE.get(place.ceiling_state, "—")
 
 
 _NO_SHARE = {
-    "disturbed": "not known: the ceiling was measured while busy",
-    "exceeded": "not known: ceiling exceeded, probably measured while busy",
+    "disturbed": "not known: the ceiling was measured on a busy machine",
+    "exceeded": "not known: ceiling exceeded, probably measured on a busy machine",
 }
 
 

@@ -60,7 +60,7 @@ def _early(found: Optimized) -> str:
 
 
 def _bounds(found: Optimized) -> str:
-    """Names the changes that gained more than was thought possible before they were tried."""
+    """Return a sentence that names the changes which gained more than their bound, or ""."""
     wrong = [
         f"{titles(line.rungs)} gained {factor(line.rung.ratio)} where at most "
         f"{line.rung.bound:.2f} × was thought possible"
@@ -69,7 +69,7 @@ def _bounds(found: Optimized) -> str:
     ]
     if not wrong:
         return ""
-    said = f"{'; '.join(wrong)}: that estimate was wrong, so no estimate was used from then on"
+    said = f"{'; '.join(wrong)}: from then on, no change was skipped because of such an estimate"
     return printable(said)
 
 

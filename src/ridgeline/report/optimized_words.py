@@ -38,7 +38,8 @@ them what has to be compiled is a loss."""
 
 
 MIN_NAMED_GAIN = 1.1
-"""Times better: what was measured as less and not kept is not missed by anybody."""
+"""The smallest gain, as a factor, that a headline names although the change was not kept. Nobody
+asks about a smaller one."""
 
 
 class Headline(Struct, frozen=True):
@@ -95,8 +96,9 @@ def _without_total(found: Optimized) -> Headline:
 
 
 def _best_left_out(found: Optimized) -> Line | None:
-    """The line below with the largest gain, where that is one a reader would ask about: a headline
-    that says nothing was won must name it. One that trains otherwise counts too if it was kept."""
+    """Return the line of the report with the largest gain, if a reader would ask about it: a
+    headline that says nothing was gained must name it. A change that alters the training counts
+    too, if it was kept."""
     asked = [
         line
         for line in lines(found)

@@ -5,7 +5,7 @@ from ridgeline.units import plural, seconds
 
 DOUBT = {
     "disturbed": "The ceilings were measured while the machine was busy: the class may be wrong",
-    "exceeded": "The model is faster than the ceilings allow: they are low, the class may be wrong",
+    "exceeded": "The model is faster than the ceilings: they are too low, the class may be wrong",
 }
 WEAK_PERCENT = 25.0
 """Below this share of the measured time the ceilings say little about what limits it."""

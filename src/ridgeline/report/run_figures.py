@@ -8,12 +8,13 @@ from ridgeline.records.run_summary import RunSummary, StepTimes
 from ridgeline.report.plain import printable
 
 MAX_HIDDEN_DIFFERENCE = 0.02
-"""Of the median step. The phases add up to the mean: where it differs by more, both are named, so
-that the headline and the phases below it can be reconciled."""
+"""If the mean step differs from the median by more than this share of the median, both are printed.
+The phases add up to the mean, so without it the headline and the phases would not agree."""
 
 
 def sentence(summary: RunSummary) -> str:
-    """Begins with the bound's own name, except that a late rank is named at once."""
+    """Return the verdict's sentence, which begins with the name of the bound. Only a late rank is
+    named without it."""
     verdict = summary.verdict
     said = printable(verdict.sentence)
     if verdict.bound == "late-rank":
@@ -40,7 +41,7 @@ def figures(summary: RunSummary) -> tuple[str, ...]:
 
 
 def has_own_mean(step: StepTimes) -> bool:
-    """Whether the mean step is another figure than the median one."""
+    """Return whether the mean step differs enough from the median step to be printed."""
     if step.median_ms is None or step.mean_ms is None:
         return False
     return abs(step.mean_ms - step.median_ms) > MAX_HIDDEN_DIFFERENCE * step.median_ms
@@ -84,7 +85,7 @@ def _device(name: str) -> str:
 
 
 def _steps(step: StepTimes) -> str:
-    """The steps that were watched, and of how many where the program took more."""
+    """Return how many steps were watched, and of how many if the program took more."""
     if step.taken is None or step.taken <= step.counted:
         return units.plural(step.counted, "step") + (" watched" if step.taken is None else "")
     return f"{step.counted:,} of {step.taken:,} steps watched"

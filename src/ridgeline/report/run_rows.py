@@ -15,12 +15,12 @@ from ridgeline.report.run_told import because_told, compile_told, untold, untold
 MOST = 3
 """Waits, graph breaks, missing things named; the rest is counted, and is in summary.json."""
 _MAX_RANK_ENDS = 3
-"""Ranks whose end is told; the others are in summary.json."""
+"""How many ranks are printed with how they ended; the others are in summary.json."""
 _LEAST_GROWTH = 1024
 _LONGEST = 200
 _LONG_PAUSES = 0.1
 _NAMED_PREEMPTION = 0.05
-"""Of the step: from here on the report says what other processes took of it."""
+"""The report names the time that other processes took from this share of the step on."""
 _WRITTEN = {
     "aten::item": ".item()",
     "aten::_local_scalar_dense": ".item()",
@@ -77,7 +77,7 @@ _ENDS: dict[Status, str] = {
     "raised": "ended by an exception",
     "interrupted": "interrupted",
     "stopped": "stopped by --stop-after",
-    "killed": "ended without a word: killed, crashed or os._exit",
+    "killed": "ended without a message: killed, crashed or os._exit",
     "running": "still running, or its end was not seen",
     "damaged": "the record is damaged: how the program ended is not known",
 }
@@ -143,7 +143,7 @@ _NOT_KNOWN = {
     "no-samples": "the batch's size was not recognised",
     "no-telemetry": "no telemetry was recorded",
     "no-counter": "no energy counter can be read on this machine",
-    "too-short": "the timed steps were over too soon for the energy counter",
+    "too-short": "the timed steps were too short for the energy counter",
 }
 
 

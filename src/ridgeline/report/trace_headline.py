@@ -72,7 +72,7 @@ def parts(study: TraceStudy) -> tuple[Part, ...]:
 
 
 def verdict(study: TraceStudy) -> str:
-    """Return the one sentence, marked where a check makes it doubtful (the warnings say why)."""
+    """Return the verdict, marked if a check makes it doubtful (the warnings say why)."""
     if study.verdict:
         mark = "doubtful: " if study.trust.confidence == "doubtful" else ""
         return mark + printable(study.verdict)

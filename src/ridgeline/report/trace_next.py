@@ -23,7 +23,7 @@ def next_commands(
         found.append(("everything", again if len(again) <= 160 else "ridgeline trace … --full"))
     if len(study.files) == 1:
         found.append(("on the timeline (ui.perfetto.dev)", f"{base} -o marked.perfetto.json.gz"))
-    # kernels do not lie inside each other; operators do, and their durations count twice
+    # kernels do not nest; operators do, and a sum of their durations counts inner ones twice
     summed = "sum(dur_ns) from kernels" if study.kernels else "sum(self_ns) from ops"
     question = f"select name, {summed} group by 1 order by 2 desc limit 9"
     found.append(("ask it anything", f'{base} --sql "{question}"'))

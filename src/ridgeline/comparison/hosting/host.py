@@ -95,8 +95,8 @@ class Host:
     def collect(
         self, arm: str, seed: int, as_baseline: bool, budget_s: float | None = None
     ) -> Collected:
-        """The first calls of an arm: what they return and change, and what they took. `budget_s`:
-        for the calls after those that are compared, where less than usual."""
+        """Return what the first calls of an arm return and change, and how long they took.
+        `budget_s` limits the calls after those that are compared, if it is less than usual."""
         workload = self._workloads[arm]
         like = None if as_baseline else self._evidence.get("baseline")
         try:
@@ -160,8 +160,8 @@ class Host:
         return cached_replay(self._late[BASELINE], self._late[candidate])
 
     def floor(self, arm: str, measured_ns: float, may_measure: bool = True) -> Guard:
-        """Whether the arm was faster than its own arithmetic allows. `may_measure`: there is time
-        to measure a ceiling again."""
+        """Return whether the arm was faster than its own arithmetic allows. `may_measure` says that
+        there is time to measure a ceiling again."""
         return examine_floor(
             self._evidence[arm], measured_ns, self.device(), may_measure=may_measure
         )

@@ -27,7 +27,7 @@ WINOGRAD = 4
 """Convolutions have algorithms that need as little as a quarter of the multiplications counted."""
 CACHE_TIMES = 2
 AGAIN_BUDGET_S = 2.0
-"""For measuring a ceiling again that a variant was faster than."""
+"""Time limit for measuring a ceiling again that a variant has exceeded."""
 
 
 class Floor(Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ def _fast() -> bool:
 
 
 def _peak(device: Device, quantity: Quantity, dtype: str) -> float:
-    """The highest usable ceiling of a kind, whatever its source; 0 where there is none."""
+    """Return the highest usable ceiling of a kind, whatever its source; 0 if there is none."""
     found = [
         c.value
         for c in device.ceilings

@@ -10,9 +10,10 @@ class ScriptRecord(Struct, frozen=True, kw_only=True):
     """From one optimizer step's end to the next one's."""
     step_cpu_ns: tuple[float, ...] = ()
     step_thread_ns: tuple[float, ...] = ()
-    """Processor time of the thread that steps."""
+    """Processor time of the thread that makes the steps, in each step."""
     step_sleeps: tuple[int, ...] = ()
-    """How often that thread gave its processor away of its own accord; () where nobody tells."""
+    """Voluntary context switches of that thread in each step; () if the system does not count them.
+    """
     steps: int = 0
     losses: tuple[float, ...] = ()
     """Scalars handed to backward, in order."""

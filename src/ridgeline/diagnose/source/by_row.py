@@ -51,8 +51,8 @@ def picked(target: ast.expr, body: list[ast.AST]) -> dict[str, str] | None:
 
 
 def for_all_rows(over: ast.expr, target: ast.expr, body: list[ast.AST]) -> str:
-    """What a loop over `range(n)` that only collects `f(x[i])` computes, without the loop:
-    `res = f(x)`; "" where its body does more, or does not go through whole rows."""
+    """Return the code without the loop, `res = f(x)`, for a loop over `range(n)` that only collects
+    `f(x[i])`. Return "" if the loop's body does more, or does not go through whole rows."""
     rows = picked(target, body)
     single = isinstance(over, ast.Call) and path(over.func) == "range" and len(over.args) == 1
     if not rows or not isinstance(over, ast.Call) or not single or len(body) != 1:

@@ -22,14 +22,14 @@ class SourceCall(Struct, frozen=True, kw_only=True):
     """Loops around it in its own function."""
     keywords: tuple[str, ...] = ()
     first: str = ""
-    """The first argument without a keyword, as written; "" where there is none."""
+    """The first positional argument as written; "" if there is none."""
 
 
 def calls_at(
     sources: Sources, place: Place | None, names: Collection[str]
 ) -> tuple[SourceCall, ...]:
-    """Calls of these names in the function a place names; those in the innermost loop first.
-    Where it is known which calls were made, those that were not are left out."""
+    """Return the calls of these names in the function around a place, those in the innermost loop
+    first. Calls that are known not to have been made in the traced steps are left out."""
     source = sources.get(place.file) if place is not None else None
     if source is None or place is None:
         return ()
@@ -60,9 +60,10 @@ def all_calls(source: Source, names: Collection[str]) -> Iterator[SourceCall]:
 
 
 def merge_into_starred(call: ast.Call, options: dict[str, str]) -> tuple[dict[str, str], bool]:
-    """For a call with `**settings`, which may hold an option already so that a keyword beside it
-    would raise: `**{**settings, "option": value}`, in which the later one counts. Returns the
-    options that are still to be written as keywords, and whether the call was changed."""
+    """Merge options into the `**settings` of a call. The settings may hold an option already, and
+    then a keyword beside them would raise. In `**{**settings, "option": value}` the later one
+    counts. Return the options that must still be written as keywords, and whether the call was
+    changed."""
     starred = [k for k in call.keywords if k.arg is None]
     written = {k.arg for k in call.keywords}
     new = {name: value for name, value in options.items() if name not in written}

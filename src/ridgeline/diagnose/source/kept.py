@@ -39,8 +39,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     guessed: bool = False
     """Whether it is a tensor the source does not say: a name that comes from elsewhere."""
     unseen: bool = False
-    """It would have been seen running in the traced steps, and was not: it runs now and then, or
-    never."""
+    """Whether the line would have been seen if it had run in the traced steps, and was not: it runs
+    now and then, or never."""
     spent: bool = False
     """A loss whose backward runs: what stays of its graph is small."""
     how: str = "append"
@@ -48,9 +48,11 @@ class Kept(Struct, frozen=True, kw_only=True):
     renewed: bool = False
     """Made anew in a loop further out: it lets go at the end of each epoch."""
     temporary: bool = False
-    """A local variable of a function that trains nothing: it is gone when the function returns."""
+    """Whether the container is a local variable of a function that trains nothing: it is gone when
+    the function returns."""
     limited: bool = False
-    """Filled by a dataset's `__getitem__`: there are never more entries than samples."""
+    """Whether a dataset's `__getitem__` fills the container: it never has more entries than there
+    are samples."""
     text: str = ""
     """The line, as written."""
     detached: str = ""
@@ -123,8 +125,8 @@ def _judged(
 
 
 def _training_functions(source: Source) -> frozenset[str]:
-    """Names of the functions in which steps of a training run: those that call `backward()` or
-    `step()`, or what is called after training, and those that call one of them."""
+    """Return the names of the functions that run training steps: those that call `backward()`,
+    `step()` or a function with "train" in its name, and those that call one of these functions."""
     functions = [node for node in ast.walk(source.tree) if isinstance(node, Function)]
     calls = {
         function.name: {_called(n) for n in ast.walk(function) if isinstance(n, ast.Call)}
@@ -143,7 +145,8 @@ def _training_functions(source: Source) -> frozenset[str]:
 
 
 def _is_training_call(name: str) -> bool:
-    """`train` alone switches a module's mode."""
+    """Return whether a call of this name trains. `train` alone does not: it switches a module's
+    mode."""
     return name in _TRAINS or ("train" in name.lower() and name != "train")
 
 
@@ -222,8 +225,8 @@ def _is_sum(node: ast.Assign | ast.AnnAssign, where: str) -> bool:
 
 
 def _added(value: ast.expr | None, where: str) -> list[ast.expr]:
-    """What is added to a name in a sum that begins with it: total + loss, total + loss + penalty;
-    nothing where it is no such sum."""
+    """Return the terms that a sum adds to the name it begins with: `loss` in total + loss, `loss`
+    and `penalty` in total + loss + penalty. Return nothing for another expression."""
     found: list[ast.expr] = []
     while isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         found.append(value.right)

@@ -54,7 +54,7 @@ def layers(source: Source, kinds: Collection[str]) -> Iterator[Layer]:
 
 
 def with_argument(text: str, argument: str) -> str:
-    """A call as written, with one more argument: name=value."""
+    """Return a call as written, with one more argument name=value."""
     name, _, value = argument.partition("=")
     try:
         call = ast.parse(text.strip(), mode="eval").body

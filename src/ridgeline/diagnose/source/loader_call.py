@@ -17,7 +17,7 @@ _TAKES = ("train", "evaluate", "predict")
 """What a Trainer is asked for; its loaders are used beneath it."""
 _NOT_FOR_TRAINING = ("val", "test", "eval", "dev")
 _POSITIONS = {"batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
-"""Of a DataLoader's arguments that a change may set."""
+"""Positions of the DataLoader's arguments that a fix may set."""
 
 
 class LoaderCall(Struct, frozen=True, kw_only=True):
@@ -65,7 +65,8 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
 
 
 def _by_position(call: ast.Call, options: Collection[str]) -> bool:
-    """Whether an option is given by its position, or may be: a keyword beside it would raise."""
+    """Return whether an option is, or may be, given by its position: a keyword beside it would
+    raise."""
     starred = any(isinstance(given, ast.Starred) for given in call.args)
     return starred or any(_POSITIONS.get(name, 99) < len(call.args) for name in options)
 
@@ -95,9 +96,10 @@ def loader_call(
     loader: LoaderSeen | None,
     seen: Iterable[str] = (),
 ) -> LoaderCall | None:
-    """The call that made `loader`: on the line where that was seen, else by what is known of it;
-    None where no source shows one. `seen`: lines (file:line:function) at which any loader was seen
-    being made; where there are some, no other line is named."""
+    """Return the call that made `loader`: the one on the line where the loader was seen being made,
+    else the one that fits what is known of the loader. Return None if no source shows such a call.
+    `seen` are the lines (file:line:function) at which any loader was seen being made. If there are
+    any, no other line is named."""
     for frame in loader.made if loader is not None else ():
         on_line = _on_line(sources, frame)
         if on_line is not None:
@@ -116,7 +118,7 @@ def loader_call(
 
 
 def _on_line(sources: Sources, frame: str) -> tuple[Source, SourceCall] | None:
-    """The call on a line (file:line:function) that makes a loader."""
+    """Return the call on a line (file:line:function) that makes a loader, or None."""
     file, line, _ = [*frame.rsplit(":", 2), "", ""][:3]
     source = sources.get(file)
     if source is None or not line.isdecimal():

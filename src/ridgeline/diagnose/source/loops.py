@@ -119,7 +119,7 @@ def _is_loop(node: ast.AST) -> bool:
 
 
 def _ran(source: Source, node: ast.AST) -> bool:
-    """Whether its body may have run in the traced steps."""
+    """Return whether the body of a loop may have run in the traced steps."""
     body = getattr(node, "body", None)
     return source.reached(body[0]) if isinstance(body, list) else True
 

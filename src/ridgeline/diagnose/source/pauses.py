@@ -1,6 +1,7 @@
-"""What a line does that was seen running while training paused: a checkpoint, a figure, a sleep.
+"""What kind of work a line does during a pause of training: a checkpoint, a figure, a sleep.
 
-The source says what a line is, never that it ran: lines come from looks at the running program.
+The source says what a line does, but not that it ran. Which lines ran is known from samples of the
+running program.
 """
 
 import ast
@@ -46,8 +47,8 @@ def kind_of(call: SourceCall | None) -> PauseKind:
 
 
 def call_on_line(sources: Sources, place: Place, callee: str = "") -> SourceCall | None:
-    """The call that a line makes: of the function `callee` where that is known, else one that
-    usually takes long, else the only one or the outermost; None where the source does not tell."""
+    """Return the call that a line makes: the call of `callee` if it is known, else one that usually
+    takes long, else the only or the outermost one. Return None if the source does not tell."""
     source = sources.get(place.file)
     if source is None:
         return None
@@ -72,8 +73,8 @@ def call_on_line(sources: Sources, place: Place, callee: str = "") -> SourceCall
 
 
 def evaluates(sources: Sources, place: Place) -> bool:
-    """Whether a function is an evaluation, by its name or because it turns a model to `eval` and
-    trains nothing: a frozen teacher that every step asks is none."""
+    """Return whether a function is an evaluation: by its name, or because it calls `eval()` on a
+    model and trains nothing. A frozen teacher model that every step calls is no evaluation."""
     if place.function.rpartition(".")[2].lower().startswith(_EVALUATION_NAMES):
         return True
     trains = calls_at(sources, place, ("backward", "zero_grad"))

@@ -22,7 +22,8 @@ class Source:
     """One file, parsed."""
 
     def __init__(self, file: str, text: str, called: CalledLines | None = None) -> None:
-        """`called`: what each line was seen calling in the traced steps; none: not known."""
+        """`called` has the functions that each line was seen calling in the traced steps; it is
+        None or empty if these are not known."""
         self.called = called or {}
         self.file = file
         self.text = text
@@ -47,7 +48,7 @@ class Source:
         return found[-1] if found else self.tree
 
     def ran(self, node: ast.AST) -> bool | None:
-        """Whether an expression was seen running in the traced steps; None: nothing tells."""
+        """Return whether an expression ran in the traced steps; None if that is not known."""
         if not self._is_followed(node):
             return None
         seen = self._calls_in(*_span(node))
@@ -60,7 +61,8 @@ class Source:
         return None if self.reached(node) else False
 
     def lines_calling(self, line: int, name: str) -> tuple[int, ...]:
-        """Lines of the function around a line that were seen calling a function of that name."""
+        """Return the lines, in the function around `line`, that were seen calling a function of
+        that name."""
         scope = self.scope(line)
         first, last = _span(scope) if isinstance(scope, Function) else (1, len(self.lines))
         return tuple(
@@ -70,7 +72,8 @@ class Source:
         )
 
     def _is_followed(self, node: ast.AST) -> bool:
-        """Whether calls of the function around it were seen: it was traced, and not compiled."""
+        """Return whether calls in the function around `node` were seen, so that the function was
+        traced and not compiled."""
         around = next((p for p in self.parents(node) if isinstance(p, Function)), self.tree)
         return bool(self.called and self._calls_in(*_span(around)))
 
@@ -79,8 +82,8 @@ class Source:
                 for name in names}  # fmt: skip
 
     def reached(self, node: ast.AST) -> bool:
-        """False: it stands in a branch or a loop that makes a call in any case, and made none in
-        the traced steps."""
+        """Return False if `node` is in a branch or a loop that always makes a call, but made none
+        in the traced steps; else True."""
         inside = node
         if not self._is_followed(node):
             return True
@@ -144,8 +147,8 @@ class Sources:
         texts: dict[str, str] | None = None,
         called: Mapping[str, CalledLines] | None = None,
     ) -> None:
-        """`texts`: files given by name, which are not looked for on disk. `called`: of each file,
-        what its lines were seen calling in the traced steps."""
+        """`texts` has files by name that are not looked for on disk. `called` has for each file
+        the functions that its lines were seen calling in the traced steps."""
         self._called = called or {}
         self._roots = tuple(roots)
         self._texts = texts or {}
@@ -158,7 +161,8 @@ class Sources:
         return self._kept[file]
 
     def _called_in(self, file: str) -> CalledLines:
-        """By its path, or by the end of it: a trace names files without the search path."""
+        """Return the calls seen in a file, found by its path or the end of its path: a trace names
+        files without the entry of `sys.path`."""
         end = f"/{file.removeprefix('./')}"
         return next((c for f, c in self._called.items() if f == file or f.endswith(end)), {})
 
@@ -175,7 +179,7 @@ class Sources:
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
-    """The lines of an expression; of a branch, those of its test."""
+    """Return the first and last line of an expression; for a branch, those of its test."""
     node = getattr(node, "test", node)
     first = getattr(node, "lineno", 0)
     return first, getattr(node, "end_lineno", None) or first or 10**9
@@ -188,7 +192,8 @@ def _called(call: ast.Call) -> str:
 
 
 def _is_seen_if_made(node: ast.AST) -> bool:
-    """Whether the profiler notes such a call: it notes none of a class, as float() is one."""
+    """Return whether the profiler records such a call. It records no calls of classes, such as
+    `float()`."""
     return (
         isinstance(node, ast.Call)
         and not (isinstance(node.func, ast.Name) and node.func.id in _CLASSES)

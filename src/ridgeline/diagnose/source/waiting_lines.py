@@ -52,7 +52,8 @@ def calls(sources: Sources, place: Place | None, names: Collection[str]) -> tupl
 
 
 def makes_calls(sources: Sources, place: Place | None, names: Collection[str]) -> bool:
-    """Whether the function has calls of these names at all, made in the traced steps or not."""
+    """Return whether the function around a place contains calls of these names, made in the traced
+    steps or not."""
     source = sources.get(place.file) if place is not None else None
     nodes = source.walk(source.scope(place.line)) if source is not None and place else ()
     return any(isinstance(node, ast.Call) and called(node) in names for node in nodes)

@@ -44,7 +44,8 @@ def without_branch(source: Source, line: Line) -> str:
 
 
 def without_read_branch(source: Source, line: Line) -> str:
-    """The same for a number that is read to be judged: `if loss.item() > limit`."""
+    """Return code without the branch for a number that is read for a condition, as in
+    `if loss.item() > limit`; "" if there is none."""
     node = line.node
     branch = _branch_around(source, node) if node is not None else None
     if branch is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -52,7 +53,7 @@ def without_read_branch(source: Source, line: Line) -> str:
     on = node.func.value
     if node.args or on.end_lineno != node.end_lineno:
         return ""
-    # The number taken for the tensor itself, in the same place of the same text.
+    # Replace the number by the tensor itself, in the same place of the same text.
     lines = source.text.encode().splitlines(keepends=True)
     row = (node.end_lineno or 1) - 1
     start, end = on.end_col_offset or 0, node.end_col_offset or 0
@@ -73,7 +74,7 @@ def without_read_branch(source: Source, line: Line) -> str:
 def _branch_around(
     source: Source, node: ast.AST
 ) -> ast.If | ast.While | ast.Assert | ast.IfExp | None:
-    """The branch in whose test a node stands, however deep."""
+    """Return the branch whose condition contains a node at any depth, or None."""
     for at in source.parents(node):
         if isinstance(at, ast.If | ast.While | ast.Assert | ast.IfExp):
             return at if any(part is node for part in ast.walk(at.test)) else None

@@ -1,4 +1,4 @@
-"""Which rank the others wait for, judged by the work that each rank does alone in the same steps."""
+"""Which rank the others wait for, judged by the work of each rank alone in the same steps."""
 
 import math
 from collections.abc import Sequence
