@@ -68,7 +68,8 @@ def seconds(value: float) -> str:
 
 
 def plural(number: int, noun: str, plural_noun: str = "") -> str:
-    """1 operator, 2 operators; of a noun with another plural, 2 processes."""
+    """Return a number with its noun: 1 operator, 2 operators. `plural_noun` is for nouns with
+    another plural: 2 processes."""
     return f"{number:,} {noun if number == 1 else plural_noun or f'{noun}s'}"
 
 

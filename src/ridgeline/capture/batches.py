@@ -1,8 +1,8 @@
-"""How many samples and tokens a batch holds: by what it says of itself, else by its shapes alone.
+"""How many samples and tokens a batch holds: by its own attributes, else by its shapes alone.
 
 A batch of graphs is one large graph: its tensors have as many rows as there are nodes or edges, and
-only the batch itself knows how many graphs those were. Where nothing tells the samples, the amount
-is unknown: a wrong rate is worse than none.
+only the batch itself knows how many graphs it was made of. If the number of samples cannot be told,
+it is unknown: a wrong rate is worse than none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,8 +25,8 @@ NOTHING = Amount()
 
 def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
     """Of the first tensor with a first dimension: in a tuple the inputs come first, in a mapping
-    `input_ids` is preferred, as every tokenizer names it. `expected`: how many samples the loader
-    puts into a batch, where that is known."""
+    `input_ids` is preferred, as every tokenizer names it. `expected` is how many samples the loader
+    puts into a batch, if that is known."""
     with torch._C.DisableTorchFunction():  # the program's own kinds of tensor must not hear of it
         told = _told(torch, batch, _COUNTS, 0)
         if told:
@@ -46,9 +46,10 @@ def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
 
 
 def _samples(torch: Any, tensors: list[Any], expected: int | None) -> int:
-    """The rows of the first tensor, unless they are nodes of graphs, or parts of samples that were
-    put end to end: then what the loader says. A loader of one sample a batch says nothing, because
-    that sample may be a batch already."""
+    """Return the number of samples; 0 if it is not known. It is the number of rows of the first
+    tensor, unless these are nodes of graphs, or parts of samples that were put end to end. Then the
+    loader's batch size counts. A batch size of one says nothing, because the one sample may be a
+    batch already."""
     rows = int(tensors[0].shape[0])
     whole = expected is None or expected <= 1 or rows <= expected
     if not whole and expected is not None:
@@ -59,14 +60,16 @@ def _samples(torch: Any, tensors: list[Any], expected: int | None) -> int:
 
 
 def _is_edge_list(torch: Any, tensor: Any) -> bool:
-    """Pairs of nodes: int64[2, edges]. Beside more than two rows it is no batch of two texts."""
+    """Return whether a tensor holds pairs of nodes, int64[2, edges]. It could also be a batch of
+    two texts, but not beside a tensor of more than two rows."""
     return tensor.dim() == 2 and tensor.shape[0] == 2 and tensor.dtype is torch.int64
 
 
 def _graphs(torch: Any, tensors: list[Any]) -> int:
-    """The graphs whose nodes the rows of the first tensor are, by a vector that numbers them for
-    each node; 0 where there is none, or where reading it would be noticed: by a device that has to
-    be waited for, or by a mode of the program's own."""
+    """Return the number of graphs whose nodes are the rows of the first tensor. It is read from the
+    vector that gives each node the number of its graph. Return 0 if there is no such vector, or if
+    the program would notice the reading: by a wait for a device, or by a dispatch mode of its own.
+    """
     nodes = tensors[0].shape[0]
     if torch._C._len_torch_dispatch_stack():
         return 0
@@ -77,8 +80,9 @@ def _graphs(torch: Any, tensors: list[Any]) -> int:
 
 
 def _told(torch: Any, value: Any, names: tuple[str, ...], depth: int) -> int:
-    """The samples that a batch, or the first of its parts that knows it, says that it holds. After
-    a tensor only batches of graphs are asked: any object may have a `batch_size` of its own."""
+    """Return the number of samples that the batch, or the first of its parts with such an
+    attribute, says it holds; 0 if none says. After a tensor only batches of graphs are asked,
+    because any object may have a `batch_size` of its own."""
     if isinstance(value, (torch.Tensor, *_PLAIN)) or depth >= _DEEPEST:
         return 0
     if isinstance(value, torch.nn.utils.rnn.PackedSequence):
@@ -102,7 +106,7 @@ def _told(torch: Any, value: Any, names: tuple[str, ...], depth: int) -> int:
 
 
 def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
-    """Those with a first dimension, in their order."""
+    """Yield the tensors of a batch that have a first dimension, in their order."""
     if isinstance(value, torch.Tensor):
         if value.dim() > 0:
             yield value

@@ -15,8 +15,8 @@ MOST = 64
 _LONGEST = 400
 MAX_CALLERS = 1024
 _called_at: dict[str, str] = {}
-"""The user's line that called what was compiled, by Dynamo's number of the compilation. One for the
-process, as Dynamo's own records are."""
+"""The user's line that called the compiled function, by Dynamo's number of the compilation. There
+is one such table for the process, as there is one of Dynamo's own records."""
 
 
 class Compiling:
@@ -65,8 +65,9 @@ class Compiling:
 
 
 def _remember_caller(compilation: str) -> None:
-    """Called while Dynamo begins to compile: the user's frames that led there are on the stack. The
-    backward, compiled later, has the same number and another caller."""
+    """Remember the user's line that led to a compilation. This is called when Dynamo begins to
+    compile, while the user's frames are on the stack. The backward is compiled later, under the
+    same number but from another caller, so the first line is kept."""
     if compilation and compilation not in _called_at and len(_called_at) < MAX_CALLERS:
         _called_at[compilation] = places.here()
 

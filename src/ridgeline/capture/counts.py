@@ -149,7 +149,7 @@ class Counts(Struct):
     loss: Any = None
     """Of several backwards the last one's: a ticket of `Losses`."""
     loss_divisor: float = 1.0
-    """What that loss was divided by just before its backward."""
+    """The number that this loss was divided by just before its backward."""
     regions: dict[str, int] = {}
 
     @staticmethod
@@ -168,8 +168,8 @@ class Counts(Struct):
 
     @property
     def loss_factor(self) -> float:
-        """By which the loss must be multiplied to be that of a batch: a loss that was divided by
-        the number of backwards was divided for their sum."""
+        """The factor that turns the loss into that of a batch. If the loss was divided by the
+        number of backwards, as in gradient accumulation, the factor undoes that; else it is 1."""
         accumulated = self.backwards > 1 and math.isclose(
             self.loss_divisor, self.backwards, rel_tol=1e-6
         )

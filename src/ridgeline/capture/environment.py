@@ -161,7 +161,8 @@ def _cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Of the host, or of the control group where that allows less; 0 where nobody knows."""
+    """Return the memory of the host, or of the control group if that allows less; 0 if it is not
+    known."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):

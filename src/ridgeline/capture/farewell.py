@@ -15,17 +15,17 @@ from ridgeline.usercode.temporary import remove_own
 from ridgeline.usercode.words import first_words
 
 PATIENCE_S = 120.0
-"""The longest wait for a watcher that shows it is at work: reading the trace of a large model takes
-half a minute. Without a sign of that the program leaves after `lock.EXIT_WAIT_S`."""
+"""The longest wait for a watcher that shows signs of work: reading the trace of a large model takes
+half a minute. Without such a sign the program leaves after `lock.EXIT_WAIT_S`."""
 FOR_OTHER_RANKS_S = 0.5
 """They may still be reading what this one sent for the same step."""
 
 
 def farewell(directory: str, rank: str) -> None:
-    """Write how the program ended, and wait for the watcher where that could be written.
+    """Write how the program ended, and wait for the watcher if that could be written.
 
-    A watcher that was told nothing (the disk is full) waits for the program to be gone: waiting
-    for it would last as long as patience does."""
+    If it could not (the disk is full), the watcher waits for the program to be gone. Waiting for
+    the watcher would then last until `PATIENCE_S` are over."""
     run = RunDirectory(Path(directory))
     ended, why = ending()
     if live.session is not None:

@@ -1,11 +1,11 @@
 """A lock the watcher holds for its life, and the program's wait for it at its own end.
 
-Taken by flock, so that the kernel gives it back however the watcher dies. While the watcher works
-out the summary it also sets the file's time a few times a second: the program waits only as long as
-it sees that. A watcher that is stopped, or hangs on its disk, holds the lock and shows no such sign
-of life. Standard library only: one half runs in the user's program. Where files cannot be locked
-(some network and user-space file systems) nobody waits: then the watcher's words may come after the
-program's end.
+The watcher takes the lock by flock, so that the kernel releases it however the watcher dies. While
+the watcher works out the summary, it also sets the file's time a few times a second. The program
+waits only as long as it sees this sign of life: a watcher that is stopped, or hangs on its disk,
+holds the lock but shows no such sign. Where files cannot be locked (some network and user-space
+file systems) the program does not wait, and the watcher may print after the program's end. This
+module uses only the standard library, because half of it runs in the user's program.
 """
 
 import fcntl
@@ -57,8 +57,8 @@ class Lock:
 
     @contextmanager
     def showing_life(self) -> Iterator[None]:
-        """Set the file's time every `_SIGN_EVERY_S`, from a thread: a program that waits for the
-        lock then goes on waiting. For the watcher's process alone."""
+        """Set the file's time every `_SIGN_EVERY_S` seconds from a thread, so that a program which
+        waits for the lock goes on waiting. Only the watcher's process may use this."""
         over = threading.Event()
 
         def show() -> None:
@@ -70,7 +70,7 @@ class Lock:
                 over.wait(_SIGN_EVERY_S)
 
         thread = threading.Thread(target=show, daemon=True)
-        with suppress(Exception):  # without a thread the program does not wait, and that is all
+        with suppress(Exception):  # without a thread the program just does not wait
             thread.start()
         try:
             yield
@@ -121,7 +121,7 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
 
 
 def _sign(file: int) -> int:
-    """Return the file's time in nanoseconds, which a watcher at work changes; 0 where unknown."""
+    """Return the file's time in ns, which a watcher at work changes; 0 if it is not known."""
     try:
         return os.fstat(file).st_mtime_ns
     except OSError:

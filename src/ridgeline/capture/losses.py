@@ -21,7 +21,7 @@ class Losses:
         self._next = 0
         self._scaled: tuple[Any, Any, float] = _NOT_SCALED
         """The last loss that a gradient scaler multiplied: a weak reference to the product, a
-        ticket for the loss before, and what that was divided by."""
+        ticket for the loss before scaling, and the number that this loss was divided by."""
 
     def before_scaling(self, outputs: Any, ticket: Any) -> None:
         self._scaled = (None, ticket, self.divisor(outputs))
@@ -31,8 +31,8 @@ class Losses:
             self._scaled = (weakref.ref(product), *self._scaled[1:])
 
     def of_backward(self, tensors: Any, note: Callable[[Any], Any]) -> tuple[Any, float]:
-        """A ticket for the loss that a backward begins with, as it was before a scaler multiplied
-        it, and what it was divided by."""
+        """Return a ticket for the loss that a backward begins with, as it was before a scaler
+        multiplied it, and the number that it was divided by."""
         (product, ticket, divisor), self._scaled = self._scaled, _NOT_SCALED
         if product is not None and product() is _first(tensors):
             return ticket, divisor
@@ -50,8 +50,8 @@ class Losses:
             return self._note(first)
 
     def divisor(self, tensors: Any) -> float:
-        """Return the number that the loss was divided by as its last operation, as programs do that
-        accumulate gradients over several batches; 1.0 where it was not."""
+        """Return the number that the loss was divided by in its last operation; 1.0 if it was not.
+        Programs that accumulate gradients over several batches divide in this way."""
         torch = self._torch
         first = _first(tensors)
         node = getattr(first, "grad_fn", None) if type(first) is torch.Tensor else None

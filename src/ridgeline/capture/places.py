@@ -42,22 +42,22 @@ def here() -> str:
 
 
 def function_here() -> str:
-    """file:line:function, or "" where no frame is the user's."""
+    """Return file:line:function of the innermost frame of the user's, or "" if there is none."""
     return next(own_frames(sys._getframe(1)), "")
 
 
 def frames_here(most: int) -> tuple[str, ...]:
-    """The innermost of the user's own functions that led here."""
+    """Return up to `most` of the user's own functions that led here, innermost first."""
     return tuple(islice(own_frames(sys._getframe(1)), most))
 
 
 def own_frames(frame: FrameType | None) -> Iterator[str]:
-    """The user's own functions on a stack, innermost first, as file:line:function."""
+    """Yield the user's own functions on a stack, innermost first, as file:line:function."""
     while frame is not None:
         code = frame.f_code
         if own(code.co_filename):
             text = f"{code.co_filename[-1000:]}:{frame.f_lineno}:{code.co_qualname[-200:]}"
-            # A file's name may hold bytes that are no text: JSON cannot.
+            # A file's name may hold bytes that are not text, which JSON cannot hold.
             yield text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
         frame = frame.f_back
 

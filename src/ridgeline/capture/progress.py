@@ -64,9 +64,9 @@ class Progress:
         self.counts = Counts.new()
         self.index = 0
         self.counts_alone = False
-        """Whether `steps_alone` is counted: a hook that counts was left behind."""
+        """Whether `steps_alone` is counted, by a hook that was left on the optimizer."""
         self.steps_alone = 0
-        """Steps after the windows were over."""
+        """Number of steps after the windows were over."""
         self.detailed = True
         """Whether the step in progress is looked at closely."""
         self.needs_all = False
@@ -77,7 +77,7 @@ class Progress:
         self._account = ThreadAccount(self.clock)
         self.pauses = PauseWatch(self._in_progress)
         self._timed: list[tuple[int, int, int, StepMemory | None]] = []
-        """Index, start, length and memory of steps of which no more was taken."""
+        """Index, start, length and memory of steps that were only timed."""
         self._readings = MemoryReadings(torch, self.clock)
         self._torch = torch
         self._settings = settings
@@ -195,8 +195,8 @@ class Progress:
             at_once(self._journal.directory, self._journal.rank, self._world)
 
     def farewell(self, ended: Status, why: str) -> bool:
-        """Leave nothing of ours open, and write everything known. Return whether the last capture
-        file, by which the watcher knows of the end, could be written."""
+        """Close everything of ours, and write all that is known. Return whether the last capture
+        file, from which the watcher learns of the end, could be written."""
         self.system.end()
         self._account.end()
         complete = not self.off or self.counts_alone
@@ -217,7 +217,7 @@ class Progress:
         return self._write_capture(ended, why, steps_taken=taken if complete else None)
 
     def note_host_memory(self) -> None:
-        """Write down that the program died of the host's memory, where it did."""
+        """Note that the host ran out of memory, if the program died of that."""
         self.recording.note_host_memory(*self._where()[:2])
 
     def stop(self) -> None:
@@ -261,7 +261,7 @@ class Progress:
         self.system.end()
         self._account.end()
         recording.stop_sampling()  # what we do here is no line of the user's
-        self.pauses.stop()  # and a thread of ours would stand in the trace
+        self.pauses.stop()  # a thread of ours would show in the trace
         if order == "light":
             recording.settled()
         elif order == "trace":
@@ -334,8 +334,8 @@ class Progress:
         return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
 
     def _in_progress(self) -> tuple[int, int, str, int | None]:
-        """The step in progress, when it began, its phase ("" where it is only timed), and the
-        thread that trains: read by another thread."""
+        """Return the index of the step in progress, when it began, its phase ("" if it is only
+        timed), and the thread that trains. Another thread calls this."""
         try:
             phase = named(self.timeline.phase, self.stepping.trains) if self.detailed else ""
         except IndexError:  # a phase ended between two reads

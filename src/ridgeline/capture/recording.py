@@ -155,7 +155,8 @@ class Recording:
         return str(distributed.get_backend())
 
     def note_host_memory(self, step: int, phase: str) -> None:
-        """Of an exception that nobody caught; what the device ran out of is known already."""
+        """Note that the host ran out of memory, if the uncaught exception says so. If a device ran
+        out of memory, that is already known."""
         if self._out_of_memory is None:
             with self._guarded("out of memory"):
                 from ridgeline.capture.host_memory import died_of

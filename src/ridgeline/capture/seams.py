@@ -63,7 +63,7 @@ class Seams:
             profiler.profile, "_prepare_trace", session.profiler_begins, _nothing, ("self",)
         )
         process = importlib.import_module("multiprocessing.process")
-        # What was made, and where, only explains: a run can do without.
+        # Where loaders and processes were made only helps to explain: a run can do without it.
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
             self._around(loader.DataLoader, "__init__", _itself, session.loader_made, ("self",))
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
@@ -76,8 +76,9 @@ class Seams:
         session.progress.detach = self.take_off
 
     def take_off(self, compiled: bool, traced: bool, goes_on: bool) -> None:
-        """`compiled`, `traced`: something was, and must not be made again, or be lost. `goes_on`:
-        the windows are over, perhaps inside a step of an optimizer, and the program is not."""
+        """Take the hooks off. `compiled` says that something was compiled, which must not be
+        compiled again; `traced`, that a trace names modules, which must not be lost. `goes_on` says
+        that the program goes on after the windows, perhaps inside a step of an optimizer."""
         global _profiler_knows
         _profiler_knows = _profiler_knows or traced
         before, after = self._handles
@@ -94,17 +95,17 @@ class Seams:
                 setattr(owner, name, theirs)
 
     def _leave_counter(self, handle: Any, compiled: bool) -> None:
-        """Put a counter of the anchor optimizer's steps (0.1 µs each) in the place of our hook, so
-        that the report can tell how many steps were taken and how many of them were watched.
+        """Replace our hook by one that counts the anchor optimizer's steps (0.1 µs each), so that
+        the report can tell how many steps were taken and how many of them were watched.
 
-        torch may be going through these hooks at this moment: one that is taken away then raises in
-        the program, where it has a hook of its own behind ours. One that is replaced does not."""
+        The hook is replaced, not removed, because torch may be iterating over its hooks at this
+        moment. Removing one then raises in a program that has a hook of its own behind ours."""
         hooks, progress = handle.hooks_dict_ref(), self._session.progress
         if hooks is None or handle.id not in hooks:
             return
         anchor = progress.stepping.anchor.who
-        # What was compiled is left alone, and of an optimizer that calls the step of its parent
-        # class hooks see two.
+        # Nothing is counted for compiled code, which is left alone, nor for an optimizer that calls
+        # the step of its parent class, because hooks see two steps there.
         counts = progress.stepping.mode == "optimizer" and not self._session.optimizers_nest
 
         def count(optimizer: Any, *rest: Any) -> None:

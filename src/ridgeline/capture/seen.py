@@ -169,11 +169,11 @@ class Loaders:
         """Nanoseconds, and of those what the waiting thread worked."""
         self._made: dict[int, tuple[str, ...]] = {}
         self._unused: list[int] = []
-        """Loaders of the batches that no model was called with yet."""
+        """The loaders of batches that no model has been called with yet."""
         self._trained: dict[int, int] = {}
 
     def made(self, loader: Any) -> None:
-        """A DataLoader has been made, or its constructor has raised."""
+        """Note where a DataLoader was made. Its constructor may have raised."""
         try:
             key = id(loader.dataset) ^ id(loader._index_sampler)
         except AttributeError:
@@ -183,11 +183,11 @@ class Loaders:
 
     @property
     def lines_made(self) -> tuple[str, ...]:
-        """Where loaders were made: the innermost lines of the user's own."""
+        """The innermost lines of the user's own code at which loaders were made."""
         return tuple(dict.fromkeys(frames[0] for frames in self._made.values() if frames))
 
     def used(self, training: bool) -> None:
-        """A model is called: with the batches handed out since the call before."""
+        """Note that a model is called with the batches handed out since the call before."""
         if training:
             for key in self._unused:
                 self._trained[key] = self._trained.get(key, 0) + 1
@@ -252,8 +252,8 @@ class Children:
         self._known: dict[tuple[str, str], int] = {}
 
     def started(self, process: Any) -> None:
-        """`process`: of multiprocessing, about to start. A loader's workers run a library's
-        function, and so do those of a pool."""
+        """Count a process of `multiprocessing` that is about to start, if it runs a function of the
+        user's. Workers of a loader or a pool run a library's function and do not count."""
         target, given = process._target, process._args
         if target is None:  # a subclass with a `run` of its own
             target = type(process).run

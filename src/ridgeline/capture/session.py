@@ -48,7 +48,7 @@ class Session:
         self._stepping = self.progress.stepping
         self._optimizer_depth = 0
         self.optimizers_nest = False
-        """An optimizer's step called the step of its parent class: hooks see both."""
+        """Whether an optimizer's step called the step of its parent class: hooks see both."""
         self._in_backward = False
         self._ends_after_backward = End.NO
         self._answered = Answered(torch)
@@ -95,7 +95,7 @@ class Session:
             self._leave("input")
 
     def loader_made(self, loader: Any) -> None:
-        """A DataLoader has been made, by whichever thread."""
+        """Note that some thread has made a DataLoader."""
         if self.progress.off:
             return
         try:
@@ -104,7 +104,7 @@ class Session:
             self._broke("loader", error)
 
     def child_starts(self, process: Any) -> None:
-        """The program starts a process of its own."""
+        """Note that the program starts a process of its own."""
         if self.progress.off:
             return
         try:
@@ -262,7 +262,8 @@ class Session:
         return True
 
     def scale_begins(self, scaler: Any, outputs: Any) -> Any:
-        """A gradient scaler multiplies a loss: what it was before is the loss people know."""
+        """Note the loss that a gradient scaler is about to multiply: users know the loss before
+        scaling."""
         if self.progress.off or not self._mine(trains=True):
             return None
         try:
@@ -347,7 +348,7 @@ class Session:
         regions[name] = regions.get(name, 0) + self.progress.clock() - began
 
     def farewell(self, ended: Status, why: str) -> bool:
-        """The program, or the block, is over. Return whether that could be written down."""
+        """Note that the program, or the block, is over. Return whether that could be written."""
         if ended == "raised":
             self.progress.note_host_memory()
         ended = "stopped" if self._stopped and ended == "finished" else ended
@@ -381,7 +382,8 @@ class Session:
 
     @property
     def _in_closure(self) -> bool:
-        """Inside `optimizer.step(closure)`: however often the closure is called, it is one step."""
+        """Whether a closure is running inside `optimizer.step(closure)`. However often the closure
+        is called, it is one step."""
         return self._optimizer_depth > 0
 
     def _stepped(self, optimizer: Any) -> End:
@@ -432,7 +434,8 @@ class Session:
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
 
     def _may_look(self) -> bool:
-        """Whether an operator of ours would be seen by nobody: by no trace and no mode."""
+        """Return whether an operator of ours would go unnoticed: no trace and no dispatch mode
+        would see it."""
         own = self._torch._C
         return not (
             self.progress.recording.tracing.running

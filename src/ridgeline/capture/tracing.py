@@ -39,7 +39,7 @@ class Tracing:
         self.names_modules = False
         """Calls of modules were recognised by our code object: the profiler met it first."""
         self.calls: tuple[CallSeen, ...] = ()
-        """Lines of the user's own code that made calls in the traced steps."""
+        """The calls that lines of the user's own code made in the traced steps."""
 
     @property
     def running(self) -> bool:
@@ -134,8 +134,9 @@ class Tracing:
 
 
 def _let_go(profiler: Any) -> None:
-    """Free the events of a profiler that has stopped. It refers to itself: 36 MiB of a small
-    program would stay until Python next looks for cycles, and look like the program's own."""
+    """Free the events of a profiler that has stopped. The profiler refers to itself, so that its
+    events (36 MiB for a small program) would stay until Python next collects cycles, and would look
+    like the program's own memory."""
     vars(profiler).clear()
 
 

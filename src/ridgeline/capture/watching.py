@@ -41,7 +41,8 @@ class Ending(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     """Of the dead, where the system says; negative for a signal."""
     oom_kills: int = 0
-    """Processes of the program's control group that the kernel killed for memory meanwhile."""
+    """Number of processes in the program's control group that the kernel killed for memory during
+    the run."""
     samples: int = 0
     problem: str = ""
     """Why the telemetry is not whole, one sentence."""

@@ -78,8 +78,9 @@ class Registered(Struct, frozen=True):
     written: Callable[[Applied, Source], tuple[Edit, ...]]
     """Raises NotWritten where no edit says it safely."""
     bound: Callable[[Ground], float | None] | None = None
-    """The most it can gain, by the share of the step that it can touch. It may be too large, never
-    too small. None, or the function returns None: nothing limits it."""
+    """Returns the most that the change can gain, from the share of the step that it can touch. The
+    bound may be too large, never too small. There is no bound if this field is None or the function
+    returns None."""
     variables: Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]] | None = None
     """(environment, options): what a trial's process is started with besides."""
     choices: Callable[[Ground], tuple[dict[str, str], ...]] | None = None

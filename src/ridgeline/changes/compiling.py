@@ -14,11 +14,12 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
 PRODUCTS_LEFT = 0.8
-"""Of the time of matrix products on a GPU: what stays when the program around them is compiled."""
+"""Share of the time of matrix products on a GPU that stays when the program around them is
+compiled."""
 REARRANGED_PRODUCTS_LEFT = 0.25
-"""The same where the compiler may give products another layout or other kernels, as it does to
-convolutions and on a CPU. An allowance: a set with torch.compile gained 2.84 × where products and
-input took 58 % of the step."""
+"""The same share where the compiler may give products another layout or other kernels, as it does
+for convolutions and on a CPU. It is a generous guess: a set with torch.compile gained 2.84 × where
+products and input took 58 % of the step."""
 ANSWERS = ("fusable-chain", "small-kernels", "graph-breaks", "written-attention")
 
 
@@ -29,8 +30,9 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground, *, other_kernels: bool = False) -> float | None:
-    """All but the wait for input and a part of the products may go: launches, passes over memory,
-    Python. `other_kernels`: the compiler looks for faster products, too."""
+    """Return the bound if all of the step goes (launches, passes over memory, Python) except the
+    wait for input and a part of the products. `other_kernels` says that the compiler also looks for
+    faster products."""
     if ground.products_least_share is None:
         return None
     rearranged = other_kernels or ground.convolutions or ground.device == "cpu"

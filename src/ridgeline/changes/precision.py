@@ -12,7 +12,7 @@ from ridgeline.changes.program import Model, Program
 from ridgeline.records.ground import Ground
 
 SAVED_OF_WORK = 15 / 16
-"""Of the time that the device works: the most that 16-bit types save."""
+"""The largest share of the device's working time that 16-bit types save."""
 HALF = "large logits stay in 16 bits"
 """Said of a trial in which a loss that was put on casts them itself."""
 
@@ -25,8 +25,9 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """Of the device's work 15 parts in 16 may go: products in 16 bits are up to 15 times as fast as
-    float32's without tensor cores (H200, datasheet), and the rest moves half the bytes."""
+    """Return the bound if 15/16 of the device's work goes. Products in 16 bits are up to 15 times
+    as fast as those in float32 without tensor cores (H200, datasheet), and the rest moves half the
+    bytes."""
     if not ground.busy and ground.products_share is None:
         return None
     return speedup_without(SAVED_OF_WORK * max(ground.busy, ground.products_share or 0.0))

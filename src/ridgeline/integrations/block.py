@@ -82,7 +82,7 @@ class profile:
         end(session, *_ending(kind, error))
         if self._watcher is not None:
             try:
-                self._watcher.wait(EXIT_WAIT_S)  # it was not told where the disk is full
+                self._watcher.wait(EXIT_WAIT_S)  # on a full disk it was not told of the end
             except subprocess.TimeoutExpired:
                 self._watcher.kill()
                 self._watcher.wait()

@@ -1,5 +1,6 @@
-"""The processor's ceilings, once for a machine: without them there is no share of a peak. Ceilings
-that decide nothing (disturbed when measured, exceeded since) are measured again when it is quiet.
+"""Measures the processor's ceilings once for a machine: without them there is no MFU. Ceilings that
+may not be used (disturbed when measured, or exceeded since) are measured again when the machine is
+quiet.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,14 @@ from ridgeline.trace.host_ceilings import host_entry
 
 LEAST_STEPS = 10
 MAX_BUSY_PERCENT = 15.0
-"""Use of the machine's processors up to which disturbed ceilings are measured again: above it they
-would be disturbed once more."""
+"""Doubtful ceilings are measured again only if the machine's processors are used up to this
+percentage: above it the new measurement would be disturbed as well."""
 Say = Callable[[str], None]
 
 
 def know_ceilings(directory: RunDirectory, say: Say) -> None:
-    """Measures them where a run on the CPU has a trace to hold against them and no usable ones are
-    kept.
+    """Measure the ceilings if a run on the CPU has a trace to compare with them and no usable ones
+    are stored.
 
     A run that was killed or interrupted is not kept waiting for it."""
     capture = directory.capture()
@@ -50,7 +51,7 @@ def _is_quiet() -> bool:
 
 
 def remember_exceeded(directory: RunDirectory, found: Efficiency) -> None:
-    """Marks the kept ceiling of a processor that this run was faster than."""
+    """Mark the processor's stored ceiling as exceeded, if this run was faster than it."""
     capture = directory.capture()
     if found.ceiling_state != "exceeded" or capture is None or capture.device.kind != "cpu":
         return

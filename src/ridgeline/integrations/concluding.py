@@ -30,7 +30,7 @@ def concluded(
     pack(directory)
     know_ceilings(directory, say)
     run = replace(directory.run(), exit_code=exit_code, oom_kills=oom_kills)
-    with contextlib.suppress(OSError):  # how it ended is part of what the summary is drawn from
+    with contextlib.suppress(OSError):  # the summary is drawn from run.json too
         directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
     summary = conclude(directory)
     if summary.status == "killed" and _ended_unheard(directory, exit_code):
@@ -54,8 +54,8 @@ def concluded(
 
 
 def _ended_unheard(directory: RunDirectory, exit_code: int | None) -> bool:
-    """Whether the program ended by itself and had no room to say so: no signal ended it, and the
-    disk is full."""
+    """Return whether the program ended by itself but could not write so: no signal ended it, and
+    the disk is full."""
     if exit_code is None or exit_code < 0:
         return False
     try:

@@ -47,16 +47,16 @@ class Entry(Struct, frozen=True, kw_only=True):
     disturbed: tuple[tuple[Quantity, str], ...] = ()
     """The ceilings (quantity, dtype) measured while others used the device: they may be low."""
     exceeded: tuple[tuple[Quantity, str], ...] = ()
-    """The ceilings (quantity, dtype) that a program was faster than: they are low."""
+    """The ceilings (quantity, dtype) that a program was faster than, so that they are too low."""
     schema: int = 1
 
     @property
     def doubtful(self) -> frozenset[tuple[Quantity, str]]:
-        """The ceilings that decide nothing until they are measured again."""
+        """The ceilings that may not be used until they are measured again."""
         return frozenset(self.disturbed) | frozenset(self.exceeded)
 
     def marked(self) -> tuple[Ceiling, ...]:
-        """The ceilings, each with its own marks."""
+        """Return the ceilings, each marked as disturbed or exceeded where it is."""
         return tuple(
             msgspec.structs.replace(
                 c,
@@ -136,7 +136,7 @@ def store(entry: Entry) -> Entry:
 
 
 def mark_exceeded(key: Key, quantity: Quantity, dtype: str) -> None:
-    """Remembers that a program was faster than a kept ceiling, until it is measured again."""
+    """Remember that a program was faster than a stored ceiling, until that is measured again."""
     entry = load(key)
     if entry is not None and (quantity, dtype) not in entry.exceeded:
         _keep(msgspec.structs.replace(entry, exceeded=(*entry.exceeded, (quantity, dtype))))

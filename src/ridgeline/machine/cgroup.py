@@ -28,7 +28,7 @@ def memory_limit(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int | No
 
 
 def oom_kills(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
-    """Processes of this process's own group that the kernel has killed for memory so far."""
+    """Return how many processes of this process's own group the kernel has killed for memory."""
     for folder in _folders(root, membership, "memory", own_first=True):
         for name in ("memory.events", "memory.oom_control"):
             for line in _text(folder / name).splitlines():

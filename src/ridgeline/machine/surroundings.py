@@ -23,8 +23,8 @@ _GIB = 1 << 30
 _UNSPOKEN_BYTES = _GIB
 UNSEEN = "throttling and other processes on the device cannot be seen: no NVML here"
 MIN_SPAN_S = 0.2
-"""The shortest span over which processor time of others can be told: it is counted in ticks of
-10 ms, and the ticks of a process and of a processor do not fall together."""
+"""The shortest span over which the processor time of other programs can be measured. It is counted
+in ticks of 10 ms, and the ticks of a process and of a processor do not coincide."""
 _FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
@@ -71,8 +71,8 @@ class Watch:
         return tuple(said for said in self._tenants if said != UNSEEN)
 
     def busy_since(self, before: HostTimes) -> bool:
-        """Whether others used the processors since then. A burst of one second during one ceiling
-        of a survey of twelve is lost in the survey's mean."""
+        """Return whether other programs have used the processors since `before`. This is asked for
+        each ceiling, because a burst of one second is lost in the mean over a survey of twelve."""
         after = host_times()
         if self._device.type != "cpu" or after.at_s - before.at_s < MIN_SPAN_S:
             return False

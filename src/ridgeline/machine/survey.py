@@ -59,8 +59,8 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
     """The device with ceilings for `dtypes`, copy and launch: kept ones, and what is missing
     measured quickly (under about 3 s on a CPU).
 
-    Those measured while others used the machine, and those that a program exceeded since, are
-    measured again once it is quiet.
+    Ceilings that were measured while other programs used the machine, or that a program has since
+    exceeded, are measured again once the machine is quiet.
     """
     resolved = resolve_device(device)
     wanted = _checked(dtypes)

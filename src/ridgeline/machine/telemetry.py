@@ -82,7 +82,8 @@ def busy_percent(before: tuple[int, int], after: tuple[int, int]) -> float | Non
 
 
 def busy_percent_now(seconds: float = 0.3, proc: str = processes.PROC) -> float | None:
-    """Of all processors' time over the next moment; None where the system does not say."""
+    """Return the percentage of all processors' time in use over the next `seconds`; None if the
+    system does not tell."""
     before = _host_times(proc)
     time.sleep(seconds)
     return busy_percent(before, _host_times(proc))

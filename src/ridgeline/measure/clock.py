@@ -30,10 +30,10 @@ class Reading(Struct, frozen=True, kw_only=True):
     issue_ns: float | None = None
     """Until the calls returned, before waiting for the device."""
     thread_ns: float | None = None
-    """Processor time of the calling thread alone; None where it was not read."""
+    """Processor time of the calling thread alone; None if it was not read."""
     sleeps: int | None = None
-    """How often the calling thread gave its processor away of its own accord, to wait for
-    something; None where the system does not tell."""
+    """Voluntary context switches of the calling thread: how often it gave its processor away to
+    wait for something. None if the system does not count them."""
 
 
 class Clock(Protocol):
@@ -165,7 +165,8 @@ def _one_by_one(
 
 
 def sleeps_so_far() -> int | None:
-    """Voluntary context switches of this thread so far. Only Linux counts them for a thread."""
+    """Return the voluntary context switches of this thread so far; None except on Linux, which
+    alone counts them for a thread."""
     return None if _THIS_THREAD is None else getrusage(_THIS_THREAD).ru_nvcsw
 
 

@@ -102,10 +102,11 @@ def _on_cpu(
 
 @contextmanager
 def cpu_allocations(prepare: Callable[[], object] | None = None) -> Iterator[list[int]]:
-    """Yield a list that holds, once the block is over, the bytes that torch's CPU allocator gave
-    (+) and took back (-) in it, in order of time. `prepare` runs before, and is not counted.
+    """Yield a list that is filled when the block is over. It then holds the bytes that torch's CPU
+    allocator handed out (+) and took back (-) in the block, in order of time. `prepare` runs before
+    and is not counted.
 
-    Raise RidgelineError where a profiler is running already."""
+    Raise RidgelineError if another profiler is already running."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 

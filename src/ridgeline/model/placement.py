@@ -88,8 +88,8 @@ def place(
 
 
 def _best(device: Device, quantity: Quantity, dtype: str) -> Ceiling | None:
-    """The class needs some ceiling: a doubtful one serves where there is no other, and the
-    placement says so."""
+    """Return the ceiling of a kind. The roofline class needs one, so a doubtful ceiling is returned
+    if there is no other, and the placement says so."""
     return device.ceiling(quantity, dtype) or device.doubtful_ceiling(quantity, dtype)
 
 

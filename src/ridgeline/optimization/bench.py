@@ -67,7 +67,8 @@ class ProgramBench(Bench):
         kept: KeptTrials | None = None,
         fed: Fed | None = None,
     ) -> None:
-        """`deadline`: when the last trial has to be over; one that is not is ended."""
+        """`deadline` is when the last trial has to be over; a trial that is still running then is
+        ended."""
         self._target = target
         self._home = home
         self._deadline = deadline
@@ -161,7 +162,8 @@ class ProgramBench(Bench):
         return plain + compiling_s(changes, self._compiles_s or COMPILES_S)
 
     def _run(self, plan: Plan, folder: Path) -> Outcome:
-        """Within its own time, and within the budget less what is held back of it."""
+        """Run a trial within its own time limit, and within what the budget leaves without its
+        reserve."""
         patience = self._patience(plan.changes)
         left = self.left_s() - self.held_s
         if left < MIN_TRIAL_S:

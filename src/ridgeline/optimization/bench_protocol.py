@@ -7,17 +7,17 @@ from ridgeline.records.trial import Asked, Draws
 from ridgeline.trials.arm import Outcome
 
 TIME_OVER = "too little time was left"
-BUDGET_ENDED = "the budget ended before the program as it is could be timed"
+BUDGET_ENDED = "the budget ended before the unchanged program could be timed"
 REST_HELD = "the rest of the time is for confirming what is kept"
 PATIENCE = 4.0
 """Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
 COMPILING_S = 240.0
 """And what compiling may take."""
 SLOW_START_S = 20.0
-"""What starting a process may take beyond twice the unchanged program's trial, before a change is
-thought to hang."""
+"""A trial may take this much longer than twice the unchanged program's trial, for starting its
+process. Beyond that it counts as hanging."""
 MIN_TRIAL_S = 1.0
-"""A process is not started where less is left: it could not even import torch."""
+"""A process is not started if less time is left: it could not even import torch."""
 
 
 class Bench(Protocol):

@@ -18,9 +18,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     unable: str = ""
     """Why it cannot win here; "" where it may."""
     bound: float | None = None
-    """The most it can gain alone, on the unchanged program; None: nothing limits it."""
+    """The most that the change can gain alone on the unchanged program; None if there is no bound.
+    """
     promise: float = 1.0
-    """What it is hoped to gain, by its bound and by the findings that it mends: for the order."""
+    """The gain that is hoped for, from the bound and from the findings that the change mends. It
+    decides the order of trials."""
     others: tuple[dict[str, str], ...] = ()
     """Other options worth trying."""
     brings: str = ""

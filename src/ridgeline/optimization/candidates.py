@@ -57,8 +57,8 @@ def candidates(
 def _bound(
     one: Registered, ground: Ground, findings: Sequence[Finding]
 ) -> tuple[float | None, float]:
-    """Return the most that a change can gain, and what it is hoped to. What a finding is worth
-    raises a bound, but sets none: a change may do more than mend that finding."""
+    """Return the bound of a change, and the gain that is hoped for. The gain of a finding raises a
+    bound, but does not set one where there is none: a change may do more than mend that finding."""
     answered = [f.gain_bound for f in findings if f.rule in one.change.answers]
     by_budget = one.bound(ground) if one.bound is not None else None
     promise = round(max([1.0, *answered, by_budget or 1.0]), 3)

@@ -91,11 +91,11 @@ class Contest(Struct, frozen=True, kw_only=True):
     after: tuple[Trial, ...] = ()
     spent_s: float = 0.0
     bound: float | None = None
-    """The most that the changes could gain, said before they were tried; None: nothing was."""
+    """The bound of the changes as it was before they were tried; None if there was none."""
 
     @property
     def exceeds_bound(self) -> bool:
-        """Whether more was gained than the bound allowed: then the bound was wrong."""
+        """Whether the changes gained more than the bound allowed, so that the bound was wrong."""
         if self.ratio is None or self.bound is None:
             return False
         return self.ratio.ci_low > self.bound

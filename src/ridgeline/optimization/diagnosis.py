@@ -37,7 +37,7 @@ class Diagnosed(Struct, frozen=True, kw_only=True):
     summary: RunSummary
     ground: Ground
     concluding_s: float = 0.0
-    """What reading the run took."""
+    """How long reading the run took."""
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -95,7 +95,7 @@ def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str
         return _run_into(directory, target, limit_s, variables)
     finally:
         with contextlib.suppress(OSError):
-            directory.path.rmdir()  # where it stayed empty: nothing could be recorded
+            directory.path.rmdir()  # it is empty only if nothing could be recorded
 
 
 def _run_into(
@@ -144,7 +144,7 @@ class Hung:
         """By us."""
 
     def made(self) -> list[RunDirectory]:
-        """Return the run, and those of a launcher's further attempts, where they were begun."""
+        """Return the run and the runs of a launcher's further attempts, as far as they began."""
         path = self._directory.path
         attempts = itertools.count(1)
         again = (RunDirectory(path.with_name(restarted_name(path.name, n))) for n in attempts)

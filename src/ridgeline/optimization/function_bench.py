@@ -130,7 +130,7 @@ class FunctionBench:
         return self._wall_s.get(_key(()), 0.0) + compiling_s(changes, COMPILES_S)
 
     def _patience_s(self, changes: tuple[Asked, ...]) -> float:
-        """Never 0, which would be no limit."""
+        """Return the time limit of a trial. It is never 0, which would mean no limit."""
         left = max(self.left_s() - self.held_s, MIN_TRIAL_S)
         plain = self._wall_s.get(_key(()), 0.0)
         if not changes or not plain:

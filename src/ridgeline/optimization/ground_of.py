@@ -93,18 +93,19 @@ def _share(case: Case, sites: list[OpSite]) -> float:
 
 
 def _multiplies(site: OpSite) -> bool:
-    """Whether a site's work is, or holds, matrix products: fused layers and recurrent ones too."""
+    """Return whether a site's work is or contains matrix products, as in fused and recurrent
+    layers."""
     names = [kernel.name for kernel in site.kernels] or [""]
     kinds = {category_of(name, site.op) for name in names}
     return _named(site, (*_PRODUCTS, *_HOLD_PRODUCTS)) or not kinds.isdisjoint(PRODUCT_KINDS)
 
 
 def _most_share(case: Case, sites: list[OpSite]) -> float | None:
-    """Return the most of an untraced step that these sites and those left out of the list may take;
-    None where no operator was recorded.
+    """Return the largest share of an untraced step that these sites, and those left out of the
+    list, may take; None if no operator was recorded.
 
-    Tracing lengthens a step of many small operators several times over, and hardly the large ones
-    in it: on a CPU the sites' traced time is held against the untraced step.
+    Tracing makes a step of many small operators several times as long, but hardly lengthens the
+    large operators in it. So on a CPU the sites' traced time is divided by the untraced step.
     """
     if not case.sites.ops:
         return None
@@ -116,8 +117,8 @@ def _most_share(case: Case, sites: list[OpSite]) -> float | None:
 
 
 def _busy(case: Case) -> float:
-    """Return how much of the step the device works; on a CPU, where tracing lengthens the time
-    between operators, the most that it may work; 0: not known."""
+    """Return the share of the step in which the device works; 0 if it is not known. On a CPU, where
+    tracing lengthens the time between operators, this is the largest share that is possible."""
     if case.on_gpu or case.work is None:
         return case.busy or 0.0
     return _of_untraced_step(case, case.work.operator_ms) or 0.0
@@ -129,14 +130,15 @@ def _of_untraced_step(case: Case, taken_ms: float) -> float | None:
 
 
 def _replayed_products_ns(case: Case) -> float:
-    """Return a step's time in products of replayed CUDA graphs, which no operator launched."""
+    """Return the time of a step in products of replayed CUDA graphs, which no operator launches."""
     window = case.study.window if case.study is not None else None
     rows = [row for row in case.kernels if not row.op and row.category in PRODUCT_KINDS]
     return sum(row.total_ns for row in rows) / max(window.steps, 1) if window is not None else 0.0
 
 
 def _optimizer_share(case: Case) -> float | None:
-    """On a GPU the phases tell it only by the device's own clock: the host's is ahead of it."""
+    """Return the optimizer's share of the step; None if it is not known. On a GPU only phases timed
+    by the device's own clock tell, because the host runs ahead of the device."""
     if not case.times.phases or (case.on_gpu and case.times.clock != "device"):
         return None
     return sum(phase.share for phase in case.times.phases if phase.phase == "optimizer")

@@ -23,7 +23,7 @@ from ridgeline.statistics.pooled import MOST
 MAY_GAIN = 1.05
 """Where it may still gain so much, and did not fall behind, it is looked at again in the end."""
 MAX_TOLD_BOUND = 10.0
-"""A larger bound says no more than that almost all of the step may go: it is not announced."""
+"""A larger bound is not announced: it says only that almost all of the step may go."""
 SLOWEST = 2.0
 """To save memory a step may take so many times as long, not more."""
 
@@ -232,7 +232,7 @@ class Ladder:
         result, parity = self._contested(tried, after, needed)
         if result.says == "FASTER" and (too_slow := self._too_slow(result)):
             result = replace(result, says="REFUSED", why=too_slow)
-        if self._wants.goal in ("speed", "throughput"):  # a bound is of time
+        if self._wants.goal in ("speed", "throughput"):  # bounds are about time
             result = replace(result, bound=bound)
         search.bounds_refuted |= result.exceeds_bound
         unfit = self._unfit(tried, result)

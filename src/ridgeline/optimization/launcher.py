@@ -53,8 +53,9 @@ def module_file(target: Target) -> Path | None:
 
 
 def named_file(target: Target) -> Path:
-    """Return the file that what is written for the target is named after, and put beside: the
-    script, the module, or for code and a module that lies elsewhere a name in this folder."""
+    """Return the file after which the written files are named, and beside which they are put: the
+    script or the module. For code, and for a module outside the current folder, return a name in
+    the current folder."""
     script, module = script_of(target), module_file(target)
     if script is not None:
         return Path(script.name)

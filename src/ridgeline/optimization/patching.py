@@ -165,8 +165,8 @@ def _by_itself(
 
 
 def write_diff(module: Path, named: Path, found: Optimized) -> Written:
-    """Write a diff of the user's own files, for the user to apply: nothing is copied, nothing is
-    run. `named`: the file that the diff is named after."""
+    """Write a diff of the user's own files, for the user to apply. Nothing is copied and nothing is
+    run. `named` is the file after which the diff is named."""
     assert found.total is not None
     made = patches(module, found.total.applied)
     diff = "".join(file.diff for file in made.files)

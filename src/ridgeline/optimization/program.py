@@ -41,7 +41,8 @@ WATCHED = 8
 AHEAD = 16
 """More where there is a loader: the batches its workers have made ahead are not timed."""
 WRITING_S = 3.0
-"""For writing copies and reports, held back of the budget; less of a short one."""
+"""Time reserved for writing copies and reports, but no more than `MAX_WRITING_SHARE` of the budget.
+"""
 MAX_WRITING_SHARE = 0.05
 LOOKING = 2.0
 """Times a trial of the copy: what looking at it takes."""
@@ -52,9 +53,9 @@ NO_REFERENCE = "no float64 reference"
 class Wishes(Struct, frozen=True, kw_only=True):
     wants: Wants = Wants()
     budget_s: float = 600.0
-    """For all of it: diagnosis, search, confirmation, the copy and its check."""
+    """Time limit for diagnosis, search, confirmation, the copy and its check together."""
     began_s: float | None = None
-    """When the call began, by the monotonic clock; by default now."""
+    """When the call began, by the monotonic clock; None stands for now."""
     seed: int = 0
     again: bool = False
     """Measure everything again, whatever an earlier call has kept."""

@@ -58,8 +58,8 @@ class Search:
         self.share_s = math.inf
         """Of the time that is left, for one contest: as many pairs as fit, one at least."""
         self.bounds_refuted = False
-        """A change gained more than its bound allowed: by no bound is a change left untried then.
-        """
+        """Whether a change has gained more than its bound allowed. From then on no change is
+        skipped because of its bound."""
         self.grows: Candidate | None = None
         """The larger batch that is to be tried in the end."""
 
@@ -93,9 +93,9 @@ class Search:
         return wanted + self.reserve_s() < self.bench.left_s()
 
     def time_to_try(self, after: Sequence[Candidate]) -> bool:
-        """Whether a contest of these against what is kept may begin. The first that is kept has to
-        be confirmed, too, by one pair at least; and a recent trial of the unchanged program serves
-        as the half of its first pair."""
+        """Return whether there is time for a contest of these changes against what is kept. The
+        first change that is kept must also be confirmed, by one pair at least. A recent trial of
+        the unchanged program serves as one half of the first pair."""
         if self.kept:
             return self.time_for(self.kept, after)
         plain_s = self.bench.cost_s(())

@@ -135,7 +135,7 @@ def signed(text: str, source: str = "") -> str:
 
 
 def signed_comment(text: str) -> str:
-    """Return Markdown, HTML or SVG with that line in a comment at its top."""
+    """Return Markdown, HTML or SVG with the line that marks our files in a comment at its top."""
     opening, closing = "<!--\n", "-->\n"
     return f"{opening}# {SIGN} ({_digest(opening + closing + text)})\n{closing}{text}"
 

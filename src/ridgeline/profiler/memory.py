@@ -1,5 +1,5 @@
-"""Peak memory of a block: Python and NumPy by tracemalloc, torch on the CPU by the events
-of its profiler, CUDA by its allocator. Each is counted where the program has put it to use."""
+"""Peak memory of a block. Python and NumPy are counted by tracemalloc, torch on the CPU by the
+events of its profiler, CUDA by its allocator; torch and CUDA only if the program uses them."""
 
 import sys
 import tracemalloc
@@ -13,9 +13,9 @@ from ridgeline.profiler.units import as_mb
 
 
 class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
-    """Sets `peak_memory` (bytes above the start, at most: the peaks of Python, of torch on the CPU
-    and of CUDA are added) and `allocated_memory` (bytes above the start, at the end).
-    `not_counted` says what is in neither, and why; "" where that is nothing."""
+    """Measures the memory of a block, in bytes above its start. `allocated_memory` is in use at the
+    end. `peak_memory` is an upper bound: it adds the peaks of Python, of torch on the CPU and of
+    CUDA. `not_counted` says what is in neither, and why; it is "" if all is counted."""
 
     def __init__(self) -> None:
         self.peak_memory = 0
@@ -99,8 +99,8 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
 
 
 def profile_memory(call: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Runs `call(*args, **kwargs)` once: its `result`, `peak_memory_mb`, the `allocated_memory_mb`
-    that it left behind, and what was `not_counted`, with the reason."""
+    """Run `call(*args, **kwargs)` once. Return its `result`, its `peak_memory_mb`, the
+    `allocated_memory_mb` that it left behind, and what was `not_counted`, with the reason."""
     with MemoryProfiler() as memory:
         result = call(*args, **kwargs)
     return {

@@ -11,7 +11,7 @@ from ridgeline.records.op_site import SitePhase
 from ridgeline.records.trace import Place
 
 Sharding = Literal["", "fsdp1", "fsdp2"]
-"""FullyShardedDataParallel, and `fully_shard`."""
+"""The sharding wrapper: "fsdp1" is FullyShardedDataParallel, "fsdp2" is `fully_shard`."""
 
 
 class CollectiveSite(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class CollectiveSite(Struct, frozen=True, kw_only=True):
     place: Place | None = None
     """The user's function that asked, or that called the backward in which it was asked for."""
     sharding: Sharding = ""
-    """The sharding wrapper that asked, as torch marks its own work."""
+    """The sharding wrapper that asked for the collective, known from torch's marks in the trace."""
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
@@ -74,8 +74,9 @@ class RankPlace(Struct, frozen=True, kw_only=True):
     others_ns: float
     """The other ranks' median."""
     encloses_steps: bool = False
-    """The function holds the training loop: it ran from before the first to after the last step."""
+    """Whether the function holds the training loop: it ran from before the first step to after the
+    last."""
     callee: str = ""
-    """The name of the function that it called directly for most of that time, as recorded."""
+    """The function that this one called directly for most of that time, by its recorded name."""
     caller: Place | None = None
-    """The user's function that called it, where the stack shows one."""
+    """The user's function that called this one, if the stack shows it."""

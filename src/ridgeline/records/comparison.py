@@ -13,8 +13,8 @@ Verdict = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "INVALID"]
 Goal = Literal["speed", "memory", "throughput"]
 Strength = Literal["strong", "weak", "none"]
 DecidedBy = Literal["", "clock", "processor_time"]
-"""Which measure a verdict rests on: the arm's own clock (wall time, on a GPU the device's events),
-or processor time where the machine was crowded; "" where there is no verdict."""
+"""Which measure a verdict rests on. "clock" is the arm's own clock: wall time, or the device's
+events on a GPU. "processor_time" may decide on a crowded machine. "" means there is no verdict."""
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """The same ratio by processor time."""
     decided_by: DecidedBy = ""
     processor_estimate: Estimate | None = None
-    """The ratio by processor time with its interval, where it could testify."""
+    """The ratio by processor time with its interval; None if processor time may not be used."""
     memory_ratio: float | None = None
     """Peak of the baseline over the candidate's: above 1 it needs less."""
     throughput_ratio: float | None = None

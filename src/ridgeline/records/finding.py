@@ -54,7 +54,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     after: str = ""
     """Rule of the finding that has to be fixed first: until then this one gains nothing."""
     wrong_results: bool = False
-    """What the program computes is probably wrong: this comes first, whatever time it costs."""
+    """Whether the program's results are probably wrong. Such a finding comes first, whatever time
+    it costs."""
     shares_with: str = ""
     """Rule of a finding before it that is charged with the same time: the two do not add up."""
 
@@ -81,16 +82,17 @@ class Loss(Struct, frozen=True, kw_only=True):
     """The largest part of the time that is not the device's work and that no finding explains."""
 
     share_pct: float
-    """Of the step; of `pauses` of all time, because the step time leaves them out."""
+    """Share of the step. For `pauses` it is a share of all time, because the step time leaves
+    pauses out."""
     kind: LossKind
     cause: str = ""
-    """On a GPU: why it idles, as the trace names it."""
+    """Why the GPU idles, as the trace names it; "" on a CPU."""
     phase: str = ""
-    """Of `pauses`: the phase most of them is in."""
+    """For `pauses`: the phase that takes most of their time."""
     own_code_pct: float = 0.0
-    """Of the step: the part of it in the program's own Python code."""
+    """The part of the loss in the program's own Python code, as a share of the step."""
     places: tuple[CodePlace, ...] = ()
-    """Where, the largest first."""
+    """Where the time goes, the largest first."""
     needs: LossNeeds = ""
 
 
@@ -123,7 +125,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     """Why no finding is no all-clear: the device mostly waits and no rule explains it, or little
     was recorded; "" where it is one."""
     loss: Loss | None = None
-    """The largest loss, where no finding is about it; None where findings are, or it is small."""
+    """The largest loss that no finding explains; None if findings explain it or it is small."""
     basis: str = ""
     """steps 130-141 of 275: where they are drawn from a part of a long trace; "": from all of it"""
     unlooked: tuple[str, ...] = ()

@@ -42,20 +42,20 @@ class Ground(Struct, frozen=True, kw_only=True):
     convolutions: bool = False
     """Operators seen in a traced step."""
     products_share: float | None = None
-    """Of the step: the most that matrix products and convolutions take; None: no operator was
-    recorded."""
+    """The largest share of the step that matrix products and convolutions may take; None if no
+    operator was recorded."""
     products_least_share: float | None = None
-    """Of the step: the least that they take."""
+    """The smallest share of the step that they take."""
     loss_share: float = 0.0
     """Of the step: softmax and loss over many classes, forward and backward."""
     odd_widths: bool = False
     """A product of large matrices has a side that is no multiple of 64."""
     shapes_change: bool = False
     busy: float = 0.0
-    """Of the step the device works; on a CPU the most that it may."""
+    """Share of the step in which the device works; on a CPU the largest share that is possible."""
     input_share: float = 0.0
     optimizer_share: float | None = None
-    """None: the phases of the step are not known."""
+    """None if the phases of the step are not known."""
     system_share: float | None = None
     """Of the step: what the system does for the program (pages, files), over all threads."""
     overhead_share: float = 0.0

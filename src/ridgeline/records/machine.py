@@ -28,12 +28,13 @@ class Ceiling(Struct, frozen=True, kw_only=True):
     disturbed: bool = False
     """Measured while others used the device: it may be low."""
     exceeded: bool = False
-    """A program was faster since, so the ceiling is known to be low."""
+    """Whether a program has since been faster, so that the ceiling is known to be too low."""
     note: str = ""
 
     @property
     def state(self) -> CeilingState:
-        """Whether a share of this ceiling says anything. Datasheets are not measured."""
+        """Whether this ceiling may be used. A datasheet's ceiling is always usable, because it was
+        not measured here."""
         if self.source == "datasheet":
             return "usable"
         return "exceeded" if self.exceeded else "disturbed" if self.disturbed else "usable"
@@ -55,13 +56,14 @@ class Device(Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...] = ()
 
     def ceiling(self, quantity: Quantity, dtype: str = "") -> Ceiling | None:
-        """The best-sourced usable ceiling of a kind: measured before datasheet. A ceiling that was
-        disturbed when measured, or that a program exceeded since, decides nothing."""
+        """Return the best usable ceiling of a kind: a measured one before the datasheet's. A
+        ceiling that was disturbed when measured, or that a program has since exceeded, is not
+        usable."""
         found = [c for c in self._of(quantity, dtype) if c.state == "usable"]
         return min(found, key=lambda c: c.source != "measured", default=None)
 
     def doubtful_ceiling(self, quantity: Quantity, dtype: str = "") -> Ceiling | None:
-        """The measured ceiling of a kind where it may not be used; None where one is usable."""
+        """Return the measured ceiling of a kind that is not usable; None if a usable one exists."""
         if self.ceiling(quantity, dtype) is not None:
             return None
         return next(iter(self._of(quantity, dtype)), None)

@@ -43,7 +43,8 @@ class Placement(Struct, frozen=True, kw_only=True):
     host_limited: bool
     """GPU only: the host was still issuing when the device had done its work."""
     ceiling_state: CeilingState = "usable"
-    """Otherwise the ceilings are low, the class may be wrong, and there is no share of them."""
+    """If not "usable", the ceilings may be too low, the class may be wrong, and there is no share
+    of the ceiling."""
 
     @property
     def roofline_ms(self) -> float:

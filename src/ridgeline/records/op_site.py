@@ -16,12 +16,12 @@ SitePhase = Literal["input", "forward", "backward", "optimizer", "other"]
 
 
 class OwnCode(Struct, frozen=True, kw_only=True):
-    """Host time of a step in the program's own Python: in no operator, loader, backward or
+    """Host time of a step in the program's own Python code, outside operators, loader, backward and
     optimizer."""
 
     ns: float = 0.0
     places: tuple[tuple[Place, float], ...] = ()
-    """The user's functions and their part of it, the largest first; empty without stacks."""
+    """The user's functions with their ns, the largest first; empty without stacks."""
 
 
 class SiteKernel(Struct, frozen=True, kw_only=True):

@@ -57,10 +57,10 @@ class Rung(Struct, frozen=True, kw_only=True):
     without: Ratio | None = None
     """Leave-one-out: all that was kept against all but this one. None: not asked, see `ratio`."""
     bound: float | None = None
-    """The most it could gain, with those it was tried with and on top of those beside it; said
-    before it was tried. None: nothing limited it."""
+    """The most that the change could gain, together with those it was tried with and on top of
+    those beside it, as estimated before the trial. None if there was no bound."""
     bound_exceeded: bool = False
-    """It gained more: the bound was wrong."""
+    """Whether the change gained more than the bound, so that the bound was wrong."""
     parity: Parity | None = None
     peak_bytes: int | None = None
     peak_before_bytes: int | None = None

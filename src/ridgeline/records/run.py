@@ -21,7 +21,7 @@ Status = Literal[
     "interrupted",  # Ctrl-C
     "stopped",  # by --stop-after
     "killed",  # ended without a word: a signal, os._exit, a crash
-    "damaged",  # run.json cannot be read, so that nobody knows
+    "damaged",  # run.json cannot be read, so that the end is not known
 ]
 TargetKind = Literal["script", "module", "code", "block"]
 """`block`: `with ridgeline.profile()` or a notebook cell."""
@@ -109,7 +109,8 @@ class RunFile(Struct, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC."""
     ended_ns: int = 0
     oom_kills: int = 0
-    """Processes that the kernel killed for memory, in the program's control group, meanwhile."""
+    """Number of processes in the program's control group that the kernel killed for memory during
+    the run."""
     ranks: int = 1
     ridgeline: str = ""
     bytes_on_disk: int = 0
@@ -130,7 +131,8 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     name: str
     """Its class; wrappers (DDP, FSDP, compiled) are named in `wrappers`."""
     wrappers: tuple[str, ...] = ()
-    """Classes around it, outermost first; FSDPModule for one that `fully_shard` was called on."""
+    """Wrapper classes around the module, outermost first; FSDPModule if `fully_shard` was called on
+    it."""
     calls: int = 0
     evaluation_calls: int = 0
     parameters: int = 0
@@ -144,7 +146,7 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...] = ()
     """Tensors of its first training call: float32[32, 3, 224, 224]."""
     evaluation_place: str = ""
-    """file:line:function of its first call in eval mode or without gradients."""
+    """file:line:function of the module's first call in eval mode or without gradients."""
 
 
 class OptimizerSeen(Struct, frozen=True, kw_only=True):
@@ -156,9 +158,10 @@ class OptimizerSeen(Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     """foreach, fused, capturable, where the first group names them."""
     gradients_checked: int = 0
-    """Steps before which it was looked whether the gradients of the step before were cleared."""
+    """Number of steps for which it was checked whether the gradients of the step before were
+    cleared."""
     gradients_kept: int = 0
-    """Of those: steps whose backward added to the gradients of the step before."""
+    """Number of checked steps whose backward added to the gradients of the step before."""
 
 
 class LoaderSeen(Struct, frozen=True, kw_only=True):
@@ -182,8 +185,8 @@ class LoaderSeen(Struct, frozen=True, kw_only=True):
     training_batches: int = 0
     """Batches that a model in training was called with; the others fed evaluations, or nothing."""
     made: tuple[str, ...] = ()
-    """The user's own functions on the stack when it was made, innermost first, as
-    file:line:function; empty where that was not seen."""
+    """The user's own functions on the stack when the loader was made, innermost first, as
+    file:line:function; empty if that was not seen."""
 
 
 class ChildrenSeen(Struct, frozen=True, kw_only=True):
@@ -196,7 +199,8 @@ class ChildrenSeen(Struct, frozen=True, kw_only=True):
 
 
 def feeding(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
-    """The one the steps were fed by: an evaluation may take more batches than they do."""
+    """Return the loader that fed the training steps. An evaluation's loader may have handed out
+    more batches."""
     return max(loaders, key=lambda one: (one.training_batches, one.batches), default=LoaderSeen())
 
 
@@ -205,11 +209,12 @@ class PauseSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step: int
     phase: str = ""
-    """The phase it was in; "" where the step was only timed."""
+    """The phase that the program was in; "" if the step was only timed."""
     frames: tuple[str, ...] = ()
     """The user's own functions, innermost first, as file:line:function."""
     seconds: float = 0.0
-    """Time that passed between the look before and the looks that found it there."""
+    """Time that the program was seen there: the sum of the times from each sample back to the one
+    before it."""
 
 
 class CallSeen(Struct, frozen=True, kw_only=True):
@@ -218,7 +223,7 @@ class CallSeen(Struct, frozen=True, kw_only=True):
     file: str
     line: int
     name: str
-    """The function's, without where it is from: item, backward."""
+    """The name of the called function without its module: item, backward."""
     times: int = 1
 
 
@@ -226,10 +231,10 @@ class Compilation(Struct, frozen=True, kw_only=True):
     """A frame torch.compile compiled, or failed to."""
 
     place: str
-    """Where the compiled function begins: a file of torch's where that is a wrapper."""
+    """Where the compiled function begins; a file of torch if that function is a wrapper."""
     function: str = ""
     called_at: str = ""
-    """The user's line that called it, file:line; "" where it is not known."""
+    """The user's line that called the function, as file:line; "" if it is not known."""
     seconds: float = 0.0
     step: int | None = None
     recompile_reason: str = ""
@@ -273,21 +278,24 @@ class DeviceSeen(Struct, frozen=True, kw_only=True):
 
 
 class OutOfMemory(Struct, frozen=True, kw_only=True):
-    """The device, or the host, ran out of memory. Of a device, what was alive is in the snapshot
-    beside it."""
+    """The device or the host ran out of memory. What was allocated on a device is in the snapshot
+    beside this record."""
 
     asked_bytes: int
-    """0 where it is not known."""
+    """0 if it is not known."""
     free_bytes: int
     total_bytes: int
-    """What there is, or what the program was limited to; 0 where it is not known."""
+    """The memory there is, or the program's limit; 0 if it is not known."""
     on: Literal["device", "host"] = "device"
     killed: bool = False
-    """The system ended the program: seen from outside, by how it ended and what was in use."""
+    """Whether the system killed the program. This is known from outside, from how the program ended
+    and how much memory was in use."""
     sure: bool = True
-    """False: it was killed while its memory grew, and nothing says that this was the reason."""
+    """False if the program was killed while its memory grew, but it is not known that this was the
+    reason."""
     allocated_bytes: int = 0
-    """In use: of a host the resident size."""
+    """Memory in use; on a host it is the resident size, or all that is mapped where the address
+    space is limited."""
     reserved_bytes: int = 0
     step: int = 0
     phase: str = ""
@@ -299,12 +307,12 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
 
 
 class ThreadTime(Struct, frozen=True, kw_only=True):
-    """What the kernel says of the thread that trains, over windows of one kind."""
+    """The kernel's account of the thread that trains, over all windows of one kind."""
 
     wall_ns: int = 0
     processor_ns: int = 0
     queued_ns: int = 0
-    """Ready to run while others held the processors."""
+    """Time in which the thread was ready to run while others held the processors."""
 
     @property
     def processor_share(self) -> float:
@@ -328,14 +336,14 @@ class Capture(Struct, frozen=True, kw_only=True):
     steps: int = 0
     """All that were counted while the hooks were on."""
     steps_taken: int | None = None
-    """Steps of the whole program, those after the windows included. None: nobody counted them, or
-    the program has not ended."""
+    """Steps of the whole program, including those after the windows. None if they were not counted,
+    or if the program has not ended."""
     windows: tuple[Window, ...] = ()
     modules: tuple[ModuleSeen, ...] = ()
     optimizers: tuple[OptimizerSeen, ...] = ()
     loaders: tuple[LoaderSeen, ...] = ()
     loaders_made: tuple[str, ...] = ()
-    """Lines of the user's own (file:line:function) at which loaders were made, used or not."""
+    """Lines of the user's own code (file:line:function) at which loaders were made, used or not."""
     children: tuple[ChildrenSeen, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     graph_breaks: dict[str, int] = {}
@@ -346,19 +354,20 @@ class Capture(Struct, frozen=True, kw_only=True):
     """The backend: nccl, gloo; "" when alone."""
     trace_file: str = ""
     calls: tuple[CallSeen, ...] = ()
-    """Of the traced steps, where the profiler told the lines; empty: not known."""
+    """Calls of the user's lines in the traced steps; empty if the profiler did not tell the lines.
+    """
     memory_file: str = ""
     out_of_memory: OutOfMemory | None = None
     pauses: tuple[PauseSeen, ...] = ()
-    """Looks at steps that were late, in a program that had paused before."""
+    """Samples of steps that were late, in a program that had paused before."""
     memory_at_end: StepMemory | None = None
-    """What was in use when the program said goodbye: its functions have returned, and what is left
-    is what its modules still hold."""
+    """Memory in use at the end of the program. Its functions have returned by then, and only what
+    its modules hold is left."""
     system_share: float | None = None
     """Of the light windows: the system's work for the program, over all of its threads."""
     light_time: ThreadTime | None = None
     traced_time: ThreadTime | None = None
-    """Of the light windows and of the traced one; None where the kernel keeps no such account."""
+    """The accounts of the light windows and of the traced one; None if the kernel keeps none."""
     torch_imported: bool = True
     ended: Status = "running"
     why: str = ""

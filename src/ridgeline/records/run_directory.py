@@ -96,8 +96,8 @@ class RunDirectory:
         )
         try:
             try:
-                # Without fsync: a file survives a kill, which is what is promised, and a disk that
-                # is busy with a checkpoint would hold up the program for seconds.
+                # There is no fsync: a file survives a kill without it, which is what we promise,
+                # and a disk that is busy with a checkpoint would hold the program up for seconds.
                 _write_all(descriptor, data)
             finally:
                 os.close(descriptor)
@@ -169,8 +169,8 @@ class RunDirectory:
         return tuple(sorted(rank for rank in found if rank is not None))
 
     def damage(self) -> tuple[str, ...]:
-        """Return a sentence for each file without which the run is not whole and which cannot be
-        read: run.json and the captures. Raise NewerSchema where a later version wrote the run."""
+        """Return a sentence for each necessary file that cannot be read: run.json and the captures.
+        Raise NewerSchema if a later version wrote the run."""
         try:
             self.run()
         except NewerSchema:
@@ -180,7 +180,8 @@ class RunDirectory:
         return self.damaged_captures()
 
     def open_ranks(self) -> tuple[int, ...]:
-        """Return the ranks that began on this machine, live, and have not said their last word."""
+        """Return the ranks that began on this machine, are alive, and have not written how they
+        ended."""
         return tuple(
             capture.rank
             for capture in self.captures()

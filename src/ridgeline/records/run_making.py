@@ -26,7 +26,7 @@ def make_directory(root: Path, name: str, shared: bool) -> Path:
     except OSError as error:
         raise RidgelineError(
             f"a run directory cannot be made in {root}: {error.strerror or error}",
-            "--runs-dir names another place",
+            "choose another place with --runs-dir",
         ) from error
     raise RidgelineError(f"there are a thousand runs called {name} in {root}")
 
@@ -37,7 +37,7 @@ def runs_root(directory: Path | None = None) -> Path:
 
 
 def run_name(kind: TargetKind, program: str, at: datetime) -> str:
-    """Return the name of a run that begins at `at`: 1115-120301-train."""
+    """Return the name of a run that begins at `at`, such as 1115-120301-train."""
     stem = {"script": Path(program).stem, "module": program, "code": "code"}.get(kind)
     if stem in ("__main__", ""):
         stem = Path(program).absolute().parent.name
@@ -46,7 +46,7 @@ def run_name(kind: TargetKind, program: str, at: datetime) -> str:
 
 
 def restarted_name(name: str, restarts: int) -> str:
-    """Return the name of a job's run after so many restarts, where the first run is `name`."""
+    """Return the name of a job's run after this number of restarts; `name` is the first run's."""
     return f"{name}-restart{restarts}" if restarts else name
 
 
@@ -84,5 +84,6 @@ def _made(path: Path) -> bool:
     # show one owner for everything.
     trusted = {0, os.geteuid(), os.lstat(path.absolute().parent).st_uid}
     if os.geteuid() != 0 and found.st_uid not in trusted:
-        raise RidgelineError(f"{path} belongs to another user", "--runs-dir names another place")
+        hint = "choose another place with --runs-dir"
+        raise RidgelineError(f"{path} belongs to another user", hint)
     return False

@@ -41,8 +41,8 @@ def remove(run: "RunDirectory") -> int:
 
 
 def remove_unfinished(run: "RunDirectory", min_age_s: float = 0.0) -> None:
-    """Delete the files that a killed process left half-written, last changed `min_age_s` ago or
-    earlier. For a run that nobody writes to any more."""
+    """Delete files that a killed process left half-written, if they were last changed at least
+    `min_age_s` ago. No process may still be writing to the run."""
     for name in _names(run):
         if not _UNFINISHED.fullmatch(name):
             continue

@@ -22,7 +22,7 @@ Bound = Literal[
     "memory-bandwidth-bound",
     "memory-capacity-bound",
     "communication-bound",
-    "late-rank",  # of several ranks one is slower, and the others wait for it
+    "late-rank",  # one of several ranks is slower, and the others wait for it
     "unknown",
 ]
 
@@ -70,7 +70,7 @@ class StepTimes(Struct, frozen=True, kw_only=True):
     counted: int = 0
     """All steps seen."""
     taken: int | None = None
-    """Steps the whole program took, watched or not; None where nobody counted them."""
+    """Steps that the whole program took, watched or not; None if they were not counted."""
     warmup_steps: int = 0
     compile_steps: tuple[int, ...] = ()
     clock: Literal["host", "device"] = "host"
@@ -110,8 +110,8 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     ceiling: str = ""
     """bfloat16, measured here"""
     ceiling_state: CeilingState | Literal[""] = ""
-    """Why there is no MFU although there is a ceiling: it was disturbed when measured, or this
-    program exceeds it. "" where no ceiling is known."""
+    """Why there may be no MFU although there is a ceiling: the ceiling was disturbed when measured,
+    or a program exceeds it. "" if no ceiling is known."""
     ceiling_dtype: str = ""
     coverage: float | None = None
     """Share of operator time whose operators have shapes and a formula."""
@@ -129,9 +129,10 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     """Of the device; of the host where the program runs there."""
     host_growth_bytes_per_step: float | None = None
     host_growth_exact: bool = False
-    """By malloc's own count at the end of steps; else by the resident size, from outside."""
+    """Whether the host's growth is from malloc's own count at the end of steps; else it is from the
+    resident size, seen from outside."""
     growth_released: bool = False
-    """What grew over the steps was given back before the program ended."""
+    """Whether the memory that grew over the steps was given back before the program ended."""
 
 
 Missing = Literal["", "no-steps", "no-samples", "no-telemetry", "no-counter", "too-short"]
@@ -150,9 +151,9 @@ class Energy(Struct, frozen=True, kw_only=True):
     cost_per_million_samples: float | None = None
     carbon_g_per_million_samples: float | None = None
     cost_missing: Missing = ""
-    """Of a run with `--price`; "" where the cost is known or was not asked for."""
+    """Why `--price` gave no cost; "" if the cost is known or was not asked for."""
     carbon_missing: Missing = ""
-    """The same of `--carbon`."""
+    """Why `--carbon` gave no emission; "" if it is known or was not asked for."""
 
 
 class Telemetered(Struct, frozen=True, kw_only=True):
@@ -174,8 +175,8 @@ class Telemetered(Struct, frozen=True, kw_only=True):
     cores: int = 0
     """Of the machine, which `other_cores` are of; 0: not known."""
     preempted_share: float | None = None
-    """Of the light windows: the training thread was ready to run, and processes of others held the
-    processors. None where the kernel does not tell."""
+    """Share of the light windows in which the training thread was ready to run while other programs
+    held the processors. None if the kernel does not tell."""
     samples: int = 0
 
     @property
@@ -194,7 +195,7 @@ class SyncPoint(Struct, frozen=True, kw_only=True):
 
 
 class RankEnd(Struct, frozen=True, kw_only=True):
-    """How another rank ended than the one that the figures are of."""
+    """How a rank ended, other than the one that the report shows."""
 
     rank: int
     status: Status
@@ -221,8 +222,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     device: str = ""
     ranks: int = 1
     rank_ends: tuple[RankEnd, ...] = ()
-    """Ranks that raised or were killed before the one that the figures are of ended, the first
-    first; and those that still ran then, or never imported torch."""
+    """Ranks that raised or were killed before the rank that the report shows ended, in order of
+    time; also ranks that still ran then, or never imported torch."""
     losses: tuple[float, float] | None = None
     """First and last seen."""
     loss_broke: str = ""

@@ -24,7 +24,7 @@ ours (a trace being written), and any step that a pause fell into."""
 
 
 class StepMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The allocators at the end of a step: of the device, and of the host."""
+    """What the allocators of the device and of the host count at the end of a step."""
 
     allocated_bytes: int = 0
     peak_bytes: int = 0
@@ -33,7 +33,7 @@ class StepMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retries: int = 0
     """Allocations that had to free cached blocks and try again, since the program began."""
     host_bytes: int = 0
-    """What malloc has handed out to the program and not got back; 0 where it cannot be read."""
+    """Bytes that malloc has handed out to the program and not got back; 0 if it is not known."""
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,9 +50,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The device's timeline by phase: under `input` is the time it had nothing left to do while the
     program waited for data, so these are exposed times."""
     loss: float | None = None
-    """The scalar handed to backward; of several backwards the last. What was done to it for the
-    backward alone is undone: a gradient scaler's factor, a division by the number of backwards.
-    None where it is not finite."""
+    """The scalar handed to backward; the last one if there are several backwards. A gradient
+    scaler's factor and a division by the number of backwards are undone. None if it is not finite.
+    """
     loss_broke: str = ""
     """What it is then: nan, inf, -inf."""
     samples: int = 0
@@ -67,7 +67,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     compile_ns: int = 0
     """Time torch.compile spent compiling inside this step."""
     memory: StepMemory | None = None
-    """Where it was read: as often as it costs no more than 0.2 % of the program's time."""
+    """Memory at the end of the step; None if it was not read. It is read only as often as reading
+    costs at most 0.2 % of the program's time."""
     detailed: bool = True
     """False: only its length was taken, because taking more would cost too much of a step so short:
     phases, calls, samples and loss are those of its neighbours."""

@@ -214,9 +214,10 @@ class RooflineRow(Struct, frozen=True, kw_only=True):
     intensity: float
     bound: Literal["compute", "memory", ""]
     attained: float | None = None
-    """Share of the ceiling that binds; None where no ceiling is known, or where it was exceeded."""
+    """Share of the ceiling that binds; None if no ceiling is known, or if it was exceeded."""
     over_ceiling: bool = False
-    """Faster than the ceiling, beyond measuring tolerance: there is no share of it."""
+    """Whether the operator is faster than the ceiling by more than measuring tolerance. There is
+    then no share of the ceiling."""
     ceiling: float | None = None
     """FLOP/s or bytes/s."""
     source: str = ""
@@ -345,7 +346,7 @@ class TraceStudy(Struct, frozen=True, kw_only=True):
     verdict: str = ""
     """The one sentence."""
     trust: Trust = Trust()
-    """How far the one sentence can be believed."""
+    """How far the verdict can be believed."""
     window: Window
     validation: tuple[Check, ...] = ()
     devices: tuple[DeviceTime, ...] = ()

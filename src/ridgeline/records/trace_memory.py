@@ -57,7 +57,7 @@ class TraceMemory(Struct, frozen=True, kw_only=True):
     step_ends_bytes: tuple[int, ...] = ()
     """The level at the end of each marked step."""
     step_allocated_bytes: tuple[int, ...] = ()
-    """All that each marked step allocated, whether it was freed again or not."""
+    """Bytes that each marked step allocated, whether they were freed again or not."""
     peak_bytes: int = 0
     reserved_bytes: int = -1
     """Most the allocator held of the device; -1 where it is not told."""
@@ -78,16 +78,17 @@ class TraceMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def growth_bytes(self) -> float:
-        """A step: the least by which a step ends above the one before it; 0 where one does not.
-        Blocks from before the trace are freed in its first steps, unseen, so that those seem to
-        leave more behind than they do."""
+        """The smallest number of bytes by which a step ends above the step before; 0 if some step
+        does not. The smallest counts because the first steps of a trace free blocks from before the
+        trace, unseen, and so seem to leave more behind than they do."""
         return _least_rise(self.step_ends_bytes)
 
     @property
     def work_growth_bytes(self) -> float:
-        """A step: the least by which a step allocates more than the one before it. A key-value
-        cache is made anew, or read as a whole, for each token, so that the work grows along with
-        what is kept; of what a leak keeps nothing is used again, and its steps are alike."""
+        """The smallest number of bytes by which a step allocates more than the step before. A
+        key-value cache is made anew, or read as a whole, for each token, so that the work grows
+        along with the memory that is kept. A leak does not use again what it keeps, so that its
+        steps are alike."""
         return _least_rise(self.step_allocated_bytes)
 
 

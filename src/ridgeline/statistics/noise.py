@@ -53,9 +53,10 @@ def simulated_crowd(
     sigma: float = 0.03,
     seed: int,
 ) -> tuple[RoundTable, RoundTable]:
-    """Rounds by wall time and by processor time, on a machine where others have the processors for
-    a share `taken` of the time: processor time has some noise of its own (caches that others
-    emptied), and after each few milliseconds of it others may have their turn."""
+    """Return simulated rounds by wall time and by processor time, on a machine where other programs
+    hold the processors for a share `taken` of the time. Processor time has some noise of its own,
+    from caches that others emptied. After every few milliseconds of processor time others may have
+    their turn."""
     processor = simulated_rounds(
         rounds, arms, effects=effects, sigma=sigma, drift=0.1, stalls=0.02, seed=seed
     )

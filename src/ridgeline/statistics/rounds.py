@@ -70,9 +70,9 @@ class Analysis(Struct, frozen=True):
     drift: Drift
     order: OrderEffect
     decided_by: tuple[DecidedBy, ...] = ()
-    """Which clock decided each verdict; "" where none did."""
+    """Which measure decided each verdict; "" for UNDECIDED."""
     processor_estimates: tuple[Estimate, ...] = ()
-    """The ratios by processor time, where that can testify (`processor_time`)."""
+    """The ratios by processor time; empty if processor time may not be used (`processor_time`)."""
 
 
 def analyse(table: RoundTable, *, alpha: float, threshold: float, seed: int = 0) -> Analysis:

@@ -12,13 +12,13 @@ from ridgeline.records.machine import Device
 
 
 def host_device(threads: int = 0, torch: str = "") -> Device | None:
-    """The CPU with its kept ceilings; None where nothing was measured on one like it."""
+    """Return the CPU with its stored ceilings; None if nothing was measured on a CPU like it."""
     entry = host_entry(threads, torch)
     return None if entry is None else _device(entry)
 
 
 def host_entry(threads: int = 0, torch: str = "") -> Entry | None:
-    """What was measured on a CPU like this one; None where nothing was.
+    """Return what was measured on a CPU like this one, or None.
 
     `threads`: torch's, where known: measurements with as many are preferred, else those with the
     most. `torch`: its version, likewise; by default the installed one's.

@@ -99,7 +99,7 @@ def merge(*many: Spans) -> Spans:
 
 
 def evenly_spread(spans: Spans, count: int) -> Times:
-    """Return `count` moments, evenly over the spans, gaps between them left out."""
+    """Return `count` moments spread evenly over the spans, without the gaps between spans."""
     length = spans.end - spans.start
     at = (np.arange(count) + 0.5) * (spans.total / count)
     before = np.concatenate(([0], np.cumsum(length)[:-1]))

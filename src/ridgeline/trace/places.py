@@ -85,8 +85,8 @@ class Places:
         return found
 
     def calls_at(self, lane: int, times: Times) -> tuple[Rows, Rows]:
-        """For each moment the row of the user's innermost function in `Trace.frames`, and that of
-        the function it called directly; -1 where there is none."""
+        """Return for each moment two rows of `Trace.frames`: the user's innermost function, and the
+        function that it called directly. A row is -1 if there is none."""
         inner = self._innermost(lane, times)
         own = np.where(inner >= 0, self._own_above[np.maximum(inner, 0)], -1)
         callee = np.where(inner == own, -1, inner)
@@ -98,7 +98,7 @@ class Places:
             callee = np.where(climbing, above, callee)
 
     def caller_of(self, row: int) -> int:
-        """The row of the user's function that called the function of this row; -1: none."""
+        """Return the row of the user's function that called the function of this row, or -1."""
         above = int(self._links.frame_parent[row])
         return int(self._own_above[above]) if above >= 0 else -1
 
@@ -110,7 +110,7 @@ class Places:
         return np.where(own >= 0, self._trace.frames.name[np.maximum(own, 0)], -1)
 
     def _innermost(self, lane: int, times: Times) -> Rows:
-        """For each moment the row of the innermost function on that lane; -1 where none is."""
+        """Return for each moment the row of the innermost function on that lane, or -1."""
         frames = self._by_lane.get(lane)
         if frames is None:
             return np.full(len(times), -1, np.int64)

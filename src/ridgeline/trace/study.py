@@ -40,8 +40,8 @@ from ridgeline.trace.window import window_of
 
 ALL_ROWS = 1_000_000
 MAX_LOST_SHARE = 0.5
-"""A file of which a larger share of the events cannot be read is refused: what is left is no sample
-of it, since damage and unknown sorts of events do not strike at random."""
+"""A file is refused if a larger share of its events cannot be read. The rest would not be a fair
+sample, because damage and unknown kinds of events are not spread at random."""
 
 
 def _silent(text: str) -> None:
@@ -65,9 +65,10 @@ def study(
     max_events: int | None = None,
     on_progress: Callable[[str], None] = _silent,
 ) -> tuple[TraceStudy, tuple[Trace, ...]]:
-    """What the files say, and the traces themselves. Several files are ranks of one job.
+    """Return what the files say, and the traces themselves. Several files are ranks of one job.
 
-    A file of more than `max_events` is refused; by default of more than memory has room for.
+    A file with more than `max_events` events is refused; by default, one with more events than
+    memory has room for.
     """
     if not paths:
         raise RidgelineError("no trace was given")

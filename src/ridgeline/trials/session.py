@@ -87,7 +87,7 @@ class TrialSession(Session):
         return token
 
     def _may_look(self) -> bool:
-        """Gradients are looked at in a run; in a trial that would be timed."""
+        """Return False: a trial does not check gradients, because the check would be timed."""
         return False
 
     def _end_before(self, module: Any) -> None:

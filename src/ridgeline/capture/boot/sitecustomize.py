@@ -81,8 +81,8 @@ def _farewell_alone() -> None:
 
 
 def _wait_for_watcher(path: str) -> None:
-    """The same as `capture.lock.wait_for`: give up after 20 s (there is no trace to read), or after
-    one second in which the watcher did not set the file's time."""
+    """Wait as `capture.lock.wait_for` does. Give up after 20 s (there is no trace to read), or
+    after one second in which the watcher did not set the file's time."""
     import fcntl
     import time
 

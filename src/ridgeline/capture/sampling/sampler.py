@@ -222,7 +222,8 @@ class Sampler:
 
 
 def block_signals() -> None:
-    """Leaves the program's signals to the program's own threads; for a thread of ours."""
+    """Block signals in the calling thread, which is one of ours, so that they go to the program's
+    own threads."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
 
 

@@ -39,8 +39,8 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """Convolutions at most four times as fast: twice as fast is the most that was seen from the
-    choice of the algorithm alone."""
+    """Return the bound if convolutions become four times as fast. The most that was seen from the
+    choice of the algorithm alone is twice as fast."""
     share = ground.products_share
     return speedup_without(0.75 * share if share is not None else None)
 

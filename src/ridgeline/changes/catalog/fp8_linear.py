@@ -50,8 +50,9 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """Almost all of the device's work: products in 8 bits are 30 times as fast as float32's without
-    tensor cores (H200, datasheet), and the rest moves half the bytes, as under autocast."""
+    """Return the bound if almost all of the device's work goes. Products in 8 bits are 30 times as
+    fast as those in float32 without tensor cores (H200, datasheet), and the rest moves half the
+    bytes, as under autocast."""
     if not ground.busy and ground.products_share is None:
         return None
     return speedup_without(max(ground.busy, ground.products_share or 0.0))

@@ -39,7 +39,8 @@ def able(ground: Ground) -> str:
 
 
 def update_share(ground: Ground) -> float | None:
-    """Return the most of the step that another way to update may save; None: not known."""
+    """Return the largest share of the step that another way to update may save; None if it is not
+    known."""
     if ground.optimizer_share is None:
         return None
     beside = SAVED_BESIDE_UPDATE_ON_CPU if ground.device == "cpu" else 1.0

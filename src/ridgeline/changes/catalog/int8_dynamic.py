@@ -54,10 +54,10 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """Almost all of the time of products may go: 8-bit instructions multiply 4 (VNNI) to 32 (AMX)
-    times as many numbers at once as float32's, the weights are packed once, not at every call, and
-    where they take a quarter of the bytes they may fit into a cache. What is beside the products
-    stays."""
+    """Return the bound if almost all of the time of products goes. 8-bit instructions multiply 4
+    (VNNI) to 32 (AMX) times as many numbers at once as those of float32. Weights are packed once
+    and not at every call. They take a quarter of the bytes, so that they may fit into a cache. The
+    time outside products stays."""
     return speedup_without(ground.products_share)
 
 

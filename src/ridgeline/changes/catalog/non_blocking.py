@@ -46,8 +46,9 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """The device's idle time: the copies themselves stay on its stream. Copies of pageable memory
-    do not change: there the bound is a little less than that of pin-memory, which comes first."""
+    """Return the bound if the device's idle time goes; the copies themselves stay on its stream.
+    Copies from pageable memory do not change. Where memory is not pinned, the bound is a little
+    less than that of pin-memory, so that pin-memory is tried first."""
     most = speedup_without(1 - ground.busy if ground.busy else None)
     if most is None or not ground.loaders or any(one.pin_memory for one in ground.loaders):
         return most

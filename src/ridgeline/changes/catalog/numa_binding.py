@@ -56,8 +56,9 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """On a GPU what the host does while the device waits for it, and copies. On a CPU nothing says
-    how much of the work waits for another node's memory."""
+    """Return the bound on a GPU if copies go and the host's work while the device waits for it.
+    Return None on a CPU, where it is not known how much of the work waits for another node's
+    memory."""
     waits = ground.copy_share + ground.overhead_share + ground.input_share
     if ground.device != "cuda" or (not waits and not ground.busy):
         return None

@@ -36,8 +36,8 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """Products at most sixteen times as fast: datasheets have 8 (156 against 19.5 TFLOP/s, A100),
-    and a float32 kernel may be a poorer one besides."""
+    """Return the bound if products become sixteen times as fast. Datasheets have a factor of 8 (156
+    against 19.5 TFLOP/s, A100), and the float32 kernel may be a poor one besides."""
     share = ground.products_share
     return speedup_without(15 / 16 * share if share is not None else None)
 

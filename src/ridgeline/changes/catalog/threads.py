@@ -32,8 +32,9 @@ def able(ground: Ground) -> str:
 
 
 def bound(ground: Ground) -> float | None:
-    """One thread's work may be divided over every core, but for the wait for input. Several threads
-    may hinder each other, and nothing says by how much: there is no bound."""
+    """Return the bound if the work of a single thread, except the wait for input, is divided over
+    all cores. Return None for several threads: they may hinder each other, and it is not known by
+    how much."""
     if ground.flags.threads != 1:
         return None
     cores = max(ground.cores // max(ground.ranks, 1), 1)

@@ -105,7 +105,7 @@ def _at(events: Allocations, level: Levels, moments: NDArray[np.int64]) -> Level
 
 
 def _allocated(events: Allocations, marks: Steps) -> tuple[int, ...]:
-    """What each step allocated, freed or not."""
+    """Return the bytes that each step allocated, freed again or not."""
     total = np.concatenate([[0], np.cumsum(np.maximum(events.bytes, 0))])
     first, last = np.searchsorted(events.ts, [marks.start, marks.end])
     return tuple(int(one) for one in total[last] - total[first])

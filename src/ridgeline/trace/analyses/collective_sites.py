@@ -42,8 +42,9 @@ _DEPTH = 4
 
 
 def exchange(trace: Trace, links: Links, window: Window) -> Exchange:
-    """Empty where the trace shows only that collectives were asked for, not how long they ran, and
-    for a job of one rank, which has nobody to exchange with."""
+    """Return the collectives of a trace. The result is empty if the trace shows only that
+    collectives were asked for, not how long they ran, and for a job of one rank, which has no other
+    rank to exchange with."""
     found = collectives(trace, links)
     if found.source not in ("device", "host") or trace.metadata.world_size == 1:
         return Exchange()
@@ -184,15 +185,16 @@ def _count(dims: Any) -> int:
 
 
 def _moment(trace: Trace, asked: Rows, start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When each was asked for; where nothing tells, when it began."""
+    """Return when each collective was asked for or, if that is not known, when it began."""
     return np.where(asked >= 0, at_rows(trace.ops.ts, asked), start).astype(np.int64)
 
 
 def _sharding(
     trace: Trace, asked: Rows, start: NDArray[np.int64], phases: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Which wrapper asked: an index into _SHARDINGS. Where nothing tells who asked for a collective
-    of the backward, the wrapper that works in this trace did, unless gradients have buckets."""
+    """Return which wrapper asked for each collective, as an index into `_SHARDINGS`. If it is not
+    known who asked for a collective of the backward, the sharding wrapper in this trace did, unless
+    DistributedDataParallel is in it as well."""
     moment, spans = _moment(trace, asked, start), trace.annotations
     buckets = trace.names_where(spans.name, lambda name: name == "DistributedDataParallel.forward")
     unknown = (asked < 0) & (phases == _PHASES.index("backward")) & (not buckets.any())

@@ -149,7 +149,7 @@ def input_spans(trace: Trace, links: Links) -> Spans:
 
 
 def _communication(trace: Trace, spans: Spans) -> Spans:
-    """When this rank exchanged data, or waited to: a job of one rank has nobody to talk to."""
+    """Return when this rank exchanged data or waited to; nothing for a job of one rank."""
     alone = trace.metadata.world_size == 1
     found = [
         union(table.ts[rows], table.end[rows])

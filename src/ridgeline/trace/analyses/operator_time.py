@@ -52,7 +52,8 @@ def bound(rows: tuple[RooflineRow, ...]) -> Bound:
 
 
 def _attained(rows: list[RooflineRow]) -> float | None:
-    # Data in a cache or a Winograd product beats a ceiling that did not bind: that is all of it.
+    # Data in a cache, or a Winograd product, may be faster than a ceiling that does not bind it.
+    # Such an operator counts as having reached its ceiling.
     held = [
         (row.device_ns, 1.0 if row.over_ceiling else row.attained)
         for row in rows

@@ -93,14 +93,15 @@ def _bound(
     arithmetic = device.ceiling("matmul", _arithmetic(dtype))
     memory = device.ceiling("copy")
     if memory is None:
-        why = "was measured while busy" if device.doubtful_ceiling("copy") else "is not known"
+        doubtful = device.doubtful_ceiling("copy")
+        why = "was measured on a busy machine" if doubtful else "is not known"
         return "", None, f"the bandwidth of this device {why}"
     if arithmetic is not None and intensity > arithmetic.value / memory.value:
         return "compute", arithmetic, arithmetic.source
     # without a peak for the type, anything with many operations a byte cannot be placed
     if arithmetic is None and intensity > _PLACEABLE:
         doubtful = device.doubtful_ceiling("matmul", _arithmetic(dtype))
-        why = "was measured while busy" if doubtful else "is not known"
+        why = "was measured on a busy machine" if doubtful else "is not known"
         return "", None, f"the {dtype} peak of this device {why}"
     return "memory", memory, memory.source
 
@@ -124,6 +125,6 @@ def _note(over: bool, bound: str, hint: Hint) -> str:
     if bound == "memory":
         return "over the ceiling: inputs came from cache, or one tensor was given twice"
     return (
-        "over the ceiling: it was measured while busy, the formula counts too many operations, or "
-        "a faster unit did them"
+        "over the ceiling: the ceiling was measured on a busy machine, the formula counts too many "
+        "operations, or a faster unit did them"
     )

@@ -3,7 +3,7 @@
 Views: events (all of them), device_ops, kernels, ops, annotations, calls, frames, memory, syncs.
 Times are nanoseconds; `ts_ns` counts from the file's own zero. What an event does not have is NULL.
 Rows that lie inside each other (operators, annotations, Python functions) have `self_ns` beside
-`dur_ns`: summed over all rows, durations count the inner ones once for each row around them.
+`dur_ns`: a sum of `dur_ns` counts an inner row once more for each row around it.
 """
 
 from collections.abc import Sequence

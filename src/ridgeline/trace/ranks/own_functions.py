@@ -57,7 +57,7 @@ class _Seen:
         self._steps = step_spans(trace, window)
         self._moments, self._lane = np.empty(0, np.int64), links.main_lane
         self.spent: Counter[str] = Counter()
-        """Nanoseconds a step, by the innermost function of the user's."""
+        """Nanoseconds a step, by the user's innermost function."""
         told = collectives(trace, links)
         waiting = union(told.start, told.end) if told.source == "host" else union(*_none())
         spans = subtract(self._steps, waiting)
@@ -72,7 +72,8 @@ class _Seen:
                 self.spent[self._places.text(code)] += round(count * each)
 
     def described(self, one: RankPlace, name: str) -> RankPlace:
-        """Return the place with what it calls, who calls it, and whether it holds the loop."""
+        """Return the place with the function that it mostly calls, the function that calls it, and
+        whether it holds the training loop."""
         frames = self._trace.frames
         own, callee = self._places.calls_at(self._lane, self._moments)
         here = np.flatnonzero(own >= 0)

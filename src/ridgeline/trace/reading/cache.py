@@ -7,9 +7,9 @@ Found by name, checked by content: size, time and samples where those are unchan
 where they are not. In the cache folder where the trace's own cannot be written. What cannot be read
 is as if it were not there; it appears whole, by rename, or not at all.
 
-A folder that came with a trace, in an archive or a repository, holds what its maker wants shown: so
-trace.json, which names the digest of every table, and each answer carry a seal that only this user
-can make (`machine.trusted_files`). Without a valid one they are as if they were not there.
+A folder that came with a trace, in an archive or a repository, may hold whatever its maker wants to
+show. So trace.json, which has the digest of every table, and each answer carry a seal that only
+this user can make (`machine.trusted_files`). Files without a valid seal are ignored.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class _Sealed(Struct, frozen=True):
-    """A file of the cache: what it holds, and the proof that this user's Ridgeline wrote it."""
+    """A file of the cache: its content, and the proof that this user's Ridgeline wrote it."""
 
     seal: str
     content: msgspec.Raw
@@ -95,7 +95,8 @@ class Entry:
                 path.replace(self.folder / f"{question}.json")
 
     def _about(self, question: str) -> str:
-        """What an answer is bound to: the trace's content, the code that answered, the question."""
+        """Return what an answer's seal depends on beside the answer: the trace's content, the code
+        that answered, and the question."""
         return f"{self._kept.origin.digest} {self._kept.fingerprint} {question}"
 
     def _file(self, name: str) -> Path:
@@ -143,7 +144,7 @@ def write_behind(trace: Trace, path: Path) -> threading.Thread:
 
 
 def store(trace: Trace, path: Path) -> Entry | None:
-    """Write the cache; None where nothing can be written, or not be sealed."""
+    """Write the cache and return it; None if it cannot be written or sealed."""
     from ridgeline.machine.trusted_files import seal
 
     if seal(b"") is None:
@@ -216,7 +217,7 @@ def _kept(folder: Path) -> Kept | None:
 
 
 def _write_sealed(path: Path, about: str, content: Struct) -> bool:
-    """Write `content`; False where this user has no key to seal it with."""
+    """Write `content` with a seal. Return False, and write nothing, if this user has no key."""
     from ridgeline.machine.trusted_files import seal
 
     encoded = msgspec.json.encode(content)
@@ -227,7 +228,7 @@ def _write_sealed(path: Path, about: str, content: Struct) -> bool:
 
 
 def _unsealed(path: Path, about: str, kind: type[T]) -> T | None:
-    """Return the content of a file that this user sealed; None where it cannot be believed."""
+    """Return the content of a file that this user sealed; None if it cannot be trusted."""
     from ridgeline.machine.trusted_files import seal
 
     try:

@@ -117,14 +117,14 @@ def library(build: bool = True) -> ctypes.CDLL | None:
 
 
 class Exposed(OSError):
-    """The scanner, or where it belongs, can be changed by another user."""
+    """Another user can change the scanner or the folder for it."""
 
 
 _refusals: list[str] = []
 
 
 def refusal() -> str:
-    """Return why a scanner was not loaded though there is one or could be; "" where none was."""
+    """Return why a scanner that exists or could be built was refused; "" if none was refused."""
     return _refusals[-1] if _refusals else ""
 
 

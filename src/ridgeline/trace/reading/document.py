@@ -25,9 +25,11 @@ LARGEST_PARSED = 1 << 22
 """Metadata values beyond it are passed over: parsed they take ten times their size."""
 MOST_KEYS, MOST_REASONS = 1000, 100
 MAX_NAMES = 100_000
-"""Names of processes and threads that are kept: each is a Python object of some hundred bytes."""
+"""How many names of processes and threads are kept: each is a Python object of some hundred bytes.
+"""
 
-# No possessive quantifiers (see `ends`): a key with more than 1000 escapes is no key of a trace.
+# There are no possessive quantifiers here (see `ends`), so repeated groups have a limit: no key of
+# a trace has more than 1000 escapes.
 _SPACE = re.compile(rb"[ \n\r\t]*")
 _KEY = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,1000})"[ \n\r\t]*:[ \n\r\t]*', re.DOTALL)
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[|\[\s*(?=\{\s*")')

@@ -11,10 +11,11 @@ DEPTH = 64
 SHORT = -1
 BAD = -2
 
-# Without possessive quantifiers (`*+`) and atomic groups: CPython 3.11.0 to 3.11.4 let a possessive
-# group match one item too far (Debian 12 has 3.11.2). A plain group keeps a point to go back to for
-# every repetition, so that a string of 32 MB would keep millions: groups repeat MAX_REPEATS times
-# at most and are matched in a loop. A repeated character class keeps one count, and needs no limit.
+# These patterns use no possessive quantifiers (`*+`) and no atomic groups: in CPython 3.11.0 to
+# 3.11.4 a possessive group can match one item too far (Debian 12 has 3.11.2). A plain group stores
+# a backtracking point for every repetition, which would be millions for a string of 32 MB. So
+# groups repeat at most MAX_REPEATS times and are matched in a loop. A repeated character class
+# stores one count only, and needs no limit.
 MAX_REPEATS = 1000
 _PLAIN_TEXT = re.compile(rb'[^"\\]*')
 _ESCAPES = re.compile(rb'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*){1,%d}' % MAX_REPEATS)

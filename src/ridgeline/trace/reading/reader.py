@@ -15,16 +15,18 @@ from ridgeline.trace.reading.tables import Builder, Texts
 from ridgeline.trace.trace import Origin, Trace
 
 BYTES_PER_EVENT = 400
-"""Memory that an event takes at the peak of reading and analysing: 150 to 290 bytes were measured,
+"""Memory taken for each event at the peak of reading and analysing. 150 to 290 bytes were measured
 on traces of 1 to 15 million events."""
 ALWAYS_READ_EVENTS = CAPACITY
-"""Up to 50 MB the free memory is not asked for: asking takes longer than reading a small trace."""
+"""Traces of up to this many events (50 MB of text) are read without asking for the free memory:
+asking takes longer than reading a small trace."""
 MAX_MEMORY_SHARE = 0.5
-"""Of the free memory: the share that a trace may take before it is refused."""
+"""A trace that needs a larger share of the free memory is refused."""
 
 
 def parse(path: Path, max_events: int | None = None) -> Trace:
-    """Read the file itself, without the cache; by default as many events as memory has room for."""
+    """Return the trace, read from the file itself and not from the cache. Raise RidgelineError if
+    it has more than `max_events` events; by default, more than memory has room for."""
     limit = max_events
     source = Source(path)
     decoder = _decoder(path)
@@ -69,7 +71,8 @@ def event_limit() -> int:
 
 
 def refuse_beyond(limit: int | None, events: int, path: Path, by_memory: bool) -> None:
-    """Raise where a trace has more events than the limit. `by_memory`: nobody set the limit."""
+    """Raise RidgelineError if a trace has more events than the limit. `by_memory` says that the
+    limit comes from the free memory and not from the user."""
     if limit is None or events <= limit:
         return
     room = (
@@ -79,8 +82,8 @@ def refuse_beyond(limit: int | None, events: int, path: Path, by_memory: bool) -
     )
     raise RidgelineError(
         f"{path}: more than {events:,} events were found, and {room}",
-        "--max-events N reads more of them, if memory is there; fewer steps make a smaller trace: "
-        "torch.profiler.schedule(wait=1, warmup=1, active=3)",
+        "trace fewer steps: torch.profiler.schedule(wait=1, warmup=1, active=3); or, if there is "
+        "enough memory, raise the limit with --max-events N",
     )
 
 
