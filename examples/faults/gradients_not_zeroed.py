@@ -1,4 +1,4 @@
-"""Gradients are never cleared: each step is made of those of all steps before.
+"""Gradients are never cleared: each step uses the sum of the gradients of all steps so far.
 
 fault: gradients-not-zeroed
 runs on: cpu, gpu

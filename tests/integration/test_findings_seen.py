@@ -137,7 +137,7 @@ def test_in_the_users_own_directory_a_file_that_the_script_imports_is_found(
 
 
 @pytest.mark.reliability
-def test_a_pause_is_told_by_the_line_that_was_running(tmp_path: Path) -> None:
+def test_a_pause_is_reported_at_the_line_that_was_running(tmp_path: Path) -> None:
     (tmp_path / "pauses.py").write_text(PAUSES)
     ran(tmp_path, "pauses.py")
     found = json.loads((tmp_path / "result.json").read_text())["findings"]

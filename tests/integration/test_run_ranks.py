@@ -125,7 +125,9 @@ def test_a_late_rank_is_named_with_its_line(
 
 
 @pytest.mark.parametrize("arguments", [("data", "-1"), ("none", "0", "sharded")])
-def test_even_ranks_are_not_accused(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_rank_is_called_late_when_all_are_equal(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     summary = job(tmp_path, *arguments)
     assert summary["verdict"]["bound"] not in ("late-rank", "unknown")
     findings = summary["findings"]["findings"]

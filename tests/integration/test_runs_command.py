@@ -274,7 +274,7 @@ def test_all_leaves_the_running_one_and_says_so(warm: Warm, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_all_without_a_person_to_ask_removes_nothing(
+def test_rm_all_without_a_terminal_removes_nothing(
     warm: Warm, folder: Path, more: list[str]
 ) -> None:
     done = warm(["runs", "rm", "--all", *more], folder)
@@ -284,7 +284,7 @@ def test_all_without_a_person_to_ask_removes_nothing(
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n\n", 4), ("", 4), ("y\n", 1)])
-def test_all_asks_the_person_at_the_terminal(
+def test_rm_all_asks_at_the_terminal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     monkeypatch.chdir(folder)

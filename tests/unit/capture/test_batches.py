@@ -44,7 +44,7 @@ def test_a_batch_of_graphs_says_how_many_there_are(batch: Any) -> None:
     assert amount(torch, batch) == Amount(GRAPHS)
 
 
-def test_the_vector_of_a_batch_of_graphs_tells_it_too() -> None:
+def test_the_vector_of_graph_numbers_tells_the_number_of_graphs() -> None:
     assert amount(torch, (FEATURES, PAIRS, WHOSE)) == Amount(GRAPHS)
 
 
@@ -53,7 +53,7 @@ def test_nodes_of_an_unknown_number_of_graphs_are_not_counted_as_samples() -> No
 
 
 @pytest.mark.parametrize("batch", [(FEATURES, LABELS), (FEATURES, PAIRS, LABELS), FEATURES[:89]])
-def test_rows_that_are_no_samples_are_told_by_the_loader(batch: Any) -> None:
+def test_the_loaders_batch_size_counts_where_rows_are_not_samples(batch: Any) -> None:
     assert amount(torch, batch, GRAPHS) == Amount(GRAPHS)
 
 

@@ -42,7 +42,7 @@ def test_the_lines_that_made_calls_are_known_and_no_others(traced: tuple[Any, in
     assert all("torch" not in one.file.split("/")[-2:-1] for one in calls_seen(profiler))
 
 
-def test_a_look_that_takes_too_long_tells_nothing(
+def test_a_walk_over_events_that_takes_too_long_returns_nothing(
     traced: tuple[Any, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_lines, "_EVENTS_BETWEEN_CLOCKS", 1)

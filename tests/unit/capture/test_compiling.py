@@ -14,7 +14,9 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return called_at
 
 
-def test_the_user_s_line_that_called_is_remembered_once(remembered: dict[str, str]) -> None:
+def test_the_users_line_that_caused_a_compilation_is_remembered_once(
+    remembered: dict[str, str],
+) -> None:
     watching = compiling.Compiling()
     watching._start(SimpleNamespace(compile_id="0/1"))
     first = dict(remembered)
@@ -24,7 +26,7 @@ def test_the_user_s_line_that_called_is_remembered_once(remembered: dict[str, st
     assert remembered == first
 
 
-def test_a_callback_without_a_number_is_no_fault(remembered: dict[str, str]) -> None:
+def test_a_callback_without_a_compilation_number_raises_nothing(remembered: dict[str, str]) -> None:
     watching = compiling.Compiling()
     watching._start()
     watching._start(SimpleNamespace())

@@ -96,7 +96,7 @@ def test_gradients_accumulated_on_purpose_are_cleared_after_the_step(clears: boo
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_of_two_optimizers_each_may_clear_its_own_before_its_own_turn(to_none: bool) -> None:
+def test_two_optimizers_may_each_clear_their_gradients_before_their_own_turn(to_none: bool) -> None:
     """The other one's backward goes through both, and comes first."""
     program = Program()
     critic = torch.nn.Linear(2, 1)
@@ -112,7 +112,7 @@ def test_of_two_optimizers_each_may_clear_its_own_before_its_own_turn(to_none: b
     assert program.seen == (STEPS - 1, 0)
 
 
-def test_gradients_set_without_a_backward_say_nothing() -> None:
+def test_gradients_set_without_a_backward_are_not_checked() -> None:
     program = Program()
     for _ in range(STEPS):
         for parameter in program.net.parameters():
@@ -121,7 +121,7 @@ def test_gradients_set_without_a_backward_say_nothing() -> None:
     assert program.seen == (0, 0)
 
 
-def test_a_step_that_could_not_be_looked_at_is_not_counted() -> None:
+def test_a_step_that_could_not_be_checked_is_not_counted() -> None:
     program = Program()
     for number in range(STEPS):
         program.backward()
@@ -133,7 +133,7 @@ def test_a_step_that_could_not_be_looked_at_is_not_counted() -> None:
     assert program.seen == (STEPS - 3, STEPS - 3)
 
 
-def test_it_ends_after_a_few_steps() -> None:
+def test_gradients_are_checked_in_the_first_steps_only() -> None:
     program = Program()
     for _ in range(2 * MAX_STEPS):
         program.backward()

@@ -14,7 +14,7 @@ def raised(size: int) -> BaseException:
     raise AssertionError("it fits")
 
 
-def test_torchs_own_words_are_understood() -> None:
+def test_torchs_own_out_of_memory_message_is_recognised() -> None:
     found = died_of(raised(1 << 60), 7, "forward")
     assert found is not None
     assert (found.on, found.killed, found.asked_bytes) == ("host", False, 1 << 60)
@@ -33,5 +33,7 @@ def test_pythons_own_error_names_no_size() -> None:
     "error",
     [None, ValueError("shapes"), RuntimeError("mat1 and mat2"), torch.OutOfMemoryError("x")],
 )
-def test_other_errors_and_those_of_a_gpu_are_none(error: BaseException | None) -> None:
+def test_other_errors_and_those_of_a_gpu_do_not_count_as_host_memory(
+    error: BaseException | None,
+) -> None:
     assert died_of(error, 0, "") is None

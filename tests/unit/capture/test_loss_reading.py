@@ -28,7 +28,7 @@ def test_a_loss_is_read_and_what_is_no_single_number_is_not() -> None:
     [(lambda loss: loss / 4, 4.0), (lambda loss: loss * 0.25, 4.0), (lambda loss: loss + 1, 1.0),
      (lambda loss: loss / torch.tensor([2.0, 2.0]), 1.0), (lambda loss: loss * 0, 1.0)],
 )  # fmt: skip
-def test_what_a_loss_was_divided_by_last_is_known(made: Any, divisor: float) -> None:
+def test_the_number_a_loss_was_divided_by_last_is_known(made: Any, divisor: float) -> None:
     loss = made(torch.ones(3, requires_grad=True).sum())
     assert Losses(torch).divisor(loss) == divisor
 

@@ -33,7 +33,7 @@ def test_a_tensor_is_counted_to_the_byte_and_given_back() -> None:
 
 
 @counted
-def test_a_reading_is_followed_by_a_pause_that_pays_for_it() -> None:
+def test_a_reading_is_followed_by_a_pause_in_proportion_to_its_cost() -> None:
     clock = Clock()
     readings = MemoryReadings(torch, clock)
     assert readings.read_if_due(None, clock()) is not None

@@ -58,13 +58,13 @@ def test_even_steps_are_never_watched(watch: PauseWatch) -> None:
     assert not watch.watching
 
 
-def test_a_long_forward_is_no_pause(watch: PauseWatch) -> None:
+def test_a_long_forward_does_not_count_as_a_pause(watch: PauseWatch) -> None:
     even_steps(watch)
     watch.step_ended(200 * MS, rest_ns=MS // 2)
     assert not watch.watching
 
 
-def test_a_step_that_was_only_timed_counts_where_it_is_far_longer(watch: PauseWatch) -> None:
+def test_a_step_that_was_only_timed_is_a_pause_if_it_is_far_longer(watch: PauseWatch) -> None:
     even_steps(watch)
     watch.only_timed(10 * MS)
     assert not watch.watching
@@ -88,14 +88,16 @@ def test_after_a_pause_the_line_of_the_next_is_seen(watch: PauseWatch, program: 
     assert look.seconds > 0
 
 
-def test_steps_in_time_are_not_looked_at(watch: PauseWatch, program: Program) -> None:
+def test_steps_that_are_not_late_are_not_sampled(watch: PauseWatch, program: Program) -> None:
     even_steps(watch, dur_ns=3_600_000 * MS)
     watch.paused()
     watch.stop()
     assert watch.seen() == ()
 
 
-def test_it_ends_when_asked_and_looks_again_later(watch: PauseWatch, program: Program) -> None:
+def test_the_sampling_thread_can_be_stopped_and_started_again(
+    watch: PauseWatch, program: Program
+) -> None:
     even_steps(watch)
     watch.paused()
     watch.stop()

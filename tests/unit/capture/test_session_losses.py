@@ -17,7 +17,7 @@ def shown(seen: Any) -> list[float]:
 
 @pytest.mark.parametrize("written", ["divided", "multiplied", "by a tensor"])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_what_is_done_to_a_loss_for_its_backward_is_undone(
+def test_scaling_and_division_of_a_loss_before_its_backward_are_undone(
     session: Any, scaled: bool, written: str
 ) -> None:
     model = net()
@@ -41,7 +41,7 @@ def test_what_is_done_to_a_loss_for_its_backward_is_undone(
     assert not seen.capture.problems
 
 
-def test_a_loss_that_is_divided_for_itself_stays_as_it_is(session: Any) -> None:
+def test_a_loss_divided_by_another_number_than_the_backwards_is_kept(session: Any) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

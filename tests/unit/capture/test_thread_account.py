@@ -27,7 +27,7 @@ def _made() -> tuple[ThreadAccount, _Kernel]:
     return ThreadAccount(lambda: kernel.now, kernel.account), kernel
 
 
-def test_windows_of_a_kind_are_added_and_what_is_between_them_is_not() -> None:
+def test_windows_of_a_kind_are_added_without_the_time_between_them() -> None:
     account, kernel = _made()
     for _ in range(2):
         kernel.pass_by(500, 500, 0)

@@ -32,7 +32,7 @@ def test_two_scripts_of_a_folder_have_a_report_each(folder: Path) -> None:
     assert "optimized_eval.svg" in (folder / "optimized_eval.md").read_text()
 
 
-def test_a_file_of_the_users_with_that_name_stays(folder: Path) -> None:
+def test_a_users_own_file_with_the_reports_name_is_kept(folder: Path) -> None:
     mine = folder / "optimized_train.md"
     mine.write_text("my notes")
     _report("train.py")
@@ -50,7 +50,7 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_answer(
     assert "could not be written" in said.err
 
 
-def test_with_a_file_asked_for_the_terminal_has_one_line(
+def test_with_an_output_file_the_terminal_has_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _report("train.py", folder / "answer.json")

@@ -32,7 +32,7 @@ def studied(made: Made, folder: Path) -> tuple[Trace, TraceStudy]:
     return trace, study_one(trace, links_of(trace), None)
 
 
-def test_the_answers_are_of_the_window_of_the_tables(tmp_path: Path) -> None:
+def test_answers_cover_the_same_window_as_the_tables(tmp_path: Path) -> None:
     trace, study = studied(starved(4000), tmp_path)
     whole = study_one(trace, links_of(trace), "all")
     assert whole.window.ns > study.window.ns
@@ -46,7 +46,9 @@ def test_the_answers_are_of_the_window_of_the_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lead", "differs"), [(4000, True), (20, False)])
-def test_findings_of_another_window_say_so(tmp_path: Path, lead: int, differs: bool) -> None:
+def test_findings_that_cover_another_window_say_so(
+    tmp_path: Path, lead: int, differs: bool
+) -> None:
     trace, study = studied(starved(lead), tmp_path)
     found = drawn(study, (trace,), (tmp_path / "made.json",), None, False, lambda text: None)
     assert not found.problems

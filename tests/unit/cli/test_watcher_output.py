@@ -14,7 +14,7 @@ from tests.unit.report import made_up_run
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_with_a_file_asked_for_one_line_names_it(
+def test_with_an_output_file_one_line_names_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -119,13 +119,13 @@ def test_the_rounds_that_were_taken_count_where_one_is_cut() -> None:
     assert found.spent_s <= 20.0
 
 
-def test_what_did_not_fit_after_the_rounds_is_named() -> None:
+def test_checks_that_did_not_fit_after_the_rounds_are_named() -> None:
     found, host, _ = compared(20.0, collect=4.0, block=0.9)
     assert "look_again" not in host.asked
     assert found.notes
 
 
-def test_where_there_is_time_everything_is_looked_at() -> None:
+def test_with_enough_time_every_check_after_the_rounds_is_made() -> None:
     found, host, _ = compared(60.0, collect=0.5, block=0.1, peak=0.2, look_again=0.5)
     assert {"peak", "floor", "look_again", "replays"} <= set(host.asked)
     assert found.notes == ()

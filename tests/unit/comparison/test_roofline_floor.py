@@ -42,7 +42,7 @@ def test_the_higher_of_two_ceilings_counts(product: Evidence) -> None:
     assert examine_floor(product, 0.2e6, "cpu", device).outcome == "passed"
 
 
-def test_a_disturbed_or_exceeded_ceiling_forbids_nothing(product: Evidence) -> None:
+def test_a_disturbed_or_exceeded_ceiling_makes_no_variant_invalid(product: Evidence) -> None:
     for marks in ({"disturbed": True}, {"exceeded": True}):
         low = msgspec.structs.replace(PEAK, **marks)
         device = msgspec.structs.replace(DEVICE, ceilings=(low, COPY))
@@ -66,7 +66,7 @@ def test_a_ceiling_that_a_variant_exceeds_is_measured_again(
     assert examine_floor(product, 0.01e6, "cpu").outcome == "failed"
 
 
-def test_a_floor_that_the_baseline_breaks_too_says_nothing_of_the_candidate() -> None:
+def test_a_floor_that_the_baseline_breaks_too_does_not_judge_the_candidate() -> None:
     failed, passed = (Guard(name=floor.NAME, outcome=o) for o in ("failed", "passed"))  # type: ignore[arg-type]
     excused = floor_of_candidate(failed, failed)
     assert excused is not None

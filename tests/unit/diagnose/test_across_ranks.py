@@ -64,7 +64,7 @@ def test_timed_steps_alone_name_the_rank_and_its_phase() -> None:
     assert found.late.phase_ns == pytest.approx(30e6, rel=0.05)
 
 
-def test_even_ranks_are_compared_and_not_accused() -> None:
+def test_equal_ranks_are_compared_and_none_is_late() -> None:
     found = judged({0: steps(EARLY), 1: steps(EARLY, seed=1)})
     assert found.steps_compared
     assert found.late is None
@@ -90,7 +90,7 @@ def test_lateness_inside_a_phase_that_waits_is_found_in_the_traces(tmp_path: Pat
     assert found.late.late_ns < 45e6  # of the timed step, not of the traced one
 
 
-def test_a_few_traced_steps_without_a_function_accuse_nobody(tmp_path: Path) -> None:
+def test_a_few_traced_steps_without_a_function_name_no_late_rank(tmp_path: Path) -> None:
     equal: dict[Phase, float] = {"forward": 5.0, "backward": 40.0}
     made = [traced(0, waits_ms=50, own_ms=2), traced(1, waits_ms=2, own_ms=50)]
     found = judged({0: steps(equal), 1: steps(equal, seed=1)}, tmp_path, made)

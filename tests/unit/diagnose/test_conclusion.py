@@ -391,7 +391,7 @@ def ended(rank: int, status: Status, at_s: float, **changed: object) -> Capture:
     return made.capture(rank=rank, ended=status, ended_ns=round(at_s * 1e9), world=3, **changed)
 
 
-def test_the_rank_that_ended_first_is_told(tmp_path: Path) -> None:
+def test_the_rank_that_ended_first_is_reported(tmp_path: Path) -> None:
     summary = job(
         tmp_path,
         ended(0, "raised", 11, why="RuntimeError: Connection closed by peer"),
@@ -405,7 +405,7 @@ def test_the_rank_that_ended_first_is_told(tmp_path: Path) -> None:
     assert "no more data" in told[0]
 
 
-def test_a_rank_that_died_without_a_word_is_told_by_when_it_was_last_seen(tmp_path: Path) -> None:
+def test_a_killed_rank_is_reported_by_when_it_was_last_seen(tmp_path: Path) -> None:
     found = made.directory(
         tmp_path, run=made.run_file(ranks=2), captured=ended(0, "raised", 11), stepped=made.steps()
     )
@@ -416,13 +416,13 @@ def test_a_rank_that_died_without_a_word_is_told_by_when_it_was_last_seen(tmp_pa
     assert (end.rank, end.status) == (1, "killed")
 
 
-def test_ranks_that_ended_well_or_later_are_not_told(tmp_path: Path) -> None:
+def test_ranks_that_ended_well_or_later_are_not_reported(tmp_path: Path) -> None:
     later = ended(1, "raised", 12, why="RuntimeError: Connection closed by peer")
     summary = job(tmp_path, ended(0, "raised", 11, why="ValueError: broke"), later)
     assert summary.rank_ends == ()
 
 
-def test_a_rank_that_never_imported_torch_is_told_and_not_taken_for_the_program(
+def test_a_rank_that_never_imported_torch_is_reported_but_not_shown(
     tmp_path: Path,
 ) -> None:
     idle = Capture(rank=0, world=2, torch_imported=False, ended="finished", ended_ns=5)

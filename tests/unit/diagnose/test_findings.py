@@ -110,7 +110,7 @@ def test_two_that_both_fit_into_the_budget_stand_alone() -> None:
     assert total_bound(answer.findings) == pytest.approx(1 / 0.35)
 
 
-def test_what_a_program_died_of_comes_before_what_would_make_it_faster() -> None:
+def test_the_cause_of_out_of_memory_comes_before_findings_about_speed() -> None:
     rules = [says("fast", 0.85), says("leak", 0.0, "memory", memory=0.9, confidence="medium")]
     assert names(drawn(rules)) == ["fast", "leak"]
     full = Capture(out_of_memory=OutOfMemory(asked_bytes=1, free_bytes=0, total_bytes=1))

@@ -51,7 +51,7 @@ def test_a_kill_with_memory_full_was_for_memory(run: RunRead) -> None:
     assert found.total_bytes == 16 * GIB
 
 
-def test_growth_before_a_kill_makes_it_likely_and_no_more() -> None:
+def test_growth_before_a_kill_makes_memory_a_likely_cause_only() -> None:
     found = death(read(4.0), growth=40.0 * 2**20)
     assert found is not None
     assert not found.sure

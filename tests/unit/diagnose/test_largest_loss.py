@@ -63,7 +63,7 @@ def test_a_loss_without_any_finding_stands_in_their_place() -> None:
     ],
     ids=["trace without stacks", "trace with stacks", "run"],
 )
-def test_what_would_tell_more_is_said(of: Case, needs: str) -> None:
+def test_the_loss_says_what_would_tell_more(of: Case, needs: str) -> None:
     found = drawn([], of)
     assert found.loss is not None
     assert found.loss.needs == needs

@@ -23,7 +23,7 @@ def test_too_few_steps_to_trace_are_counted(tmp_path: Path, count: int, said: st
     assert (found.step.ci is None) == (found.step.steps == 1)
 
 
-def test_processes_that_the_program_started_are_told(tmp_path: Path) -> None:
+def test_processes_that_the_program_started_are_listed_as_missing(tmp_path: Path) -> None:
     children = (ChildrenSeen(function="train", place="/code/train.py:7", processes=2),)
     captured = made.capture(children=children, stepping="call")
     found = conclude(made.directory(tmp_path, run=made.run_file(), captured=captured))

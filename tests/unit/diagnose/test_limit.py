@@ -423,7 +423,7 @@ def test_another_wait_that_is_longer_than_the_late_rank_comes_first() -> None:
     assert on_a_cpu(0.25, late(0.25), phases).bound == "input-bound"
 
 
-def test_a_late_rank_that_is_the_one_looked_at_is_named_too() -> None:
+def test_a_late_rank_is_named_even_if_it_is_the_shown_one() -> None:
     phases: Mapping[Phase, float] = {"input": 0.6, "forward": 0.1, "backward": 0.3}
     assert on_a_cpu(0.1, late(0.55, rank=0), phases).bound == "late-rank"
     assert on_a_cpu(0.3, late(0.25), phases).bound == "input-bound"  # rank 0 waits for data, too

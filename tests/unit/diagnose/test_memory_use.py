@@ -153,7 +153,7 @@ def test_a_few_steps_say_nothing() -> None:
 
 
 @pytest.mark.parametrize(("later", "seen"), [(0.0, 0.0), (10.0, 1.0)])
-def test_growth_that_stops_once_the_program_is_left_alone_is_none(
+def test_growth_that_stops_once_the_program_runs_alone_does_not_count(
     later: float, seen: float
 ) -> None:
     """`later`: of the resident size, in MiB for the 50 ms that ten of these steps take."""

@@ -58,7 +58,7 @@ def test_a_phase_loses_in_proportion_to_the_time_it_was_ready_to_run() -> None:
     assert by_phase["forward"] == pytest.approx(25)
 
 
-def test_what_the_programs_own_threads_and_workers_hold_is_not_laid_on_others() -> None:
+def test_time_held_by_the_programs_own_threads_and_workers_is_not_charged_to_others() -> None:
     own = Telemetered(other_cores=0.0, cores=2, program_cores=1.0, worker_cores=1.0, samples=20)
     taken = preemption(_captured(0.5, 0.5), own)
     assert taken is not None
@@ -66,7 +66,7 @@ def test_what_the_programs_own_threads_and_workers_hold_is_not_laid_on_others() 
     assert preemption(_captured(0.5, 0.5), replace(own, other_cores=None)) is None
 
 
-def test_a_program_that_leaves_processors_free_does_not_stand_in_its_own_way() -> None:
+def test_a_program_that_leaves_processors_free_does_not_compete_with_itself() -> None:
     """Too short for a look at the whole machine, so that nothing says what others used."""
     short = Telemetered(other_cores=None, cores=2, program_cores=0.4, samples=6)
     taken = preemption(_captured(0.5, 0.4), short)
@@ -108,7 +108,7 @@ def test_a_program_that_was_preempted_is_not_said_to_wait() -> None:
     assert found.numbers[1].what != "the program's processor use"
 
 
-def test_what_is_left_of_the_step_is_whole_however_the_accounts_differ() -> None:
+def test_phases_add_up_to_the_rest_of_the_step_even_if_the_accounts_differ() -> None:
     """The loader slept for 60 % of steady steps, and 60 % of whole windows stood in line."""
     step = times({"input": 0.6, "forward": 0.4}, gpu=False)
     found = shares_in(

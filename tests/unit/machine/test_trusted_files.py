@@ -48,14 +48,16 @@ def test_a_sticky_folder_above_is_no_exposure(library: Path) -> None:
     assert exposed_to_others(library) == ""
 
 
-def test_what_another_user_owns_is_exposed(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_user_owns_is_exposed(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: library.stat().st_uid + 1)
     if library.stat().st_uid == 0:  # root is trusted: take a file of somebody else
         os.chown(library, 12345, -1)
     assert exposed_to_others(library) != ""
 
 
-def test_a_link_counts_with_what_it_leads_to(library: Path, tmp_path: Path) -> None:
+def test_a_link_and_its_target_are_both_checked(library: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.so"
     link.symlink_to(library)
     assert exposed_to_others(link) == ""

@@ -113,7 +113,7 @@ def test_a_short_budget_has_an_answer_and_is_kept(budget_s: float) -> None:
     assert found.total is None or found.total.ratio.value > 2
 
 
-def test_where_not_even_the_program_as_it_is_fits_that_is_the_answer() -> None:
+def test_a_budget_too_short_for_the_baseline_is_the_answer() -> None:
     bench = ClockedBench(gpt2_ms, 40, spent_s=32)
     found = climbed(bench, GPT2, FOUND)
     assert bench.now_s <= 40

@@ -65,7 +65,7 @@ def test_a_bound_is_rounded_up_so_that_no_gain_passes_it(bound: float, said: str
 
 
 @pytest.mark.parametrize("bound", [10.5, 200.0])
-def test_a_bound_that_says_nothing_is_told_as_a_share(bound: float) -> None:
+def test_a_very_large_bound_is_printed_as_almost_all_of_the_step(bound: float) -> None:
     (line,) = lines(Findings(findings=(replace(made.LOADER, gain_bound=bound),)))
     assert "×" not in line.gain
     assert "almost all" in line.gain

@@ -94,13 +94,13 @@ def test_no_more_than_three_digits_before_the_prefix(value: float) -> None:
     assert len(number.replace(".", "").lstrip("0")) <= 3
 
 
-def test_a_time_is_a_number_or_what_people_write() -> None:
+def test_a_time_is_a_number_or_text_with_a_unit() -> None:
     written = ("90s", "2m", "1.5 min", "1h", "7", 8, 0.5, "500ms", "7d", "1w")
     seconds = [90, 120, 90, 3600, 7, 8, 0.5, 0.5, 604800, 604800]
     assert [parse_seconds("budget", amount) for amount in written] == seconds
 
 
 @pytest.mark.parametrize("amount", ["soon", "", "0s", "-5m", "5 years", 0, -1, True, math.inf])
-def test_what_is_no_time_is_refused(amount: str | float) -> None:
+def test_text_that_is_not_a_time_is_refused(amount: str | float) -> None:
     with pytest.raises(UsageError):
         parse_seconds("budget", amount)

@@ -70,7 +70,7 @@ def nothing_counted(found: ProcessorTimes) -> ProcessorTimes:
 
 
 @pytest.mark.parametrize("why_not", [several_threads, sleeping, quiet, nothing_counted])
-def test_it_does_not_testify_where_it_measures_something_else(why_not: object) -> None:
+def test_processor_time_is_not_used_where_it_measures_something_else(why_not: object) -> None:
     wall, processor = hidden()
     counted = why_not(times(wall, processor))  # type: ignore[operator]
     assert not counted.can_testify()
@@ -87,7 +87,7 @@ def test_where_both_decide_and_disagree_there_is_no_verdict() -> None:
     assert (found.verdicts, found.decided_by) == (("UNDECIDED",), ("",))
 
 
-def test_it_does_not_decide_what_the_clock_contradicts() -> None:
+def test_processor_time_does_not_decide_against_the_interval_of_wall_time() -> None:
     """Wall time cannot tell 1.5 × from 1, but it can tell that it is not 100 ×."""
     wall, processor = hidden()
     other = replace(processor, samples=processor.samples * np.array([1.0, 1.0, 0.01]))

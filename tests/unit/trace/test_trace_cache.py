@@ -118,7 +118,7 @@ def test_answers_are_kept_beside_and_damaged_ones_forgotten(path: Path) -> None:
 
 
 @pytest.mark.parametrize("forged", ["plain", "edited", "of another question", "of another trace"])
-def test_an_answer_that_this_user_did_not_get_is_not_believed(path: Path, forged: str) -> None:
+def test_an_answer_that_this_user_did_not_seal_is_not_trusted(path: Path, forged: str) -> None:
     metadata = parse(path).metadata
     entry = cache.store(parse(path), path)
     assert entry is not None
@@ -140,7 +140,7 @@ def test_an_answer_that_this_user_did_not_get_is_not_believed(path: Path, forged
     assert entry.answer("study-x", type(metadata)) is None
 
 
-def test_a_cache_that_came_with_the_trace_is_not_believed(
+def test_a_cache_that_came_with_the_trace_is_not_trusted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user's key sealed it; unpacked from an archive, its files belong to this user."""

@@ -118,7 +118,7 @@ def sharded(mark: str) -> Made:
 @pytest.mark.parametrize(
     ("mark", "sharding"), [("FSDP::", "fsdp2"), ("FullyShardedDataParallel.", "fsdp1")]
 )
-def test_collectives_of_a_sharding_wrapper_are_its_own(
+def test_collectives_of_a_sharding_wrapper_are_attributed_to_it(
     mark: str, sharding: str, tmp_path: Path
 ) -> None:
     trace = sharded(mark).trace(tmp_path)
@@ -128,7 +128,7 @@ def test_collectives_of_a_sharding_wrapper_are_its_own(
     }  # fmt: skip
 
 
-def test_collectives_of_buckets_are_no_sharding_wrappers(tmp_path: Path) -> None:
+def test_collectives_of_buckets_are_not_attributed_to_a_sharding_wrapper(tmp_path: Path) -> None:
     trace = gloo().trace(tmp_path)
     assert not any(s.sharding for s in exchange(trace, Links(trace), window_of(trace, "all")).sites)
 

@@ -39,7 +39,7 @@ def test_what_is_in_no_operator_loader_or_optimizer_is_the_programs_own(tmp_path
     assert found.places == ()
 
 
-def test_with_stacks_it_is_told_by_function(tmp_path: Path) -> None:
+def test_with_stacks_own_code_is_divided_by_function(tmp_path: Path) -> None:
     found = own_of(two_steps(stacks=True), tmp_path)
     assert found.ns == pytest.approx(600 * MS)
     [(place, ns)] = found.places

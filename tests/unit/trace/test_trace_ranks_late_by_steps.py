@@ -51,7 +51,7 @@ def test_a_rank_that_is_slow_in_every_tenth_step_is_late_by_the_mean() -> None:
     assert found.phase_ns == pytest.approx(10 * MS)
 
 
-def test_one_stall_makes_nobody_late() -> None:
+def test_one_stall_makes_no_rank_late() -> None:
     stalled = steps(1)
     stalled.own_ns["forward"][17] += 500 * MS
     assert late_by_steps([steps(0), stalled]) is None
@@ -59,7 +59,7 @@ def test_one_stall_makes_nobody_late() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("count", [2, 4])
-def test_ranks_that_differ_by_noise_alone_are_not_accused(seed: int, count: int) -> None:
+def test_no_rank_is_late_where_ranks_differ_by_noise_alone(seed: int, count: int) -> None:
     assert late_by_steps([steps(r, seed=seed, noise_ms=10) for r in range(count)]) is None
 
 

@@ -33,7 +33,7 @@ def test_a_scanner_is_built_that_only_this_user_can_write() -> None:
     assert compiled._place().stat().st_mode & 0o077 == 0
 
 
-def test_one_that_others_can_write_is_refused_and_built_again(cache: Path) -> None:
+def test_a_scanner_that_others_can_write_is_refused_and_built_again(cache: Path) -> None:
     compiled.library()
     scanner = compiled._place()
     scanner.unlink()  # a new file: the old one is mapped into this process
@@ -46,7 +46,7 @@ def test_one_that_others_can_write_is_refused_and_built_again(cache: Path) -> No
     assert compiled.refusal() == ""
 
 
-def test_none_is_built_or_loaded_in_a_folder_that_others_can_write_to(cache: Path) -> None:
+def test_no_scanner_is_built_or_loaded_in_a_folder_that_others_can_write_to(cache: Path) -> None:
     compiled.library()
     cache.chmod(0o777)
     _forget()

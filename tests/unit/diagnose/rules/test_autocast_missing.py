@@ -117,7 +117,7 @@ def convolutions(ms: float, count: int, norms_ms: float) -> list[OpSite]:
     return [*(product(ms, CONV, **changed) for _ in range(count)), norm]
 
 
-def test_convolutions_in_tf32_are_told_of_16_bits() -> None:
+def test_convolutions_in_tf32_are_advised_to_use_16_bits() -> None:
     """What is around them stays in 16 bits, so that only their weights are cast. Casts of their
     images, which do not happen, took all that was saved."""
     [found] = look(case(*convolutions(0.08, 60, 4.0), flags=ON))

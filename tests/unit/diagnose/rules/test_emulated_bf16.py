@@ -103,7 +103,7 @@ def test_the_change_is_the_whole_line(written: str, said: str) -> None:
     assert found.change.startswith(said)
 
 
-def test_times_beside_a_share_are_of_the_untraced_step() -> None:
+def test_times_beside_a_share_are_converted_to_the_untraced_step() -> None:
     """Traced steps of 100 ms, untraced ones of 30: 80 % of the step are 24 ms of it, not 80."""
     made = case(*products(), device=cpu(62.5e9, native=False), flags=RUN, source=CAST, step_ms=100)
     assert made.work is not None

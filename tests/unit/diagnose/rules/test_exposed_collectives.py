@@ -202,7 +202,7 @@ def test_the_line_of_a_wrapper_that_was_not_seen_at_work_is_not_named() -> None:
     assert only(look(replace(made, capture=None))).line == 7
 
 
-def test_of_several_calls_in_a_function_one_that_may_not_run_is_not_named() -> None:
+def test_a_call_that_may_not_run_is_not_named_among_several_in_a_function() -> None:
     source = (
         "def scored(x):\n    if SLOW:\n        dist.all_gather(parts, x)\n"
         "    else:\n        dist.all_gather(others, x)\n"
@@ -211,7 +211,7 @@ def test_of_several_calls_in_a_function_one_that_may_not_run_is_not_named() -> N
     assert only(look(case(held, source=source, across=ranks([0, 0])))).line == 1
 
 
-def test_two_lines_that_wrap_alike_are_not_told_apart() -> None:
+def test_no_line_is_named_where_two_lines_wrap_the_model_alike() -> None:
     text = "if a:\n    m = DDP(m)\nelse:\n    m = DDP(m, [0])\n"
     found = only(look(case(site(20, size=20 * MIB), source=text)))
     assert found.line not in (2, 4)

@@ -81,7 +81,7 @@ def test_chains_over_many_functions_are_told_to_compile_the_model(cast: str) -> 
     assert "torch.compile(model)" in one.change
 
 
-def test_a_model_that_compiles_already_is_not_told() -> None:
+def test_a_model_that_is_already_compiled_is_silent() -> None:
     told = case(transformer(), gpu=True, busy=0.95, capture=captured())
     assert [*look(told)]
     assert told.capture is not None
@@ -94,7 +94,7 @@ def test_one_activation_a_product_leaves_nothing_to_merge() -> None:
     assert not [*look(case(ops, gpu=True, busy=0.95))]
 
 
-def test_kernels_that_only_start_are_not_memory_s() -> None:
+def test_kernels_shorter_than_five_microseconds_are_not_merged() -> None:
     assert not [*look(case(transformer(each_ms=0.004), gpu=True, busy=0.95, ms=2.0))]
 
 

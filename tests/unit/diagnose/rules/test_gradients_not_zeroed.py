@@ -31,7 +31,7 @@ def case(checked: int, kept: int, line: str = "sgd.step()", scaler: bool = False
     return replace(made, capture=replace(seen, optimizers=(optimizer,), flags=flags))
 
 
-def test_it_is_said_where_the_optimizer_steps() -> None:
+def test_the_finding_names_the_line_where_the_optimizer_steps() -> None:
     (finding,) = look(case(16, 16))
     assert (finding.file, finding.line, finding.function) == (FILE, 5, "train")
     assert finding.wrong_results
@@ -39,7 +39,7 @@ def test_it_is_said_where_the_optimizer_steps() -> None:
     assert (finding.share_pct, finding.gain_bound) == (0.0, 1.0)
 
 
-def test_a_scalers_optimizer_has_its_own_name() -> None:
+def test_the_change_names_the_optimizer_that_a_scaler_steps() -> None:
     (finding,) = look(case(16, 16, "scaler.step(sgd)", scaler=True))
     assert finding.change.startswith("sgd.zero_grad()")
 

@@ -134,7 +134,7 @@ def test_the_change_names_the_call_of_a_part_of_the_model() -> None:
     assert (finding.line, finding.change) == (9, "history.append(model[0](x).detach())")
 
 
-def test_without_a_line_no_line_is_made_up() -> None:
+def test_without_a_known_line_the_change_is_a_general_one() -> None:
     (finding,) = look(growing(KEEPS_NONE, unrun=9.0))
     assert finding.line is None
     assert finding.change.startswith("#")

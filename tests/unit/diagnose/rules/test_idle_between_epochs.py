@@ -98,7 +98,7 @@ def test_a_checkpoint_that_never_ran_is_not_blamed() -> None:
     assert "torch.save" not in found.change
 
 
-def test_without_looks_no_line_is_named() -> None:
+def test_without_samples_no_line_is_named() -> None:
     found = only(look(case(steps=paused(10, 500), source=NEVER_REACHED)))
     assert found.file == ""
     assert found.line is None
@@ -106,7 +106,7 @@ def test_without_looks_no_line_is_named() -> None:
     assert "save" not in found.claim + found.change
 
 
-def test_looks_into_other_steps_and_other_phases_do_not_count() -> None:
+def test_samples_of_other_steps_and_other_phases_do_not_count() -> None:
     for seen in (
         looked((IN_KEEP, 0.49), steps=range(5, 40, 10)),
         looked((IN_KEEP, 0.49), phase="forward"),
@@ -115,7 +115,7 @@ def test_looks_into_other_steps_and_other_phases_do_not_count() -> None:
         assert found.file == ""
 
 
-def test_one_late_step_at_an_unknown_line_may_be_the_machines() -> None:
+def test_one_late_step_at_an_unknown_line_may_be_a_stall_of_the_machine() -> None:
     seen = looked((("train.py:5:<module>",), 0.49), steps=range(13, 14))
     steps = paused(13, 500, count=38)
     assert not [*look(case(steps=steps, source=NEVER_REACHED, capture=seen))]
@@ -275,7 +275,7 @@ def test_where_no_line_of_a_function_stands_out_its_call_is_named() -> None:
     assert "keep(model)" in found.change
 
 
-def test_of_several_calls_the_one_that_takes_the_time_is_named() -> None:
+def test_the_call_that_takes_the_time_is_named_among_several() -> None:
     seen = looked((("train.py:13:keep", "train.py:9:train"), 0.4), (IN_KEEP, 0.0))
     found = only(look(case(steps=paused(10, 500), source=SAVES_SLOWLY, capture=seen)))
     assert found.place == "train.py:13"

@@ -131,7 +131,7 @@ def test_few_waits_do_not_promise_launches_hidden_too() -> None:
         ("while loss.item() > 3:\n            again()", "(loss.detach() > 3)"),
     ],
 )
-def test_a_number_that_is_read_to_be_judged_is_judged_on_the_device(
+def test_a_number_read_for_a_condition_is_compared_on_the_device(
     statement: str, expected: str
 ) -> None:
     text = f"def main():\n    for step in range(9):\n        loss = model(x)\n        {statement}\n"

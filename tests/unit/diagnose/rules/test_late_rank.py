@@ -168,7 +168,7 @@ def test_lateness_and_bound_are_parts_of_the_same_step() -> None:
     assert found.confidence == "high"
 
 
-def test_arrivals_accuse_nobody_whose_steps_were_found_even() -> None:
+def test_arrivals_name_no_late_rank_where_steps_were_found_equal() -> None:
     cause = rank_place(0, 18, 0, "watch", 1)
     made = case(across=ranks([60, 0]), places=[cause], source=SOURCE, gpu=False)
     assert [*look(made)]
@@ -184,14 +184,14 @@ def test_a_late_rank_is_late_by_less_than_its_step() -> None:
     assert found.gain_bound == pytest.approx(10, rel=0.1)
 
 
-def test_pauses_of_the_rank_that_is_looked_at_are_told_once() -> None:
+def test_pauses_of_the_shown_rank_are_reported_once() -> None:
     late = late_in_steps(rank=0, phase="evaluation", place="")
     made = replace(case(gpu=False), steps_compared=True, late=late)
     assert [*look(made)]
     assert not [*look(replace(made, times=replace(made.times, pause_share=0.7)))]
 
 
-def test_what_the_ranks_do_besides_is_not_gained() -> None:
+def test_the_bound_leaves_out_the_other_work_of_the_ranks() -> None:
     """More time in the function than an untraced step has: 200 × were promised."""
     cause = rank_place(0, 130, 0, "watch", 1)
     found = only(look(case(across=ranks([60, 0]), places=[cause], source=SOURCE)))

@@ -161,16 +161,16 @@ def test_a_key_value_cache_is_no_leak() -> None:
     assert not list(look(decoding()))
 
 
-def test_results_kept_for_good_by_an_inference_are_one() -> None:
+def test_results_that_inference_keeps_for_good_are_a_leak() -> None:
     (finding,) = look(decoding(KEEPS_TENSOR, work=0))
     assert finding.rule == "memory-leak"
 
 
-def test_what_was_given_back_before_the_end_belonged_to_a_call() -> None:
+def test_memory_of_inference_given_back_before_the_end_is_no_leak() -> None:
     assert not list(look(decoding(work=0, growth_released=True)))
 
 
-def test_a_training_is_not_excused_by_its_end() -> None:
+def test_memory_that_training_gives_back_at_its_end_is_still_a_leak() -> None:
     made = growing(KEEPS_TENSOR)
     assert list(look(replace(made, memory=replace(made.memory, growth_released=True))))
 
@@ -186,7 +186,7 @@ def test_sequences_that_get_longer_are_no_leak() -> None:
     assert not list(look(replace(made, traced_memory=longer)))
 
 
-def test_a_program_that_died_of_it_is_told_so() -> None:
+def test_the_finding_says_that_the_program_ran_out_of_memory() -> None:
     made = growing(KEEPS_TENSOR)
     assert made.capture is not None
     full = OutOfMemory(asked_bytes=1, free_bytes=0, total_bytes=GIB)

@@ -227,7 +227,7 @@ def cells(batch: int, element_ms: float) -> list[OpSite]:
     ]
 
 
-def test_a_cell_over_a_large_batch_is_told_of_the_layer() -> None:
+def test_a_cell_over_a_large_batch_is_advised_to_use_the_layer() -> None:
     """Its products keep the processor busy, the calls around them do not: 1.6 × was measured."""
     (one,) = look(case([*cells(64, 2.0), *gradients(4)], source=CELL))
     assert one.place == "train.py:5"

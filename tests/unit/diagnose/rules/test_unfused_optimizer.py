@@ -123,7 +123,7 @@ def test_torchs_defaults_are_a_fault_only_where_they_cost_much() -> None:
     assert [*look(case([*chain(), *gradients()], capture=left, shares=parts))]
 
 
-def test_a_small_model_s_update_by_default_is_told_where_torch_has_a_fused_one() -> None:
+def test_the_default_update_of_a_small_model_is_reported_where_torch_has_a_fused_one() -> None:
     """Adam over the ten parameters of a variational autoencoder: 1.35 of 3.31 ms."""
     parts = {"forward": 0.3, "backward": 0.3, "optimizer": 0.4}
     ops = [*chain(calls=10, ms=8.0), *gradients(10)]

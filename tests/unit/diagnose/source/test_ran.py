@@ -42,14 +42,12 @@ def source(**changed: dict[int, frozenset[str]]) -> Source:
     return found
 
 
-def test_of_several_lines_the_one_that_was_seen_comes_first_and_those_that_were_not_are_out() -> (
-    None
-):
+def test_lines_seen_running_come_first_and_lines_that_did_not_run_are_left_out() -> None:
     assert [line.number for line in read_numbers(sources(), PLACE)] == [11, 13, 13]
     assert [line.number for line in read_numbers(sources({}), PLACE)] == [6, 11, 12, 13, 13]
 
 
-def test_branches_and_loops_that_were_not_reached_are_out() -> None:
+def test_branches_and_loops_that_were_not_reached_are_left_out() -> None:
     assert [line.number for line in branches(sources(), PLACE)] == [14]
     assert [loop.line for loop in loops_at(sources(), PLACE)] == [2]
     assert 9 in [line.number for line in branches(sources({}), PLACE)]
@@ -60,7 +58,7 @@ def test_a_with_may_have_been_entered_before() -> None:
     assert [call.line for call in calls_at(sources(), PLACE, ("autocast",))] == [3]
 
 
-def test_whether_a_function_has_a_call_at_all_is_another_question() -> None:
+def test_a_call_that_did_not_run_still_counts_as_contained() -> None:
     assert makes_calls(sources(), PLACE, {"print"})
     assert not calls_at(sources(), PLACE, ("print",))
     assert not makes_calls(sources(), PLACE, {"save"})
