@@ -12,7 +12,7 @@ bound no smaller than the gain measured between the twins (the steps' medians, u
 fastest round of each), as far as its interval tells? Asked of the twin: is there a finding above 5
 %? A program may name another measure: `memory`, the peak; `kept`, a step that was not thrown away;
 `whole`, the program run by itself, less what importing torch takes; `results`, nothing, because the
-fix makes the results right and not the program faster.
+fix makes the results correct and the program no faster.
 """
 
 import argparse

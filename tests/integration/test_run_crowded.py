@@ -1,4 +1,4 @@
-"""A program on a machine that others use: what they take is told from what it waits for."""
+"""On a crowded machine, time that other programs take is told from the program's own waiting."""
 
 import json
 import os

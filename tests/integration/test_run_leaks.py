@@ -1,4 +1,4 @@
-"""Programs that leak, and programs whose memory only looks like it, as a person runs them."""
+"""Whole programs that leak, and programs whose memory only seems to leak."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Jobs of several ranks: the late one is named, even ones are not accused, bad ends are told."""
+"""Jobs of several ranks: a late rank is named, equal ranks are not, and bad ends are reported."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def line_of(text: str) -> int:
 
 
 def job(folder: Path, *arguments: str, ranks: int = 2) -> dict[str, Any]:
-    """The summary of a job; that there is one is the first thing that is asked of it."""
+    """Return the summary of a job, which must exist."""
     (folder / "train.py").write_text(PROGRAM)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     subprocess.run(

@@ -1,4 +1,4 @@
-"""Lines of the user's own code that made calls, asked of a real profiler."""
+"""Lines of the user's own code that made calls, as a real profiler knows them."""
 
 import sys
 from typing import Any

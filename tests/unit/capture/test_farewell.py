@@ -1,4 +1,4 @@
-"""The program's last moment: what it waits for, and what it does not."""
+"""When the program waits for the watcher at its end, and when it does not."""
 
 import os
 from pathlib import Path

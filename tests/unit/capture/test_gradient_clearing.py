@@ -49,7 +49,7 @@ def fill_by_hand(program: Program) -> None:
 
 
 def fill_the_data(program: Program) -> None:
-    """Which no version counts."""
+    """Clear gradients in a way that the version counter does not see."""
     for grad in gradients(program):
         grad.data.zero_()
 
@@ -97,7 +97,7 @@ def test_gradients_accumulated_on_purpose_are_cleared_after_the_step(clears: boo
 
 @pytest.mark.parametrize("to_none", [True, False])
 def test_two_optimizers_may_each_clear_their_gradients_before_their_own_turn(to_none: bool) -> None:
-    """The other one's backward goes through both, and comes first."""
+    """The other optimizer's backward goes through both sets of parameters, and comes first."""
     program = Program()
     critic = torch.nn.Linear(2, 1)
     other = torch.optim.Adam(critic.parameters())

@@ -1,4 +1,4 @@
-"""An exception that says that the host's memory ran out."""
+"""Exceptions that report that the host's memory ran out."""
 
 import pytest
 import torch

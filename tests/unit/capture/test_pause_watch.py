@@ -1,4 +1,4 @@
-"""A slow line now and then, watched by a real thread; the lengths of steps are made up."""
+"""A real thread samples a slow line that runs now and then; the lengths of steps are made up."""
 
 import sys
 import threading
@@ -44,7 +44,7 @@ def even_steps(watch: PauseWatch, count: int = MIN_KNOWN_STEPS, dur_ns: int = 2 
 
 
 def wait_here(watch: PauseWatch) -> int:
-    """Stays in a late step until it was looked at; returns the line it stayed at."""
+    """Stay in a late step until it was sampled, and return the line that was running."""
     end = monotonic() + DEADLINE_S
     line = sys._getframe().f_lineno + 1
     while not watch.seen() and monotonic() < end:

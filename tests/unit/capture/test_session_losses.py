@@ -1,4 +1,4 @@
-"""The loss that is shown is the one a person would print; and a closure is part of its step."""
+"""The recorded loss is the one that a user would print, and a closure is part of its step."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the kernel's account of a thread says of windows."""
+"""The kernel's account of a thread, added up over windows."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The report that `ridgeline optimize` leaves beside a script, and what it says it wrote."""
+"""The report that `ridgeline optimize` writes beside a script, and the line that names it."""
 
 import os
 from pathlib import Path

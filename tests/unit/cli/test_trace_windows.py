@@ -1,4 +1,4 @@
-"""A trace's report is of one window: what stands beside the tables is of theirs."""
+"""All figures of a trace's report cover the same window as its tables."""
 
 from pathlib import Path
 

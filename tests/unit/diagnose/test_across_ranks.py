@@ -1,4 +1,4 @@
-"""Which rank a run's steps and traces say is late, together and alone."""
+"""The late rank by the steps and the traces of a run, together and each alone."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The share of a ceiling: only of one that can be believed, and never above it."""
+"""A share of a ceiling is given only if the ceiling is usable, and is never above 100 %."""
 
 import pytest
 from msgspec.structs import replace

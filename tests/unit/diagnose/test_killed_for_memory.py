@@ -1,4 +1,4 @@
-"""A program that the system killed for memory, told by what was seen from outside."""
+"""A program that the system killed for memory is recognised from outside."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The largest loss has a line, explained or not."""
+"""The largest loss has a line, whether a finding explains it or not."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What other processes took of a step is told from waiting, and from the program's own work."""
+"""Time that other processes took is told from waiting and from the program's own work."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,8 @@ from tests.unit.diagnose.made_up_verdict import bound, capture, times, work
 
 CROWDED = Telemetered(other_cores=1.5, cores=2, program_cores=0.2, worker_cores=0.0, samples=20)
 SLEEPS = {"input": 0.3, "forward": 0.25, "backward": 0.35, "optimizer": 0.1}
-"""Of a step: 60 % of it stood in line for a processor, and the loader slept all of its time."""
+"""Phases as shares of a step. Its thread waited for a processor for 60 % of the step, and the
+loader slept all of its time."""
 
 
 def _captured(queued: float, processor: float, worked: float = 0.0) -> Capture:
@@ -67,7 +68,8 @@ def test_time_held_by_the_programs_own_threads_and_workers_is_not_charged_to_oth
 
 
 def test_a_program_that_leaves_processors_free_does_not_compete_with_itself() -> None:
-    """Too short for a look at the whole machine, so that nothing says what others used."""
+    """The program is too short for a sample of the whole machine, so that the use by other programs
+    is not known."""
     short = Telemetered(other_cores=None, cores=2, program_cores=0.4, samples=6)
     taken = preemption(_captured(0.5, 0.4), short)
     assert taken is not None
@@ -86,7 +88,7 @@ def test_a_little_time_in_the_queue_changes_nothing() -> None:
 
 @pytest.mark.parametrize("traced", [True, False])
 def test_a_processor_cannot_work_longer_than_the_program_had_one(traced: bool) -> None:
-    """The forward holds a lock that another process lets go of: its time is no arithmetic."""
+    """The forward waits for a lock that another process holds: its time is not arithmetic."""
     found = limit(
         times({"forward": 0.96, "optimizer": 0.04}, gpu=False),
         work=work(0.96, gpu=False) if traced else None,
@@ -109,7 +111,8 @@ def test_a_program_that_was_preempted_is_not_said_to_wait() -> None:
 
 
 def test_phases_add_up_to_the_rest_of_the_step_even_if_the_accounts_differ() -> None:
-    """The loader slept for 60 % of steady steps, and 60 % of whole windows stood in line."""
+    """The loader slept for 60 % of steady steps, and the thread waited for a processor for 60 % of
+    whole windows."""
     step = times({"input": 0.6, "forward": 0.4}, gpu=False)
     found = shares_in(
         Seen(times=step, work=work(0.5, gpu=False), telemetered=CROWDED,

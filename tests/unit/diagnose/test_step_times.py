@@ -32,7 +32,7 @@ def test_phases_add_up_to_the_mean_step() -> None:
 
 
 def test_steady_steps_that_were_only_timed_have_the_phases_of_those_before_them() -> None:
-    """Steps so short that only every 32nd is looked at, after a warm-up that was looked at."""
+    """Return steps so short that only every 32nd is detailed, after a detailed warm-up."""
     warming = [step(i, ms=100.0 - i) for i in range(30)]
     timed = [replace(one, host={}, detailed=False) for one in noisy(60, first=30)]
     steps = [*warming, *timed]

@@ -1,4 +1,4 @@
-"""What another user could have written is neither loaded nor shown."""
+"""A file that another user could have written is neither loaded nor shown."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The run a search begins with: which of the runs in the folder it is."""
+"""Which of the runs in the folder is the one that a search begins with."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Shares of a step that bounds are made of: the most that may be so, and the least."""
+"""The largest and smallest shares of a step, from which bounds are computed."""
 
 import pytest
 

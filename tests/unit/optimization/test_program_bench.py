@@ -26,7 +26,7 @@ COMPILE = (Asked(change="compile"),)
 
 
 class Clock:
-    """That only the test moves."""
+    """A clock that only the test moves."""
 
     now_s = 0.0
 

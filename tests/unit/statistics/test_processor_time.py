@@ -1,4 +1,4 @@
-"""Processor time decides what a crowded machine hides, and nothing else."""
+"""Processor time decides only where a crowded machine hides the difference in wall time."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How many events are read: as many as memory has room for, or as was asked."""
+"""The limit of events: as many as memory has room for, or as many as the user allows."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""One damaged digit moves no headline unmarked: its event is set aside and named, or doubted."""
+"""One damaged digit does not move a headline unnoticed: its event is set aside and named, or the
+headline is doubtful."""
 
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,7 @@ STEP_MS = 50.0
 def steps(
     rank: int, *, seed: int = 0, count: int = 40, noise_ms: float = 1.0, **phases_ms: float
 ) -> OwnSteps:
-    """A rank that works 5 ms of its own in each step, and in `phases_ms` beside that."""
+    """Return a rank that works alone for 5 ms in each step, and for `phases_ms` beside that."""
     draw = np.random.default_rng([seed, rank])
     own = {"forward": 5 + np.abs(draw.normal(0, noise_ms, count)), "other": np.full(count, 0.5)}
     for phase, ms in phases_ms.items():

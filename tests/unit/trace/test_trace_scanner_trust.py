@@ -22,7 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    """As in a new process."""
+    """Forget what the module has cached, as in a new process."""
     for function in _CACHED:
         function.cache_clear()
 

@@ -1,4 +1,4 @@
-"""Sums and inheritance over a tree agree with going up row by row, however deep it is."""
+"""Sums and inherited numbers in a tree agree with climbing row by row, however deep it is."""
 
 import numpy as np
 import pytest

@@ -57,7 +57,7 @@ IN_KEEP = ("train.py:13:keep", "train.py:9:train")
 def looked(
     *spent: tuple[tuple[str, ...], float], steps: range = range(10, 40, 10), phase: str = "other"
 ) -> Capture:
-    """A program that was looked at in these steps: what was running (innermost first) how long."""
+    """Return a program sampled in these steps: which frames ran (innermost first) and how long."""
     return msgspec.structs.replace(
         capture(),
         pauses=tuple(

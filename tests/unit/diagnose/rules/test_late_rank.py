@@ -192,7 +192,7 @@ def test_pauses_of_the_shown_rank_are_reported_once() -> None:
 
 
 def test_the_bound_leaves_out_the_other_work_of_the_ranks() -> None:
-    """More time in the function than an untraced step has: 200 × were promised."""
+    """The function takes more time than an untraced step has. The bound was once 200 ×."""
     cause = rank_place(0, 130, 0, "watch", 1)
     found = only(look(case(across=ranks([60, 0]), places=[cause], source=SOURCE)))
     assert found.gain_bound < 10

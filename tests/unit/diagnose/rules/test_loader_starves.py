@@ -186,7 +186,7 @@ def test_a_comprehension_is_its_functions() -> None:
 
 
 def test_the_gain_is_bounded_by_the_workers_that_are_advised() -> None:
-    """32 × stood beside `num_workers=2`: two of them make a batch in half the time, not in none."""
+    """Two workers make a batch in half the time, not in none. The bound was once 32 ×."""
     (finding,) = look(case(0.97, gpu=True, cores=2, input=traced(LOADS, TENSOR)))
     assert "num_workers=2" in finding.change
     assert finding.share_pct == 97.0

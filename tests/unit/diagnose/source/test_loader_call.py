@@ -115,7 +115,7 @@ def check(data):
 
 
 def test_the_line_at_which_the_loader_was_made_is_named() -> None:
-    """By the number of workers alone it would be the other one."""
+    """The number of workers alone would fit the other call."""
     seen = LoaderSeen(workers=0, made=("a.py:3:Trainer.__init__", "a.py:20:<module>"))
     found = called(TWO, seen)
     assert found is not None
@@ -126,7 +126,7 @@ def test_the_line_at_which_the_loader_was_made_is_named() -> None:
 
 
 def test_a_loader_that_was_never_made_is_not_named() -> None:
-    """One that a library made from another: only calls that were seen can be what it was."""
+    """A library made the loader from another one. Only calls that were seen may be named."""
     seen = LoaderSeen(workers=0, made=("a.py:30:main",))
     sources = Sources(texts={"a.py": TWO})
     found = loader_call(sources, ["a.py"], seen, ["a.py:3:Trainer.__init__", "a.py:30:main"])

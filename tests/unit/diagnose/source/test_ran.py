@@ -1,4 +1,4 @@
-"""Lines that were seen running are told from lines that only could have."""
+"""Lines that were seen running are told from lines that only could have run."""
 
 import ast
 
