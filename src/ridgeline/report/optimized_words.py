@@ -86,8 +86,8 @@ def _without_total(found: Optimized) -> Headline:
         return Headline(printable(f"Nothing was {done}{why}"), "plain")
     number = units.plural(tried, "change")
     if (best := _best_left_out(found)) is not None and best.rung.ratio is not None:
-        lead = "Nothing that trains the same" if best.kept else "Nothing proven"
-        why = "kept apart, below" if best.kept else f"not kept: {reason(found, best)}"
+        lead = "No gain with the same training" if best.kept else "Nothing proven"
+        why = "listed apart below" if best.kept else f"not kept: {reason(found, best)}"
         gain = gained(found.measured, best.rung.ratio)
         said = f"{lead}: {number} tried; {titles(best.rungs)}: {gain}, {why}"
         return Headline(printable(said), "unsure")

@@ -75,10 +75,10 @@ def _measured(what: str, text: str, source: str) -> str:
 
 _ENDS: dict[Status, str] = {
     "raised": "ended by an exception",
-    "interrupted": "interrupted",
-    "stopped": "stopped by --stop-after",
+    "interrupted": "was interrupted",
+    "stopped": "was stopped by --stop-after",
     "killed": "ended without a message: killed, crashed or os._exit",
-    "running": "still running, or its end was not seen",
+    "running": "is still running, or its end was not seen",
     "damaged": "the record is damaged: how the program ended is not known",
 }
 

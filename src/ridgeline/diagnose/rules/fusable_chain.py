@@ -29,8 +29,8 @@ RULE = Rule(
     "step.",
     threshold="A chain of 4 operators or more, each working at least 20 µs on a GPU or 0.1 ms on a "
     "CPU (shorter ones wait for their start, not for memory), of which fusing would take away "
-    "20 % of the step or more. On a GPU, a program that does not compile is told also where many "
-    "functions share the chain. Element-wise operators, norms and casts count there from 5 µs on. "
+    "20 % of the step or more. On a GPU, a chain that many functions share is reported too, if the "
+    "program does not compile. Element-wise operators, norms and casts count there from 5 µs on. "
     "There must be more of them than products, and merging those between two products must save "
     "12 % of the step.",
     why="An element-wise operator does next to no arithmetic: its time is that of reading its "

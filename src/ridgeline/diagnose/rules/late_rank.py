@@ -126,8 +126,8 @@ def _finding(case: Case, late: LateRank) -> Finding:
 
 def _origin(late: LateRank, name: str) -> str:
     if name:
-        return f", from {name}"
-    return f", from its {late.phase}" if late.phase and late.phase != "other" else ""
+        return f", because of {name}"
+    return f", because of its {late.phase}" if late.phase and late.phase != "other" else ""
 
 
 def _level(late: LateRank, place: Place | None) -> Confidence:

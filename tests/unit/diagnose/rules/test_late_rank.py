@@ -27,7 +27,7 @@ def test_one_rank_alone_does_more() -> None:
     found = only(look(case(across=ranks([60, 0]), places=[cause], source=SOURCE, gpu=False)))
     assert (
         found.claim
-        == "Rank 0 comes 20 ms late in each step, from watch: the other ranks wait for it"
+        == "Rank 0 comes 20 ms late in each step, because of watch: the other ranks wait for it"
     )
     assert found.place == "train.py:8"
     assert found.share_pct == pytest.approx(20)
