@@ -27,9 +27,9 @@ MIN_PAUSE_SHARE = 0.25
 """A step must be late by this share of the usual step to count as a pause."""
 MIN_KNOWN_STEPS = 8
 """Number of timed steps after which their usual length is taken to be known."""
-KNOWN_STEPS = 32
+MAX_KNOWN_STEPS = 32
 """Number of latest steps whose median is the usual length."""
-LOOK_EVERY_S = 0.01
+SAMPLE_EVERY_S = 0.01
 """Time between two samples of the stack while a step is late."""
 MIN_SLEEP_S = 0.02
 """Shortest sleep while no step is late: waking up costs the program about 20 µs, so 0.1 % at most.
@@ -70,7 +70,7 @@ class PauseWatch:
             return  # a step with a pause does not count for the usual length
         self._durations.append(dur_ns)
         self._rests.append(rest_ns)
-        if len(self._durations) > KNOWN_STEPS:
+        if len(self._durations) > MAX_KNOWN_STEPS:
             del self._durations[0], self._rests[0]
         if len(self._durations) >= MIN_KNOWN_STEPS:
             usual = round(median(self._durations))
@@ -154,5 +154,5 @@ class PauseWatch:
                     self._seen[key] = self._seen.get(key, 0) + spent
                 if len(self._seen) >= MAX_RECORDS:
                     return
-                wait_s = LOOK_EVERY_S
+                wait_s = SAMPLE_EVERY_S
             looked_ns = now

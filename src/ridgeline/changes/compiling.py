@@ -13,10 +13,10 @@ from ridgeline.records.edit import Edit, Import, Insert
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-PRODUCTS_LEFT = 0.8
+PRODUCTS_LEFT_SHARE = 0.8
 """Share of the time of matrix products on a GPU that stays when the program around them is
 compiled."""
-REARRANGED_PRODUCTS_LEFT = 0.25
+REARRANGED_PRODUCTS_LEFT_SHARE = 0.25
 """The same share where the compiler may give products another layout or other kernels, as it does
 for convolutions and on a CPU. It is a generous guess: a set with torch.compile gained 2.84 × where
 products and input took 58 % of the step."""
@@ -36,7 +36,7 @@ def bound(ground: Ground, *, other_kernels: bool = False) -> float | None:
     if ground.products_least_share is None:
         return None
     rearranged = other_kernels or ground.convolutions or ground.device == "cpu"
-    left = REARRANGED_PRODUCTS_LEFT if rearranged else PRODUCTS_LEFT
+    left = REARRANGED_PRODUCTS_LEFT_SHARE if rearranged else PRODUCTS_LEFT_SHARE
     return speedup_without(1 - min(left * ground.products_least_share + ground.input_share, 1.0))
 
 

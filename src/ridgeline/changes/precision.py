@@ -11,7 +11,7 @@ from ridgeline.changes.outputs import mapped
 from ridgeline.changes.program import Model, Program
 from ridgeline.records.ground import Ground
 
-SAVED_OF_WORK = 15 / 16
+MAX_SAVED_WORK_SHARE = 15 / 16
 """The largest share of the device's working time that 16-bit types save."""
 HALF = "large logits stay in 16 bits"
 """Said of a trial in which a loss that was put on casts them itself."""
@@ -30,7 +30,7 @@ def bound(ground: Ground) -> float | None:
     bytes."""
     if not ground.busy and ground.products_share is None:
         return None
-    return speedup_without(SAVED_OF_WORK * max(ground.busy, ground.products_share or 0.0))
+    return speedup_without(MAX_SAVED_WORK_SHARE * max(ground.busy, ground.products_share or 0.0))
 
 
 def resists(torch: Any, model: Model) -> str:

@@ -27,7 +27,7 @@ from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace
 
-SAME_WINDOW = 0.02
+MAX_WINDOW_DIFFERENCE_SHARE = 0.02
 """Two windows whose lengths differ by less than this share give the same figures to two digits."""
 
 
@@ -83,7 +83,7 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
 def _basis(about: TraceStudy, study: TraceStudy) -> str:
     """Return which steps the findings cover, if their shares differ from those of the tables; else
     "". Tables begin with the device's first work, and findings need whole steps."""
-    if abs(about.window.ns - study.window.ns) <= SAME_WINDOW * study.window.ns:
+    if abs(about.window.ns - study.window.ns) <= MAX_WINDOW_DIFFERENCE_SHARE * study.window.ns:
         return ""
     steps = units.plural(about.window.steps, "whole step")
     return f"{steps}, {units.seconds(about.window.ns / 1e9)} from the mark of the first step"

@@ -45,14 +45,14 @@ def without_broken(
 def _undecided(ended: BudgetEnded) -> RidgelineError:
     """Return the error for a budget that ended before the first round: there is no verdict, and no
     variant has failed."""
-    what = BEFORE_IT.get(ended.stage, "had been timed")
+    what = NOT_YET_DONE.get(ended.stage, "had been timed")
     return RidgelineError(
         f"UNDECIDED: the budget ended before {ended.about or 'the first round'} {what}",
         "allow more time with --budget",
     )
 
 
-BEFORE_IT = {
+NOT_YET_DONE = {
     "open": "was built",
     "collect": "had made its first calls",
     "first_calls": "had made its first call",

@@ -8,7 +8,7 @@ from ridgeline.diagnose.run_read import RunRead
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
 
-FULL_SHARE = 0.8
+MIN_FULL_SHARE = 0.8
 """A program that was killed with at least this share of the memory resident in its last second was
 killed for memory. The share is below 1 because a program that grows fast outruns the samples."""
 MIN_FREE_SHARE = 0.03
@@ -32,7 +32,7 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
     used = max(sizes[-LAST_SAMPLES:], default=0)
     left = [s.host_memory_available_bytes for s in samples[-LAST_SAMPLES:]]
     short = any(one is not None and one < MIN_FREE_SHARE * room for one in left)
-    sure = bool(read.run.oom_kills) or bool(room and used >= FULL_SHARE * room) or short
+    sure = bool(read.run.oom_kills) or bool(room and used >= MIN_FULL_SHARE * room) or short
     grows = (memory.host_growth_bytes_per_step or 0.0) > 0
     if not sure and not (grows and used - _before(read) >= MIN_GROWN_SHARE * used):
         return read

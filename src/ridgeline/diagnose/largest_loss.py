@@ -17,16 +17,16 @@ from ridgeline.records.finding import CodePlace, Finding, Loss, LossNeeds
 
 MIN_SHARE = 0.1
 """A loss of a smaller share of the step is not worth a line."""
-MIN_OWN_CODE_CPU = 0.2
+MIN_OWN_CODE_SHARE_CPU = 0.2
 """On a CPU, the program's own code outside model, loss and optimizer is reported from this share of
 the step on. A loop that logs and schedules takes a tenth of a short step in any program."""
-MIN_OVERHEAD_CPU = 0.5
+MIN_OVERHEAD_SHARE_CPU = 0.5
 """On a CPU, Python and the starts of operators are reported from this share of the step on. They
 take half of the step of a small model that has no fault."""
-MIN_PAUSES = 0.2
+MIN_PAUSE_SHARE = 0.2
 """Pauses are reported from this share of all time on. Evaluations and checkpoints that take less
 are normal in training."""
-ALSO_LARGE = 0.3
+MIN_SHARE_BESIDE_FINDING = 0.3
 """A loss of this share of the step is reported even where a finding explains a larger part."""
 MAX_PLACES = 3
 PAUSES_RULE = "idle-between-epochs"
@@ -43,7 +43,7 @@ def largest_loss(
     told = max((f.share_pct / 100 for f in findings if not f.shares_with), default=0.0)
     candidates = [one for one in (_pauses(case, findings), _waiting(case, explained)) if one]
     largest = max(candidates, key=lambda loss: loss.share_pct, default=None)
-    if largest is None or largest.share_pct < 100 * min(told, ALSO_LARGE):
+    if largest is None or largest.share_pct < 100 * min(told, MIN_SHARE_BESIDE_FINDING):
         return None
     # A pause is the program's own code too: the finding about a larger one has said where.
     paused = max((f.share_pct for f in findings if f.rule == PAUSES_RULE), default=0.0)
@@ -56,7 +56,7 @@ def _pauses(case: Case, findings: Sequence[Finding]) -> Loss | None:
     """Return the loss in pauses, which the step time leaves out: a share of all time, not of the
     step. Return None if it is small or has a finding."""
     share = case.times.pause_share
-    if share < MIN_PAUSES or any(f.rule == PAUSES_RULE for f in findings):
+    if share < MIN_PAUSE_SHARE or any(f.rule == PAUSES_RULE for f in findings):
         return None
     spent: Counter[str] = Counter()
     for step in case.pauses:
@@ -72,8 +72,8 @@ def _waiting(case: Case, explained: Mapping[Kind, float]) -> Loss | None:
     left = waits_left(case.shares, explained)
     kind: Wait = max(left, key=lambda one: left[one])
     own = min(_own_share(case), left["overhead"])
-    if not case.on_gpu and kind == "overhead" and left[kind] < MIN_OVERHEAD_CPU:
-        if own < MIN_OWN_CODE_CPU:
+    if not case.on_gpu and kind == "overhead" and left[kind] < MIN_OVERHEAD_SHARE_CPU:
+        if own < MIN_OWN_CODE_SHARE_CPU:
             return None
         left[kind] = own
     if left[kind] < MIN_SHARE:

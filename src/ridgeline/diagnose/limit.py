@@ -61,7 +61,7 @@ SATURATED = 0.2
 EMPTY_QUEUE = 0.6
 """Of launches that found nothing queued: the host is behind throughout. Five traces: 1.0 and 1.0
 where it was, 0.17, 0.20 and 0.02 where it ran ahead."""
-SEVERAL_CORES = 1.2
+MAX_ONE_THREAD_CORES = 1.2
 """A program that keeps more than this many processors busy works in several threads."""
 RETRIES_A_STEP = 0.5
 FULL = 0.95
@@ -69,17 +69,17 @@ FULL = 0.95
 program runs at the limit of what fits."""
 STRETCHED = 2.0
 """Traced step against an untraced one, either way, from which it may not speak for it."""
-NAMED_PREEMPTION = 0.1
+MIN_NAMED_PREEMPTION_SHARE = 0.1
 """The verdict names the time that other processes took from this share of the step on."""
 MIN_SAMPLES = 5
 """Fewer samples of the telemetry do not tell how many processors the program used."""
-TOLERATED = 1.1
+MAX_OPERATOR_TO_PROCESSOR_TIME = 1.1
 """How many times the processor time the operators' time may be: different clocks measure the two.
 """
 MIN_LATE_SHARE = 0.2
 """Waiting for one rank is the limit from this share of the step on, if no other wait is larger. The
 late rank works beside the others, so that shortening the rest of their step gains nothing."""
-MIN_LATE_TO_EXCHANGE = 0.7
+EXCHANGE_WEIGHT = 0.7
 """Weight of the exchange that would remain without the late rank, when waits are compared. It is
 below 1 because an exchange can be made shorter, but not be left out."""
 CLOSE = 0.8
@@ -185,7 +185,7 @@ def _within_processor_time(seen: Seen, shares: Shares) -> Shares:
     most = max(cores, account.processor_share if account is not None else 0.0)
     taken = preemption(seen.capture, seen.telemetered)
     most /= 1 - min(taken.light, 0.99) if taken is not None else 1.0
-    if shares.busy <= TOLERATED * most:
+    if shares.busy <= MAX_OPERATOR_TO_PROCESSOR_TIME * most:
         return shares
     kept = most / shares.busy
     of = {**shares.of, "compute": shares.of["compute"] * kept, "memory": shares.of["memory"] * kept}
@@ -194,7 +194,7 @@ def _within_processor_time(seen: Seen, shares: Shares) -> Shares:
 
 
 def _others(shares: Shares) -> str:
-    if shares.preempted < NAMED_PREEMPTION:
+    if shares.preempted < MIN_NAMED_PREEMPTION_SHARE:
         return ""
     return f"; other processes took {_percent(shares.preempted)} of it"
 
@@ -227,7 +227,7 @@ def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
         holds: Kind = "input" if late.phase == "input" else "overhead"
         waits[holds] = max(waits[holds] - late.share, 0.0)
         waits["communication"] = min(waits["communication"], late.waiting_share - late.share)
-    waits["communication"] *= MIN_LATE_TO_EXCHANGE
+    waits["communication"] *= EXCHANGE_WEIGHT
     return late.share >= max(MIN_LATE_SHARE, OF_ONE_KIND * max(waits.values()))
 
 
@@ -350,7 +350,9 @@ def _of_the_processor(seen: Seen, shares: Shares) -> list[str]:
     account = preemption(seen.capture, others)
     if heavily_preempted(shares):
         said.append(f"other processes took {_percent(shares.preempted)} of the step")
-    elif others.crowded and (account is None or (others.program_cores or 0.0) > SEVERAL_CORES):
+    elif others.crowded and (
+        account is None or (others.program_cores or 0.0) > MAX_ONE_THREAD_CORES
+    ):
         # If a program has several threads, the kernel's account of one thread says too little.
         said.append(f"other programs took {others.other_cores:.1f} of {others.cores} cores")
     if shares.basis == "trace" and (other := _if_all_slowed_alike(seen, shares)) is not None:

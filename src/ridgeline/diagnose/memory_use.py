@@ -40,7 +40,7 @@ MIN_LATER_BYTES = 8 * 2**20
 """The resident size counts as growing, however long it took, if it rose by what this many steps
 leave behind and by this many bytes, more than it varies by itself. Time does not count here because
 a busy machine makes later steps slower."""
-MAX_LEFT_AT_END = 0.25
+MAX_LEFT_AT_END_SHARE = 0.25
 """Memory counts as given back if at most this share of what was collected is left at the end of the
 program."""
 _SETTLING = 3
@@ -206,7 +206,7 @@ def _was_released(capture: Capture | None, steps: Sequence[Step], on_gpu: bool) 
     if not levels or max(levels) <= levels[0]:
         return False
     left = (end.allocated_bytes if on_gpu else end.host_bytes) - levels[0]
-    return left <= MAX_LEFT_AT_END * (max(levels) - levels[0])
+    return left <= MAX_LEFT_AT_END_SHARE * (max(levels) - levels[0])
 
 
 def _on_host(

@@ -14,7 +14,7 @@ from ridgeline.records.run import Capture, ThreadTime, feeding
 from ridgeline.records.run_summary import PhaseTime, StepTimes, Telemetered
 from ridgeline.records.step_work import StepWork
 
-LEFT_OVER = 0.75
+MAX_OWN_CORES_SHARE = 0.75
 """A program that uses less than this share of the machine's processors does not compete with
 itself."""
 MIN_SHARE = 0.05
@@ -102,7 +102,11 @@ def _taken_by_others(light: ThreadTime, seen: Telemetered) -> float | None:
         own = (seen.program_cores or 0.0) + (seen.worker_cores or 0.0)
         # The program was too short for a sample of the whole machine. If it left processors free
         # and still waited for one, other processes held them.
-        return 1.0 if seen.program_cores is not None and own < LEFT_OVER * seen.cores else None
+        return (
+            1.0
+            if seen.program_cores is not None and own < MAX_OWN_CORES_SHARE * seen.cores
+            else None
+        )
     beside = max((seen.program_cores or 0.0) - light.processor_share, 0.0)
     rivals = seen.other_cores + beside + (seen.worker_cores or 0.0)
     return seen.other_cores / rivals if rivals else 0.0

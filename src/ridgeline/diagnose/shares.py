@@ -37,7 +37,7 @@ TOLD = 0.5
 """Of operator time: a roofline of less (3 % in a replayed graph) does not speak for the rest."""
 BACKWARD = 2.0
 """Times the forward: a product's backward is two products."""
-DOUBTED_PREEMPTION = 0.25
+MIN_DOUBTED_PREEMPTION_SHARE = 0.25
 """If other processes took this share of the step or more, the rest may not be what an idle machine
 would show, and slow operators need no other explanation."""
 _PRODUCTS = ("matmul", "convolution", "attention")
@@ -157,7 +157,7 @@ def _undisturbed_ms(times: StepTimes) -> float:
 
 
 def heavily_preempted(shares: Shares) -> bool:
-    return shares.preempted >= DOUBTED_PREEMPTION
+    return shares.preempted >= MIN_DOUBTED_PREEMPTION_SHARE
 
 
 def small(work: StepWork) -> bool:

@@ -19,7 +19,7 @@ _MAX_RANK_ENDS = 3
 _LEAST_GROWTH = 1024
 _LONGEST = 200
 _LONG_PAUSES = 0.1
-_NAMED_PREEMPTION = 0.05
+_MIN_NAMED_PREEMPTION_SHARE = 0.05
 """The report names the time that other processes took from this share of the step on."""
 _WRITTEN = {
     "aten::item": ".item()",
@@ -199,7 +199,7 @@ def _machine(summary: RunSummary) -> Iterator[Row]:
 def _taken_by_others(seen: Telemetered) -> list[str]:
     cores = f"{seen.other_cores:.1f} of {seen.cores} cores" if seen.crowded else ""
     preempted = seen.preempted_share or 0.0
-    if preempted >= _NAMED_PREEMPTION:
+    if preempted >= _MIN_NAMED_PREEMPTION_SHARE:
         also = f", and {cores}" if cores else ""
         return [f"other programs took {_fraction(preempted)} of the step{also}"]
     return [f"other programs took {cores}"] if cores else []

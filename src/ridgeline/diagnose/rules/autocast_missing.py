@@ -67,7 +67,7 @@ WORTH = 0.15
 """Of the step, after TF32: likely saved by the products alone."""
 STREAMED = 0.5
 """Of the time of operators between products: what their tensors at half the width save at most."""
-LIKELY_STREAMED = 0.4
+LIKELY_STREAMED_SHARE = 0.4
 """Share of the time of operators between convolutions that tensors of half the width likely save.
 """
 _IN_FLOAT32 = ("softmax", "loss", "layer_norm", "layernorm", "group_norm", "groupnorm")
@@ -172,7 +172,7 @@ def _streamed(case: Case, wide: Sequence[Product], every: Sequence[Product]) -> 
     if 2 * convolving < sum(p.ns for p in wide):
         return 0.0
     narrow = [site for site in _between(case, every) if not _stays_wide(site)]
-    return LIKELY_STREAMED * case.exposed(*narrow)
+    return LIKELY_STREAMED_SHARE * case.exposed(*narrow)
 
 
 def _stays_wide(site: OpSite) -> bool:

@@ -70,7 +70,7 @@ advice would be `foreach=True`, which saves nothing but calls."""
 FUSED_OF_FOREACH = 0.35
 """Of the memory that `_foreach` operators move: what a fused Adam still moves, 7 of 20 passes by
 count of its operators, not measured."""
-FUSED_PASSES = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.45, "SGD": 0.65}
+FUSED_PASSES_SHARE = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.45, "SGD": 0.65}
 """Passes over memory of the fused update, as a share of those of the update tensor by tensor. They
 are counted from the operators: Adam 7 of 20, Adagrad 5 of 11, SGD with momentum 5 of 8."""
 START_NS = {True: 5_000.0, False: 50_000.0}
@@ -182,7 +182,7 @@ def _share_on_cpu(case: Case, seen: OptimizerSeen | None, update: _Update, name:
     whole = cost(case, update.sites)
     spent_ns = sum(site.host_ns for site in update.sites)
     working = _working_ns(case, update.sites) / spent_ns if spent_ns else 0.0
-    by_passes = whole * (1 - FUSED_PASSES.get(name, FUSED_OF_FOREACH) * working)
+    by_passes = whole * (1 - FUSED_PASSES_SHARE.get(name, FUSED_OF_FOREACH) * working)
     kept = _kept_bytes(case, seen)
     if not kept or case.device is None or case.device.ceiling("copy") is None:
         return by_passes

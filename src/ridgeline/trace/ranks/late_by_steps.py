@@ -16,7 +16,7 @@ never exactly together."""
 MIN_SHARE_OF_LATENESS = 0.75
 """The smallest share of all lateness that one rank must cause. Nine programs with equal ranks had
 0.47 to 0.64 on a busy machine; fourteen with a slow rank had 0.89 to 1."""
-STRAY_SHARE = 0.05
+OUTLIER_SHARE = 0.05
 """The share of the steps that are left out as outliers, those with the largest differences. One
 stall of the scheduler among forty steps does not make a rank late."""
 MIN_STEPS = 8
@@ -57,7 +57,7 @@ def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
     ranks = [one.at(shared) for one in ranks]
     behind = _behind(ranks)
     late = int(np.maximum(behind, 0).mean(axis=1).argmax())
-    kept = _without_strays(behind[late])
+    kept = _without_outliers(behind[late])
     lateness = np.maximum(behind[:, kept], 0).mean(axis=1)
     step_ns = float(np.mean([one.length_ns.mean() for one in ranks]))
     if (
@@ -87,11 +87,11 @@ def _behind(ranks: Sequence[OwnSteps]) -> Floats:
     return difference
 
 
-def _without_strays(behind: Floats) -> NDArray[np.int64]:
+def _without_outliers(behind: Floats) -> NDArray[np.int64]:
     """Return the indices of the steps that count. If there are enough steps, those with the largest
     differences are left out."""
-    strays = math.ceil(STRAY_SHARE * len(behind)) if len(behind) >= MIN_STEPS else 0
-    return np.argsort(np.abs(behind))[: len(behind) - strays]
+    outliers = math.ceil(OUTLIER_SHARE * len(behind)) if len(behind) >= MIN_STEPS else 0
+    return np.argsort(np.abs(behind))[: len(behind) - outliers]
 
 
 def _longer_phase(ranks: Sequence[OwnSteps], late: int) -> tuple[str, float]:
