@@ -40,7 +40,7 @@ def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
             return NOTHING
         rows = _samples(torch, tensors, expected)
         if not rows or (len(shape) == 1 and found.is_floating_point()):
-            return Amount(rows) if rows and rows != shape[0] else NOTHING  # no batch of numbers
+            return Amount(rows) if rows and rows != shape[0] else NOTHING  # floats alone
         text = len(shape) == 2 and not (found.is_floating_point() or found.is_complex())
         return Amount(rows, int(shape[0]) * int(shape[1]) if text and rows == shape[0] else 0)
 

@@ -40,7 +40,7 @@ def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
         looked += 1
         if looked % _EVENTS_BETWEEN_CLOCKS == 0 and perf_counter() > end:
             return ()
-        caller = getattr(event.typed[1], "caller", None)  # of calls of Python and built-in ones
+        caller = getattr(event.typed[1], "caller", None)  # only Python and built-in calls have it
         if caller is None:
             continue
         file, name = files.whole(caller.file_name), _callee(event.name)

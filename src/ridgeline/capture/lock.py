@@ -77,7 +77,7 @@ class Lock:
         finally:
             over.set()
             if thread.ident is not None:
-                thread.join(_SIGN_EVERY_S)  # no longer: it may hang on the disk
+                thread.join(_SIGN_EVERY_S)  # wait no longer: the thread may hang on the disk
 
     def release(self) -> None:
         """For all who inherited it, not for this process alone."""

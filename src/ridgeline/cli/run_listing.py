@@ -67,7 +67,7 @@ def listed(run: RunDirectory) -> RunLine:
     except NewerSchema as error:
         return _unreadable(run, error, size)
     except RidgelineError:
-        pass  # damaged: `runs show` makes it again
+        pass  # the summary is damaged: `runs show` makes it again
     if steps is None:
         steps = _counted(run)
     return RunLine(

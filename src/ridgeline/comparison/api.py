@@ -234,7 +234,7 @@ def _put_back(
 def _seconds(budget: str | float, budget_s: float | None) -> float:
     if budget_s is None:
         return parse_seconds("budget", budget)
-    # 3: the caller of `compare` or `benchmark`
+    # A stacklevel of 3 points at the caller of `compare` or `benchmark`.
     warnings.warn("budget_s is now called budget", DeprecationWarning, stacklevel=3)
     return parse_seconds("budget_s", budget_s)
 

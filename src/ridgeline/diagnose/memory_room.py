@@ -137,12 +137,12 @@ def _of_host(case: Case) -> Growth | None:
     the program's size."""
     rate, peak = case.memory.host_growth_bytes_per_step, case.memory.host_peak_bytes
     exact = case.memory.host_growth_exact
-    if not rate or rate < 0 or (exact and not case.on_gpu):  # a host's own steps were judged above
+    if not rate or rate < 0 or (exact and not case.on_gpu):  # `growth` has judged a CPU's
         return None
     if not exact:
         if not peak or _watched_s(case) < WATCHED_S:
             return None
-        before = peak - rate * _alone_steps(case)  # the peak is of the whole run, the steps are not
+        before = peak - rate * _alone_steps(case)  # only the peak covers the whole run
         if rate * _steps(case) < LEAST_SEEN * before:
             return None
     what = "malloc's own count" if exact else "resident size"

@@ -15,7 +15,7 @@ from ridgeline.statistics.rounds import RoundTable
 Floats = NDArray[np.float64]
 
 _TYPICAL_NS = 1e7
-_SLICE_NS = 4e6  # a process runs 3 to 6 ms before others of the same rank have their turn
+_SLICE_NS = 4e6  # a process runs 3 to 6 ms before others of the same priority get their turn
 _STALL = (1.3, 4.0)  # a stalled sample takes 30 to 300 % longer
 
 

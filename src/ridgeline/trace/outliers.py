@@ -127,7 +127,7 @@ def wrong_totals(trace: Trace) -> dict[str, Rows]:
         around = total[2:] - total[:-2] == size[1:-1] + size[2:]
         broken = np.flatnonzero(~follows[:-1] & ~follows[1:] & around) + 1
         if len(rows) > 2 and not follows[-1] and follows[-2]:
-            broken = np.append(broken, len(rows) - 1)  # the last: nothing comes after it
+            broken = np.append(broken, len(rows) - 1)  # the last row has no row after it
         if _are_few(broken, len(rows)):
             found.append(rows[broken])
     return {WRONG_TOTAL: np.concatenate(found)} if found else {}

@@ -35,7 +35,7 @@ def named(module: ModuleType, name: str, where: str) -> Any:
 
 
 def _from_file(where: str) -> ModuleType:
-    path = Path(os.path.expanduser(where))  # which leaves ~ as it is where nobody has a home
+    path = Path(os.path.expanduser(where))  # keeps ~ for a user without a home
     if path.is_dir():
         raise UsageError(f"{where} is a folder", "name the file in it, with .py")
     if not path.is_file():

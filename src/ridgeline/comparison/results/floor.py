@@ -57,7 +57,8 @@ def examine_floor(
         return _not_looked_for(f"no ceiling of {device} is known: `ridgeline hardware` measures it")
     guard = _held_against(work, measured_ns, known)
     if guard.outcome == "failed" and ceilings is None:
-        # Either the work was not done, or the kept ceiling is low: measuring it now tells.
+        # Either the work was not done, or the stored ceiling is too low. Measuring the ceiling
+        # again tells which.
         if not may_measure:
             return _not_looked_for("ceiling exceeded, and no time was left to measure it again")
         guard = _held_against(work, measured_ns, _measured_again(device, work) or known)

@@ -176,7 +176,7 @@ def _evaluations(
     often = len(holding) > MOST * len(known)
     named = cause is not None and evaluates(case.sources, cause.innermost)
     if len(holding) < LIKELY or (often and not named):
-        return None, None  # a frozen teacher that is asked in every step is no evaluation
+        return None, None  # a frozen teacher that every step calls is no evaluation
     lost = sum(_phase(s, "evaluation", device) for s in holding)
     whole = sum(duration(s, device) for s in known)
     seen = _Pauses(tuple(holding), lost, whole, "evaluation", _between(holding, light))

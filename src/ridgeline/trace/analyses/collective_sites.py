@@ -179,7 +179,7 @@ def _count(dims: Any) -> int:
         return -1
     if all(isinstance(n, int) for n in dims):
         return int(np.prod(dims))
-    # A list of tensors: one without dimensions has one element.
+    # `dims` is a list of tensors here. A tensor without dimensions has one element.
     known = [size for one in dims if (size := 1 if one == [] else _count(one)) > 0]
     return sum(known) if known else -1
 

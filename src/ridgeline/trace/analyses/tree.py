@@ -42,7 +42,7 @@ def inherited(number: Rows, parent: Rows) -> Rows:
     """A row without a number (-1) has that of the nearest row above it that has one."""
     here = np.arange(len(parent))
     source = np.where((number >= 0) | (parent < 0), here, parent)
-    while not np.array_equal(further := source[source], source):  # twice as far up each time
+    while not np.array_equal(further := source[source], source):  # each pass climbs twice as far
         source = further
     return number[source]
 
@@ -51,7 +51,7 @@ def _levels(parent: Rows) -> list[Rows]:
     """Rows by how many rows lie above them."""
     depth = (parent >= 0).astype(np.int64)
     above = parent
-    while (linked := above >= 0).any():  # twice as far up each time
+    while (linked := above >= 0).any():  # each pass climbs twice as far
         depth = depth + np.where(linked, depth[above], 0)
         above = np.where(linked, above[above], -1)
     order = np.argsort(depth, kind="stable")

@@ -187,7 +187,7 @@ def _built() -> Path:
             [_compiler(), *_FLAGS, "-o", str(made), str(_SOURCE)],
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip
-        made.chmod(0o700)  # whatever the umask
+        made.chmod(0o700)  # the umask may allow more
         made.replace(path)  # whole, or not there: two processes may build at once
     return path
 
