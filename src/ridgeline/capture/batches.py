@@ -40,7 +40,8 @@ def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
             return NOTHING
         rows = _samples(torch, tensors, expected)
         if not rows or (len(shape) == 1 and found.is_floating_point()):
-            return Amount(rows) if rows and rows != shape[0] else NOTHING  # floats alone
+            # The length of one long vector of floats is not a number of samples.
+            return Amount(rows) if rows and rows != shape[0] else NOTHING
         text = len(shape) == 2 and not (found.is_floating_point() or found.is_complex())
         return Amount(rows, int(shape[0]) * int(shape[1]) if text and rows == shape[0] else 0)
 
