@@ -18,7 +18,7 @@ for _ in range(20):
         loss = F.cross_entropy(model(inputs), labels) / PARTS
         truth.forward(4)
         loss.backward()
-        truth.backward(loss)
+        truth.backward(loss, PARTS)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -18,7 +18,7 @@ for at, (inputs, labels) in enumerate(DataLoader(labelled(80), batch_size=4)):
     optimizer.zero_grad()
     scaled = scaler.scale(loss)
     scaled.backward()
-    truth.backward(scaled)
+    truth.backward(loss)
     if at == 4:
         next(model.parameters()).grad.fill_(float("inf"))
     scaler.unscale_(optimizer)

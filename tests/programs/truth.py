@@ -20,7 +20,7 @@ class Truth:
 
     def _clear(self) -> None:
         self.forwards = self.backwards = self.samples = self.optimizer_steps = 0
-        self.losses: list[Tensor] = []
+        self.losses: list[tuple[Tensor, int]] = []
 
     def forward(self, samples: int = 0, calls: int = 1) -> None:
         """An outermost call that trains; `samples` only where it is the batch that arrived."""
@@ -30,19 +30,21 @@ class Truth:
     def evaluation(self) -> None:
         self.evaluations += 1
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, times: int = 1) -> None:
+        """`loss` times `times` is what a person would print of it."""
         self.backwards += 1
-        self.losses.append(loss.detach().clone())
+        self.losses.append((loss.detach().clone(), times))
 
     def step(self, optimizers: int = 1, skipped: bool = False) -> None:
         """The iteration is over. Of several losses the last counts."""
+        loss, times = self.losses[-1] if self.losses else (None, 1)
         self.steps.append(
             {
                 "forwards": self.forwards,
                 "backwards": self.backwards,
                 "optimizer_steps": self.optimizer_steps + (0 if skipped else optimizers),
                 "samples": self.samples,
-                "loss": self.losses[-1].item() if self.losses else None,
+                "loss": loss.item() * times if loss is not None else None,
                 "skipped": skipped,
             }
         )

@@ -20,7 +20,7 @@ for _ in range(2):
             loss = F.cross_entropy(model(inputs), labels)
             truth.forward(len(inputs))
             accelerator.backward(loss)
-            truth.backward(loss / 2)
+            truth.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
         if accelerator.sync_gradients:

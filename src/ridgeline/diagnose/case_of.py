@@ -95,7 +95,7 @@ def case_of_run(
         steps_compared=across.steps_compared,
         late=across.late,
         processors=_processors(read.run),
-        sources=Sources(_roots(read.run), called=called_lines(read.capture)),
+        sources=Sources(_roots(read.run), called=called_lines(read.captures)),
     )
 
 
@@ -170,15 +170,16 @@ def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
     return gpu_shares(StepTimes(), work, study, False) if study.idle.total_ns is not None else None
 
 
-def called_lines(capture: Capture | None) -> dict[str, dict[int, frozenset[str]]]:
-    """Return for each file which functions its lines were seen calling in the traced steps. Return
-    nothing for a program that compiles: calls in compiled code are not seen."""
+def called_lines(captures: Sequence[Capture]) -> dict[str, dict[int, frozenset[str]]]:
+    """Return, for each file, the names that each of its lines was seen calling in the traced steps
+    of any rank. Return nothing for a program that compiles, because compiled calls are not seen."""
     found: dict[str, dict[int, frozenset[str]]] = {}
-    if capture is None or capture.compilations:
+    if any(capture.compilations for capture in captures):
         return found
-    for one in capture.calls:
-        lines = found.setdefault(one.file, {})
-        lines[one.line] = lines.get(one.line, frozenset()) | {one.name}
+    for capture in captures:
+        for call in capture.calls:
+            lines = found.setdefault(call.file, {})
+            lines[call.line] = lines.get(call.line, frozenset()) | {call.name}
     return found
 
 

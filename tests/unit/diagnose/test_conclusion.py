@@ -463,9 +463,19 @@ def test_a_synchronisation_is_placed_at_the_line_that_asks_most(tmp_path: Path) 
     )
     captured = made.capture(calls=calls)
     read = read_run(made.directory(tmp_path, run=made.run_file(), captured=captured), Attempts())
-    sources = Sources(texts={"train.py": text}, called=called_lines(captured))
+    sources = Sources(texts={"train.py": text}, called=called_lines((captured,)))
     point = SyncPoint(place="train.py:1", call="aten::item", per_step=25.0, ms_per_step=0.1)
     (told,) = _sync_points((point,), Case(sources=sources), read)
     assert told.place == "train.py:4"
     (unknown,) = _sync_points((point,), Case(), read)
     assert unknown.place == "train.py:1"
+
+
+def test_a_line_that_ran_on_one_rank_alone_was_seen_running() -> None:
+    first = made.capture(calls=(CallSeen(file="/w/train.py", line=2, name="load", times=3),))
+    late = made.capture(
+        rank=1, calls=(CallSeen(file="/w/train.py", line=9, name="sleep", times=3),)
+    )
+    assert called_lines((first, late)) == {
+        "/w/train.py": {2: frozenset({"load"}), 9: frozenset({"sleep"})}
+    }
