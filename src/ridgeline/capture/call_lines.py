@@ -31,7 +31,7 @@ def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
     stopped) recorded. Return nothing if the profiler knows no callers, or if there are too many
     events or lines."""
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
-    files = _Files()
+    files = _OwnFiles()
     found: dict[tuple[str, int, str], int] = {}
     end, looked = perf_counter() + MAX_WALK_S, 0
     while waiting:
@@ -43,7 +43,7 @@ def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
         caller = getattr(event.typed[1], "caller", None)  # only Python and built-in calls have it
         if caller is None:
             continue
-        file, name = files.whole(caller.file_name), _callee(event.name)
+        file, name = files[caller.file_name], _callee(event.name)
         if file and name:
             key = (file, caller.line_number, name)
             found[key] = found.get(key, 0) + 1
@@ -63,18 +63,16 @@ def _callee(event: str) -> str:
     return ""
 
 
-class _Files:
-    """Finds the user's own files by the names that the profiler gives them, which lack the entry of
-    `sys.path`."""
+class _OwnFiles(dict[str, str]):
+    """Full paths of the user's own files by the names that the profiler gives them, which lack the
+    entry of `sys.path`; "" for a file that is not the user's. Each name is looked for once."""
 
     def __init__(self) -> None:
+        super().__init__()
         named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         self._own = [os.path.abspath(file) for file in named if isinstance(file, str) and own(file)]
-        self._known: dict[str, str] = {}
 
-    def whole(self, name: str) -> str:
-        """Return the full path of a file, or "" for a file that is not the user's."""
-        if name not in self._known:
-            ends = [file for file in self._own if file == name or file.endswith(f"/{name}")]
-            self._known[name] = ends[0] if ends else ""
-        return self._known[name]
+    def __missing__(self, name: str) -> str:
+        ends = [file for file in self._own if file == name or file.endswith(f"/{name}")]
+        self[name] = ends[0] if ends else ""
+        return self[name]
