@@ -34,6 +34,9 @@ SAMPLE_EVERY_S = 0.01
 MIN_SLEEP_S = 0.02
 """Shortest sleep while no step is late: waking up costs the program about 20 µs, so 0.1 % at most.
 """
+MAX_WATCHED_STEP = 2_000
+"""Index of the last step that is sampled. The default windows end long before, unless steps are
+very short; under `--full` the thread must not stay for the whole run."""
 MAX_RECORDS = 500
 MAX_FRAMES = 12
 STOP_WAIT_S = 2.0
@@ -91,7 +94,7 @@ class PauseWatch:
 
     def start(self) -> None:
         """Start the sampling thread, if the program has paused before."""
-        if not self._paused or self.watching or len(self._seen) >= MAX_RECORDS:
+        if not self._paused or self.watching or self._is_over(self._current()[0]):
             return
         gate, done = _thread.allocate_lock(), _thread.allocate_lock()
         gate.acquire()
@@ -103,6 +106,9 @@ class PauseWatch:
             self._paused = False
             return
         self._gate, self._done, self._pid = gate, done, os.getpid()
+
+    def _is_over(self, step: int) -> bool:
+        return step > MAX_WATCHED_STEP or len(self._seen) >= MAX_RECORDS
 
     def stop(self) -> None:
         """End the thread. A forked child has no such thread, and nothing is done there."""
@@ -142,6 +148,8 @@ class PauseWatch:
         while not gate.acquire(timeout=wait_s * self._random.uniform(2 / 3, 4 / 3)):
             now = perf_counter_ns()
             index, began_ns, phase, thread = self._current()
+            if self._is_over(index):
+                return
             left_ns = began_ns + self.late_after_ns - now
             if left_ns > 0 or thread is None:
                 wait_s = max(left_ns / 1e9, MIN_SLEEP_S)
@@ -152,7 +160,5 @@ class PauseWatch:
                 spent = now - max(looked_ns, began_ns)
                 if frames:
                     self._seen[key] = self._seen.get(key, 0) + spent
-                if len(self._seen) >= MAX_RECORDS:
-                    return
                 wait_s = SAMPLE_EVERY_S
             looked_ns = now

@@ -7,7 +7,7 @@ from time import monotonic, perf_counter_ns
 
 import pytest
 
-from ridgeline.capture.pause_watch import MIN_KNOWN_STEPS, PauseWatch
+from ridgeline.capture.pause_watch import MAX_WATCHED_STEP, MIN_KNOWN_STEPS, PauseWatch
 
 MS = 1_000_000
 DEADLINE_S = 20.0
@@ -116,5 +116,25 @@ def test_a_system_without_a_thread_to_spare_leaves_the_program_unwatched(
 
     even_steps(watch)
     monkeypatch.setattr("_thread.start_new_thread", refuse)
+    watch.paused()
+    assert not watch.watching
+
+
+def test_the_thread_ends_after_the_steps_that_are_sampled(
+    watch: PauseWatch, program: Program
+) -> None:
+    def wait_for(threads: int) -> None:
+        end = monotonic() + DEADLINE_S
+        while len(sys._current_frames()) != threads and monotonic() < end:
+            pass
+        assert len(sys._current_frames()) == threads
+
+    before = len(sys._current_frames())
+    even_steps(watch)
+    watch.paused()
+    wait_for(before + 1)
+    program.index = MAX_WATCHED_STEP + 1
+    wait_for(before)
+    watch.stop()
     watch.paused()
     assert not watch.watching
