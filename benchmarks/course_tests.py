@@ -47,7 +47,7 @@ class Course:
         self.python = python
         target = folder / "tinytorch" / "perf" / "profiling.py"
         target.chmod(0o644)  # the course makes its generated modules read-only
-        target.write_text(f"from ridgeline.profiler import {', '.join(NAMES)}\n")
+        target.write_text(f"from ridgeline.integrations.profiler import {', '.join(NAMES)}\n")
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join((str(SOURCE), str(self.folder)))
@@ -89,7 +89,7 @@ class Course:
 
 def run_inline() -> None:
     """In the course's interpreter: the module's imports, constants and tests, our three names."""
-    import ridgeline.profiler as ours
+    import ridgeline.integrations.profiler as ours
 
     kept = [node for node in ast.parse(PROFILING.read_text()).body if _wanted(node)]
     space: dict[str, object] = {"__name__": "inline"}
@@ -155,7 +155,7 @@ def main() -> int:
         shutil.copytree(options.course, copy, ignore=shutil.ignore_patterns(".git", "__pycache__"))
         course = Course(copy, options.python)
         home = course.profiler_home()
-        if home != "ridgeline.profiler.core":
+        if home != "ridgeline.integrations.profiler.core":
             print(f"the course does not run on our profiler: {home}", file=sys.stderr)
             return 4
         results = run_all(course)

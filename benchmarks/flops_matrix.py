@@ -42,7 +42,7 @@ Args = tuple[Any, ...]
 
 
 def ridgeline(model: nn.Module, args: Args) -> float:
-    from ridgeline.account import count
+    from ridgeline.cost.counting import count
 
     return count(model, args, backend="real").cost.phases["forward"].flops
 
@@ -139,7 +139,7 @@ class Tool:
 
 
 TOOLS = (
-    Tool("ridgeline", "ridgeline.account", ridgeline),
+    Tool("ridgeline", "ridgeline.cost.counting", ridgeline),
     Tool("FlopCounterMode", "torch.utils.flop_counter", flop_counter_mode),
     Tool("fvcore", "fvcore.nn", fvcore),
     Tool("DeepSpeed", "deepspeed.profiling.flops_profiler", deepspeed),

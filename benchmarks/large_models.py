@@ -108,7 +108,7 @@ def build_hugging_face(size: Size) -> tuple[Any, tuple[Any, ...]]:
 
 
 def count_with_ridgeline(model: Any, args: tuple[Any, ...]) -> dict[str, float]:
-    from ridgeline.account import count
+    from ridgeline.cost.counting import count
 
     phases = count(model, args, backend="meta", training=True).cost.phases
     return {phase: totals.macs for phase, totals in phases.items()}
@@ -134,7 +134,7 @@ def measure(source: str, size: str, tool: str) -> Outcome:
     if SOURCES[source]:
         importlib.import_module(SOURCES[source]).LlamaForCausalLM  # noqa: B018  loaded lazily
     if tool == "ridgeline":
-        importlib.import_module("ridgeline.account")
+        importlib.import_module("ridgeline.cost.counting")
     start = time.perf_counter()
     model, args = build(source, size)
     built = time.perf_counter()

@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples import gpt2, llama, resnet
-from ridgeline.account import count
-from ridgeline.account.traffic import stored_bytes
+from ridgeline.cost.counting import count
+from ridgeline.cost.counting.traffic import stored_bytes
+from ridgeline.cost.study.step import Step
 from ridgeline.measure import measure_peak
-from ridgeline.model.step import Step
 
 Built = tuple[nn.Module, torch.Tensor]
 

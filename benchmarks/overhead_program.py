@@ -119,7 +119,7 @@ def main() -> None:
 
 def switch(on: bool) -> None:
     """Takes the seams of the run we are in off, as at the end of its windows, or puts them back."""
-    from ridgeline.capture import live
+    from ridgeline.harness.capture import live
 
     if live.session is None:
         raise SystemExit("this process is in no run")

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit/patch"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit/source/editing"))
 from patch_trial import file_faults, real_files
 
 

@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 from ridgeline import units
+from ridgeline.equality.trials.compare import compare
+from ridgeline.harness.trials.arm import run
 from ridgeline.optimization.contest import typical_ms
-from ridgeline.parity.compare import compare
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STEPS = 34

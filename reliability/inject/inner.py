@@ -19,7 +19,7 @@ LEFT_ALONE = (
 
 def put_on() -> None:
     for name, module in list(sys.modules.items()):
-        if name.startswith("ridgeline.capture."):
+        if name.startswith("ridgeline.harness.capture."):
             for thing in list(vars(module).values()):
                 if isinstance(thing, type) and thing.__module__ == name:
                     wrap_class(thing)

@@ -19,8 +19,8 @@ import faults
 import msgspec
 import torch
 
-import ridgeline.capture.begin as beginning
-from ridgeline.capture import farewell as leaving
+import ridgeline.harness.capture.begin as beginning
+from ridgeline.harness.capture import farewell as leaving
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_process import started
 

@@ -141,7 +141,7 @@ def steps_file(folder: Path) -> list[str]:
         folder,
         f"""
 from pathlib import Path
-from ridgeline.capture import journal
+from ridgeline.harness.capture import journal
 from ridgeline.records.step import Step
 journal.MOST_ROWS = 20_000
 made = journal.Journal(Path("."), 0)
@@ -158,7 +158,7 @@ def telemetry_file(folder: Path) -> list[str]:
         folder,
         f"""
 from pathlib import Path
-from ridgeline.capture import watching
+from ridgeline.harness.capture import watching
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.telemetry import ProcessSample, Telemetry
 made = watching._Journal(RunDirectory(Path(".")), Path("telemetry.jsonl"))
@@ -179,7 +179,7 @@ def samples_file(folder: Path) -> list[str]:
         f"""
 import time
 from pathlib import Path
-from ridgeline.capture.sampling import sampler
+from ridgeline.harness.capture.sampling import sampler
 sampler.MOST_BYTES = 20_000
 made = sampler.Sampler(Path("."))
 made.start()

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "MemoryProfiler": "ridgeline.profiler",
-    "Profiler": "ridgeline.profiler",
+    "MemoryProfiler": "ridgeline.integrations.profiler",
+    "Profiler": "ridgeline.integrations.profiler",
     "RidgelineError": "ridgeline.errors",
-    "Timer": "ridgeline.profiler",
-    "analyze_weight_distribution": "ridgeline.profiler",
+    "Timer": "ridgeline.integrations.profiler",
+    "analyze_weight_distribution": "ridgeline.integrations.profiler",
     "benchmark": "ridgeline.comparison.api",
     "compare": "ridgeline.comparison.api",
-    "formula": "ridgeline.formulas",
+    "formula": "ridgeline.cost.formulas",
     "load_ipython_extension": "ridgeline.integrations.notebook",
     "optimize": "ridgeline.optimization.function_form",
     "profile": "ridgeline.integrations.block",
-    "profile_memory": "ridgeline.profiler",
-    "quick_profile": "ridgeline.profiler",
+    "profile_memory": "ridgeline.integrations.profiler",
+    "quick_profile": "ridgeline.integrations.profiler",
     "read_trace": "ridgeline.trace.api",
-    "region": "ridgeline.capture.marks",
-    "step": "ridgeline.capture.marks",
+    "region": "ridgeline.harness.capture.marks",
+    "step": "ridgeline.harness.capture.marks",
 }
 
 __all__ = [
@@ -45,17 +45,19 @@ __all__ = [
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ridgeline.capture.marks import region, step
     from ridgeline.comparison.api import benchmark, compare
+    from ridgeline.cost.formulas import formula
     from ridgeline.errors import RidgelineError
-    from ridgeline.formulas import formula
+    from ridgeline.harness.capture.marks import region, step
     from ridgeline.integrations.block import profile
-    from ridgeline.profiler import MemoryProfiler as MemoryProfiler
-    from ridgeline.profiler import Profiler
-    from ridgeline.profiler import Timer as Timer
-    from ridgeline.profiler import analyze_weight_distribution as analyze_weight_distribution
-    from ridgeline.profiler import profile_memory as profile_memory
-    from ridgeline.profiler import quick_profile as quick_profile
+    from ridgeline.integrations.profiler import MemoryProfiler as MemoryProfiler
+    from ridgeline.integrations.profiler import Profiler
+    from ridgeline.integrations.profiler import Timer as Timer
+    from ridgeline.integrations.profiler import (
+        analyze_weight_distribution as analyze_weight_distribution,
+    )
+    from ridgeline.integrations.profiler import profile_memory as profile_memory
+    from ridgeline.integrations.profiler import quick_profile as quick_profile
     from ridgeline.trace.api import read_trace
 
     # Imported, its layer would lie below those that ask this module for the version.

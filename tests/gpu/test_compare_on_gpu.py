@@ -12,7 +12,7 @@ import torch
 
 import ridgeline
 from ridgeline.comparison.hosting.host import Host
-from ridgeline.comparison.workload import Workload
+from ridgeline.harness.usercode.workload import Workload
 
 pytestmark = pytest.mark.gpu
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from msgspec import Struct
 
+from ridgeline.harness.trials.arm import run
 from ridgeline.optimization.patching import patches
-from ridgeline.patch import copies, write_copy
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import run
+from ridgeline.source.editing import copies, write_copy
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = [

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.changes.catalog import fp8_linear
-from ridgeline.changes.float8 import float8_linear
-from ridgeline.changes.program import Program
+from ridgeline.fixes.catalog import fp8_linear
+from ridgeline.fixes.float8 import float8_linear
+from ridgeline.fixes.program import Program
+from ridgeline.harness.trials.arm import run
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import run
 
 pytestmark = [
     pytest.mark.gpu,

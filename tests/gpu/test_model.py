@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeline.account import count
-from ridgeline.model.inputs import parse
-from ridgeline.model.options import Options
-from ridgeline.model.study import study
+from ridgeline.cost.counting import count
+from ridgeline.cost.study.inputs import parse
+from ridgeline.cost.study.options import Options
+from ridgeline.cost.study.study import study
 from ridgeline.records.model import ModelReport
 
 pytestmark = [

@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from ridgeline.diagnose.energy import COUNTER, POWER, energy
-from ridgeline.diagnose.telemetered import telemetered
+from ridgeline.diagnosis.energy import COUNTER, POWER, energy
+from ridgeline.diagnosis.telemetered import telemetered
 from ridgeline.machine.telemetry import Sampler
 from ridgeline.records.telemetry import Telemetry
 

@@ -88,7 +88,7 @@ class Warm:
 def _serve() -> None:
 
     import ridgeline.cli.model
-    import ridgeline.model.study
+    import ridgeline.cost.study.study
     import ridgeline.report.model_terminal
     import ridgeline.report.trace_terminal
     import ridgeline.trace.study  # noqa: F401

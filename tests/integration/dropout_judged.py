@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ridgeline.changes.change import of
+from ridgeline.fixes.change import of
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidate import Candidate, asked

@@ -18,11 +18,11 @@ import torch
 
 from ridgeline.comparison.folder import Files, find_pairs, title_of
 from ridgeline.comparison.hosting.sources import open_target
-from ridgeline.comparison.results.equality import Pair, Rule, judge
-from ridgeline.comparison.results.outputs import Outputs, outputs_of, put_together
-from ridgeline.comparison.results.strength import Accepts, by_rule, strength_of, thinned
-from ridgeline.comparison.workload import Workload
+from ridgeline.equality.calls.equality import Pair, Rule, judge
+from ridgeline.equality.calls.outputs import Outputs, outputs_of, put_together
+from ridgeline.equality.calls.strength import Accepts, by_rule, strength_of, thinned
 from ridgeline.errors import TargetError
+from ridgeline.harness.usercode.workload import Workload
 
 FOLDER = Path(__file__).parents[2] / "examples" / "pairs"
 PAIRS = find_pairs(FOLDER)

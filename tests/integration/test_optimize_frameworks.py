@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from ridgeline.changes.change import of
+from ridgeline.equality.trials.compare import compare
+from ridgeline.fixes.change import of
+from ridgeline.harness.trials.arm import run
 from ridgeline.optimization.candidate import alters, precision
 from ridgeline.optimization.patching import patches
-from ridgeline.parity.compare import compare
-from ridgeline.patch import copies, write_copy
 from ridgeline.records.run import Capture, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import run
+from ridgeline.source.editing import copies, write_copy
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 

@@ -19,9 +19,9 @@ import pytest
 from msgspec import Struct
 
 import ridgeline
+from ridgeline.harness.trials import arm
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
-from ridgeline.trials import arm
 from tests.integration.cold_and_warm import interruptible
 
 pytestmark = pytest.mark.reliability

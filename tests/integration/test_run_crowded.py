@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.capture.thread_account import read_account
+from ridgeline.harness.capture.thread_account import read_account
 
 pytestmark = pytest.mark.reliability
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.parity.compare import compare
+from ridgeline.equality.trials.compare import compare
+from ridgeline.harness.trials.arm import run
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import run
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.harness.trials.arm import run
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import run
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 

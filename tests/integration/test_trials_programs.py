@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.harness.trials.arm import Outcome, run
 from ridgeline.optimization.diagnosis import diagnosed
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import Outcome, run
-from tests.unit.trials.asked_of_system import MAPPED
+from tests.unit.harness.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
@@ -318,7 +318,7 @@ def test_a_hang_is_named_and_leaves_nothing_running(tmp_path: Path) -> None:
 
 def test_a_trial_that_cannot_begin_ends_at_once_and_says_why(tmp_path: Path) -> None:
     source = (
-        "import torch\nfrom ridgeline.trials.begin import begin\n"
+        "import torch\nfrom ridgeline.harness.trials.begin import begin\n"
         f"begin(torch, {str(tmp_path / 'nowhere')!r})\nprint('the program runs')"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)

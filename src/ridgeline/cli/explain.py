@@ -60,13 +60,13 @@ def command(rule: str | None, as_json: bool, verbose: bool) -> None:
 
 def rule_pages() -> "tuple[RulePage, ...]":
     """Every rule there is, by name."""
-    from ridgeline.diagnose.rule_texts import rule_names
+    from ridgeline.diagnosis.rule_texts import rule_names
 
     return tuple(_page(name) for name in rule_names())
 
 
 def _page(name: str) -> "RulePage":
-    from ridgeline.diagnose.rule_texts import rule_text
+    from ridgeline.diagnosis.rule_texts import rule_text
     from ridgeline.report.rule_page import RulePage
 
     fields = RulePage.__struct_fields__
@@ -75,7 +75,7 @@ def _page(name: str) -> "RulePage":
 
 def _found(rule: str) -> str:
     """A rule's name, however it was written: loader_starves, docs/rules/loader-starves.md."""
-    from ridgeline.diagnose.rule_texts import rule_names
+    from ridgeline.diagnosis.rule_texts import rule_names
     from ridgeline.report.plain import printable
 
     asked = Path(rule).name.removesuffix(".md").removesuffix(".py").lower().replace("_", "-")

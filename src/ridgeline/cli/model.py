@@ -83,7 +83,7 @@ def command(
     or the pair (module, inputs). Several targets are shown side by side.
     """
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
-    from ridgeline.model.study import study
+    from ridgeline.cost.study.study import study
     from ridgeline.report import model_document, model_tables
 
     claim_stdout()
@@ -114,10 +114,10 @@ def _show(reports: Any, console: Any) -> None:
 
 
 def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:
-    from ridgeline.account.optimizers import check_name
-    from ridgeline.model import inputs as model_inputs
-    from ridgeline.model import sweep
-    from ridgeline.model.options import Options
+    from ridgeline.cost.counting.optimizers import check_name
+    from ridgeline.cost.study import inputs as model_inputs
+    from ridgeline.cost.study import sweep
+    from ridgeline.cost.study.options import Options
 
     sweep_text, fit, generate = chosen["sweep_text"], chosen["fit"], chosen["generate"]
     if generate == 1:

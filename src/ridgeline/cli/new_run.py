@@ -6,9 +6,9 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from ridgeline.capture.redaction import redacted, redacted_text
 from ridgeline.cli.target import Given
 from ridgeline.errors import RidgelineError
+from ridgeline.harness.capture.redaction import redacted, redacted_text
 from ridgeline.integrations.beginning import begun
 from ridgeline.machine.cache import folder
 from ridgeline.records.run import Settings, Target

@@ -198,9 +198,9 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
     report cannot be written, stderr says so, and the answer is still given."""
     from ridgeline.cli.output import write_whole
     from ridgeline.optimization.launcher import named_file
-    from ridgeline.patch.cannot import Cannot
-    from ridgeline.patch.copies import free, signed_comment
     from ridgeline.report import optimized_markdown, optimized_svg
+    from ridgeline.source.editing.cannot import Cannot
+    from ridgeline.source.editing.copies import free, signed_comment
 
     script = named_file(target)
     try:

@@ -144,11 +144,11 @@ def command(
 
 
 def _run(given: Given, settings: Settings, runs_dir: Path | None, run_dir: Path | None) -> None:
-    from ridgeline.capture.launch import become
-    from ridgeline.capture.launch import command as as_typed
-    from ridgeline.capture.launch import environment as with_us
     from ridgeline.cli.new_run import new_run
     from ridgeline.cli.watcher import start_watcher
+    from ridgeline.harness.capture.launch import become
+    from ridgeline.harness.capture.launch import command as as_typed
+    from ridgeline.harness.capture.launch import environment as with_us
 
     words = as_typed(given.kind, given.name, given.arguments)
     try:

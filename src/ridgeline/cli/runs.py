@@ -244,7 +244,7 @@ def _summary(run: "RunDirectory") -> "RunSummary":
         raise
     except RidgelineError:
         pass  # damaged: it can be made again
-    from ridgeline.diagnose.conclusion import conclude
+    from ridgeline.diagnosis.conclusion import conclude
 
     return conclude(run)
 

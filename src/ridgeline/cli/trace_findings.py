@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline import units
-from ridgeline.diagnose.answers import answers
-from ridgeline.diagnose.attempts import Attempts
-from ridgeline.diagnose.case_of import as_studied, case_of_trace
-from ridgeline.diagnose.findings import findings
+from ridgeline.diagnosis.answers import answers
+from ridgeline.diagnosis.attempts import Attempts
+from ridgeline.diagnosis.case_of import as_studied, case_of_trace
+from ridgeline.diagnosis.findings import findings
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.links import links_of
@@ -111,7 +111,7 @@ def _question(steps: str | None) -> str:
 @functools.cache
 def _fingerprint() -> str:
     """Of the rules and all that they are asked with."""
-    import ridgeline.diagnose as diagnose
+    import ridgeline.diagnosis as diagnose
 
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(Path(diagnose.__path__[0]).rglob("*.py")):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from ridgeline.capture.lock import Lock
 from ridgeline.errors import RidgelineError
+from ridgeline.harness.capture.lock import Lock
 from ridgeline.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from ridgeline.capture.watching import Ending
+    from ridgeline.harness.capture.watching import Ending
     from ridgeline.records.run_summary import RunSummary
 
 RANKS_PATIENCE_S = 10.0
@@ -51,8 +51,8 @@ def start_watcher(directory: RunDirectory, rank: int) -> None:
 
 
 def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
-    from ridgeline.capture.watched import Watched
-    from ridgeline.capture.watching import deafen, watch
+    from ridgeline.harness.capture.watched import Watched
+    from ridgeline.harness.capture.watching import deafen, watch
     from ridgeline.records.run_process import started
 
     deafen()

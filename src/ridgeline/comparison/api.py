@@ -14,7 +14,8 @@ import msgspec
 from ridgeline.comparison.arms import ArmFailed, Disturbing, stand
 from ridgeline.comparison.hosting.answers import Opened
 from ridgeline.comparison.options import Options
-from ridgeline.comparison.workload import (
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.harness.usercode.workload import (
     GOALS,
     Check,
     Declared,
@@ -22,7 +23,6 @@ from ridgeline.comparison.workload import (
     is_number,
     unpacked,
 )
-from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records import comparison as records
 from ridgeline.records.comparison import Goal, Verdict
 from ridgeline.records.latency import Latency
@@ -144,7 +144,7 @@ def benchmark(
     from functools import partial
 
     from ridgeline.comparison.hosting.host import Host
-    from ridgeline.comparison.results.randomness import undisturbed
+    from ridgeline.equality.calls.randomness import undisturbed
     from ridgeline.measure.latency import time_calls
 
     if not callable(function):
@@ -181,8 +181,8 @@ def compare(
     to a variant that changes precision on purpose.
     """
     from ridgeline.comparison.hosting.host import Host
-    from ridgeline.comparison.results.randomness import undisturbed
     from ridgeline.comparison.together import together
+    from ridgeline.equality.calls.randomness import undisturbed
 
     seconds = _seconds(budget, budget_s)
     _refuse_nonsense(variants, threshold, goal, items, tolerance)
@@ -215,7 +215,7 @@ def _put_back(
     the rounds call a training step some thousand times, on the caller's own model."""
     import torch
 
-    from ridgeline.comparison.results.keeping import Keeping
+    from ridgeline.equality.calls.keeping import Keeping
 
     kept = []
     for name, function in variants.items():

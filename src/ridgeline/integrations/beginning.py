@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ridgeline import __version__
-from ridgeline.capture.environment import environment
+from ridgeline.harness.capture.environment import environment
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_process import started

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
-from ridgeline.capture import beside, live
-from ridgeline.capture.lock import EXIT_WAIT_S
+from ridgeline.harness.capture import beside, live
+from ridgeline.harness.capture.lock import EXIT_WAIT_S
 from ridgeline.integrations.beginning import begun
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
@@ -60,7 +60,7 @@ class profile:
             return self
         import torch
 
-        from ridgeline.capture.begin import begin
+        from ridgeline.harness.capture.begin import begin
 
         self._run = self._make()
         self.directory = self._run.path
@@ -77,7 +77,7 @@ class profile:
         session = live.session
         if self._run is None or session is None:
             return
-        from ridgeline.capture.begin import end
+        from ridgeline.harness.capture.begin import end
 
         end(session, *_ending(kind, error))
         if self._watcher is not None:
@@ -90,7 +90,7 @@ class profile:
 
     @staticmethod
     def step() -> None:
-        from ridgeline.capture.marks import step
+        from ridgeline.harness.capture.marks import step
 
         step()
 

@@ -6,8 +6,8 @@ import os
 import msgspec
 from msgspec.structs import replace
 
-from ridgeline.capture.packing import pack
-from ridgeline.diagnose.conclusion import conclude
+from ridgeline.diagnosis.conclusion import conclude
+from ridgeline.harness.capture.packing import pack
 from ridgeline.integrations.ceilings import Say, know_ceilings, remember_exceeded
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_removal import remove_unfinished

@@ -4,9 +4,9 @@ known to its author alone."""
 
 from collections.abc import Sequence
 
-from ridgeline.changes.change import registered as changes
-from ridgeline.diagnose.rule import Rule
-from ridgeline.diagnose.rule import registered as rules
+from ridgeline.diagnosis.rule import Rule
+from ridgeline.diagnosis.rule import registered as rules
+from ridgeline.fixes.change import registered as changes
 from ridgeline.records.finding import Finding
 from ridgeline.report.finding_lines import gain
 

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from ridgeline import units
-from ridgeline.changes.change import of
+from ridgeline.equality.trials.compare import compare
+from ridgeline.fixes.change import of
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.candidate import alters, precision
 from ridgeline.optimization.measure import timed, typical_ms
-from ridgeline.parity.compare import compare
 from ridgeline.records.optimized import Total
 from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.records.trial import Trial
-from ridgeline.trials.arm import Outcome
 
 HALF = 0.5
 """Of the gain, in logarithms: one process by itself against the middle of several differs by a few

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ridgeline.changes.change import registered
 from ridgeline.errors import UsageError
+from ridgeline.fixes.change import registered
 
 BATCH = "larger-batch"
 """Asked for apart: it has a row of its own."""

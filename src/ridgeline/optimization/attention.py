@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ridgeline.changes.fused_attention import fused
+from ridgeline.fixes.fused_attention import fused
 from ridgeline.records.finding import Finding
 from ridgeline.records.trial import FunctionEdit
 

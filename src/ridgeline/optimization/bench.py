@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ridgeline.changes.catalog.prefetch import USUAL
-from ridgeline.changes.change import of
+from ridgeline.fixes.catalog.prefetch import USUAL
+from ridgeline.fixes.change import of
+from ridgeline.harness.trials.arm import COMPILED, Outcome, run
+from ridgeline.harness.trials.rounds import made_ahead
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
@@ -27,8 +29,6 @@ from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan
-from ridgeline.trials.arm import COMPILED, Outcome, run
-from ridgeline.trials.rounds import made_ahead
 from ridgeline.units import seconds
 
 OTHERWISE = math.log(1.5)

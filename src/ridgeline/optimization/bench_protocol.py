@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from ridgeline.changes.change import of
+from ridgeline.fixes.change import of
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.records.trial import Asked, Draws
-from ridgeline.trials.arm import Outcome
 
 TIME_OVER = "too little time was left"
 BUDGET_ENDED = "the budget ended before the unchanged program could be timed"

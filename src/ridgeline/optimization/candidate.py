@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from ridgeline.changes.change import Change
+from ridgeline.fixes.change import Change
 from ridgeline.records.parity import Alters
 from ridgeline.records.trial import Asked
 

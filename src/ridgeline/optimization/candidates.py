@@ -5,7 +5,7 @@ waits for launches, nothing pays before they are gone: then CUDA graphs come fir
 
 from collections.abc import Sequence
 
-from ridgeline.changes.change import Registered, of, registered
+from ridgeline.fixes.change import Registered, of, registered
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground

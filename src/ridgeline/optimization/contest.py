@@ -7,12 +7,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.measure import STEP, Measure, step_ns, timed, typical_ms
 from ridgeline.records.optimized import Ratio
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.statistics.pooled import LOOKS, MOST, Pool
-from ridgeline.trials.arm import Outcome
 
 Says = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
 """CUT: the time was over in the middle of it."""

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ridgeline.diagnose.conclusion import concluded_case
+from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError
+from ridgeline.harness.trials import strays
+from ridgeline.harness.trials.arm import IN_A_TRIAL, NO_INPUT
+from ridgeline.harness.usercode.process import to_its_end
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.optimization.launcher import MODULE, behind, recorded
 from ridgeline.records.finding import Finding
@@ -22,9 +25,6 @@ from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_making import restarted_name, run_name
 from ridgeline.records.run_summary import RunSummary
-from ridgeline.trials import strays
-from ridgeline.trials.arm import IN_A_TRIAL, NO_INPUT
-from ridgeline.usercode.process import to_its_end
 
 DIAGNOSED = 60
 """Steps of the run that is diagnosed."""

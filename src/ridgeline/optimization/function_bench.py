@@ -15,10 +15,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ridgeline.capture import live, marks
-from ridgeline.capture.seams import Seams
-from ridgeline.changes.change import of
 from ridgeline.errors import RidgelineError
+from ridgeline.fixes.change import of
+from ridgeline.harness.capture import live, marks
+from ridgeline.harness.capture.seams import Seams
+from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.drawing import Drawing
+from ridgeline.harness.trials.ending import RESULT, Ending
+from ridgeline.harness.trials.functions import found_at, rewrite
+from ridgeline.harness.trials.later import is_timed, later_steps
+from ridgeline.harness.trials.output_seams import OutputSeams
+from ridgeline.harness.trials.rounds import as_sustained, made_ahead
+from ridgeline.harness.usercode.words import first_words
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
@@ -35,14 +43,6 @@ from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, Trial
-from ridgeline.trials.arm import Outcome
-from ridgeline.trials.drawing import Drawing
-from ridgeline.trials.ending import RESULT, Ending
-from ridgeline.trials.functions import found_at, rewrite
-from ridgeline.trials.later import is_timed, later_steps
-from ridgeline.trials.output_seams import OutputSeams
-from ridgeline.trials.rounds import as_sustained, made_ahead
-from ridgeline.usercode.words import first_words
 
 COMPILES_S = 20.0
 """A first guess of what compiling takes: 5 to 40 s, nothing being imported any more."""

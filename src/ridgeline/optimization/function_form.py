@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from ridgeline.capture import live
-from ridgeline.changes.catalog import whole_step_graph
-from ridgeline.changes.change import Registered, registered
 from ridgeline.errors import UsageError
+from ridgeline.fixes.catalog import whole_step_graph
+from ridgeline.fixes.change import Registered, registered
+from ridgeline.harness.capture import live
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.allowing import allowed

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.capture.begin import begin, end
-from ridgeline.capture.kineto_log import held_back
-from ridgeline.capture.packing import pack
-from ridgeline.diagnose.conclusion import concluded_case
+from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError, UsageError
+from ridgeline.harness.capture.begin import begin, end
+from ridgeline.harness.capture.kineto_log import held_back
+from ridgeline.harness.capture.packing import pack
 from ridgeline.integrations.beginning import begun
 from ridgeline.optimization.function_bench import AsItWas
 from ridgeline.optimization.function_loader import Batches, arguments, with_settings

@@ -4,7 +4,7 @@ closures know it, as its constructor would have made it."""
 import inspect
 from typing import Any
 
-from ridgeline.changes.program import OPTIMIZERS
+from ridgeline.fixes.program import OPTIMIZERS
 
 _ITS_OWN = ("state", "param_groups", "defaults")
 

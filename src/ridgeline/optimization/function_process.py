@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
-from ridgeline.changes.program import OPTIMIZERS
-from ridgeline.trials.undropped import RECURRENT
+from ridgeline.fixes.program import OPTIMIZERS
+from ridgeline.harness.trials.undropped import RECURRENT
 
 _OWNERS = (
     ("torch.nn", "Module"), ("torch.nn.functional", ""), ("torch", "Tensor"),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ridgeline.changes.program import Made, Program
-from ridgeline.changes.step_function import Run, StepFunction
+from ridgeline.fixes.program import Made, Program
+from ridgeline.fixes.step_function import Run, StepFunction
 from ridgeline.optimization import function_loader, function_optimizer
 from ridgeline.optimization.function_session import FunctionSession
 from ridgeline.optimization.function_state import Kept

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.utils._pytree import tree_map_only
 
-from ridgeline.capture.batches import NOTHING, amount
-from ridgeline.changes.program import Program
+from ridgeline.fixes.program import Program
+from ridgeline.harness.capture.batches import NOTHING, amount
+from ridgeline.harness.trials.aside import Here
+from ridgeline.harness.trials.session import TrialSession
 from ridgeline.records.trial import Plan
-from ridgeline.trials.aside import Here
-from ridgeline.trials.session import TrialSession
 
 _RECORDED = object()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ridgeline.capture.places import own
+from ridgeline.harness.capture.places import own
 
 MOST = 200_000
 """Objects followed: a model of 10,000 modules has some 100,000 attributes worth following."""

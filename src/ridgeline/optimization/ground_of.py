@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from ridgeline.changes.cross_entropies import CLASSES
-from ridgeline.diagnose.case import Case
+from ridgeline.diagnosis.case import Case
+from ridgeline.fixes.cross_entropies import CLASSES
 from ridgeline.machine import numa, nvml
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground, NumaNode

@@ -4,14 +4,14 @@ and what rounding alone does to it, are what it is judged by."""
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from ridgeline.equality.trials.compare import compare
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.bench_protocol import BUDGET_ENDED, TIME_OVER, Bench
 from ridgeline.optimization.candidate import Candidate, alters, precision
 from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
 from ridgeline.optimization.redrawn import FINE, Redrawn
-from ridgeline.parity.compare import compare
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
-from ridgeline.trials.arm import Outcome
 
 REPEATS = 3
 ULP = 2.0**-23

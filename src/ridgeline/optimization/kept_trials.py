@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.launcher import script_of
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
-from ridgeline.trials.arm import Outcome
 
 RECORDED = "4"
 """What a trial notes: those that noted less are not gone on from."""

@@ -7,20 +7,20 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.changes.change import NotWritten, of
-from ridgeline.changes.framework import of_framework
-from ridgeline.changes.own_classes import Sources
 from ridgeline.errors import RidgelineError
+from ridgeline.fixes.change import NotWritten, of
+from ridgeline.fixes.framework import of_framework
+from ridgeline.fixes.own_classes import Sources
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agreement import agreement, doubtful
 from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
-from ridgeline.patch import copies, patched, write_copy, write_text
-from ridgeline.patch.by_hand import by_hand
-from ridgeline.patch.copies import Copies, free, signed
 from ridgeline.records.edit import Edit, Keyword, Patched
 from ridgeline.records.optimized import Optimized, Total, Written
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Applied, Asked, Trial
-from ridgeline.trials.arm import Outcome
+from ridgeline.source.editing import copies, patched, write_copy, write_text
+from ridgeline.source.editing.by_hand import by_hand
+from ridgeline.source.editing.copies import Copies, free, signed
 
 
 class Planned(Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from ridgeline.equality.trials.compare import compare
 from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.candidate import Candidate, alters, asked, precision
-from ridgeline.parity.compare import compare
 from ridgeline.records.parity import MEANS, Parity
 from ridgeline.records.trial import Asked, Draws, Trial
 

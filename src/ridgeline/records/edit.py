@@ -1,5 +1,5 @@
 """An edit of the user's source: what is to stand where, and why. Made from what was seen while the
-program ran; carried out on a copy by `ridgeline.patch`."""
+program ran; carried out on a copy by `ridgeline.source.editing`."""
 
 from typing import Literal
 

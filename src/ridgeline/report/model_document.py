@@ -11,7 +11,7 @@ from ridgeline.records.memory import MeasuredPeak, Memory
 from ridgeline.records.model import ModelReport
 from ridgeline.report.reason import reason
 
-SCHEMA = "ridgeline.model/1"
+SCHEMA = "ridgeline.cost.study/1"
 
 CONVENTIONS = {
     "macs": "multiply-accumulates of matmul-like operators; attention over the full square",

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ridgeline.cli.explain import command, rule_pages
-from ridgeline.diagnose.rule import registered
-from ridgeline.diagnose.rule_texts import rule_names, rule_text
+from ridgeline.diagnosis.rule import registered
+from ridgeline.diagnosis.rule_texts import rule_names, rule_text
 from ridgeline.errors import UsageError
 from ridgeline.report.rule_page import FAMILIES
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ridgeline.capture.watching import Ending
 from ridgeline.cli import watcher
+from ridgeline.harness.capture.watching import Ending
 from ridgeline.integrations import concluding
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_directory import RunDirectory

@@ -13,11 +13,11 @@ from ridgeline.comparison.options import Options
 from ridgeline.comparison.scripts import arm as script_arm
 from ridgeline.comparison.together import together
 from ridgeline.errors import RidgelineError
+from ridgeline.harness.usercode.process import Ended
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.deadline import BudgetEnded, Deadline
 from ridgeline.measure.rounds import Block
 from ridgeline.records.comparison import Comparison, Guard, Results, Surroundings
-from ridgeline.usercode.process import Ended
 
 
 class Clock:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from verdict_on import built, judged, verdict_on, workload
 
-from ridgeline.comparison.results import keeping, leaf, reference
-from ridgeline.comparison.results.digest import digest
-from ridgeline.comparison.results.evidence import collect
-from ridgeline.comparison.results.examine import examine
-from ridgeline.comparison.results.leaf import Room
-from ridgeline.comparison.results.outputs import outputs_of
-from ridgeline.comparison.workload import Declared
+from ridgeline.equality.calls import keeping, leaf, reference
+from ridgeline.equality.calls.digest import digest
+from ridgeline.equality.calls.evidence import collect
+from ridgeline.equality.calls.examine import examine
+from ridgeline.equality.calls.leaf import Room
+from ridgeline.equality.calls.outputs import outputs_of
+from ridgeline.harness.usercode.workload import Declared
 
 X = torch.randn(64, 64)
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from verdict_on import SEED, workload
 
-from ridgeline.comparison.results.evidence import collect, load_evidence, save_evidence
-from ridgeline.comparison.results.examine import examine
-from ridgeline.comparison.results.outputs import outputs_of, put_together
+from ridgeline.equality.calls.evidence import collect, load_evidence, save_evidence
+from ridgeline.equality.calls.examine import examine
+from ridgeline.equality.calls.outputs import outputs_of, put_together
 
 JUDGE = """
 import sys
 from pathlib import Path
-from ridgeline.comparison.results.evidence import load_evidence
-from ridgeline.comparison.results.examine import examine
+from ridgeline.equality.calls.evidence import load_evidence
+from ridgeline.equality.calls.examine import examine
 ours, theirs = (load_evidence(Path(p)) for p in sys.argv[1:3])
 results, guards = examine(ours, theirs, check=lambda a, b: bool((a.logits == b.logits).all()))
 print(results.status, results.strength, results.method, sum(g.outcome == "failed" for g in guards))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from verdict_on import workload
 
-from ridgeline.comparison.results.evidence import collect
-from ridgeline.comparison.workload import Workload
+from ridgeline.equality.calls.evidence import collect
+from ridgeline.harness.usercode.workload import Workload
 
 
 def draws() -> list[float]:

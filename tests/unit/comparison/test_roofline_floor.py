@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from verdict_on import workload
 
-from ridgeline.comparison.results import floor
-from ridgeline.comparison.results.evidence import collect
-from ridgeline.comparison.results.floor import examine_floor, floor_ns
-from ridgeline.comparison.results.observed import Evidence, Work
 from ridgeline.comparison.validity import floor_of_candidate
+from ridgeline.equality.calls import floor
+from ridgeline.equality.calls.evidence import collect
+from ridgeline.equality.calls.floor import examine_floor, floor_ns
+from ridgeline.equality.calls.observed import Evidence, Work
 from ridgeline.records.comparison import Guard
 from ridgeline.records.machine import Ceiling, Device
 

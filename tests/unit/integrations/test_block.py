@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ridgeline
-from ridgeline.capture import live
+from ridgeline.harness.capture import live
 from ridgeline.integrations.notebook import options
 from ridgeline.records.run_directory import RunDirectory
 

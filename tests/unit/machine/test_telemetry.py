@@ -24,7 +24,7 @@ UUIDS = [(0, "GPU-aa11"), (1, "GPU-bb22"), (1, "MIG-part"), (2, "GPU-bc33")]
 def test_the_sampler_needs_neither_torch_nor_numpy_nor_rich() -> None:
     code = """
 import json, sys
-import ridgeline.machine.telemetry, ridgeline.capture.watching
+import ridgeline.machine.telemetry, ridgeline.harness.capture.watching
 print(json.dumps([m for m in ("torch", "numpy", "rich", "psutil") if m in sys.modules]))
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

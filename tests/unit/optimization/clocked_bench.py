@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from ridgeline.changes.change import of
+from ridgeline.fixes.change import of
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER, compiling_s
 from ridgeline.records.trial import Asked, Draws
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench
 
 STEPS = 40

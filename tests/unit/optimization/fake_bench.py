@@ -7,7 +7,8 @@ from math import prod
 
 from msgspec.structs import replace
 
-from ridgeline.changes.change import Change
+from ridgeline.fixes.change import Change
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.ladder import Ladder
@@ -21,7 +22,6 @@ from ridgeline.records.trial import (
     Trial,
     WatchedStep,
 )
-from ridgeline.trials.arm import Outcome
 
 COMPILERS = frozenset({"compile", "graphs"})
 Speed = Callable[[frozenset[str]], float]

@@ -1,7 +1,7 @@
 """Advice: what no change answers, a line each."""
 
-from ridgeline.changes.change import registered
-from ridgeline.diagnose.rule import registered as rules
+from ridgeline.diagnosis.rule import registered as rules
+from ridgeline.fixes.change import registered
 from ridgeline.optimization.advice import advice
 from ridgeline.records.finding import Finding
 

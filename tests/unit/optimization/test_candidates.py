@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnose.case import Case
+from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.finding import Finding

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ridgeline.errors import TargetError
+from ridgeline.harness.usercode.process import Ended
 from ridgeline.optimization import diagnosis
 from ridgeline.records.run import RunFile, Target
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.usercode.process import Ended
 
 TARGET = Target(kind="script", name="train.py")
 

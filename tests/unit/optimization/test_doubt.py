@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.doubt import doubtful, still_there
 from ridgeline.records.optimized import Ratio
 from ridgeline.records.trial import Asked
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 

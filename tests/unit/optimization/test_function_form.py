@@ -14,15 +14,15 @@ import torch
 from torch import nn
 
 import ridgeline
-from ridgeline.capture import live
-from ridgeline.changes.change import of
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.fixes.change import of
+from ridgeline.harness.capture import live
+from ridgeline.harness.trials.rounds import in_rounds, made_ahead
 from ridgeline.optimization import function_form
 from ridgeline.optimization.function_form import Result, optimize
 from ridgeline.optimization.function_loader import Batches, arguments, with_settings
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import OptimizerSeen
-from ridgeline.trials.rounds import in_rounds, made_ahead
 from tests.unit.optimization.function_case import Case, differing
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ridgeline.equality.trials.compare import compare
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import function_form
@@ -16,7 +17,6 @@ from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_form import optimize
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
-from ridgeline.parity.compare import compare
 from ridgeline.records.optimized import Rung
 from ridgeline.records.trial import Asked, Trial
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnose.case import Case
+from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.run import Capture, DeviceSeen

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnose.case import Case
+from ridgeline.diagnosis.case import Case
 from ridgeline.machine import numa, nvml
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of

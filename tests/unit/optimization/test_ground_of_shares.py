@@ -2,14 +2,14 @@
 
 import pytest
 
-from ridgeline.diagnose.case import Case
+from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.ground import Ground
 from ridgeline.records.op_site import OpSite, SiteKernel, Sites
 from ridgeline.records.run import Capture, DeviceSeen
 from ridgeline.records.run_summary import PhaseTime, StepTimes
-from tests.unit.diagnose.made_up_verdict import work
+from tests.unit.diagnosis.made_up_verdict import work
 
 
 def ground(*sites: OpSite, traced_ms: float, step_ms: float, kind: str = "cpu") -> Ground:

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.search import Voice
 from ridgeline.records.trial import Asked
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import bench as bench_module
 from ridgeline.optimization.bench import Fed, ProgramBench
@@ -18,7 +19,6 @@ from ridgeline.optimization.bench_protocol import (
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.trials.arm import Outcome
 
 TARGET = Target(kind="script", name="train.py", arguments=())
 WORKERS = (Asked(change="loader-workers", options={"workers": "2"}),)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization import program
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.search import Voice
@@ -15,7 +16,6 @@ from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary, Verdict
 from ridgeline.records.trial import Asked, Trial
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ladder import Ladder
@@ -12,7 +13,6 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
 from ridgeline.records.trial import Asked
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.clocked_bench import ClockedBench
 
 RESIDENT = Ground(

@@ -4,6 +4,7 @@ each with the steps and the waits it has there."""
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.bench_protocol import BUDGET_ENDED, TIME_OVER
 from ridgeline.optimization.candidate import Candidate
@@ -14,7 +15,6 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
 from ridgeline.records.trial import Asked
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.clocked_bench import ClockedBench
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 

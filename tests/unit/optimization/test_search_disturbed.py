@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.changes.change import of
+from ridgeline.fixes.change import of
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.contest import Arms
 from ridgeline.optimization.ladder import Ladder
@@ -16,7 +17,6 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.trial import Asked, Trial
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 
 

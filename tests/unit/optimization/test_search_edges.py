@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import program
 from ridgeline.optimization.agenda import Wants
@@ -21,7 +22,6 @@ from ridgeline.records.run import LoaderSeen, Target
 from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, WatchedStep
 from ridgeline.report.optimized_doubt import doubts
 from ridgeline.report.optimized_untried import told as untried_lines
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate, statuses, times
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Agenda
 from ridgeline.records.trial import Asked
-from ridgeline.trials.arm import Outcome
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 

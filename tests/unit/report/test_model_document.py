@@ -41,7 +41,7 @@ def test_every_promised_key_is_there(path: str) -> None:
 
 
 def test_the_schema_is_named_with_its_version() -> None:
-    assert document(report())["schema"] == SCHEMA == "ridgeline.model/1"
+    assert document(report())["schema"] == SCHEMA == "ridgeline.cost.study/1"
 
 
 def test_phases_and_their_total() -> None:

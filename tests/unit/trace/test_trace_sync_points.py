@@ -43,7 +43,7 @@ def test_one_item_is_one_wait_with_all_its_calls(tmp_path: Path) -> None:
 def test_the_profilers_own_waits_are_not_the_programs(tmp_path: Path) -> None:
     made = two_steps()
     made.call("cudaDeviceSynchronize", 3100, 900, 40)  # after the last mark: it stops
-    made.frame("ridgeline/capture/seams.py(9): after", 810, 90)
+    made.frame("ridgeline/harness/capture/seams.py(9): after", 810, 90)
     made.frame("torch/cuda/__init__.py(1): synchronize", 811, 80)
     made.frame("<built-in method _cuda_synchronize>", 812, 70)
     made.call("cudaDeviceSynchronize", 815, 60, 41)
@@ -53,7 +53,7 @@ def test_the_profilers_own_waits_are_not_the_programs(tmp_path: Path) -> None:
 
 
 def test_a_wait_inside_a_function_we_wrapped_is_the_programs(tmp_path: Path) -> None:
-    made = two_steps().frame("ridgeline/capture/seams.py(9): step", 810, 90)
+    made = two_steps().frame("ridgeline/harness/capture/seams.py(9): step", 810, 90)
     made.frame("torch/amp/grad_scaler.py(3): step", 815, 80)
     made.op("aten::item", 820, 70).call("cudaStreamSynchronize", 830, 50, 41)
     points = {point.place: point.per_step for point in found(made.trace(tmp_path))}

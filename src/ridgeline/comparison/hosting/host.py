@@ -22,25 +22,25 @@ from ridgeline.comparison.hosting.cache_flush import flusher
 from ridgeline.comparison.hosting.peak import peak_of
 from ridgeline.comparison.hosting.sources import open_target
 from ridgeline.comparison.hosting.throttle import Throttle
-from ridgeline.comparison.results.evidence import (
+from ridgeline.equality.calls.evidence import (
     BUDGET_S,
     Evidence,
     collect,
     load_evidence,
     save_evidence,
 )
-from ridgeline.comparison.results.examine import examine
-from ridgeline.comparison.results.floor import examine_floor
-from ridgeline.comparison.results.replay import cached_replay
-from ridgeline.comparison.workload import Declared, Workload
+from ridgeline.equality.calls.examine import examine
+from ridgeline.equality.calls.floor import examine_floor
+from ridgeline.equality.calls.replay import cached_replay
 from ridgeline.errors import UsageError
+from ridgeline.harness.usercode.explain import explain
+from ridgeline.harness.usercode.load import module_at, split
+from ridgeline.harness.usercode.workload import Declared, Workload
 from ridgeline.measure.clock import Clock, Reading, clock_for
 from ridgeline.measure.rounds import Block
 from ridgeline.measure.session import Session
 from ridgeline.records.comparison import Guard, Surroundings
 from ridgeline.statistics.steady import steady_start
-from ridgeline.usercode.explain import explain
-from ridgeline.usercode.load import module_at, split
 
 LATE_S = 3.0
 _MOST_WARM_SAMPLES = 200

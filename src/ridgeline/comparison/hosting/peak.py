@@ -4,10 +4,10 @@ import gc
 
 import torch
 
-from ridgeline.account.traffic import stored_bytes
-from ridgeline.comparison.results.reach import reachable
-from ridgeline.comparison.workload import Workload
+from ridgeline.cost.counting.traffic import stored_bytes
+from ridgeline.equality.calls.reach import reachable
 from ridgeline.errors import RidgelineError
+from ridgeline.harness.usercode.workload import Workload
 from ridgeline.measure.peak import measure_peak
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from ridgeline.comparison.results.randomness import seed_all
-from ridgeline.comparison.workload import Declared, Workload, declared_in, unpacked
+from ridgeline.equality.calls.randomness import seed_all
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.usercode.explain import explain
-from ridgeline.usercode.load import module_at, named, split
+from ridgeline.harness.usercode.explain import explain
+from ridgeline.harness.usercode.load import module_at, named, split
+from ridgeline.harness.usercode.workload import Declared, Workload, declared_in, unpacked
 
 EXAMPLE = "ridgeline compare slow.py:step fast.py:step"
 

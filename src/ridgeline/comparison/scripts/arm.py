@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from ridgeline.comparison.options import Options
 from ridgeline.comparison.scripts.record import ScriptRecord, ScriptRun
 from ridgeline.errors import TargetError
+from ridgeline.harness.usercode.process import Ended, to_its_end
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Block
 from ridgeline.statistics.pace import pace
 from ridgeline.statistics.steady import settled
-from ridgeline.usercode.process import Ended, to_its_end
 
 LEAST_STEPS = 8
 """Fewer intervals cannot show where warming up ends."""

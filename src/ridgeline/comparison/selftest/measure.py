@@ -24,7 +24,7 @@ from ridgeline.comparison.selftest.measured_windows import (
 )
 from ridgeline.comparison.selftest.windows import ALPHA, EFFECTS, THRESHOLD, count, simulated
 from ridgeline.comparison.settle import events_agree
-from ridgeline.comparison.workload import Workload
+from ridgeline.harness.usercode.workload import Workload
 from ridgeline.measure.clock import clock_for
 from ridgeline.measure.rounds import Shot
 from ridgeline.records.selftest import SelfTest

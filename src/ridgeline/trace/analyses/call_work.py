@@ -8,7 +8,7 @@ known (the fused attention and the recurrent layers of a CPU), its bytes then wi
 import msgspec
 from msgspec import Struct
 
-from ridgeline.formulas import Call, Tensor, Work, find, work_of
+from ridgeline.cost.formulas import Call, Tensor, Work, find, work_of
 from ridgeline.trace.analyses.op_work import LONGEST_SEQUENCE, MOST, op_work
 from ridgeline.trace.analyses.recorded_call import DTYPES, recorded_call
 from ridgeline.trace.analyses.recorded_outputs import outputs_of

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ridgeline.formulas import find
+from ridgeline.cost.formulas import find
 from ridgeline.records.trace import Category, CategoryRow, Window
 from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.analyses.inductor import inductor_category

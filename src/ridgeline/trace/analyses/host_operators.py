@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.formulas import find
+from ridgeline.cost.formulas import find
 from ridgeline.records.machine import Device
 from ridgeline.records.trace import RooflineRow
 from ridgeline.trace.analyses.call_work import is_free

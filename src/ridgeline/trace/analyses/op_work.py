@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ridgeline.formulas import Call, Tensor, Work, work_of
+from ridgeline.cost.formulas import Call, Tensor, Work, work_of
 from ridgeline.trace.analyses.recorded_call import Recorded, recorded_call
 from ridgeline.trace.analyses.recorded_outputs import outputs_of
 from ridgeline.trace.trace import Shape

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ridgeline.formulas import Call, Tensor
-from ridgeline.formulas.call import ITEM_BYTES
+from ridgeline.cost.formulas import Call, Tensor
+from ridgeline.cost.formulas.call import ITEM_BYTES
 from ridgeline.trace.analyses.shape_text import LIST, is_tensor
 from ridgeline.trace.trace import Shape
 

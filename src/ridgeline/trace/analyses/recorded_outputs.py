@@ -6,8 +6,8 @@ An operator without a rule has no known result, and is left out of the roofline 
 from collections.abc import Callable
 from typing import Any
 
-from ridgeline.formulas import Call, Tensor, find
-from ridgeline.formulas.convolution import output_sites
+from ridgeline.cost.formulas import Call, Tensor, find
+from ridgeline.cost.formulas.convolution import output_sites
 
 Outputs = tuple[Tensor, ...]
 Rule = Callable[[Call], Outputs]

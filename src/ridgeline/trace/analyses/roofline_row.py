@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.formulas.call import ITEM_BYTES
+from ridgeline.cost.formulas.call import ITEM_BYTES
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.trace import RooflineRow
 from ridgeline.trace.analyses.op_work import OpWork

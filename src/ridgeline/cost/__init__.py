@@ -1,0 +1,1 @@
+"""What a model costs before it runs: formulas, counting, memory prediction, studies."""

@@ -1,0 +1,187 @@
+"""The dispatch mode that sees every operator, below autograd, and writes down its cost."""
+
+import contextlib
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ridgeline.cost.counting.ledger import StorageLedger
+from ridgeline.cost.counting.modules import ModuleTracker
+from ridgeline.cost.counting.operands import as_call, operator_name, stored_parts
+from ridgeline.cost.counting.phases import PhaseTracker
+from ridgeline.cost.counting.traffic import moved_bytes
+from ridgeline.cost.counting.values import contained
+from ridgeline.cost.counting.workspace import hidden_bytes, transient_bytes
+from ridgeline.cost.formulas import Work, work_of
+from ridgeline.records.cost import Phase
+
+
+class Tally(Struct):
+    """A running sum over calls of one operator at one place."""
+
+    calls: int = 0
+    macs: int = 0
+    flops: int = 0
+    all_flops: int = 0
+    bytes: int = 0
+    skipped_flops: int = 0
+
+    def add(self, work: Work, moved: int) -> None:
+        self.calls += 1
+        self.macs += work.macs
+        self.flops += work.flops
+        self.all_flops += work.flops + work.other_flops
+        self.bytes += moved
+        self.skipped_flops += 2 * work.skipped_macs
+
+
+class Site(Struct, frozen=True):
+    """Where a cost belongs."""
+
+    phase: Phase
+    module: str
+    op: str
+    dtype: str
+    formulated: bool
+
+
+_NO_WORK = Work()
+_UNREADABLE = (TypeError, ValueError, IndexError, AttributeError, RuntimeError)
+"""What a formula, or a tensor of an unusual layout, raises where a call cannot be read."""
+
+
+class CostMode(TorchDispatchMode):
+    """Counts what runs inside it. `phase` fixes the phase; None asks the autograd engine. `scalar`
+    is what `.item()` of a tensor without data gives, where any number will do."""
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        modules: ModuleTracker,
+        ledger: StorageLedger,
+        phase: Phase | None = None,
+        scalar: float | None = None,
+        own_mode: Any = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tallies: dict[Site, Tally] = {}
+        self.assumptions: set[str] = set()
+        self.failed: dict[str, str] = {}
+        """Operators whose formula could not read their arguments, with its words."""
+        self._modules = modules
+        self._ledger = ledger
+        self._phase = phase
+        self._scalar = scalar
+        self._own_mode = own_mode
+        self.phases = PhaseTracker()
+        self.global_flops = 0
+        """Forward FLOPs of distributed tensors, over all ranks."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = operator_name(func)
+        if any(_unwraps_itself(t) for t in types):
+            # DTensor and friends: let them turn into what this rank runs, and count that
+            self._count_globally(func, args, kwargs)
+            return NotImplemented
+        if name.startswith("prim::") or self._is_foreign(args):
+            return func(*args, **kwargs)
+        if name in ("aten::_local_scalar_dense", "aten::is_nonzero"):
+            assumed = self._assumed(args[0])
+            if assumed is not None:
+                return assumed
+        out = func(*args, **kwargs)
+        self._record(func, name, args, kwargs, out)
+        return out
+
+    def _record(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
+        phase = self._phase or self.phases.phase(self._modules.depth)
+        module = self._modules.path if phase == "forward" else self._modules.path_in_backward()
+        hidden = hidden_bytes(name, args, out)
+        for tensor in contained(out):
+            extra = 0 if tensor.numel() else hidden
+            for part in stored_parts(tensor):
+                self._ledger.add(part, "intermediate", name, module, phase, extra)
+        transient = transient_bytes(name, args, out)
+        if transient:
+            self._ledger.take_briefly(transient, name, module, phase)
+        try:
+            call = as_call(func, args, kwargs, out)
+            work = work_of(call)
+            if work is None and _is_pointwise(func):
+                work = Work(other_flops=call.elements)
+        except _UNREADABLE as error:
+            self.failed[name] = str(error)
+            self._tally(phase, module, name, "unknown", None, 0)
+            return
+        moved = moved_bytes(func, name, args, kwargs, out, work)
+        if work is None and moved == 0:
+            return  # a view or an allocation of an operator nobody listed
+        operands = call.tensors or call.outputs
+        if operands:
+            self._tally(phase, module, name, operands[0].dtype, work, moved)
+
+    def _is_foreign(self, args: tuple[Any, ...]) -> bool:
+        """Fake tensors of somebody else's mode: DTensor works out shapes with them, on global
+        sizes, in the middle of a real pass."""
+        return any(
+            type(t).__name__ == "FakeTensor" and getattr(t, "fake_mode", None) is not self._own_mode
+            for t in contained(args)
+        )
+
+    def _count_globally(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.phases.in_backward:
+            return
+        with contextlib.suppress(*_UNREADABLE):
+            work = work_of(as_call(func, args, kwargs, ()))
+            self.global_flops += work.flops if work is not None else 0
+
+    def _tally(
+        self, phase: Phase, module: str, op: str, dtype: str, work: Work | None, moved: int
+    ) -> None:
+        site = Site(phase, module, op, dtype, work is not None)
+        self.tallies.setdefault(site, Tally()).add(work or _NO_WORK, moved)
+        if work is not None and work.recomputed_macs:
+            again = Site("recompute", module, op, dtype, True)
+            skipped = work.recomputed_macs * work.skipped_macs // max(work.macs, 1)
+            once_more = Work(macs=work.recomputed_macs, skipped_macs=skipped)
+            self.tallies.setdefault(again, Tally()).add(once_more, 0)
+
+    def _assumed(self, tensor: torch.Tensor) -> bool | float | None:
+        """A tensor without data has no truth value. `mask.all()` and `bad.any()` guard the usual
+        case in every program seen (a full mask, no NaN), so that case is assumed, and said."""
+        if not has_no_data(tensor):
+            return None
+        if tensor.dtype is not torch.bool:
+            return self._scalar
+        entry = self._ledger.entry_of(tensor)
+        if entry is None or entry.op not in ("aten::all", "aten::any"):
+            return None
+        truth = entry.op == "aten::all"
+        self.assumptions.add(f"{entry.op.removeprefix('aten::')}() of a tensor without data "
+                             f"was taken to be {truth}")  # fmt: skip
+        return truth
+
+
+def has_no_data(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
+
+
+def _is_pointwise(func: Any) -> bool:
+    """torch's own tag, for elementwise operators newer than our tables."""
+    return torch.Tag.pointwise in getattr(func, "tags", ())
+
+
+def _unwraps_itself(kind: type) -> bool:
+    return kind.__name__ in ("DTensor", "AsyncCollectiveTensor")

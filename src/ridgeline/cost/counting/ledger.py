@@ -1,0 +1,148 @@
+"""Every storage from birth to death, and the moment most were alive.
+
+Works on real, fake and meta tensors alike, since a fake storage has a size and a lifetime too.
+What a kernel allocates inside itself never shows up here: that is the gap to a measured peak.
+"""
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+from msgspec import Struct
+
+from ridgeline.cost.counting.operands import dtype_name, stored_parts
+
+CUDA_BLOCK_BYTES = 512
+"""The caching allocator hands out multiples of this."""
+
+
+class Entry(Struct):
+    """One storage. `born` and `died` are positions in the ledger's own count of events."""
+
+    kind: str
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    op: str
+    module: str
+    phase: str
+    born: int
+    died: int | None = None
+
+
+class StorageLedger:
+    def __init__(self, round_to: int = 1) -> None:
+        self.entries: list[Entry] = []
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self.peak_event = 0
+        self.peak_context = ("", "", "")
+        self.peak_transient_bytes = 0
+        """Of the peak, what a kernel took while it ran."""
+        self._round_to = round_to
+        self._open: dict[int, Entry] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._event = 0
+
+    @property
+    def now(self) -> int:
+        return self._event
+
+    def entry_of(self, tensor: torch.Tensor) -> Entry | None:
+        storage = _storage(tensor)
+        return None if storage is None else self._open.get(storage._cdata)
+
+    def entries_of(self, tensor: torch.Tensor) -> list[Entry]:
+        """One for a strided tensor, one a component for a sparse one."""
+        found = (self.entry_of(part) for part in stored_parts(tensor))
+        return [entry for entry in found if entry is not None]
+
+    def add(
+        self,
+        tensor: torch.Tensor,
+        kind: str,
+        op: str = "",
+        module: str = "",
+        phase: str = "",
+        hidden_bytes: int = 0,
+    ) -> Entry | None:
+        """Note a storage if it is new; a view of a known one is no event. `hidden_bytes` is what it
+        would hold on a real device beyond what it says."""
+        storage = _storage(tensor)
+        if storage is None:
+            return None
+        key = storage._cdata
+        if key in self._open:
+            return None
+        size = storage.nbytes() + hidden_bytes
+        size = -(-size // self._round_to) * self._round_to
+        self._event += 1
+        entry = Entry(
+            kind,
+            size,
+            tuple(tensor.shape),
+            dtype_name(tensor.dtype),
+            op,
+            module,
+            phase,
+            self._event,
+        )
+        self.entries.append(entry)
+        self._open[key] = entry
+        self._references[key] = weakref.ref(storage, lambda _: self._close(key))
+        self.live_bytes += size
+        self._look(0, (phase, op, module))
+        return entry
+
+    def take_briefly(self, size: int, op: str, module: str, phase: str) -> None:
+        """Memory that comes and goes inside one operator."""
+        self._look(size, (phase, op, module))
+
+    def _look(self, transient: int, context: tuple[str, str, str]) -> None:
+        if self.live_bytes + transient > self.peak_bytes:
+            self.peak_bytes = self.live_bytes + transient
+            self.peak_transient_bytes = transient
+            self.peak_event = self._event
+            self.peak_context = context
+
+    def add_packed(self, tensor: torch.Tensor, kind: str) -> int:
+        """Note memory that lives outside any tensor, for as long as the model does."""
+        self._event += 1
+        size = tensor.numel() * tensor.itemsize
+        self.entries.append(
+            Entry(
+                kind, size, tuple(tensor.shape), dtype_name(tensor.dtype), "", "", "", self._event
+            )
+        )
+        self.live_bytes += size
+        return size
+
+    def add_all(self, tensors: Iterable[torch.Tensor], kind: str) -> int:
+        before = self.live_bytes
+        for tensor in tensors:
+            for part in stored_parts(tensor):
+                self.add(part, kind)
+        return self.live_bytes - before
+
+    def _close(self, key: int) -> None:
+        entry = self._open.pop(key, None)
+        self._references.pop(key, None)
+        if entry is not None:
+            self._event += 1
+            entry.died = self._event
+            self.live_bytes -= entry.bytes
+
+    def release(self) -> None:
+        """Forget the storages still alive: their deaths are not of interest any more."""
+        self._references.clear()
+        self._open.clear()
+
+    def alive_at(self, event: int) -> list[Entry]:
+        return [e for e in self.entries if e.born <= event and (e.died is None or e.died > event)]
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, nested, quantised-packed
+        return None

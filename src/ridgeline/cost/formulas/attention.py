@@ -1,0 +1,160 @@
+"""Attention in its fused forms. Counted over the full square; what lies above the diagonal of a
+causal call is named apart (`skipped_macs`). Softmax is five operations a score.
+
+Backward is four products (two for each forward one). A fused backward makes the scores again first:
+that fifth product is `recomputed_macs`, so that the same model costs the same on every backend.
+"""
+
+from math import prod
+
+from ridgeline.cost.formulas.call import Call, Tensor, Work
+from ridgeline.cost.formulas.registry import formula
+
+SOFTMAX_FLOPS = 5
+
+
+def attention(
+    pairs: int, head_dim: int, value_dim: int, skipped_pairs: int = 0, *, backward: bool = False
+) -> Work:
+    """Work on `pairs` scores (batch x heads x queries x keys)."""
+    products = (2 if backward else 1) * (head_dim + value_dim)
+    return Work(
+        macs=pairs * products,
+        skipped_macs=skipped_pairs * products,
+        recomputed_macs=pairs * head_dim if backward else 0,
+        other_flops=pairs * SOFTMAX_FLOPS * (2 if backward else 1),
+    )
+
+
+def skipped_above_diagonal(queries: int, keys: int) -> int:
+    """Scores a causal call need not compute: those of keys after their query."""
+    return sum(max(keys - row - 1, 0) for row in range(queries))
+
+
+def _heads_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: bool) -> Work:
+    """Tensors are [batch…, heads, sequence, width]; grouped queries share keys."""
+    lead, queries, keys = prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
+    skipped = lead * skipped_above_diagonal(queries, keys) if causal else 0
+    return attention(lead * queries * keys, q.shape[-1], v.shape[-1], skipped, backward=backward)
+
+
+# Where a trace recorded no names: the argument that says "causal", by position.
+_CAUSAL_AT = {
+    "aten::_scaled_dot_product_flash_attention": 4,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
+    "aten::_scaled_dot_product_fused_attention_overrideable": 5,
+    "aten::_scaled_dot_product_efficient_attention": 6,
+    "aten::_scaled_dot_product_cudnn_attention": 6,
+    "aten::_scaled_dot_product_attention_math_for_mps": 5,
+    "aten::scaled_dot_product_attention": 5,
+    "aten::_scaled_dot_product_attention_math": 5,
+}
+_CAUSAL_AT_BACKWARD = {
+    "aten::_scaled_dot_product_flash_attention_backward": 11,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 7,
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": 13,
+    "aten::_scaled_dot_product_efficient_attention_backward": 11,
+    "aten::_scaled_dot_product_cudnn_attention_backward": 14,
+}
+
+
+@formula(*_CAUSAL_AT)
+def sdpa(call: Call) -> Work:
+    causal = bool(call.get("is_causal", _CAUSAL_AT[call.op], False))
+    return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), causal, False)
+
+
+@formula(*_CAUSAL_AT_BACKWARD)
+def sdpa_backward(call: Call) -> Work:
+    causal = bool(call.get("is_causal", _CAUSAL_AT_BACKWARD[call.op], False))
+    return _heads_first(call.tensor(1), call.tensor(2), call.tensor(3), causal, True)
+
+
+def _sequence_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: bool) -> Work:
+    """Tensors are [batch, sequence, heads, width]."""
+    batch, queries, heads, width = q.shape
+    keys = k.shape[1]
+    lead = batch * heads
+    skipped = lead * skipped_above_diagonal(queries, keys) if causal else 0
+    return attention(lead * queries * keys, width, v.shape[-1], skipped, backward=backward)
+
+
+def _dense(call: Call, first: int, ragged: bool, causal: bool, backward: bool) -> Work:
+    """One flattened batch of ragged sequences has its lengths only in its data: no honest count."""
+    q, k, v = (call.tensor(first + i) for i in range(3))
+    if len(q.shape) != 4 or ragged:
+        raise TypeError(f"{call.op}: sequences of varying length")
+    return _sequence_first(q, k, v, causal, backward)
+
+
+@formula("aten::_flash_attention_forward")
+def flash(call: Call) -> Work:
+    return _dense(call, 0, False, bool(call.get("is_causal", 8)), False)
+
+
+@formula("aten::_flash_attention_backward")
+def flash_backward(call: Call) -> Work:
+    return _dense(call, 1, False, bool(call.get("is_causal", 11)), True)
+
+
+@formula("aten::_efficient_attention_forward")
+def efficient(call: Call) -> Work:
+    """Its masks are 1, causal from the top left, and 2, from the bottom right."""
+    ragged = isinstance(call.get("cu_seqlens_q", 4), Tensor)
+    return _dense(call, 0, ragged, bool(call.get("custom_mask_type", 9)), False)
+
+
+@formula("aten::_efficient_attention_backward")
+def efficient_backward(call: Call) -> Work:
+    ragged = isinstance(call.get("cu_seqlens_q", 6), Tensor)
+    return _dense(call, 1, ragged, bool(call.get("custom_mask_type", 14)), True)
+
+
+@formula("flash_attn::_flash_attn_forward")
+def flash_attn_package(call: Call) -> Work:
+    q, k, v = call.tensor(0), call.tensor(1), call.tensor(2)
+    return _sequence_first(q, k, v, bool(call.get("causal", 5, False)), False)
+
+
+@formula("flash_attn::_flash_attn_backward")
+def flash_attn_package_backward(call: Call) -> Work:
+    q, k, v = call.tensor(1), call.tensor(2), call.tensor(3)
+    return _sequence_first(q, k, v, bool(call.get("causal", 11, False)), True)
+
+
+@formula("higher_order::flex_attention")
+def flex(call: Call) -> Work:
+    """The full square: the part a block mask leaves out depends on its data."""
+    return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), False, False)
+
+
+@formula("higher_order::flex_attention_backward")
+def flex_backward(call: Call) -> Work:
+    return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), False, True)
+
+
+@formula("aten::_native_multi_head_attention")
+def native_multi_head(call: Call) -> Work:
+    """The inference fast path of nn.MultiheadAttention: three projections, attention, a fourth."""
+    q, k = call.tensor(0), call.tensor(1)
+    batch, queries, width = q.shape
+    keys = k.shape[1]
+    core = attention(batch * queries * keys, width, width)
+    heads = int(call.get("num_head", 4, 1))
+    projections = batch * width * width * (2 * queries + 2 * keys)
+    softmax = batch * heads * queries * keys * SOFTMAX_FLOPS
+    return Work(macs=core.macs + projections, other_flops=softmax)
+
+
+@formula("aten::_transformer_encoder_layer_fwd")
+def encoder_layer(call: Call) -> Work:
+    """The inference fast path of nn.TransformerEncoderLayer: attention, then two linears."""
+    x = call.tensor(0)
+    batch, length, width = x.shape
+    heads = int(call.get("num_heads", 2, 1))
+    hidden = call.get("ffn_weight_1", 14).shape[0]
+    tokens = batch * length
+    macs = 4 * tokens * width * width + 2 * tokens * length * width + 2 * tokens * width * hidden
+    softmax = heads * tokens * length * SOFTMAX_FLOPS
+    norms_and_residuals = tokens * width * (2 * 8 + 2)
+    return Work(macs=macs, other_flops=softmax + norms_and_residuals + tokens * hidden)

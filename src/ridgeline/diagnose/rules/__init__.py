@@ -1,4 +1,0 @@
-"""One rule a file: `RULE` says what it asks, `look(case)` answers. See `ridgeline.diagnose.rule`.
-
-A file whose name begins with an underscore is no rule: what several rules of a family share.
-"""

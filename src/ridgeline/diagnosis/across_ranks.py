@@ -1,0 +1,244 @@
+"""How the ranks of one job delayed each other, from their traces and steps side by side."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ridgeline.diagnosis.attempts import Attempts
+from ridgeline.diagnosis.run_read import MAX_COMPARED_RANKS
+from ridgeline.errors import UsageError
+from ridgeline.records.collective_site import Exchange, RankPlace
+from ridgeline.records.late_rank import LateRank
+from ridgeline.records.step import Phase, Step
+from ridgeline.records.trace import Window
+from ridgeline.records.trace_ranks import Ranks
+from ridgeline.trace.analyses.collective_sites import exchange
+from ridgeline.trace.links import Links
+from ridgeline.trace.ranks.late_by_steps import MIN_STEPS, Floats, OwnSteps, late_by_steps
+from ridgeline.trace.ranks.own_functions import own_functions
+from ridgeline.trace.ranks.own_time import PHASES, OwnTime, own_time, waiting_phases
+from ridgeline.trace.ranks.study import compared
+from ridgeline.trace.study import open_trace
+from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import window_of
+
+MIN_EXPLAINED_SHARE = 0.4
+"""The smallest share of a rank's lateness that a function must account for to be its cause."""
+MAX_OTHERS_SHARE = 0.5
+"""The largest share of the late rank's time in a function that the others may spend there too."""
+MIN_PLAIN_SHARE = 0.2
+"""A rank that is late by at least this share of the step is not late by chance."""
+MIN_SURE_SHARE_OF_LATENESS = 0.9
+"""A rank that is late by a smaller share of the step must cause at least this share of all
+lateness. On two cores with a load of 21, one of two equal ranks was the slower in 30 of 40 steps,
+by 9 % of the step, and caused 0.78 of the lateness."""
+_MERGED: dict[Phase, Phase] = {"transfer": "other"}
+"""Phases that count as another one. On a CPU the time between a batch and the first forward is not
+a copy but the program's own code."""
+
+
+class AcrossRanks(Struct, frozen=True, kw_only=True):
+    """Empty where one rank's trace is all there is."""
+
+    exchange: Exchange = Exchange()
+    """Of the first rank."""
+    ranks: Ranks | None = None
+    places: tuple[RankPlace, ...] = ()
+    window_ns: int = 0
+    steps_compared: bool = False
+    """Whether the work of each rank alone was compared step by step. Then `late` is the answer, and
+    None means that no rank is late."""
+    late: LateRank | None = None
+
+
+def of_files(
+    files: Sequence[Path],
+    steps: int,
+    attempts: Attempts,
+    rank_steps: Mapping[int, Sequence[Step]] | None = None,
+) -> AcrossRanks:
+    """Compare the ranks of a run. `files` has a trace for each rank, that of rank 0 first. `steps`
+    is how many steps the program traced, and `rank_steps` has the timed steps by rank."""
+    traces = []
+    for path in files[:MAX_COMPARED_RANKS]:
+        opened = attempts.part(f"the trace {path.name}", lambda path=path: open_trace(path, False))  # type: ignore[misc]
+        if opened is not None:
+            traces.append(opened.trace)
+    windows = [_window(trace, steps) for trace in traces]
+    return of_traces(traces, windows, attempts, rank_steps=rank_steps)
+
+
+def of_traces(
+    traces: Sequence[Trace],
+    windows: Sequence[Window],
+    attempts: Attempts,
+    ranks: Ranks | None = None,
+    rank_steps: Mapping[int, Sequence[Step]] | None = None,
+) -> AcrossRanks:
+    """Compare the ranks; `ranks` is what a study has already found."""
+    links = [Links(trace) for trace in traces]
+    first = None
+    if traces:
+        first = attempts.part("the collectives", lambda: exchange(traces[0], links[0], windows[0]))
+    if len(traces) > 1 and ranks is None:
+        ranks = attempts.part("the ranks", lambda: compared(traces, links, windows)[0])
+    numbers = [one.rank for one in ranks.ranks] if ranks is not None else []
+    places: tuple[RankPlace, ...] = ()
+    own: list[OwnTime] = []
+    if len(numbers) == len(traces) > 1:
+        places = (
+            attempts.part(
+                "the ranks' functions", lambda: own_functions(traces, links, windows, numbers)
+            )
+            or ()
+        )
+        each = zip(traces, links, windows, numbers, strict=True)
+        own = attempts.part("the ranks' own time", lambda: _own_times(each)) or []
+    judged = attempts.part("the late rank", lambda: _judge(own, rank_steps or {}, places))
+    return AcrossRanks(
+        exchange=first or Exchange(),
+        ranks=ranks,
+        places=places,
+        window_ns=windows[0].ns if windows else 0,
+        steps_compared=judged is not None,
+        late=judged[0] if judged is not None else None,
+    )
+
+
+def cause_of(places: Sequence[RankPlace], rank: int, late_ns: float) -> RankPlace | None:
+    """Return the function in which the late rank spends its extra time and the others do not; None
+    if no function explains enough of it."""
+    own = [one for one in places if one.rank == rank]
+    best = max(own, key=lambda one: one.ns - one.others_ns, default=None)
+    if best is None or best.others_ns > MAX_OTHERS_SHARE * best.ns:
+        return None
+    return best if best.ns - best.others_ns >= MIN_EXPLAINED_SHARE * late_ns else None
+
+
+def _own_times(each: "zip[tuple[Trace, Links, Window, int]]") -> list[OwnTime]:
+    found = [own_time(trace, links, window, number) for trace, links, window, number in each]
+    return [one for one in found if one is not None]
+
+
+def _judge(
+    traced: Sequence[OwnTime],
+    rank_steps: Mapping[int, Sequence[Step]],
+    places: Sequence[RankPlace],
+) -> tuple[LateRank | None] | None:
+    """Return a tuple that holds the late rank, or None if no rank is late. Return None instead of a
+    tuple if the work of the ranks could not be compared."""
+    by_trace = late_by_steps([_traced_steps(one) for one in traced])
+    timed = {rank: own for rank, steps in rank_steps.items() if (own := _timed_steps(rank, steps))}
+    if len(timed) < 2:
+        return (_explained(by_trace, places),) if len(traced) > 1 else None
+    shown = {one.rank: one for one in traced if one.rank in timed}
+    if len(shown) < len(timed):
+        late = _late_outside(timed, frozenset({"backward"}))
+    else:
+        waiting = waiting_phases(traced)
+        late = _late_outside(timed, waiting)
+        if by_trace is not None and (late.rank == by_trace.rank if late else True):
+            # A few traced steps may show chance. Timed steps must agree, or a function explain it.
+            if late is None and _explained(by_trace, places) is None:
+                return (None,)
+            work = [_own(timed[r], shown[r], waiting, late=r == by_trace.rank) for r in shown]
+            late = _larger(late, late_by_steps(work))
+    if late is None or _by_chance(late):
+        return (None,)
+    return (replace(late, cause=cause_of(places, late.rank, late.late_ns)),)
+
+
+def _by_chance(late: LateRank) -> bool:
+    """Return whether the scheduler of a busy machine may have made this rank a little slower."""
+    return late.share < MIN_PLAIN_SHARE and late.share_of_lateness < MIN_SURE_SHARE_OF_LATENESS
+
+
+def _late_outside(timed: Mapping[int, OwnSteps], waiting: frozenset[str]) -> LateRank | None:
+    """Return the rank that is late by its phases without collectives, which are all work."""
+    work = [_only(own, [p for p in own.own_ns if p not in waiting]) for own in timed.values()]
+    late = late_by_steps(work)
+    return late and replace(late, slowest_other_ns=0.0)  # the work of all phases is not known
+
+
+def _larger(timed: LateRank | None, whole: LateRank | None) -> LateRank | None:
+    """Return the larger of two latenesses: `timed`, of the phases without collectives, and `whole`,
+    of all phases. Only the few traced steps tell of the phases that wait, and their noise may make
+    `whole` the smaller one. The lateness of the timed phases is certain in any case."""
+    if timed is None:
+        return whole and replace(whole, basis="traced steps")
+    if whole is None or whole.rank != timed.rank:
+        return timed
+    if whole.late_ns >= timed.late_ns:
+        return replace(whole, share_of_lateness=timed.share_of_lateness)
+    return replace(timed, slowest_other_ns=whole.slowest_other_ns)
+
+
+def _explained(late: LateRank | None, places: Sequence[RankPlace]) -> LateRank | None:
+    """Return the late rank that the trace alone shows, if the rank was late in every step and in a
+    function that the others are not in. A function that holds the training loop explains nothing.
+    """
+    if late is None or late.late_steps < late.steps or late.steps < 2:
+        return None
+    cause = cause_of(places, late.rank, late.late_ns)
+    if cause is None or cause.encloses_steps:
+        return None
+    return replace(late, cause=cause, basis="traced steps")
+
+
+def _traced_steps(one: OwnTime) -> OwnSteps:
+    own: dict[str, Floats] = {
+        phase: (one.phase_ns[phase] - one.waiting_ns[phase]).astype(np.float64) for phase in PHASES
+    }
+    index = np.arange(len(one.length_ns))
+    return OwnSteps(one.rank, index, one.length_ns.astype(np.float64), own)
+
+
+def _timed_steps(rank: int, steps: Sequence[Step]) -> OwnSteps | None:
+    """Return the timed steps by phase, with the waiting in them. Return None if there are too few
+    steps, or if a device timed them."""
+    kept = [s for s in steps if s.window == "light" and s.detailed and not s.compile_ns]
+    if len(kept) < MIN_STEPS or any(step.device_ns for step in kept):
+        return None
+    phases = {_MERGED.get(phase, phase) for step in kept for phase in step.host} | {"other"}
+    own = {phase: np.zeros(len(kept)) for phase in sorted(phases)}
+    for row, step in enumerate(kept):
+        for phase, ns in step.host.items():
+            own[_MERGED.get(phase, phase)][row] += ns
+    index = np.array([step.index for step in kept], np.int64)
+    return OwnSteps(rank, index, np.array([float(s.dur_ns) for s in kept]), own)
+
+
+def _only(steps: OwnSteps, phases: Sequence[str]) -> OwnSteps:
+    own = {phase: steps.own_ns[phase] for phase in phases}
+    return OwnSteps(steps.rank, steps.index, steps.length_ns, own)
+
+
+def _own(steps: OwnSteps, traced: OwnTime, waiting: frozenset[str], late: bool) -> OwnSteps:
+    """Return the timed steps with only the rank's own work in the phases that wait. The share of
+    work in such a phase is the one that the traced steps show.
+
+    Tracing slows a rank's work and the waiting for it alike, but it slows no sleep and no disk. So
+    the work of a late rank is at least the phase less the rank's wait in the traced steps. The
+    median length of the phase counts: in a step in which a rank waits longer, it does not work
+    longer."""
+    own = dict(steps.own_ns)
+    for phase in PHASES:
+        if phase in waiting and phase in own:
+            usual = float(np.median(own[phase]))
+            work = usual * traced.own_share(phase)
+            if late:
+                work = max(work, usual - float(traced.waiting_ns[phase].mean()))
+            own[phase] = np.minimum(own[phase], work)
+    return OwnSteps(steps.rank, steps.index, steps.length_ns, own)
+
+
+def _window(trace: Trace, steps: int) -> Window:
+    if steps > 0:
+        try:
+            return window_of(trace, f"0-{steps - 1}")
+        except UsageError:
+            pass
+    return window_of(trace, "all")

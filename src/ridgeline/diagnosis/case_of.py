@@ -1,0 +1,241 @@
+"""The case of a run, from the parts its conclusion drew, and that of a trace alone."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from platform import node
+
+from msgspec.structs import replace
+
+from ridgeline.diagnosis.across_ranks import AcrossRanks, of_files, of_traces
+from ridgeline.diagnosis.attempts import Attempts
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.hand_fed import HandFed, hand_fed, makes_input
+from ridgeline.diagnosis.limit import Seen, shares_in
+from ridgeline.diagnosis.run_read import RunRead, read_run
+from ridgeline.diagnosis.shares import Shares, cpu_shares, gpu_shares
+from ridgeline.diagnosis.traced import Traced, sites_of
+from ridgeline.records.input_site import InputSites
+from ridgeline.records.late_rank import LateRank
+from ridgeline.records.machine import Device
+from ridgeline.records.op_site import Sites
+from ridgeline.records.python_view import PythonView
+from ridgeline.records.run import Capture, RunFile, feeding
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_summary import (
+    Efficiency,
+    MemoryUse,
+    StepTimes,
+    Telemetered,
+    Throughput,
+)
+from ridgeline.records.step import Step
+from ridgeline.records.step_work import StepWork
+from ridgeline.records.trace import TraceStudy
+from ridgeline.source.reading.sources import Sources
+from ridgeline.trace.analyses.activations import activations
+from ridgeline.trace.analyses.busy import properties_of
+from ridgeline.trace.analyses.input_sites import input_sites
+from ridgeline.trace.analyses.kernels import kernels
+from ridgeline.trace.analyses.step_work import step_work
+from ridgeline.trace.analyses.sync_points import sync_points
+from ridgeline.trace.ceilings import device_of
+from ridgeline.trace.host_support import emulated_here
+from ridgeline.trace.links import links_of
+from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import window_of
+
+
+def case_of_run(
+    read: RunRead,
+    found: Traced,
+    *,
+    times: StepTimes,
+    throughput: Throughput,
+    efficiency: Efficiency,
+    memory: MemoryUse,
+    telemetered: Telemetered,
+    python: PythonView | None,
+    device: Device | None,
+    pauses: tuple[Step, ...] = (),
+) -> Case:
+    seen = Seen(
+        times=times, memory=memory, telemetered=telemetered, capture=read.capture,
+        work=found.work, study=found.study, efficiency=efficiency, fed=found.fed,
+    )  # fmt: skip
+    across = _across(read)
+    return Case(
+        kind="run",
+        on_gpu=read.on_gpu,
+        run=read.run,
+        capture=read.capture,
+        steps=read.steps,
+        pauses=pauses,
+        telemetry=read.telemetry,
+        times=times,
+        throughput=throughput,
+        efficiency=efficiency,
+        memory=memory,
+        telemetered=telemetered,
+        python=python,
+        study=found.study,
+        work=found.work,
+        traced_memory=found.memory,
+        shares=shares_in(seen) if times.phases else None,
+        sites=found.sites,
+        syncs=found.syncs,
+        input=found.input,
+        fed=found.fed,
+        device=device,
+        emulated=_emulated(read),
+        exchange=across.exchange,
+        across=across.ranks,
+        rank_places=across.places,
+        across_ns=across.window_ns,
+        steps_compared=across.steps_compared,
+        late=across.late,
+        processors=_processors(read.run),
+        sources=Sources(_roots(read.run), called=called_lines(read.captures)),
+    )
+
+
+def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts) -> Case:
+    """Of several ranks the sites are the first one's; what they did to each other the study has."""
+    trace = traces[0]
+    links = links_of(trace)
+    windows = [study.window] if len(traces) == 1 else [window_of(one) for one in traces]
+    # the study's is the longest of the ranks', unless steps were asked for
+    window = windows[0] if study.window in windows else study.window
+    known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
+    device = device_of(known) if known is not None else None
+    work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
+    sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
+    syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
+    memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
+    several = len(traces) > 1
+    own = attempts.part("its kernels", lambda: kernels(trace, links, window)) if several else None
+    across = _recorded_together(traces, attempts)
+    if across is None:
+        across = of_traces(traces, windows, attempts, study.ranks)
+    return Case(
+        kind="trace",
+        on_gpu=bool(len(trace.device)),
+        study=study,
+        rank_kernels=own[0] if own is not None else None,
+        work=work,
+        traced_memory=memory,
+        shares=_shares(study, work),
+        sites=sites or Sites(),
+        syncs=syncs or (),
+        input=attempts.part("the input", lambda: input_sites(trace, links, window, makes_input))
+        or InputSites(),
+        fed=attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
+        or HandFed(),
+        device=device,
+        exchange=across.exchange,
+        across=across.ranks,
+        rank_places=across.places,
+        across_ns=across.window_ns,
+        steps_compared=across.steps_compared,
+        late=across.late,
+        sources=Sources((Path.cwd(), Path(trace.origin.path).resolve().parent)),
+    )
+
+
+def as_studied(case: Case, study: TraceStudy) -> Case:
+    """Return the case of a trace with the step and the shares of the window of `study`. Findings
+    are drawn from whole steps, and tables from the device's activity. A figure that is printed
+    beside the tables must be from the same window as they are."""
+    changed = replace(case, study=study)
+    known = [one for one in study.devices if one.busy_ns is not None]
+    if case.work is None or not case.on_gpu or len(known) != 1 or not study.window.ns:
+        return changed
+    device, wall, steps = known[0], study.window.ns, max(study.window.steps, 1)
+    work = replace(
+        case.work,
+        step_ms=wall / 1e6 / steps,
+        operator_ms=(device.busy_ns or 0) / 1e6 / steps,
+        op_share=(device.busy_ns or 0) / wall,
+        copy_share=device.exposed_copy_ns / wall,
+        communication_share=device.exposed_communication_ns / wall,
+    )
+    return replace(changed, work=work, shares=_shares(study, work))
+
+
+def _shares(study: TraceStudy, work: StepWork | None) -> Shares | None:
+    if work is None or not (work.operator_ms or work.input_share):
+        return None
+    if work.device == "cpu":
+        return cpu_shares(StepTimes(), work, study)
+    return gpu_shares(StepTimes(), work, study, False) if study.idle.total_ns is not None else None
+
+
+def called_lines(captures: Sequence[Capture]) -> dict[str, dict[int, frozenset[str]]]:
+    """Return, for each file, the names that each of its lines was seen calling in the traced steps
+    of any rank. Return nothing for a program that compiles, because compiled calls are not seen."""
+    found: dict[str, dict[int, frozenset[str]]] = {}
+    if any(capture.compilations for capture in captures):
+        return found
+    for capture in captures:
+        for call in capture.calls:
+            lines = found.setdefault(call.file, {})
+            lines[call.line] = lines.get(call.line, frozenset()) | {call.name}
+    return found
+
+
+def _across(read: RunRead) -> AcrossRanks:
+    """Return the comparison of the ranks of a run, from their steps and traces. Parts that fail are
+    left out."""
+    if read.ranks < 2:
+        return AcrossRanks()
+    windows = read.capture.windows if read.capture is not None else ()
+    steps = sum(window.steps for window in windows if window.kind == "traced")
+    found = of_files(read.trace_files, steps, Attempts(), read.rank_steps)
+    return replace(found, late=_placed(found.late, read.captures))
+
+
+def _recorded_together(traces: Sequence[Trace], attempts: Attempts) -> AcrossRanks | None:
+    """Return the comparison that the run's own verdict is drawn from, if `traces` are the traces of
+    all ranks of one run; else None."""
+    folder = Path(traces[0].origin.path).parent
+    if len(traces) < 2 or not RunDirectory(folder).run_file.is_file():
+        return None
+    read = attempts.part("the run", lambda: read_run(RunDirectory(folder), Attempts()))
+    given = {Path(trace.origin.path).resolve() for trace in traces}
+    if read is None or {path.resolve() for path in read.trace_files} != given:
+        return None
+    return _across(read)
+
+
+def _placed(late: LateRank | None, captures: Sequence[Capture]) -> LateRank | None:
+    """Return the late rank with the line that runs its late phase: the line of its loader, its
+    model or its optimizer."""
+    seen = next((one for one in captures if late is not None and one.rank == late.rank), None)
+    if late is None or seen is None:
+        return late
+    models = [one for one in seen.modules if not one.loss]
+    places = {
+        "input": feeding(seen.loaders).place,
+        "forward": max(models, key=lambda one: one.calls).place if models else "",
+        "optimizer": next((one.place for one in seen.optimizers if one.anchor), ""),
+    }
+    return replace(late, place=places.get(late.phase, ""))
+
+
+def _processors(run: RunFile) -> int:
+    """Known only where the run was made."""
+    return os.cpu_count() or 0 if run.environment.host == os.uname().nodename else 0
+
+
+def _emulated(read: RunRead) -> tuple[str, ...]:
+    """Of a CPU that trained here: a run read on another machine says nothing of its own."""
+    here = read.run.environment.host in ("", node())
+    return emulated_here() if here and read.capture is not None and not read.on_gpu else ()
+
+
+def _roots(run: RunFile) -> tuple[Path, ...]:
+    """Where the program's files are looked for: its folder, and its script's."""
+    folder = Path(run.environment.folder)
+    if run.target.kind != "script":
+        return (folder,)
+    return (folder, (folder / run.target.name).parent)

@@ -1,0 +1,179 @@
+"""Every rule asked, the answers ranked: what holds the program back, the most valuable first.
+
+Value is exposed time, weighted by how sure it is. Two findings charged with the same time are not
+added twice: the later one says whose time it shares. And one is marked to come `after` another
+where until then it would gain nothing: behind a loader that workers cannot fill, the device's own
+work is hidden.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from ridgeline.diagnosis.answers import answers
+from ridgeline.diagnosis.attempts import Attempts
+from ridgeline.diagnosis.case import SATURATED, Case
+from ridgeline.diagnosis.largest_loss import largest_loss
+from ridgeline.diagnosis.memory_room import growth
+from ridgeline.diagnosis.remains import Remains, remains
+from ridgeline.diagnosis.rule import Budget, Registered, Rule, registered
+from ridgeline.diagnosis.shares import Kind
+from ridgeline.records.finding import Confidence, Finding, Findings
+
+LEAST_PCT = 0.5
+"""Of the step: what is below it is not worth a line in a file."""
+SAID_PCT = 3.0
+"""Of the step: a smaller one explains nothing; two runs of the same program differ by as much."""
+_WAITING: dict[Budget, Kind] = {
+    "input": "input",
+    "transfer": "transfer",
+    "overhead": "overhead",
+    "communication": "communication",
+}
+WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.4, "unmeasured": 0.1}
+WAITING = 0.2
+"""Of the step: an input wait from which on the work behind it is hidden."""
+LEFT = 0.3
+"""Of a finding's own share: less than this left of its budget, and it shares another's time."""
+MOST = 50
+"""Findings kept; a program has never had more than a dozen above 1 %."""
+LONGEST_CLAIM, LONGEST_CHANGE = 400, 4000
+"""Characters: a line of the user's source can be of any length."""
+CRAMPED = 0.85
+"""Of the device's memory in use: from here on saving memory is worth as much as saving time."""
+
+
+def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None = None) -> Findings:
+    """A rule that fails is said among the problems; the others still answer."""
+    every = (attempts.part("the rules", registered) or ()) if rules is None else rules
+    drawn: list[tuple[Finding, Budget]] = []
+    unlooked = []
+    for one in every:
+        lacking = [need for need in one.rule.needs if not case.has(need)]
+        if lacking:
+            unlooked.append(f"{one.rule.id}: no {', '.join(lacking)}")
+            continue
+        looked = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
+        drawn += [(_bounded(finding, one.rule), one.rule.budget) for finding in looked or ()]
+    kept = [(f, b) for f, b in drawn if f.share_pct >= LEAST_PCT or f.memory_pct >= LEAST_PCT
+            or f.confidence == "unmeasured" or f.wrong_results]  # fmt: skip
+    kept = _told_apart(kept)
+    kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
+    ordered = tuple(_ordered(kept[:MOST], case))
+    told = _explained(ordered, {one.rule.id: one.rule.budget for one in every})
+    rest = attempts.part("what remains", lambda: remains(case, told)) or Remains()
+    return Findings(
+        findings=ordered,
+        gain_bound=round(total_bound(ordered), 3),
+        left_out=len(kept[MOST:]),
+        answers=attempts.part("the answers", lambda: answers(case)) or (),
+        ceiling_pct=rest.ceiling_pct,
+        ceiling=rest.ceiling,
+        remains=rest.parts,
+        unexplained=rest.unexplained,
+        loss=attempts.part("the largest loss", lambda: largest_loss(case, told, ordered)),
+        unlooked=tuple(unlooked),
+    )
+
+
+def total_bound(findings: Sequence[Finding]) -> float:
+    """What fixing all would gain at most, no time counted twice."""
+    share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
+    return 1 / (1 - min(share, 0.995))
+
+
+def _explained(findings: Sequence[Finding], budgets: Mapping[str, Budget]) -> dict[Kind, float]:
+    """How much of each kind of waiting has a finding worth a line, of the step. By its bound: in a
+    trace alone the share of launches is less than the trace shows, for it is of untraced steps."""
+    told: dict[Kind, float] = {}
+    for finding in findings:
+        kind = _WAITING.get(budgets.get(finding.rule, "work"))
+        if kind is not None and finding.share_pct >= SAID_PCT and not finding.shares_with:
+            most = max(finding.share_pct / 100, 1 - 1 / max(finding.gain_bound, 1.0))
+            told[kind] = told.get(kind, 0.0) + most
+    return told
+
+
+def _told_apart(drawn: list[tuple[Finding, Budget]]) -> list[tuple[Finding, Budget]]:
+    """With ids that differ: of several in one function the second by line is #2, in every run."""
+    seen: dict[str, int] = {}
+    found = []
+    for finding, budget in sorted(drawn, key=lambda pair: (pair[0].id, pair[0].line or 0)):
+        seen[finding.id] = seen.get(finding.id, 0) + 1
+        number = f"#{seen[finding.id]}" if seen[finding.id] > 1 else ""
+        found.append((replace(finding, id=finding.id + number), budget))
+    return found
+
+
+def _bounded(finding: Finding, rule: Rule) -> Finding:
+    claim, change = finding.claim, finding.change
+    if len(claim) > LONGEST_CLAIM:
+        claim = f"{claim[: LONGEST_CLAIM - 1]}…"
+    if len(change) > LONGEST_CHANGE:
+        change = ""  # half a fix is none
+    return replace(finding, family=rule.family, claim=claim, change=change)
+
+
+def _value(finding: Finding, case: Case) -> float:
+    if finding.wrong_results:
+        return 1000.0 * WEIGHT[finding.confidence]  # correct results come before speed
+    full = case.capture.out_of_memory if case.capture is not None else None
+    if full is not None and finding.memory_pct:  # fitting into memory comes before speed
+        return 100.0 + finding.memory_pct * WEIGHT[finding.confidence]
+    memory = finding.memory_pct * (1.0 if _cramped(case) else 0.1)
+    return max(finding.share_pct, memory) * WEIGHT[finding.confidence]
+
+
+def _cramped(case: Case) -> bool:
+    used, whole = case.memory.device_reserved_bytes, case.memory.device_total_bytes
+    full = case.capture.out_of_memory if case.capture is not None else None
+    return (
+        full is not None
+        or growth(case) is not None
+        or bool(used and whole and used >= CRAMPED * whole)
+    )
+
+
+def _ordered(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> list[Finding]:
+    left = _budgets(case)
+    first: dict[Budget, Finding] = {}
+    hiding = _hiding(drawn, case)
+    found = []
+    for finding, budget in drawn:
+        share = finding.share_pct / 100
+        room = left.get(budget, 1.0)
+        if share and budget in first and room < LEFT * share:
+            finding = replace(finding, shares_with=first[budget].rule)
+        else:
+            left[budget] = room - share
+        if hiding is not None and budget in ("work", "overhead") and hiding.rule != finding.rule:
+            finding = replace(finding, after=hiding.rule)
+        first.setdefault(budget, finding)
+        found.append(finding)
+    return found
+
+
+def _budgets(case: Case) -> dict[Budget, float]:
+    """How much of the step there is to be charged; without shares nothing is known."""
+    if case.shares is None:
+        return {}
+    of = case.shares.undisturbed
+    busy = case.busy if case.busy is not None else case.shares.busy
+    return {
+        "input": of["input"],
+        "transfer": of["transfer"],
+        # a wait of the host ends in launching late, and may hold copies: one pot
+        "overhead": of["overhead"] + of["transfer"],
+        "communication": of["communication"],
+        "work": busy,
+    }
+
+
+def _hiding(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> Finding | None:
+    """The finding behind which the device's work is hidden: a loader with workers that the device
+    waits for works beside it, and alone decides how often a step can be."""
+    loaders = case.capture.loaders if case.capture is not None else ()
+    beside = any(loader.workers and loader.batches for loader in loaders)
+    if not beside or case.share_of("input") < WAITING or (case.busy or 0.0) >= SATURATED:
+        return None
+    return next((finding for finding, budget in drawn if budget == "input"), None)

@@ -1,0 +1,272 @@
+"""Memory that keeps growing, and how much there is: for the ranking, and the rules of memory."""
+
+import math
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.records.finding import Evidence
+
+HORIZON = 100_000
+"""Steps of a usual training: 450,000 for ResNet-50 on ImageNet, 10,000 for a short fine-tuning."""
+LEAST_FILLED = 0.05
+"""Of the memory there is, after that many steps: less is no reason to change a program."""
+LEAST_SEEN = 0.1
+"""Of the program's resident size, over the steps seen, where nothing but the resident size grows:
+an allocator's own habits were seen to move it by 3 %."""
+AGREES = 0.5
+"""Of what the traced steps of a host leave behind, that its resident size must show too."""
+WATCHED_S = 3.0
+"""Seconds after the trace, from which on the resident size alone is believed."""
+RESOLVED = 8 * 2**20
+"""Bytes, over the steps timed: less of a resident size is its own wandering."""
+ROOM = 16 * 2**30
+"""Bytes taken for what there is, where nobody knows it."""
+LARGE = 0.5
+"""Of the device's memory: from here on the batch, or the model, cannot be doubled."""
+
+
+class Growth(Struct, frozen=True, kw_only=True):
+    """Memory that each step leaves larger."""
+
+    bytes_per_step: float
+    on: str
+    """device, host"""
+    room_bytes: int
+    """There is of it; 0 where nobody knows."""
+    used_bytes: int
+    evidence: tuple[Evidence, ...]
+    sure: bool = True
+    """Torch's own allocator says so; False: only the resident size does."""
+    ran_out: bool = False
+    """Whether the program died because this memory ran out."""
+    confirmed: bool = True
+    """False: only a few traced steps on a host, in which torch does not see that blocks older than
+    the trace are freed. A buffer of the latest four batches looks like a leak there."""
+
+    @property
+    def steps_left(self) -> float | None:
+        left = self.room_bytes - self.used_bytes
+        return max(left, 0) / self.bytes_per_step if self.room_bytes else None
+
+    @property
+    def filled(self) -> float:
+        """Of all the memory, what it takes in the end: of a usual number of steps."""
+        return min(self.bytes_per_step * HORIZON / (self.room_bytes or ROOM), 1.0)
+
+
+def growth(case: Case) -> Growth | None:
+    """Return the growth of memory from step to step. Return None if memory does not grow, grows too
+    slowly to matter, or grows with a sequence and is given back with it."""
+    traced, on_gpu = case.traced_memory, case.on_gpu
+    in_trace = traced.growth_bytes if traced is not None and _same(traced.device, on_gpu) else 0.0
+    in_run = case.memory.growth_bytes_per_step
+    rate = _rate(case, in_trace, in_run)
+    if not rate:
+        return _of_host(case)
+    if _belongs_to_a_call(case, rate):
+        return None
+    exact = on_gpu or case.memory.host_growth_exact
+    grown = Growth(
+        bytes_per_step=rate,
+        on="device" if on_gpu else "host",
+        room_bytes=_room(case, on_gpu),
+        used_bytes=_used(case, on_gpu),
+        evidence=tuple(_evidence(case, in_trace, in_run, on_gpu)),
+        ran_out=_ran_out(case, on_gpu),
+        confirmed=_confirmed(case, in_run, exact),
+    )
+    return grown if grown.filled >= LEAST_FILLED else None
+
+
+def _rate(case: Case, in_trace: float, in_run: float | None) -> float:
+    """Return the growth in bytes a step. The measurement over the whole run decides: three traced
+    steps may be those in which a buffer fills."""
+    if in_run is None:
+        return in_trace
+    if case.on_gpu or case.memory.host_growth_exact:
+        return in_run if in_run > 0 and _more_than_variables(case, in_run) else 0.0
+    # The resident size is rough. Where it confirms the growth, the trace has the exact number.
+    return in_trace if in_run >= AGREES * in_trace else 0.0
+
+
+def _confirmed(case: Case, in_run: float | None, exact: bool) -> bool:
+    """Return whether growth is confirmed as a leak. A program that only calls its model may collect
+    results on purpose or keep a cache for a sequence. Without a trace that shows otherwise, its
+    growth alone is no leak."""
+    if case.capture is not None and case.capture.stepping == "call" and case.traced_memory is None:
+        return False
+    if exact:
+        return case.on_gpu or in_run is not None
+    return (in_run or 0.0) * _steps(case) >= RESOLVED
+
+
+def _belongs_to_a_call(case: Case, rate: float) -> bool:
+    """Return whether the memory of inference grows with its data and is released with it: a
+    key-value cache from which each token is computed, or a list of results that a function
+    returned."""
+    if case.capture is None or case.capture.stepping != "call":
+        return False
+    return case.memory.growth_released or _is_read_again(case, rate)
+
+
+def _is_read_again(case: Case, rate: float) -> bool:
+    """Return whether each traced step works on more bytes than the step before, by as much as
+    memory grows."""
+    traced = case.traced_memory
+    return traced is not None and traced.work_growth_bytes >= AGREES * rate
+
+
+def _more_than_variables(case: Case, rate: float) -> bool:
+    """Return whether memory has grown by more than the variables of one step can hold. At the end
+    of a step its batch and outputs are still there, and they grow where sequences get longer. The
+    size is not needed as proof if traced steps leave as much behind while each does the same work.
+    """
+    traced = case.traced_memory
+    if traced is None or not _same(traced.device, case.on_gpu):
+        return True
+    if traced.growth_bytes >= AGREES * rate and not _is_read_again(case, rate):
+        return True
+    return rate * _steps(case) >= traced.forward_bytes
+
+
+def _of_host(case: Case) -> Growth | None:
+    """Return the growth of the host's memory alone, or None. Malloc's own count is exact. The
+    resident size also depends on how the allocator keeps memory, so it must grow by a good part of
+    the program's size."""
+    rate, peak = case.memory.host_growth_bytes_per_step, case.memory.host_peak_bytes
+    exact = case.memory.host_growth_exact
+    if not rate or rate < 0 or (exact and not case.on_gpu):  # `growth` has judged a CPU's
+        return None
+    if not exact:
+        if not peak or _watched_s(case) < WATCHED_S:
+            return None
+        before = peak - rate * _alone_steps(case)  # only the peak covers the whole run
+        if rate * _steps(case) < LEAST_SEEN * before:
+            return None
+    what = "malloc's own count" if exact else "resident size"
+    grown = Growth(
+        bytes_per_step=rate,
+        on="host",
+        room_bytes=_room(case, False),
+        used_bytes=_used(case, False),
+        evidence=(
+            Evidence(what=what, text=f"{_each(rate)}, measured after the trace", value=rate),
+        ),
+        ran_out=_ran_out(case, False),
+        sure=exact,
+    )
+    return grown if not exact or grown.filled >= LEAST_FILLED else None
+
+
+def _steps(case: Case) -> int:
+    return len([step for step in case.steps if step.window == "light"])
+
+
+def _alone_steps(case: Case) -> float:
+    """Steps after the timed ones, by the clock."""
+    windows = case.capture.windows if case.capture is not None else ()
+    alone = sum(w.end_ns - w.start_ns for w in windows if w.kind == "alone")
+    return alone / 1e6 / case.step_ms if case.step_ms else 0.0
+
+
+def _watched_s(case: Case) -> float:
+    """From the last trace to the end; without end where nobody wrote down when that was."""
+    windows = case.capture.windows if case.capture is not None else ()
+    traced = [w.end_ns for w in windows if w.kind == "traced" and w.end_ns]
+    if not traced:
+        return math.inf
+    return (max(w.end_ns for w in windows) - max(traced)) / 1e9
+
+
+def _evidence(case: Case, in_trace: float, in_run: float | None, on_gpu: bool) -> list[Evidence]:
+    found = []
+    if in_run:
+        exact = on_gpu or case.memory.host_growth_exact
+        what = "allocated at the end of a step" if exact else "resident size"
+        found.append(Evidence(what=what, text=f"{_each(in_run)} over the run", value=in_run))
+    traced = case.traced_memory
+    if in_trace and traced is not None:
+        ends = traced.step_ends_bytes
+        text = f"{_each(in_trace)}, in each of {len(ends) - 1} after the first"
+        found.append(Evidence(what="end of the traced steps", text=text, value=in_trace))
+    return found
+
+
+def each_step(grown: Growth, step_ms: float) -> Evidence:
+    """What a finding of growth is about, first among its evidence: by its name a report knows that
+    the memory it saves is of every step, and not of the peak."""
+    text = units.bytes_(grown.bytes_per_step) + " a step"
+    full = full_in(grown, step_ms)
+    text += f"; the {grown.on} is full after {full}" if full and not grown.ran_out else ""
+    return Evidence(what="growth", text=text, value=grown.bytes_per_step, source="derived")
+
+
+def _ran_out(case: Case, on_gpu: bool) -> bool:
+    full = case.capture.out_of_memory if case.capture is not None else None
+    return full is not None and full.sure and full.on == ("device" if on_gpu else "host")
+
+
+def until_when(grown: Growth, step_ms: float) -> str:
+    """Return when memory runs out, such as "the host's memory is full after 12,000 steps (21 min)";
+    "" if it is not known."""
+    if grown.ran_out:
+        return f"the {grown.on} ran out of memory"
+    full = full_in(grown, step_ms)
+    return f"the {grown.on}'s memory is full after {full}" if full else ""
+
+
+def full_in(grown: Growth, step_ms: float) -> str:
+    """memory is full after 12,000 steps (21 min); "" where nobody knows how much there is."""
+    left = grown.steps_left
+    if left is None:
+        return ""
+    when = f" ({units.seconds(left * step_ms / 1e3)})" if step_ms else ""
+    return f"{units.count(left)} steps{when}"
+
+
+def device_bytes(case: Case) -> int:
+    """Memory of the GPU; 0 where nobody knows."""
+    known = case.memory.device_total_bytes or 0
+    if not known and case.device is not None and case.device.kind == "cuda":
+        known = case.device.memory_bytes
+    return known
+
+
+def peak_bytes(case: Case) -> int:
+    """Most that was allocated on the GPU: over the run, else in the trace."""
+    traced = case.traced_memory
+    in_trace = traced.peak_bytes if traced is not None and traced.device != "cpu" else 0
+    return case.memory.device_peak_bytes or in_trace
+
+
+def fills_half(case: Case) -> bool:
+    """It ran out, or holds so much of the device that nothing in it can be doubled. Not yet short:
+    that is said from 85 % on."""
+    full = case.capture.out_of_memory if case.capture is not None else None
+    if full is not None and full.on == "device":
+        return True
+    whole = device_bytes(case)
+    return bool(whole) and peak_bytes(case) >= LARGE * whole
+
+
+def _same(device: str, on_gpu: bool) -> bool:
+    return (device != "cpu") == on_gpu
+
+
+def host_bytes(case: Case) -> int:
+    """Memory of the host; 0 where nobody knows."""
+    return case.run.environment.memory_bytes if case.run is not None else 0
+
+
+def _room(case: Case, on_gpu: bool) -> int:
+    return device_bytes(case) if on_gpu else host_bytes(case)
+
+
+def _used(case: Case, on_gpu: bool) -> int:
+    return peak_bytes(case) if on_gpu else case.memory.host_peak_bytes or 0
+
+
+def _each(rate: float) -> str:
+    return f"+{units.bytes_(rate)} a step"

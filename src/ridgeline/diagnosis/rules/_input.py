@@ -1,0 +1,243 @@
+"""How the program is fed: what the rules of the input share.
+
+One wait, several possible causes; who speaks for it:
+
+- workers started again each epoch (`workers-restart`) own the wait at the epochs' beginnings, and
+  the others only what is left;
+- without workers, `loader-starves`; with workers that cannot be helped by more of them, too;
+- with workers that wait (for storage) or leave processors idle, `few-workers`;
+- with workers that take each other's processors, `many-workers`;
+- `small-files` and `repeated-decoding` say why a batch takes so long, where the lines tell it: then
+  they come first, and the one of the three above stays, less sure, as the other way out.
+"""
+
+import math
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import KNOWN
+from ridgeline.diagnosis.rules._batch_lines import FEWEST, batch_lines
+from ridgeline.diagnosis.rules._loaders import loaders_seen
+from ridgeline.diagnosis.rules._restarts import restarts
+from ridgeline.diagnosis.rules._whole_batches import DOMINANT, is_plain
+from ridgeline.records.finding import Evidence
+from ridgeline.records.python_view import PythonLine
+from ridgeline.records.run import LoaderSeen
+from ridgeline.records.run import feeding as feeding_loader
+from ridgeline.records.trace import Place
+
+LEAST = 0.1
+LEAST_GPU = 0.05
+"""Of the step. On a CPU stacking 32 small samples takes 0.3 ms, and 6 % of a step of 5 ms, in any
+program; a GPU's work hides that."""
+AT_WORK = 0.5
+"""Of the workers' time: with less they have batches to spare, and the wait is for something else:
+for a processor, or for the batch to be handed over (2 ms of 20 in a sandbox)."""
+SPARE = 1.2
+"""Workers beyond those that just keep up: batches do not all take the same time."""
+MOST_WORKERS = 64
+UNEVEN_WORKERS = 1.2
+"""A bound assumes that workers may make batches this many times as fast as they did when measured.
+"""
+MIN_STEP_MS = 0.01
+"""A step is taken to be at least this long: a Python call alone takes some microseconds."""
+
+
+class Feeding(Struct, frozen=True, kw_only=True):
+    """A device that waits for its input."""
+
+    share: float
+    """Of the step, without the workers' restarts."""
+    wait_ms: float
+    step_ms: float
+    loader: LoaderSeen | None = None
+    workers: int | None = None
+    """None: not known, or no DataLoader."""
+    batch_ms: float | None = None
+    """One process's time for what a step consumes."""
+    samples: float | None = None
+    needed: int | None = None
+    """Workers that would keep up, if each found a processor."""
+    line: PythonLine | None = None
+    """The costliest of the user's own, where lines were sampled."""
+    traced: Place | None = None
+    """Else the costliest function the trace saw in the loader."""
+    function_share: float = 0.0
+    """Of the making of a batch, in the function that line is in and outside other functions."""
+    plain: bool = False
+    """Its samples cost next to nothing; taking and stacking them one by one is what takes time."""
+
+    @property
+    def sample_ms(self) -> float | None:
+        return self.batch_ms / self.samples if self.batch_ms and self.samples else None
+
+    @property
+    def place(self) -> Place | None:
+        line = self.line
+        if line is None:
+            return self.traced
+        return Place(file=line.file, line=line.line, function=line.function)
+
+
+def feeding(case: Case) -> Feeding | None:
+    """None: the device is fed, or nothing tells."""
+    step_ms = case.step_ms
+    share = case.share_of("input") or _by_hand(case)
+    again = restarts(case)
+    share -= min(again.input_share, share) if again is not None else 0.0
+    if share < (LEAST_GPU if case.on_gpu else LEAST) or not step_ms:
+        return None
+    loader = feeder(case)
+    workers = loader.workers if loader is not None else _workers_by_name(case)
+    if workers and (_busy(case) or 1.0) < AT_WORK:
+        return None
+    line, function_share = _costliest(case, workers)
+    samples = case.throughput.samples_per_step or None
+    samples = samples / case.ranks if samples else None
+    batch_ms = _batch_ms(case, workers, share * step_ms)
+    plain = is_plain(case, loader, batch_ms / samples if batch_ms and samples else None)
+    if plain and share < DOMINANT:
+        return None
+    return Feeding(
+        share=share,
+        wait_ms=share * step_ms,
+        step_ms=step_ms,
+        loader=loader,
+        workers=workers,
+        batch_ms=batch_ms,
+        samples=samples,
+        needed=_needed(batch_ms, (1 - share) * step_ms),
+        line=line,
+        traced=_traced_place(case, loader, workers),
+        function_share=function_share,
+        plain=plain,
+    )
+
+
+def bound_with_workers(fed: Feeding, workers: int) -> float | None:
+    """Return the most that this number of workers can gain, as a factor. The step is never shorter
+    than its work beside the input, nor than the time in which the workers together make a batch.
+    Return None if the cost of a batch is not known: the bound then follows from the wait alone."""
+    if fed.batch_ms is None or not workers:
+        return None
+    made_ms = fed.batch_ms / (workers * UNEVEN_WORKERS)
+    rest_ms = fed.step_ms - (1 + KNOWN) * fed.wait_ms
+    return max(fed.step_ms / max(rest_ms, made_ms, MIN_STEP_MS), 1.0)
+
+
+def feeder(case: Case) -> LoaderSeen | None:
+    """Return the loader that fed the timed steps, or None if no loader was seen."""
+    loaders = [one for one in loaders_seen(case) if one.batches]
+    return feeding_loader(loaders) if loaders else None
+
+
+def who(case: Case) -> str:
+    if case.on_gpu:
+        return "the GPU"
+    return "training" if case.kind == "trace" or _trains(case) else "the program"
+
+
+def _trains(case: Case) -> bool:
+    capture = case.capture
+    stepped = capture is not None and capture.stepping in ("optimizer", "backward")
+    optimized = capture is not None and bool(capture.optimizers)
+    return stepped or optimized or any(s.backwards or s.optimizer_steps for s in case.steps)
+
+
+def wait_evidence(case: Case, fed: Feeding) -> Evidence:
+    text = f"{units.seconds(fed.wait_ms / 1e3)}, {units.percent(fed.share)} of the step"
+    return Evidence(what="input wait", text=text, value=fed.share)
+
+
+def cost_evidence(fed: Feeding) -> list[Evidence]:
+    """What a batch costs, and what a line of it does."""
+    found = []
+    if fed.batch_ms is not None:
+        each = f", {units.seconds(fed.sample_ms / 1e3)} a sample" if fed.sample_ms else ""
+        text = f"{units.seconds(fed.batch_ms / 1e3)} of one process a step{each}"
+        found.append(Evidence(what="making a batch", text=text, value=fed.batch_ms))
+    if fed.line is not None and fed.line.share:
+        calls = f" (in {fed.line.calls})" if fed.line.calls else ""
+        text = f"{units.percent(fed.line.share)} of that time: {fed.line.source}{calls}"
+        found.append(
+            Evidence(what=f"line {fed.line.line}", text=text.strip(": "), value=fed.line.share)
+        )
+    return found
+
+
+def function_name(line: PythonLine) -> str:
+    """decode(), Pictures.__getitem__()"""
+    return f"{line.function.replace('<locals>.', '')}()"
+
+
+def _costliest(case: Case, workers: int | None) -> tuple[PythonLine | None, float]:
+    """The user's function that takes most of a batch's time, by its costliest line."""
+    # Where the main process's own loader is not the one that starves, its lines are not the cause.
+    lines = [line for line in batch_lines(case) if workers or line.process == "main"]
+    shares: dict[tuple[str, str], float] = {}
+    for line in lines:
+        key = (line.file, line.function)
+        shares[key] = shares.get(key, 0.0) + line.share
+    if not shares:
+        return None, 0.0
+    most = max(shares, key=lambda key: shares[key])
+    return next(line for line in lines if (line.file, line.function) == most), shares[most]
+
+
+def _traced_place(case: Case, loader: LoaderSeen | None, workers: int | None) -> Place | None:
+    """What ran in the program's own process. Of a function made for batches only its file and
+    line are known as text."""
+    if case.input.kind in ("single", "by hand") and case.input.sites:
+        return case.input.sites[0].place
+    file, _, line = case.fed.place.rpartition(":")
+    if loader is None and case.fed.function and line.isdecimal():
+        return Place(file=file, line=int(line), function=case.fed.function)
+    causes = case.idle_causes("input")
+    return next((place for cause in causes for place in cause.places), None)
+
+
+def _batch_ms(case: Case, workers: int | None, wait_ms: float) -> float | None:
+    """Without workers the time in the loader; with them all their time but the idle one's."""
+    if workers == 0:
+        return max(
+            wait_ms, _host_input_ms(case), case.input.ns / 1e6 if case.kind == "trace" else 0
+        )
+    if not workers:  # made by hand: the wait is all that is known
+        return wait_ms if case.fed.share and feeder(case) is None else None
+    busy = _busy(case)
+    return workers * busy * case.step_ms if busy is not None else None
+
+
+def _busy(case: Case) -> float | None:
+    """Of the workers' time, making batches; None: not known."""
+    view = case.python
+    if view is None or view.worker_samples < FEWEST:
+        return None
+    return 1 - view.worker_idle_samples / view.worker_samples
+
+
+def _host_input_ms(case: Case) -> float:
+    """On the host's clock: a device may hide a part of the loader's time behind its work."""
+    light = [s for s in case.steps if s.window == "light" and s.detailed]
+    return sum(s.host.get("input", 0) for s in light) / 1e6 / len(light) if light else 0.0
+
+
+def _needed(batch_ms: float | None, rest_ms: float) -> int | None:
+    if batch_ms is None or rest_ms <= 0:
+        return None
+    return min(max(math.ceil(SPARE * batch_ms / rest_ms), 1), MOST_WORKERS)
+
+
+def _workers_by_name(case: Case) -> int | None:
+    """Of a trace alone: 0 where the loader's iterator says that it has none."""
+    return 0 if case.input.kind == "single" else None
+
+
+def _by_hand(case: Case) -> float:
+    """Of a trace alone: a function that makes batches by its name, as far as it holds the step up.
+    A run's shares have it already."""
+    if case.kind != "trace" or not case.fed.share:
+        return 0.0
+    return min(case.fed.share, case.share_of("overhead"))

@@ -1,0 +1,263 @@
+"""What calling operators costs, by where they are called from: for the rules of launch overhead.
+
+A step is in three parts that both the trace and the untraced steps know: backward, optimizer, and
+the rest. Within a part an operator costs its own time and, of the Python between operators, as much
+as any other call. That share is put on the untraced length of the part, because tracing makes the
+host slower as a whole.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from msgspec.structs import replace
+
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import MOST_SHARE
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.step import Phase
+from ridgeline.records.trace import Cause, Place
+
+LEAST = 0.01
+"""Of the step: what costs less is not said."""
+WAITS: tuple[Cause, ...] = ("launch-bound", "other host", "unknown")
+"""Causes of idling that fewer, or cheaper, calls would end. Between kernels that are queued already
+the device waits for itself, or for another program that uses it."""
+STALLED = 4
+GAP_NS = 5_000.0
+"""The most a device loses after a kernel with another queued; more is another program's."""
+_LOOKUPS = ("aten::embedding", "aten::embedding_bag")
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+_ENGINE = "autograd::engine::evaluate_function: "
+_PARTS = ("backward", "optimizer", "rest")
+_UNTRACED: dict[str, tuple[Phase, ...]] = {
+    "backward": ("backward",),
+    "optimizer": ("optimizer",),
+    "rest": ("forward", "transfer", "evaluation", "other"),
+}
+HELD_BACK = 0.25
+"""Of that waiting: idle right after the host waited for the device. So much, and the host could not
+run ahead: without those waits (`.item()` 32 times a step) launches are hidden behind the work, as
+the twins of those faults show."""
+SLOWED = {True: 2.0, False: 1.15}
+"""A traced step's length on the host against an untraced one's, with Python stacks and without:
+with them 1.2 to 2.7 in 15 programs on an H200 whose device waits, 2.0 in the middle; without, a
+guess. For traces alone, where no untraced step is known."""
+SEVERAL = 8.0
+"""Waits a step: a program that reads its loss, a metric and a norm has fewer, at the step's end."""
+APART = 32.0
+"""Kernels from one wait to the next: the host is at most so many ahead, 0.2 ms of small ones."""
+WITHIN_REACH = 0.3
+"""Of the untraced step the device works: where it is less, a host that need not wait cannot fill
+it either, and launches are the cause after all."""
+
+
+def held_back(case: Case) -> bool:
+    """Whether waits for the device are why the host cannot launch ahead of it: by the idle time
+    after them, or by their number. A slow host, as in a trace with stacks, has less to wait for:
+    32 waits a step were followed by 9 to 15 % of that waiting, and 1.15 to 1.55 × was gained."""
+    after = _after_waits(case)
+    return after > HELD_BACK * waiting(case) or (after > 0 and _interrupted(case))
+
+
+def waiting(case: Case) -> float:
+    """Of the untraced step: the device waits for the host. In a trace alone it is estimated."""
+    waits, busy = case.idle(*WAITS), case.busy
+    if busy is None or busy >= 1:
+        return waits
+    return waits * (1 - _busy_untraced(case)) / (1 - busy)
+
+
+def slowed(case: Case) -> float:
+    """How much longer the host's part of the step is here than untraced; 1 where that is known."""
+    return 1.0 if case.kind == "run" else SLOWED[case.sites.stacks]
+
+
+def _busy_untraced(case: Case) -> float:
+    return min(slowed(case) * (case.busy or 0.0), 1.0)
+
+
+def _interrupted(case: Case) -> bool:
+    """The host waits again and again, before it has launched much."""
+    waits = sum(site.waits for site in case.sites.waits)
+    if waits < SEVERAL or _busy_untraced(case) < WITHIN_REACH:
+        return False
+    return kernels(case.sites.ops) <= APART * waits
+
+
+def bound_ahead(case: Case, share: float) -> float | None:
+    """The bound of what ends such waits, `share` of the step: launches too are then hidden behind
+    the work. 1.33 × was gained where the idle time right after 32 waits a step was 17 %, and all
+    idle time 33 %. None: the waits are not why."""
+    every = _after_waits(case)
+    if not every or not held_back(case):
+        return None
+    gone = share + case.idle(*WAITS) * min(share / every, 1.0)
+    copying = case.device_share(sum(site.exposed_ns for site in case.sites.copies))
+    computing = max((case.busy or 0.0) - copying, 0.0)
+    return 1 / (1 - min(gone, max(1 - computing, share), MOST_SHARE))
+
+
+def _after_waits(case: Case) -> float:
+    return case.device_share(sum(site.idle_ns for site in case.sites.waits))
+
+
+def cost(case: Case, sites: Sequence[OpSite], *, kept: float = 0.0, stays_ns: float = 0.0) -> float:
+    """Share of the step that would be gone without these calls. `kept`: bytes that whatever takes
+    their place still has to move, at the rate of the device's memory. `stays_ns`: of their work
+    (on a GPU the device's time, else the host's), what is to be done whoever asks for it."""
+    host = host_cost(case, sites)
+    if not case.on_gpu:
+        return max(host - _moving(case, kept) - case.host_share(stays_ns), 0.0)
+    worked = sum(site.device_ns for site in sites)
+    goes = max(1 - stays_ns / worked, 0.0) if worked else 1.0
+    # Calls cost the host their time, but the step no more than the device waits and works for them.
+    waited = min(host, case.idle(*WAITS) + goes * case.device_share(worked))
+    lost = max(waited, goes * case.exposed(*sites)) + _gaps(case, sites)
+    return max(lost - _moving(case, kept), 0.0)
+
+
+def _gaps(case: Case, sites: Sequence[OpSite]) -> float:
+    """What the device loses between their kernels though they are queued."""
+    mine, every = kernels(sites), kernels(case.sites.ops)
+    part = mine / every if every else 0.0
+    most = mine * GAP_NS / 1e6 / case.step_ms if case.step_ms else 0.0
+    return min(case.idle("between kernels") * part, most)
+
+
+def kernels(sites: Iterable[OpSite]) -> float:
+    return sum(kernel.count for site in sites for kernel in site.kernels)
+
+
+def host_cost(case: Case, sites: Sequence[OpSite]) -> float:
+    """Time of the host in these calls and in the Python around them, as a share of the step."""
+    return sum(_part_cost(case, sites, part) for part in _PARTS)
+
+
+def _part_cost(case: Case, sites: Sequence[OpSite], part: str) -> float:
+    mine = [site for site in sites if _part(site) == part]
+    if not mine:
+        return 0.0
+    every = [site for site in case.sites.ops if _part(site) == part]
+    working = sum(site.host_ns for site in every)
+    length = max(_traced_ns(case, part), working)
+    # what the sites left out of the list took lies in the gaps too: a little too much, never less
+    gaps = (length - working) * min(calls(mine) / max(calls(every), 1.0), 1.0)
+    steady = length - _stalls(every, mine)
+    taken = (sum(site.host_ns for site in mine) + gaps) / steady if steady > 0 else 0.0
+    return min(taken, 1.0) * _untraced(case, part, length)
+
+
+def _stalls(every: Sequence[OpSite], mine: Sequence[OpSite]) -> float:
+    """Time of the other calls beyond `STALLED` times what calls like them take: on a busy machine
+    a thread loses the processor for 4 ms now and then, which three traced steps do not even out."""
+    if len(every) == len(mine):
+        return 0.0
+    typical: dict[tuple[str, str], list[float]] = {}
+    for site in every:
+        if site.calls:
+            typical.setdefault((site.op, str(site.dims)), []).append(site.host_ns / site.calls)
+    chosen = {id(site) for site in mine}
+    lost = 0.0
+    for site in every:
+        if site.calls and id(site) not in chosen:
+            usual = median(typical[site.op, str(site.dims)])
+            lost += max(site.host_ns - STALLED * usual * site.calls, 0.0)
+    return lost
+
+
+def calls(sites: Iterable[OpSite]) -> float:
+    """Calls from Python, or from the autograd engine: those inside other operators left out."""
+    return sum(site.calls for site in sites if not site.within)
+
+
+def outer(site: OpSite) -> str:
+    """The operator that was called: aten::linear of the aten::addmm inside it."""
+    return site.within[0] if site.within else site.op
+
+
+def parameters(case: Case) -> float:
+    """How many gradients a step accumulates; 0 where the trace does not tell."""
+    return sum(site.calls for site in case.sites.ops if site.op == _ENGINE + ACCUMULATE) or sum(
+        site.calls for site in case.sites.ops if site.op == ACCUMULATE
+    )
+
+
+def parameter_dims(case: Case) -> frozenset[tuple[int, ...]]:
+    """Sizes of the parameters, of those whose gradients are seen; empty without shapes."""
+    return frozenset(
+        tuple(site.dims[0]) for site in case.sites.ops if site.op == ACCUMULATE and site.dims
+    )
+
+
+def dims_of(site: OpSite) -> tuple[int, ...] | None:
+    """Of its first argument, where that is a tensor and recorded; of a lookup, where the first one
+    is the table, of the rows it takes."""
+    first, index = _argument(site, 0), _argument(site, 1)
+    if site.op in _LOOKUPS and first is not None and index is not None:
+        return (*index, *first[1:])
+    return first
+
+
+def _argument(site: OpSite, at: int) -> tuple[int, ...] | None:
+    sizes = site.dims[at] if len(site.dims) > at else None
+    if not isinstance(sizes, list | tuple) or not all(isinstance(n, int) for n in sizes):
+        return None
+    return tuple(sizes)
+
+
+def by_function(sites: Iterable[OpSite]) -> dict[tuple[str, str, int], list[OpSite]]:
+    """Sites of each function of the user's; those of none are left out. Of a function already
+    running when the trace began the line is one inside it, yet always the same one."""
+    found: dict[tuple[str, str, int], list[OpSite]] = {}
+    for site in sites:
+        if site.place is not None:
+            key = (site.place.file, site.place.function, site.place.line)
+            found.setdefault(key, []).append(site)
+    return found
+
+
+def place_at(text: str, function: str = "") -> Place | None:
+    """`train.py:12` as a place."""
+    file, _, line = text.rpartition(":")
+    return Place(file=file, line=int(line), function=function) if line.isdigit() else None
+
+
+def as_traced(case: Case, place: Place) -> Place:
+    """A place with its file as the trace names it, where that is the end of its path."""
+    names = {site.place.file for site in case.sites.ops if site.place is not None}
+    ends = [name for name in names if place.file.endswith(f"/{name.lstrip('./')}")]
+    return replace(place, file=max(ends, key=len)) if ends else place
+
+
+def _moving(case: Case, moved: float) -> float:
+    rate = case.device.ceiling("copy") if case.device is not None else None
+    length = case.step_ms / 1e3
+    return moved / rate.value / length if moved and rate is not None and length else 0.0
+
+
+def _part(site: OpSite) -> str:
+    return site.phase if site.phase in ("backward", "optimizer") else "rest"
+
+
+def _traced_ns(case: Case, part: str) -> float:
+    """A traced step's host time in a part: by its share, for of several ranks the study has the
+    sum, and the sites are one rank's."""
+    if case.study is None:
+        return 0.0
+    names = (part,) if part != "rest" else ("forward", "other")
+    share = sum(phase.share for phase in case.study.phases if phase.phase in names)
+    return share * case.traced_ms * 1e6
+
+
+def _untraced(case: Case, part: str, traced_ns: float) -> float:
+    """The part's share of the untraced step on the host; of the traced one where that is all."""
+    phases = _UNTRACED[part]
+    if case.times.phases and case.times.clock == "host":
+        return sum(p.share for p in case.times.phases if p.phase in phases)
+    light = [s for s in case.steps if s.window == "light" and s.detailed and s.host]
+    if light:
+        held = sum(s.host.get(phase, 0) for s in light for phase in phases)
+        named = sum(ns for s in light for ns in s.host.values())
+        whole = sum(s.dur_ns for s in light)
+        return (held + (max(whole - named, 0) if part == "rest" else 0)) / whole if whole else 0.0
+    return case.host_share(traced_ns)

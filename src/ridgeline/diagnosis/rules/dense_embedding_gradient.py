@@ -1,0 +1,325 @@
+"""The gradient of an embedding as large as its table, though few rows were used."""
+
+import ast
+from collections.abc import Iterator
+from math import prod
+from typing import Any, Literal
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules import python_loop
+from ridgeline.diagnosis.step_times import share_of
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.layers import Layer, layers, value_of, with_argument
+from ridgeline.source.reading.lookups import Lookups, called_name, lookups_in_loop
+from ridgeline.source.reading.sources import Source
+
+LEAST = 0.02
+LEAST_OTHER = 0.1
+"""Of the step, where the optimizer's moments or decay make the sparse update another algorithm:
+then it must pay well."""
+USED = 0.05
+"""Of the rows, at most: a sparse update sorts and scatters, at some ten times the cost of a row
+streamed."""
+FREED = 0.16
+"""Of the gradient's own time, on a CPU: giving its memory back, which is no operator's time
+(61 MiB: 29 ms to make, 4.6 to free)."""
+_PHASES: tuple[Literal["backward"], Literal["optimizer"]] = ("backward", "optimizer")
+"""Where a table's gradient is made and used."""
+MANY = 16
+"""Lookups of one table from one function: fewer are a model's inputs, more are a loop."""
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm")
+
+RULE = Rule(
+    id="dense-embedding-gradient",
+    family="kernels",
+    title="An embedding's gradient is as large as its table",
+    budget="work",
+    needs=("sites", "shapes"),
+    looks_at="embedding_dense_backward in a traced step: rows of the table against rows looked up; "
+    "and every other operator over a tensor of the table's size: the gradient's fill, its "
+    "accumulation, the optimizer's update.",
+    threshold="At most 5 % of the rows looked up in a step, and 2 % of the step spent on whole "
+    "tables, 10 % where the optimizer has moments or decay. Not for a table that is also a "
+    "product's weight (tied to the output): its gradient is dense anyway.",
+    why="A lookup reads a few rows. Its gradient, by default, is a tensor of the whole table, "
+    "filled with zeros but for those rows; the optimizer then reads and writes every row, its "
+    "moments too. So each step costs the table's size in memory traffic, however small the batch. "
+    "A sparse gradient holds the rows that were used, and the optimizer touches only those.",
+    fix="```python\n"
+    "self.table = nn.Embedding(rows, width, sparse=True)\n"
+    "# SGD and Adagrad take sparse gradients; for Adam, an optimizer of its own:\n"
+    "sparse = torch.optim.SparseAdam([model.table.weight], lr=lr)\n"
+    "dense = torch.optim.Adam([p for n, p in model.named_parameters() if n != 'table.weight'])\n"
+    "```",
+    wrong_when="The optimizer has momentum or weight decay, which change every row at every step: "
+    "the sparse update is then another algorithm (SparseAdam leaves the moments of unused rows "
+    "alone). DDP and gradient clipping may not take sparse gradients.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    by_table: dict[tuple[int, int], list[OpSite]] = {}
+    for site in case.sites.ops:
+        if site.op == "aten::embedding_dense_backward" and (table := _table(site)) is not None:
+            by_table.setdefault(table, []).append(site)
+    at: set[int] = set()
+    for table, sites in by_table.items():
+        for finding in _of_table(case, table, sites, at):
+            at.add(finding.line or 0)
+            yield finding
+
+
+def _of_table(
+    case: Case, table: tuple[int, int], backward: list[OpSite], taken: set[int]
+) -> Iterator[Finding]:
+    """`taken`: lines that tables before it have."""
+    rows, width = table
+    looked_up = sum(s.calls * prod(s.dims[1]) for s in backward)
+    tables = max(sum(s.calls for s in backward), 1.0)  # several of one size, or one used twice
+    if looked_up > USED * rows * tables or _tied(case, table):
+        return
+    whole = [(s, part) for s in case.sites.ops if (part := _part(s, table)) > 0]
+    making = case.exposed(*backward) * (1.0 if case.on_gpu else 1 + FREED)
+    share = making + sum(case.exposed(s) * part for s, part in whole)
+    names = [o.name for o in case.capture.optimizers] if case.capture is not None else []
+    doubt = _doubt(case, names)
+    if share < (LEAST_OTHER if doubt else LEAST):
+        return
+    place, line, layer = _made(case, backward[0], rows, taken)
+    spent = sum(_spent(case, s) for s in backward)
+    updated = sum(_spent(case, s) * part for s, part in whole)
+    looped = _looped(backward, tables)
+    loop = lookups_in_loop(case.sources, backward[0].place) if looped else None
+    if loop is not None:
+        place, line = loop.place, loop.place.line
+    behind = looped and _in_python_loop(case, backward[0].place)
+    if behind:
+        doubt = "; ".join(one for one in (_WITH_LOOP, doubt) if one)
+    change = _change(layer, names)
+    yield found(
+        RULE,
+        claim=_claim(rows, looked_up, tables, looped),
+        share=share,
+        bound=_bound(case, share, spent, updated),
+        place=place,
+        line=line,
+        module=backward[0].module,
+        change=_at_once(layer, loop, tables, change) if looped else change,
+        confidence="low" if behind else "high" if layer is not None and not doubt else "medium",
+        doubt=doubt,
+        evidence=_evidence(
+            rows * width * _bytes(backward[0]), tables, spent, updated, looked_up / rows / tables
+        ),
+    )
+
+
+def _claim(rows: int, looked_up: float, tables: float, looped: bool) -> str:
+    each = max(round(looked_up / tables), 1)
+    if looped:
+        return (
+            f"one embedding of {rows:,} rows is looked up {round(tables):,} times a step, for some "
+            f"{each:,} rows each: every time a gradient of the whole table is made"
+        )
+    per = "step" if tables <= 1 else "lookup"
+    return (
+        f"{each:,} rows of an embedding of {rows:,} are used a {per}, and its gradient and its "
+        "update go over all of them"
+    )
+
+
+def _evidence(
+    table_bytes: int, tables: float, spent: float, updated: float, used: float
+) -> tuple[Evidence, ...]:
+    """Times are of a traced step, which is longer than the others."""
+    times = f"{round(tables):,} × " if tables > 1 else ""
+    return (
+        Evidence(
+            what="gradient of the table", value=spent / 1e6,
+            text=f"{units.seconds(spent / 1e9)} a traced step for {times}"
+            f"{units.bytes_(table_bytes)}",
+        ),
+        Evidence(
+            what="other operators over the whole table", value=updated / 1e6,
+            text=f"{units.seconds(updated / 1e9)} a traced step",
+        ),
+        Evidence(
+            what="rows used", value=used,
+            text=f"{units.percent(used)}{' a lookup' if times else ''}",
+        ),
+    )  # fmt: skip
+
+
+_WITH_LOOP = "it goes with the loop of lookups: one lookup makes one gradient"
+
+
+def _looped(backward: list[OpSite], calls: float) -> bool:
+    """Many lookups of one table from one function: a loop, which is the cause."""
+    modules = {site.module for site in backward}
+    places = {(s.place.file, s.place.function) if s.place else ("", "") for s in backward}
+    return calls >= MANY and len(modules) == 1 and len(places) == 1
+
+
+def _in_python_loop(case: Case, place: Place | None) -> bool:
+    """Whether python-loop speaks of the same function."""
+    if place is None or not case.sites.stacks:
+        return False
+    told = (found.function for found in python_loop.look(case) if found.file == place.file)
+    return place.function in told
+
+
+def _bound(case: Case, share: float, spent: float, updated: float) -> float:
+    """Tracing lengthens small operators, not these: of the untraced step they may be more. But no
+    more than its backward and optimizer, of which other tables have their part too."""
+    freed = 1.0 if case.on_gpu else 1 + FREED
+    untraced = case.device_share(freed * spent + updated)
+    room = sum(share_of(case.times, phase) for phase in _PHASES)
+    ahead = sum(_spent(case, s) for s in case.sites.ops if s.phase in _PHASES)
+    if room and ahead:
+        untraced = min(untraced, room * min((spent + updated) / ahead, 1.0))
+    return 1 / (1 - min(max(share, untraced), MOST_SHARE))
+
+
+def _table(site: OpSite) -> tuple[int, int] | None:
+    try:
+        return int(site.concrete[2]), int(site.dims[0][-1])
+    except (IndexError, ValueError, TypeError):
+        return None
+
+
+def _part(site: OpSite, table: tuple[int, int]) -> float:
+    """Of a site's work: what is over tensors of the table's size."""
+    if site.op == "aten::embedding_dense_backward" or site.phase == "forward":
+        return 0.0
+    for dims in site.dims:
+        if _is(dims, table):
+            return 1.0
+        if dims and all(isinstance(one, list | tuple) for one in dims):
+            whole = sum(prod(one) for one in dims)
+            mine = sum(prod(one) for one in dims if _is(one, table))
+            return mine / whole if whole else 0.0
+    return 0.0
+
+
+def _tied(case: Case, table: tuple[int, int]) -> bool:
+    rows, width = table
+    return any(
+        s.op in _PRODUCTS and any(_is(d, table) or _is(d, (width, rows)) for d in s.dims)
+        for s in case.sites.ops
+    )
+
+
+def _is(dims: Any, table: tuple[int, int]) -> bool:
+    return isinstance(dims, list | tuple) and tuple(map(str, dims)) == tuple(map(str, table))
+
+
+def _spent(case: Case, site: OpSite) -> float:
+    return site.device_ns if case.on_gpu else site.host_ns
+
+
+def _bytes(site: OpSite) -> int:
+    return {"double": 8, "c10::Half": 2, "c10::BFloat16": 2}.get(site.types[0], 4)
+
+
+def _made(
+    case: Case, site: OpSite, rows: int, taken: set[int]
+) -> tuple[Place | None, int | None, Layer | None]:
+    """Where the table is made, in the file of the function that looks it up: by its size, else by
+    which of the function's lookups it is, else the first that no other table has."""
+    source = case.sources.get(site.place.file) if site.place is not None else None
+    if source is None or site.place is None:
+        return site.place, None, None
+    dense = [
+        layer
+        for layer in layers(source, ("Embedding", "EmbeddingBag"))
+        if layer.keywords.get("sparse") != "True"
+    ]
+    sizes = {one.line: value_of(source, one.given("num_embeddings", 0)) for one in dense}
+    sized = [one for one in dense if sizes[one.line] == rows]
+    named = _looked_up(case, source, site)
+    called = [one for one in dense if one.name and one.name == named]
+    unsized = [one for one in dense if sizes[one.line] is None]
+    for layer in [*sized, *called, *unsized, *dense]:
+        if layer.line in taken and layer.name:  # without a name several may be made there
+            continue
+        place = Place(file=site.place.file, line=layer.line, function=layer.function)
+        return place, layer.line, layer
+    return site.place, None, None
+
+
+def _looked_up(case: Case, source: Source, site: OpSite) -> str:
+    """items, of self.items(i): torch numbers the modules of a class in the order of their first
+    call, so a function's second number is its second lookup. "" where they do not pair."""
+    assert site.place is not None
+    at = (site.place.file, site.place.line)
+    numbers = sorted({
+        number for s in case.sites.ops
+        if s.place is not None and (s.place.file, s.place.line) == at
+        and (number := _number(s)) is not None
+    })  # fmt: skip
+    own = {one.name for one in layers(source, ("Embedding", "EmbeddingBag")) if one.name}
+    lookups = [
+        n for n in source.walk(source.scope(site.place.line))
+        if isinstance(n, ast.Call) and called_name(n) in own
+    ]  # fmt: skip
+    lookups.sort(key=lambda n: (n.lineno, n.col_offset))
+    names = [*dict.fromkeys(called_name(n) for n in lookups)]
+    number = _number(site)
+    return names[numbers.index(number)] if number is not None and len(names) == len(numbers) else ""
+
+
+def _number(site: OpSite) -> int | None:
+    """1, of TwoTower_0 / Embedding_1."""
+    kind, _, number = site.module.rpartition("/")[2].strip().rpartition("_")
+    told = kind.startswith("Embedding") and number.isdigit()
+    return int(number) if told else None
+
+
+def _change(layer: Layer | None, optimizers: list[str]) -> str:
+    text = with_argument(layer.text, "sparse=True") if layer is not None else (
+        "nn.Embedding(rows, width, sparse=True)"
+    )  # fmt: skip
+    target = layer.target if layer is not None else "table"
+    change = f"{target} = {text}" if target else text
+    if any("Adam" in one for one in optimizers):
+        name = (layer.name if layer is not None else "") or "table"
+        held = target if target and not target.startswith("self.") else f"model.{name}"
+        change += (
+            f"\nsparse = torch.optim.SparseAdam([{held}.weight], lr=lr)"
+            "  # beside the optimizer of all else"
+        )
+    return change
+
+
+def _at_once(layer: Layer | None, loop: Lookups | None, calls: float, change: str) -> str:
+    """One lookup makes one gradient: 4 times as fast as many sparse ones, where 256 were seen."""
+    table = (layer.target if layer is not None else "") or "table"
+    once = (loop.at_once if loop is not None else "") or (
+        f"rows = {table}(torch.cat(indices)).split(lengths)"
+    )
+    return (
+        f"# one lookup in the place of {round(calls):,}\n{once}\n"
+        f"# or, if it has to be many\n{change}"
+    )
+
+
+def _doubt(case: Case, names: list[str]) -> str:
+    for one in case.capture.optimizers if case.capture is not None else ():
+        slow = [key for key in ("momentum", "weight_decay") if _set(one.options.get(key, ""))]
+        if slow:
+            said = " and ".join(slow).replace("_", " ")
+            return f"{one.name} has {said}, which a sparse gradient cannot have"
+    moments = [name for name in names if "Adam" in name]
+    if moments:
+        return f"SparseAdam leaves the moments of unused rows alone, {moments[0]} does not"
+    return ""
+
+
+def _set(text: str) -> bool:
+    try:
+        return float(text) != 0
+    except ValueError:
+        return False

@@ -1,0 +1,133 @@
+"""The size of a result depends on values on the device: masks, nonzero, unique."""
+
+import ast
+from collections.abc import Iterator
+
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule
+from ridgeline.diagnosis.rules._sync import Waiting, often, waiting
+from ridgeline.diagnosis.rules._sync_finding import wait_finding
+from ridgeline.records.finding import Finding
+from ridgeline.source.reading.sources import Source
+from ridgeline.source.reading.statements import written
+from ridgeline.source.reading.waiting_lines import Line, calls, masks
+
+RULE = Rule(
+    id="dynamic-shape-sync",
+    family="synchronisation",
+    title="Sizes that depend on the data make the host wait",
+    budget="overhead",
+    needs=("trace", "gpu"),
+    looks_at="Operators whose result's size is known to the device alone (`nonzero`, a boolean "
+    "mask as an index, `masked_select`, `unique`, `repeat_interleave`, `bincount`, `one_hot` "
+    "without a number of classes), the waits in them, and the device's idle time after each.",
+    threshold="1 % of the step lost.",
+    why="`x[mask]` has as many rows as the mask has true elements. Only the device knows how many, "
+    "so the host waits for it before it can make the result. The queue runs empty, and the device "
+    "idles until the host has launched more. A changing size also keeps the step out of CUDA "
+    "graphs, and makes torch.compile compile again.",
+    fix="""Keep the size, and weigh instead of choosing.
+
+```python
+loss = torch.where(mask, errors, 0).sum() / mask.sum()     # instead of: errors[mask].mean()
+x = torch.where(mask, new, x)                  # instead of: x[mask] = new[mask]
+x = x.masked_fill(mask, 0.0)                   # instead of: x[mask] = 0.0
+torch.repeat_interleave(x, counts, output_size=total)      # total: known on the host
+F.one_hot(labels, num_classes=10)
+```
+
+Or make the indices once on the host, before the copy to the device.""",
+    wrong_when="The choice leaves little (one row in a hundred) and expensive work follows: then "
+    "doing all of it costs more than the wait.",
+)
+_CALLS = {
+    "aten::nonzero": frozenset({"nonzero", "where", "argwhere", "flatnonzero"}),
+    "aten::masked_select": frozenset({"masked_select"}),
+    "aten::_unique2": frozenset({"unique"}),
+    "aten::unique_dim": frozenset({"unique"}),
+    "aten::unique_consecutive": frozenset({"unique_consecutive"}),
+    "aten::repeat_interleave": frozenset({"repeat_interleave"}),
+    "aten::bincount": frozenset({"bincount"}),
+    "aten::one_hot": frozenset({"one_hot"}),
+}
+_INDEXING = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
+_GENERIC = (
+    "torch.where(mask, errors, 0).sum() / mask.sum()  # instead of errors[mask].mean()\n"
+    "x = x.masked_fill(mask, 0.0)  # instead of x[mask] = 0.0"
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for wait in waiting(case, "dynamic"):
+        lines = _lines(case, wait)
+        what = f"`{lines[0].expression}`" if lines and len(lines[0].expression) < 50 else _op(wait)
+        yield wait_finding(
+            RULE,
+            case,
+            wait,
+            claim=f"{what} has a size only the GPU knows: the host waits {often(wait.times)}",
+            lines=lines,
+            change=_change(case, wait, lines),
+        )
+
+
+def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
+    if wait.library:
+        return ()
+    named = next((_CALLS[op] for op in wait.ops if op in _CALLS), frozenset[str]())
+    if wait.method in named:
+        return calls(case.sources, wait.place, {wait.method})
+    if _INDEXING.intersection(wait.ops):
+        return masks(case.sources, wait.place)
+    if found := calls(case.sources, wait.place, named):
+        return found
+    return masks(case.sources, wait.place)
+
+
+def _op(wait: Waiting) -> str:
+    if _INDEXING.intersection(wait.ops):
+        return "Indexing with a mask"
+    op = next((op for op in wait.ops if op in _CALLS), wait.ops[0] if wait.ops else "An operator")
+    return f"`{op.removeprefix('aten::').lstrip('_')}`"
+
+
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    line = lines[0] if lines else None
+    if line is None or source is None:
+        return _GENERIC
+    if "repeat_interleave" in line.expression and line.expression.endswith(")"):
+        return (
+            "total = ...  # the sum of the repeats, a number known on the host\n"
+            f"{line.expression[:-1]}, output_size=total)"
+        )
+    if "one_hot" in line.expression and line.expression.endswith(")"):
+        return (
+            "classes = ...  # how many there are, a number\n"
+            f"{line.expression[:-1]}, num_classes=classes)"
+        )
+    node = line.node
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Tuple):
+        return _weighed(source, node)
+    return _GENERIC
+
+
+def _weighed(source: Source, node: ast.Subscript) -> str:
+    """x[mask] without choosing: set, or averaged."""
+    values, mask = written(source, node.value), written(source, node.slice)
+    above = next(source.parents(node), None)
+    if isinstance(above, ast.Assign) and node in above.targets:
+        new = above.value
+        if isinstance(new, ast.Constant):
+            told = f"{values} = {values}.masked_fill({mask}, {written(source, new)})"
+        else:
+            fits = isinstance(new, ast.Subscript) and written(source, new.slice) == mask
+            given = written(source, new.value) if fits else "new"  # type: ignore[attr-defined]
+            note = "" if given != "new" else f"  # new: a value for each of {values}"
+            told = f"{values} = torch.where({mask}, {given}, {values}){note}"
+        return f"{told}\n# instead of: {written(source, above)}"
+    summed = f"torch.where({mask}, {values}, 0).sum()"
+    return (
+        f"{summed} / ({mask}).sum()  # instead of {values}[{mask}].mean()\n"
+        f"{summed}  # instead of {values}[{mask}].sum()"
+    )

@@ -1,0 +1,264 @@
+"""Element-wise operators one after the other, each of which passes over memory."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._launch import by_function, kernels
+from ridgeline.diagnosis.rules._precision_source import model_call
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.sources import Source
+from ridgeline.trace.analyses.categories import category_of
+
+RULE = Rule(
+    id="fusable-chain",
+    family="launch",
+    title="A chain of element-wise operators passes over memory again and again",
+    budget="work",
+    needs=("sites", "stacks"),
+    looks_at="Element-wise operators on large tensors that one function calls one after the other, "
+    "with their backward: how many there are in a chain, and what their time is. On a GPU the rule "
+    "also looks at all element-wise operators, norms and casts between the products of the whole "
+    "step.",
+    threshold="A chain of 4 operators or more, each working at least 20 µs on a GPU or 0.1 ms on a "
+    "CPU (shorter ones wait for their start, not for memory), of which fusing would take away "
+    "20 % of the step or more. On a GPU, a chain that many functions share is reported too, if the "
+    "program does not compile. Element-wise operators, norms and casts count there from 5 µs on. "
+    "There must be more of them than products, and merging those between two products must save "
+    "12 % of the step.",
+    why="An element-wise operator does next to no arithmetic: its time is that of reading its "
+    "inputs from memory and writing its result. Ten of them in a row read and write ten times what "
+    "one fused kernel reads and writes once, and the backward doubles it. A compiler merges such a "
+    "chain into one kernel, and torch has fused operators for the usual ones.",
+    fix="""
+```python
+y = F.gelu(x, approximate="tanh")      # where torch has the operator: gelu, silu, rms_norm …
+
+@torch.compile                          # else let the compiler merge the function
+def gate(x, y): ...
+
+model = torch.compile(model)            # where many functions share the chain
+```
+""",
+    wrong_when="Shapes change all the time, so that compiling again costs more than it saves; the "
+    "function runs under a transform the compiler does not know. Fused results differ from the "
+    "chain's in the last bits.",
+)
+
+CHAIN = 4
+"""Operators, forward: two or three are what a fused kernel saves least of."""
+LEAST = 0.2
+"""Of the step: advice that changes how a program is run must pay."""
+LONG_NS = {True: 20_000.0, False: 100_000.0}
+"""A call, on a GPU or not: below it the start of an operator is a part of its time."""
+KEPT = 2.0
+"""Calls' worth of memory, at the least, that a fused forward and backward still move: forward reads
+one tensor and writes one, backward reads two and writes one; a call moves two or three."""
+
+_NAMES = frozenset(f"aten::{name}{end}" for end in ("", "_") for name in (
+    "mul", "add", "sub", "div", "pow", "tanh", "exp", "sigmoid", "neg", "sqrt", "rsqrt", "square",
+    "where", "clamp", "abs", "log", "log1p", "expm1", "reciprocal", "maximum", "minimum", "erf",
+    "cos", "sin", "masked_fill", "lerp", "addcmul", "addcdiv", "rsub", "sign", "clamp_min",
+    "clamp_max", "gt", "lt", "ge", "le", "eq", "ne", "logical_and", "logical_not", "bitwise_and",
+    "softplus", "relu", "silu", "bernoulli", "true_divide",
+))  # fmt: skip
+_BACKWARD = frozenset(f"aten::{name}_backward" for name in (
+    "tanh", "sigmoid", "threshold", "softplus", "silu",
+))  # fmt: skip
+_MERGED_KINDS = ("elementwise", "norm", "reduction")
+_CASTS = ("aten::copy_", "aten::_to_copy")
+_KEPT_WHOLE = "pool"
+"""A word in the names of pooling operators. Pooling reads neighbouring elements, so that a compiler
+starts a kernel of its own for it."""
+MIN_MERGED_KERNEL_NS = 5_000.0
+"""Shorter kernels on a GPU are not limited by memory: the smallest kernel takes 2 µs whatever it
+moves, and 38 MB take 8 µs at 4.8 TB/s."""
+MIN_WHOLE_STEP_SHARE = 0.12
+"""Share of the step that merging must save where no single function is to blame: compiling a whole
+model must pay. A GPT of 124 million parameters gains a fifth of its step (H200)."""
+_PRODUCT_KINDS = ("matmul", "convolution", "attention")
+_ATTENTION = ("aten::_softmax", "aten::softmax")
+_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::matmul")
+
+
+class _Chain(Struct, frozen=True):
+    place: Place
+    sites: tuple[OpSite, ...]
+    length: float
+    """Operators forward each time the function is called."""
+    whole: float
+    """With the backward's."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    phases = ("forward", "backward", "other")
+    watched = [site for site in case.sites.ops if site.phase in phases]
+    found_any = False
+    for group in by_function(watched).values():
+        chain = _chain(case, group)
+        if chain is None:
+            continue
+        taken = case.exposed(*chain.sites)
+        share = taken * max(1 - KEPT / chain.whole, 0.0)
+        if share >= LEAST:
+            found_any = True
+            yield _found(case, chain, share, taken)
+    if not found_any and case.on_gpu and not _compiled(case):
+        yield from _between_products(case, watched)
+
+
+def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
+    """Yield a finding for chains that go through many functions, as in a transformer: a norm, a
+    cast, a product, an activation, a sum. The operators are taken to be spread evenly: the chain
+    between two products is as long as the number of operators for each product."""
+    products = sum(site.calls for site in watched if _is_product(site))
+    fusable = [site for site in watched if _is_fusable(site)]
+    calls = sum(site.calls for site in fusable)
+    if not products or calls <= products:
+        return
+    taken = case.exposed(*fusable)
+    share = taken * (1 - products / calls)
+    if share < MIN_WHOLE_STEP_SHARE:
+        return
+    at = model_call(case, max(fusable, key=lambda site: site.device_ns))
+    yield found(
+        RULE,
+        claim=f"{units.count(round(calls))} element-wise operators, norms and casts a step pass "
+        f"over memory one by one between {units.count(round(products))} products: "
+        f"{units.percent(taken)} of the step",
+        share=share,
+        bound=1 / (1 - min(taken, MOST_SHARE)),
+        evidence=[
+            Evidence(what="between products", text=f"{units.percent(taken)} of the step",
+                     value=taken),
+            Evidence(what="calls a step", text=units.count(round(calls)), value=calls),
+        ],
+        place=at.place,
+        line=at.line,
+        change="model = torch.compile(model)",
+        confidence="medium",
+        doubt="what a compiler makes of it was not tried",
+    )  # fmt: skip
+
+
+def _is_product(site: OpSite) -> bool:
+    kernel = site.kernels[0].name if site.kernels else ""
+    return bool(site.device_ns) and category_of(kernel, site.op) in _PRODUCT_KINDS
+
+
+def _is_fusable(site: OpSite) -> bool:
+    """Return whether a compiler would merge a site's kernels with their neighbours, and whether the
+    kernels are long enough to be limited by memory. The category decides, because operators' names
+    change between versions of torch: a cast is `aten::copy_` in one and `aten::_to_copy` in
+    another."""
+    if any("Memcpy" in kernel.name or "Memset" in kernel.name for kernel in site.kernels):
+        return False
+    kernel = site.kernels[0].name if site.kernels else ""
+    kind = category_of(kernel, site.op)
+    merged = kind in _MERGED_KINDS and _KEPT_WHOLE not in site.op
+    count = kernels([site])
+    long = bool(count) and site.device_ns / count >= MIN_MERGED_KERNEL_NS
+    return long and (merged or (kind == "copy" and site.op in _CASTS))
+
+
+def _compiled(case: Case) -> bool:
+    seen = case.capture is not None and bool(case.capture.compilations)
+    return seen or any(kernel.name.startswith("triton_") for kernel in case.kernels)
+
+
+def _chain(case: Case, group: list[OpSite]) -> _Chain | None:
+    ops = {site.op for site in group}
+    if ops & set(_ATTENTION) and ops & set(_PRODUCTS):
+        return None  # written-out attention has a fused operator of its own
+    large = [s for s in group if s.op in _NAMES | _BACKWARD and _long(case, s)]
+    # a function's calls in each module: one call of it in most programs, else the chain is shorter
+    ahead: dict[str, float] = defaultdict(float)
+    back: dict[str, float] = defaultdict(float)
+    for site in large:
+        (back if site.phase == "backward" else ahead)[site.module] += site.calls
+    if not ahead:
+        return None
+    times = max(_times(large), 1.0)
+    length, behind = max(ahead.values()) / times, max(back.values(), default=0.0) / times
+    place = next(site.place for site in group)
+    if length < CHAIN or place is None:
+        return None
+    return _Chain(place, tuple(large), length, length + behind)
+
+
+def _times(sites: list[OpSite]) -> float:
+    """How often a module calls the function a step: as often as its rarest operator."""
+    ahead = [site.calls for site in sites if site.phase != "backward"]
+    return min(ahead, default=1.0)
+
+
+def _long(case: Case, site: OpSite) -> bool:
+    taken = site.device_ns if case.on_gpu else site.host_ns
+    return bool(site.calls) and taken / site.calls >= LONG_NS[case.on_gpu]
+
+
+def _found(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
+    source = case.sources.get(chain.place.file)
+    statement = _densest(source, chain.place) if source is not None else None
+    calls = sum(site.calls for site in chain.sites)
+    moved = sum(site.bytes for site in chain.sites)
+    name = chain.place.function
+    return found(
+        RULE,
+        claim=f"{name}() passes over memory with {round(chain.length)} element-wise operators in a "
+        f"row, {round(chain.whole)} with their backward: {units.percent(taken)} of the step",
+        share=share,
+        evidence=[
+            Evidence(
+                what="element-wise time", text=f"{units.percent(taken)} of the step", value=taken
+            ),
+            Evidence(what="calls a step", text=units.count(round(calls)), value=calls),
+            *(
+                [
+                    Evidence(
+                        what="memory moved a step",
+                        text=units.bytes_(moved),
+                        value=moved,
+                        source="derived",
+                    )
+                ]
+                if moved
+                else ()
+            ),
+        ],
+        place=chain.place,
+        line=statement,
+        module=max(chain.sites, key=lambda site: site.work_ns).module,
+        change=_change(source, chain.place),
+        confidence="medium",
+        doubt="what a compiler makes of it was not tried",
+    )
+
+
+def _densest(source: Source, place: Place) -> int | None:
+    """The statement with the most arithmetic; None where no one stands out."""
+    scope = source.scope(place.line)
+    counts = []
+    for node in source.walk(scope):
+        if isinstance(node, ast.Assign | ast.Return | ast.AugAssign | ast.AnnAssign | ast.Expr):
+            made = sum(isinstance(n, ast.BinOp | ast.Call) for n in ast.walk(node))
+            counts.append((-made, node.lineno))
+    most = min(counts, default=(0, 0))
+    return most[1] if -most[0] >= CHAIN - 1 else None
+
+
+def _change(source: Source | None, place: Place) -> str:
+    scope = source.scope(place.line) if source is not None else None
+    if source is None or not isinstance(scope, ast.FunctionDef) or not scope.args.args:
+        return f"@torch.compile\ndef {place.function or 'function'}(…): …"
+    text = ast.unparse(scope)
+    if "0.04471" in text and "tanh" in text:  # the constant of GELU's approximation
+        return f'return F.gelu({scope.args.args[0].arg}, approximate="tanh")  # one operator'
+    return f"@torch.compile\n{source.line(scope.lineno)}"

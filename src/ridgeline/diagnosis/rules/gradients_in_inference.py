@@ -1,0 +1,282 @@
+"""A program that never trains, and records every operator for a backward that never comes; or one
+that trains, and whose backward goes through a model that is only asked."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import SATURATED, Case
+from ridgeline.diagnosis.memory_room import peak_bytes
+from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._memory_lines import user_sources
+from ridgeline.diagnosis.rules._teacher import Teacher, teacher
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.trace import Place
+from ridgeline.records.trace_memory import TraceMemory
+from ridgeline.source.reading.graph_names import GraphNames
+from ridgeline.source.reading.sources import Source
+
+NODE_US = 5.0
+"""Host time of an autograd node, made and freed again: 1.9 to 4.5 µs measured on linear layers and
+layer norms of 16 features, against the same under inference_mode."""
+PASSES = 3
+"""Over the bytes kept, at most, on a host: fresh pages are zeroed, written where a block used again
+would be in the cache, and given back. Measured 1.1 to 3.1 on
+activations of 13 to 42 MB, at 12.7 GB/s."""
+COPY_BYTES_S = 10e9
+"""Where no ceiling of the memory is known."""
+LEAST_SHARE = 0.01
+LEAST_MEMORY = 0.05
+LEAST_TEACHER = 0.02
+LIVES = 2
+"""The graph of a call lives until its result is replaced: while the next one is built."""
+
+RULE = Rule(
+    id="gradients-in-inference",
+    family="memory",
+    title="Inference records gradients",
+    budget="overhead",
+    needs=("trace",),
+    looks_at=(
+        "Operators of the traced steps: called with gradients on, each carries a number that goes "
+        "up when an autograd node is made. No backward runs, and in a run no optimizer was seen. "
+        "The memory: what stays allocated from the beginning of a model's call to its end. In a "
+        "program that trains: weights to whose gradient every backward adds, because no optimizer "
+        "drops it, while others get a new one: a teacher called with gradients on."
+    ),
+    threshold=(
+        "Nodes are made, none is run, and they cost 1 % of the step (5 µs of host time each, where "
+        "the host is what the step waits for; on a CPU also one pass of the memory over what they "
+        "keep) or their activations 5 % of the peak. The bound is what was measured as Python, "
+        "dispatch and small operators, in which the nodes' time is, and on a CPU three passes of "
+        "the memory over the bytes kept. Of a teacher: 2 % of the step in its backward, in a "
+        "program with one optimizer and one rank, whose bound is the whole backward beside that."
+    ),
+    why=(
+        "With gradients on, each operator makes a node that remembers its inputs for a backward. "
+        "Without a backward that is work for nothing, and every activation stays in memory until "
+        "the result is dropped, instead of being reused by the next layer."
+    ),
+    fix=(
+        "Say that nothing is trained:\n\n```python\n"
+        "with torch.inference_mode():   # or @torch.inference_mode() above the function\n"
+        "    output = model(batch)\n```\n\n"
+        "`model.eval()` does not do that: it changes dropout and batch norm only. Where results "
+        "are used in training later, as a teacher's are, take `torch.no_grad()`, or once before "
+        "training `teacher.requires_grad_(False)`."
+    ),
+    wrong_when=(
+        "Gradients are wanted after all: with respect to inputs (saliency, adversarial examples) "
+        "by `torch.autograd.grad` outside the traced steps. Or weights are updated by hand, now "
+        "and then."
+    ),
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    traced = case.traced_memory
+    if traced is not None and _trains(case):
+        yield from _asked_only(case, traced)
+        return
+    if traced is None or traced.backwards or traced.nodes < 1:
+        return
+    share, memory = _share(case, traced), _memory(case, traced)
+    if share < LEAST_SHARE and memory < LEAST_MEMORY:
+        return
+    place, written = _place(case)
+    yield found(
+        RULE,
+        claim=_claim(traced, memory),
+        share=share,
+        bound=_bound(case, traced, share),
+        memory=memory,
+        evidence=_evidence(case, traced, memory),
+        place=place,
+        change=_change(written),
+        confidence=_confidence(case),
+        doubt="" if case.capture is not None else "the trace may hold the forward of a training",
+    )
+
+
+def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
+    """In training: a model whose gradients nobody uses."""
+    seen = teacher(case)
+    if seen is None or seen.share < LEAST_TEACHER or not case.step_ms:
+        return
+    place, written = _called(case, seen)
+    name = re.sub(r"_\d+$", "", seen.module.rpartition(" / ")[2])
+    adds = f"{units.significant(seen.weights)} weights of {seen.module}, added to in each step"
+    part = f"{units.percent(seen.share)} of the step is the backward of {seen.module}"
+    yield found(
+        RULE,
+        claim=f"the backward goes through {name}, whose weights no optimizer updates",
+        share=seen.share,
+        bound=_limited(seen.most + _beside(case, traced)),
+        evidence=[
+            Evidence(what="gradients nobody takes", text=adds, value=seen.weights),
+            Evidence(what="backward", text=part, value=seen.share),
+        ],
+        place=place,
+        module=seen.module,
+        change=f"{_callee(written)}.requires_grad_(False)   # once, before training; or call it "
+        "under torch.no_grad()",
+        confidence="medium",
+        doubt="if gradients go through it to a model that is trained, only a part is saved",
+    )
+
+
+def _called(case: Case, seen: Teacher) -> tuple[Place | None, str]:
+    """Where it is called: of the outermost modules of its class the one of about its size; of a
+    module inside another, the function its operators are called from."""
+    first, _, inner = seen.module.partition(" / ")
+    modules = case.capture.modules if case.capture is not None and not inner else ()
+    alike = [m for m in modules if m.name == re.sub(r"_\d+$", "", first)]
+    nearest = min(alike, key=lambda m: abs(m.parameters - seen.weights), default=None)
+    file, _, line = (nearest.place if nearest is not None else "").rpartition(":")
+    if not file or not line.isdigit():
+        return next((site.place for site in seen.sites if site.place is not None), None), ""
+    source = case.sources.get(file)
+    written = source.line(int(line)) if source is not None else ""
+    function = _function(source, int(line)) if source is not None else ""
+    return Place(file=file, line=int(line), function=function), written
+
+
+def _trains(case: Case) -> bool:
+    capture = case.capture
+    if capture is not None and (
+        capture.optimizers or capture.stepping in ("optimizer", "backward")
+    ):
+        return True
+    return any(step.backwards or step.optimizer_steps for step in case.steps)
+
+
+def _share(case: Case, traced: TraceMemory) -> float:
+    """Of the host's time; on a GPU only as far as the GPU waits for the host."""
+    if not case.step_ms:
+        return 0.0
+    share = _nodes(case, traced)
+    if not case.on_gpu:
+        return min(share + _pass(case, traced), 1.0)
+    busy = case.busy or 0.0
+    return 0.0 if busy >= SATURATED else min(share, 1 - busy)
+
+
+def _bound(case: Case, traced: TraceMemory, share: float) -> float | None:
+    """A constant for each node is no bound: it was 9.5 µs in a service on a busy machine. What was
+    measured beside the operators' work holds it, whatever one costs."""
+    if not share:
+        return None
+    if case.on_gpu:
+        return _limited(max(share, case.share_of("overhead")))
+    return _limited(_beside(case, traced))
+
+
+def _beside(case: Case, traced: TraceMemory) -> float:
+    """What recording can cost at most, of a step on a CPU; on a GPU without the memory's part."""
+    most = max(_nodes(case, traced), case.share_of("overhead"))
+    return most if case.on_gpu else most + PASSES * _pass(case, traced)
+
+
+def _limited(share: float) -> float:
+    return 1 / (1 - min(share * (1 + KNOWN), MOST_SHARE))
+
+
+def _nodes(case: Case, traced: TraceMemory) -> float:
+    return traced.nodes * NODE_US / 1e3 / case.step_ms
+
+
+def _pass(case: Case, traced: TraceMemory) -> float:
+    """The memory once over what the graph keeps. An allocator of a GPU's keeps its blocks."""
+    ceiling = case.device.ceiling("copy") if case.device is not None else None
+    rate = ceiling.value if ceiling is not None and ceiling.value else COPY_BYTES_S
+    return traced.forward_bytes / rate * 1e3 / case.step_ms
+
+
+def _memory(case: Case, traced: TraceMemory) -> float:
+    peak = peak_bytes(case) if case.on_gpu else case.memory.host_peak_bytes or traced.peak_bytes
+    return min(LIVES * traced.forward_bytes / peak, 1.0) if peak else 0.0
+
+
+def _claim(traced: TraceMemory, memory: float) -> str:
+    nodes = units.significant(traced.nodes)
+    said = f"nothing is trained, yet each step makes {nodes} autograd nodes"
+    if memory < LEAST_MEMORY:
+        return said
+    return f"{said} and keeps {units.bytes_(traced.forward_bytes)} of activations"
+
+
+def _evidence(case: Case, traced: TraceMemory, memory: float) -> list[Evidence]:
+    rows = [
+        Evidence(what="autograd nodes", text=f"{units.significant(traced.nodes)} a step, 0 run",
+                 value=traced.nodes),
+        Evidence(
+            what="kept when the model's call ends",
+            text=f"{units.bytes_(traced.forward_bytes)}, with the call before it "
+            f"{units.percent(memory)} of the peak",
+            value=traced.forward_bytes,
+        ),
+    ]  # fmt: skip
+    if overhead := case.share_of("overhead"):
+        text = f"{units.percent(overhead)} of the step: the nodes' time is in it"
+        rows.append(
+            Evidence(what="Python, dispatch and small operators", text=text, value=overhead)
+        )
+    if case.capture is not None:
+        calls = sum(module.calls for module in case.capture.modules if not module.loss)
+        rows.append(Evidence(what="the run", text=f"{calls} calls of models, no backward"))
+    return rows
+
+
+def _confidence(case: Case) -> Confidence:
+    return "high" if case.capture is not None else "medium"
+
+
+def _place(case: Case) -> tuple[Place | None, str]:
+    """Where the model is called, and the line as written."""
+    modules = case.capture.modules if case.capture is not None else ()
+    for module in sorted(modules, key=lambda m: -m.parameter_bytes):
+        file, _, line = module.place.rpartition(":")
+        if file and line.isdigit():
+            source = case.sources.get(file)
+            function = _function(source, int(line)) if source is not None else ""
+            written = source.line(int(line)) if source is not None else ""
+            return Place(file=file, line=int(line), function=function), written
+    for source in user_sources(case):
+        names = GraphNames(source)
+        for scope in (source.tree, *_functions(source)):
+            calls = [c for c in names.model_calls(scope) if not names.quiet(c)]
+            looped = sorted(calls, key=lambda c: (-source.loops(c), c.lineno))
+            if looped and getattr(scope, "name", "") != "forward":
+                line_ = looped[0].lineno
+                name = getattr(scope, "name", "")
+                return Place(file=source.file, line=line_, function=name), source.line(line_)
+    site = next((s for s in case.sites.ops if s.phase == "forward" and s.place), None)
+    return (site.place if site is not None else None), ""
+
+
+def _functions(source: Source) -> Iterator[ast.AST]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _function(source: Source, line: int) -> str:
+    return str(getattr(source.scope(line), "name", ""))
+
+
+def _callee(written: str) -> str:
+    """What the innermost call of a line calls: teacher of soft = teacher(x).softmax(-1)."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        calls = []
+    named = [c.func for c in calls if not any(isinstance(n, ast.Call) for n in ast.walk(c.func))]
+    return ast.unparse(named[-1]) if named else "teacher"
+
+
+def _change(written: str) -> str:
+    text = written.partition("  #")[0] or "output = model(batch)"
+    if text.endswith(":"):  # a line that opens a block cannot be moved alone
+        return "@torch.inference_mode()  # above the function that calls the model"
+    return f"with torch.inference_mode():\n    {text}"

@@ -1,0 +1,101 @@
+"""Gradients that are never cleared: each step moves the parameters by the sum of all gradients so
+far."""
+
+from collections.abc import Iterator
+
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.run import OptimizerSeen
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.calls import SourceCall, all_calls
+
+MIN_CHECKED_STEPS = 5
+"""Steps that must be checked before the rule speaks: a program that clears its gradients every few
+steps has done so by then."""
+
+RULE = Rule(
+    id="gradients-not-zeroed",
+    family="correctness",
+    title="Gradients are never cleared",
+    budget="memory",
+    needs=("capture",),
+    looks_at=(
+        "The gradient of one parameter of each optimizer, at the beginning of the first backward "
+        "after the optimizer's step: whether the gradient is None, filled with zeros, or still the "
+        "one that the step used."
+    ),
+    threshold=(
+        "In every one of at least 5 steps, the backward added to the gradients of the step before."
+    ),
+    why=(
+        "`backward()` adds to `.grad`. Where nothing clears it after the optimizer's step, each "
+        "step moves the parameters by the sum of all gradients since the program began. The loss "
+        "may fall at first, because old and new gradients point the same way; then the steps are "
+        "too long and too old, and training becomes unstable or ends at a worse loss than it "
+        "should. This is not about speed: what the program computes is probably not what it is "
+        "meant to compute."
+    ),
+    fix=(
+        "Clear the gradients once for each step of the optimizer:\n\n```python\n"
+        "optimizer.zero_grad()\n"
+        "loss.backward()\n"
+        "optimizer.step()\n```\n\n"
+        "To accumulate gradients over several batches, call `zero_grad()` after each "
+        "`optimizer.step()`, not after each `backward()`."
+    ),
+    wrong_when=(
+        "Old gradients are kept on purpose, in place of momentum. Clearing by hand (`p.grad = "
+        "None`, `p.grad.zero_()`, `model.zero_grad()`) counts as cleared."
+    ),
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    capture = case.capture
+    for optimizer in capture.optimizers if capture is not None else ():
+        checked, kept = optimizer.gradients_checked, optimizer.gradients_kept
+        if checked < MIN_CHECKED_STEPS or kept < checked:
+            continue
+        place, name = _step_call(case, optimizer)
+        yield found(
+            RULE,
+            claim=f"the gradients of {optimizer.name} are never cleared: each backward adds to "
+            "those of all earlier steps",
+            share=0.0,
+            bound=1.0,
+            evidence=(
+                Evidence(
+                    what="gradients of the step before",
+                    text=f"still there in {kept} of {checked} steps checked",
+                    value=float(kept),
+                ),
+            ),
+            place=place,
+            change=f"{name}.zero_grad()  # before each backward, or after each {name}.step()",
+            confidence="high",
+            wrong_results=True,
+        )
+
+
+def _step_call(case: Case, optimizer: OptimizerSeen) -> tuple[Place | None, str]:
+    """Return the line where the optimizer steps, and the optimizer's name in that line."""
+    file, _, line = optimizer.place.rpartition(":")
+    source = case.sources.get(file)
+    if not line.isdigit():
+        return None, "optimizer"
+    if source is None:
+        return Place(file=file, line=int(line)), "optimizer"
+    place = Place(
+        file=file, line=int(line), function=str(getattr(source.scope(int(line)), "name", ""))
+    )
+    called = next((c for c in all_calls(source, ("step",)) if c.line == place.line), None)
+    return place, _name(case, called)
+
+
+def _name(case: Case, called: SourceCall | None) -> str:
+    """Return the optimizer's name in `optimizer.step()` or in `scaler.step(optimizer)`."""
+    if called is None or not called.on:
+        return "optimizer"
+    scaled = case.capture is not None and case.capture.flags.gradient_scaler
+    return called.first if scaled and called.first else called.on

@@ -1,0 +1,198 @@
+"""A loss over a large vocabulary that holds all logits at once."""
+
+import ast
+from collections.abc import Iterator
+from math import prod
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._scores import peak_bytes, traced_peak
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.source.reading.calls import SourceCall, calls_at
+
+WORDS = 4096
+"""Classes from which on a loss counts as one over a vocabulary; ImageNet has 1,000."""
+CHUNK, CHUNK_CPU = 1024, 256
+"""Positions at a time: fewer make the product with the head inefficient."""
+LEAST_MEMORY, LEAST_MEMORY_CPU = 0.1, 0.3
+"""Of the peak: a loss in parts is more code, so it must save more than a trifle; the memory of a
+host is seldom what limits."""
+_BYTES = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2}
+_NAMES = {"double": "float64", "float": "float32", "c10::Half": "float16",
+          "c10::BFloat16": "bfloat16"}  # fmt: skip
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+_LOSSES = ("cross_entropy", "log_softmax", "nll_loss", "CrossEntropyLoss", "criterion", "loss_fn",
+           "loss_function", "loss")  # fmt: skip
+_CASTS = ("aten::copy_", "aten::_to_copy", "aten::to")
+_CODES = {"5": 2, "6": 4, "7": 8, "15": 2}
+"""Bytes by torch's number of a type: half, float, double, bfloat16."""
+
+RULE = Rule(
+    id="huge-logits",
+    family="memory",
+    title="The logits of a large vocabulary are held all at once",
+    budget="memory",
+    needs=("sites", "shapes"),
+    looks_at="The sizes of log_softmax in a traced step (inside cross_entropy), against the peak "
+    "of the memory; copies of the logits to another type.",
+    threshold="4,096 classes or more, and 10 % of the peak saved with 1,024 positions at a time; "
+    "on a CPU 30 %, with 256.",
+    why="A language model's last layer gives a number for every position and every word: 8,192 "
+    "positions by 50,000 words are 1.6 GB in float32. The loss keeps the log-softmax of them, and "
+    "its backward makes two more tensors of that size (often after a copy from bfloat16). They are "
+    "used once. For a moment they are larger than the rest of the step together, and that moment "
+    "is the peak that limits the batch.",
+    fix="Compute the loss over a part of the positions at a time, and each part's logits again in "
+    "the backward:\n\n"
+    "```python\n"
+    "def part(h, t):\n"
+    "    return F.cross_entropy(head(h), t, reduction='sum')\n\n"
+    "loss = sum(checkpoint(part, h, t, use_reentrant=False)\n"
+    "           for h, t in zip(hidden.split(1024), targets.split(1024))) / targets.numel()\n"
+    "```\n"
+    "Or a fused linear cross entropy (`F.linear_cross_entropy` in recent versions, Liger). Where "
+    "most targets are ignored (masked words, prompts), apply the head only where they are not: "
+    "`head(hidden[targets != -100])` saves the time too.",
+    wrong_when="The memory is not needed for anything else, or the logits themselves are used "
+    "after the loss. In parts the step becomes longer: the backward computes each part's logits "
+    "again, and smaller products are less efficient. Where head and loss are nearly all of the "
+    "step it took half as long again (H200, 65,536 words); with a large body beneath, it is a few "
+    "per cent.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    known = peak_bytes(case)
+    peak = known or traced_peak(case, "cpu")
+    forward = [
+        s for s in case.sites.ops if s.op in ("aten::log_softmax", "aten::_log_softmax") and s.dims
+    ]
+    trained = any(s.op == "aten::_log_softmax_backward_data" for s in case.sites.ops)
+    large = [s for s in forward if _words(s) >= WORDS]
+    if not peak or not trained or not large:
+        return
+    site = max(large, key=lambda s: prod(s.dims[0]))
+    one = prod(site.dims[0]) * _bytes(site)
+    positions = prod(site.dims[0]) // _words(site)
+    held = _held(case, site)
+    chunk = CHUNK if case.on_gpu else CHUNK_CPU
+    memory = held * max(1 - chunk / positions, 0.0) / peak
+    if memory < (LEAST_MEMORY if case.on_gpu else LEAST_MEMORY_CPU):
+        return
+    casts = [s for s in case.sites.ops if s.op in _CASTS and _is(s, site)]
+    called = calls_at(case.sources, site.place, _LOSSES)
+    yield found(
+        RULE,
+        claim=f"the logits of {positions:,} positions × {_words(site):,} words take "
+        f"{units.bytes_(one)}, and the loss holds {units.bytes_(held)} of them and their gradients "
+        "at once",
+        share=0.0,  # in parts the loss takes longer
+        memory=memory,
+        place=site.place,
+        line=called[0].line if called else None,
+        module=site.module,
+        change=_change(called[0] if called else None, chunk),
+        confidence="high" if called and known else "medium",
+        doubt="in parts the step becomes longer: the backward computes the logits again"
+        + ("" if known else "; the trace counts memory from its own beginning"),
+        evidence=(
+            Evidence(
+                what="held by the loss",
+                text=f"{units.bytes_(held)} of a peak of {units.bytes_(peak)}",
+                value=held, source="derived",
+            ),
+            Evidence(what="logits", text=f"{positions:,} × {_words(site):,}, {_type(site)}"),
+            *_again(case, site),
+            *_upcast(case, casts),
+        ),
+    )  # fmt: skip
+
+
+def _bytes(site: OpSite) -> int:
+    """Of one result of the log-softmax: of the type it was asked for, else of its input's."""
+    asked = site.concrete[2] if len(site.concrete) > 2 else ""
+    return _CODES.get(asked, _BYTES.get(site.types[0], 4))
+
+
+def _held(case: Case, site: OpSite) -> float:
+    """What lives at once in the backward: the log-softmax, its gradient and that of the logits;
+    where the loss wants another type: the log-softmax, its copy and that one's gradient."""
+    own, size = _bytes(site), prod(site.dims[0])
+    for other in case.sites.ops:
+        if other.op == "aten::nll_loss_backward" and _is(other, site):
+            copied = _BYTES.get(other.types[1], own)
+            return float(size * (own + 2 * copied if copied != own else 3 * own))
+    return float(size * 3 * own)
+
+
+def _type(site: OpSite) -> str:
+    """In torch's own word: bfloat16, not the C++ class."""
+    told = site.types[0] if site.types else ""
+    return _NAMES.get(told, told.removeprefix("c10::").lower())
+
+
+def _again(case: Case, site: OpSite) -> tuple[Evidence, ...]:
+    """The head's product, which the backward of a loss in parts computes once more."""
+    words = _words(site)
+    heads = [
+        s.device_ns if case.on_gpu else s.host_ns
+        for s in case.sites.ops
+        if s.op in _PRODUCTS and s.phase == "forward" and any(words in _flat(d) for d in s.dims)
+    ]
+    if not any(heads):
+        return ()
+    spent = case.work_s(max(heads))
+    text = f"{units.seconds(spent)} a step for the head's product alone"
+    return (Evidence(what="computed again", text=text, value=1e3 * spent),)
+
+
+def _upcast(case: Case, casts: list[OpSite]) -> tuple[Evidence, ...]:
+    spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in casts)
+    if not spent:
+        return ()
+    return (
+        Evidence(what="copies of them to another type", text=units.seconds(case.work_s(spent))),
+    )
+
+
+def _words(site: OpSite) -> int:
+    """Of the dimension the softmax is over."""
+    dims = site.dims[0]
+    try:
+        axis = int(site.concrete[1])
+    except (IndexError, ValueError):
+        axis = -1
+    return int(dims[axis]) if dims and -len(dims) <= axis < len(dims) else 0
+
+
+def _is(one: OpSite, site: OpSite) -> bool:
+    return any(dims and prod(_flat(dims)) == prod(site.dims[0]) for dims in one.dims)
+
+
+def _flat(dims: object) -> list[int]:
+    return [d for d in dims if isinstance(d, int)] if isinstance(dims, list | tuple) else []
+
+
+def _change(call: SourceCall | None, chunk: int) -> str:
+    """Their own head, hidden state and targets, where the call shows them."""
+    head, hidden, targets = "head", "hidden", "targets"
+    try:
+        node = ast.parse(call.text, mode="eval").body if call is not None else None
+    except SyntaxError:
+        node = None
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        first, second = node.args[0], node.args[1]
+        if isinstance(second, ast.Name | ast.Attribute):
+            targets = ast.unparse(second)
+        if isinstance(first, ast.Call) and len(first.args) == 1:
+            head, hidden = ast.unparse(first.func), ast.unparse(first.args[0])
+    return (
+        "def part(h, t):\n"
+        f'    return F.cross_entropy({head}(h), t, reduction="sum")\n'
+        "loss = sum(\n"
+        "    checkpoint(part, h, t, use_reentrant=False)\n"
+        f"    for h, t in zip({hidden}.split({chunk}), {targets}.split({chunk}))\n"
+        f") / {targets}.numel()"
+    )

@@ -1,0 +1,378 @@
+"""Training stands still now and then: a checkpoint is written, an evaluation run."""
+
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.pause_places import PausePlace, pause_place, place_of_frame
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._loaders import loaders_seen, made_anew
+from ridgeline.diagnosis.steady_steps import duration
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.step import Phase, Step
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.assigned import begins
+from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.reading.pauses import PauseKind, call_on_line, evaluates, kind_of
+
+LEAST = 0.02
+EVALUATION = 0.25
+"""Of all time: an evaluation is work one wants, and below this hardly a fault."""
+FAR = 1.0
+"""Median steps that a pause is longer than the rest of its kind: a step that only stalls for a
+scheduler's slice is no pause of the program's."""
+NEAR = 0.25
+"""The same limit where a line was seen running in the pauses and they come evenly: stalls of the
+machine do not come evenly."""
+LEAST_NS = 5_000_000
+FEWEST = 8
+"""Timed steps: fewer do not tell a pause from how the program runs."""
+MOST = 0.4
+"""Of the steps: what happens in every other is part of the step, not between them."""
+LIKELY = 2
+"""Pauses: one alone may be the machine's."""
+REGULAR = 3
+"""This many pauses, evenly apart, are believed though no line was seen running in them."""
+MIN_PAUSES_SEEN = 2
+"""Number of pauses in which a line must be seen: a single one may be a stall of the machine. For a
+call that is known to take long (a checkpoint), one pause is enough."""
+EVEN = 0.6
+"""Of the distances between pauses that are the usual one: a stall in between makes two others."""
+
+RULE = Rule(
+    id="idle-between-epochs",
+    family="machine",
+    title="Training pauses between steps",
+    budget="pauses",
+    needs=("timed",),
+    looks_at="The timed steps that are far longer than the others for a reason that is neither "
+    "their data nor their forward, backward or update; and the line at which the program was then "
+    "seen. Once a program has paused, its line is sampled every 10 ms whenever a later step is "
+    "late. Where no line takes three fifths of the pause, the function around the lines is named. "
+    "A line that was not seen running is never named.",
+    threshold="Two pauses or more, in no more than two fifths of the steps, that take 2 % of all "
+    "time. Evaluations must take a quarter of all time. Each pause is longer than a whole step. "
+    "Where pauses come evenly and the same line was seen running in two of them, a quarter of a "
+    "step is enough.",
+    why="While a checkpoint is serialised and written, or an evaluation runs sample by sample, "
+    "nothing is trained. The step's time does not show it, since pauses are left out of it; the "
+    "run's length does.",
+    fix="Write from a thread, from a copy in host memory; or less often:\n\n"
+    "```python\n"
+    "state = {k: v.detach().to('cpu', copy=True) for k, v in model.state_dict().items()}\n"
+    "Thread(target=torch.save, args=(state, path)).start()\n"
+    "```\n\n"
+    "`torch.distributed.checkpoint.async_save` does that for sharded models. Evaluate with "
+    "`torch.inference_mode()`, larger batches and workers that persist; less often if each costs "
+    "as much as an epoch.",
+    wrong_when="Evaluation is work one wants: the bound says what it costs, not that it is wasted. "
+    "The timed window is short: a pause at the end of a long epoch weighs more in it than over "
+    "the whole run.",
+)
+
+
+class _Pauses(Struct, frozen=True):
+    steps: tuple[Step, ...]
+    lost_ns: float
+    whole_ns: float
+    kind: Literal["evaluation", "other"]
+    between: int
+    """Steps from one pause to the next; 0: not evenly."""
+
+    @property
+    def share(self) -> float:
+        return self.lost_ns / self.whole_ns if self.whole_ns else 0.0
+
+    @property
+    def regular(self) -> bool:
+        return self.between > 1 and len(self.steps) >= REGULAR  # one after the other: a stall
+
+
+class _Cause(Struct, frozen=True):
+    """The line or function that was running during pauses."""
+
+    seen: PausePlace | None
+    """The line sampled during the pauses. None if only the evaluating function is known, from its
+    first call of the model."""
+    place: Place
+    call: SourceCall | None
+    """The call that the line makes."""
+    name: str
+    kind: PauseKind
+
+    @property
+    def innermost(self) -> Place:
+        """The line in the function that took the time; `place` may be the line that calls it."""
+        return self.seen.place if self.seen is not None else self.place
+
+
+def look(case: Case) -> Iterator[Finding]:
+    light = _light(case)
+    if len(light) < FEWEST:
+        return
+    device = case.times.clock == "device"
+    for seen, cause in (_evaluations(case, light, device), _others(case, light, device)):
+        if seen is not None and not _restarts(case, seen):
+            yield _finding(case, seen, cause)
+
+
+def _finding(case: Case, seen: _Pauses, cause: _Cause | None) -> Finding:
+    share, each = seen.share, seen.lost_ns / len(seen.steps) / 1e9
+    unknown = "an evaluation" if seen.kind == "evaluation" else "something between steps"
+    name = cause.name if cause is not None else unknown
+    said = [
+        Evidence(
+            what="pauses",
+            text=f"{len(seen.steps)} of {units.seconds(each)} each"
+            + (f", every {units.plural(seen.between, 'step')}" if seen.between else ""),
+            value=each,
+        ),
+        Evidence(what="of all time", text=units.percent(share), value=share),
+    ]
+    if cause is not None and cause.seen is not None:
+        text = (
+            f"line {cause.place.line}, {units.percent(cause.seen.share)} of the time in "
+            f"{units.plural(cause.seen.pauses, 'sampled pause')}"
+        )
+        said.append(Evidence(what="seen running", text=text, value=cause.seen.share))
+    return found(
+        RULE,
+        claim=f"training stands still {units.percent(share)} of the time: {name} takes "
+        f"{units.seconds(each)}"
+        + (f" after every {units.plural(seen.between, 'step')}" if seen.between else ""),
+        share=share,
+        confidence=_level(seen, cause),
+        place=cause.place if cause is not None else None,
+        evidence=said,
+        change=_change(case, seen, cause),
+        doubt=_doubt(seen, cause),
+    )
+
+
+def _light(case: Case) -> list[Step]:
+    """Those that follow a trace of ours are not light, and not looked at; compiling is another
+    matter."""
+    light = [s for s in case.steps if s.window == "light" and s.dur_ns > 0 and not s.compile_ns]
+    return light[case.times.warmup_steps and 1 :]
+
+
+def _evaluations(
+    case: Case, light: list[Step], device: bool
+) -> tuple[_Pauses | None, _Cause | None]:
+    """As the steps' own phases have them. Later only some steps are looked into, which may fall
+    together with the evaluations: the first ones, all looked into, are taken if they suffice."""
+    first = next((i for i, s in enumerate(light) if not s.detailed), len(light))
+    known = light[:first]
+    if sum(1 for s in known if _phase(s, "evaluation", device)) < LIKELY or first < FEWEST:
+        known = [s for s in light if s.detailed]
+    holding = [s for s in known if _phase(s, "evaluation", device) > 0]
+    cause = _evaluation_cause(case, holding)
+    often = len(holding) > MOST * len(known)
+    named = cause is not None and evaluates(case.sources, cause.innermost)
+    if len(holding) < LIKELY or (often and not named):
+        return None, None  # a frozen teacher that every step calls is no evaluation
+    lost = sum(_phase(s, "evaluation", device) for s in holding)
+    whole = sum(duration(s, device) for s in known)
+    seen = _Pauses(tuple(holding), lost, whole, "evaluation", _between(holding, light))
+    return (seen, cause) if seen.share >= EVALUATION else (None, None)
+
+
+def _others(case: Case, light: list[Step], device: bool) -> tuple[_Pauses | None, _Cause | None]:
+    """Neither data, nor forward, backward and update, nor evaluation. Where there are
+    evaluations, a step that was only timed may be long for one of them."""
+    if any(_phase(s, "evaluation", device) for s in light):
+        light = [s for s in light if s.detailed]
+        if len(light) < FEWEST:
+            return None, None
+    near = _pauses(light, device, NEAR)
+    if near is not None and near.regular and near.share >= LEAST:
+        cause = _cause(case, near.steps)
+        if cause is not None:
+            return near, cause
+    far = _pauses(light, device, FAR)
+    if far is None or far.share < LEAST:
+        return None, None
+    cause = _cause(case, far.steps)
+    # steps that were only timed may be long for any reason
+    looked_into = any(s.detailed for s in far.steps)
+    believed = far.regular or (cause is not None and looked_into)
+    return (far, cause) if believed else (None, None)
+
+
+def _cause(case: Case, steps: tuple[Step, ...]) -> _Cause | None:
+    """Return the line that was seen running in these steps, or None if it was not seen often
+    enough."""
+    pauses = case.capture.pauses if case.capture is not None else ()
+    seen = pause_place(pauses, {step.index for step in steps})
+    if seen is None:
+        return None
+    call = call_on_line(case.sources, seen.place)
+    kind = kind_of(call)
+    if seen.pauses < MIN_PAUSES_SEEN and kind == "other":
+        return None
+    name = f"`{_callee(call)}`" if call is not None else f"line {seen.place.line}"
+    return _Cause(seen, seen.place, call, name, kind)
+
+
+def _evaluation_cause(case: Case, steps: list[Step]) -> _Cause | None:
+    """Return the function that evaluates. If it was sampled in late steps, its place is the line
+    that calls it; else its place is the model's first call in eval mode."""
+    if case.capture is None or not steps:
+        return None
+    evaluating = [one for one in case.capture.pauses if one.phase in ("", "evaluation")]
+    seen = pause_place(evaluating, {step.index for step in steps})
+    if seen is not None:
+        above = seen.path[-2] if len(seen.path) > 1 else seen.place
+        function = seen.place.function.rpartition(".")[2]
+        call = call_on_line(case.sources, above, function)
+        name = f"`{function}()`" if len(seen.path) > 1 else "an evaluation"
+        return _Cause(seen, above, call, name, "other")
+    first = [module.evaluation_place for module in case.capture.modules if not module.loss]
+    place = next((at for text in first if (at := place_of_frame(text)) is not None), None)
+    if place is None:
+        return None
+    function = place.function.rpartition(".")[2]
+    name = f"`{function}()`" if function.isidentifier() else "an evaluation"
+    return _Cause(None, place, None, name, "other")
+
+
+def _pauses(light: list[Step], device: bool, far: float) -> _Pauses | None:
+    usual = median(duration(s, device) for s in light)
+    looked_into = _longer([s for s in light if s.detailed], device, max(far * usual, LEAST_NS))
+    timed = _longer([s for s in light if not s.detailed], device, max(FAR * usual, LEAST_NS))
+    held = sorted([*looked_into, *timed], key=lambda pair: pair[0].index)
+    if len(held) < LIKELY or len(held) > MOST * len(light):
+        return None
+    steps = [s for s, _ in held]
+    whole = sum(duration(s, device) for s in light)
+    return _Pauses(tuple(steps), sum(ns for _, ns in held), whole, "other", _between(steps, light))
+
+
+def _longer(alike: list[Step], device: bool, least: float) -> list[tuple[Step, float]]:
+    """Of steps known alike (looked into, or only timed) those that hold a pause, and how long."""
+    if not alike:
+        return []
+    rests = median(_rest(s, device) for s in alike)
+    over = [(s, _rest(s, device) - rests) for s in alike]
+    return [(s, ns) for s, ns in over if ns >= least]
+
+
+def _between(far: list[Step], light: list[Step]) -> int:
+    """Steps from one pause to the next, where they come evenly. A distance across steps of ours,
+    traced or not timed, may hold a pause that was not looked at."""
+    known = {s.index for s in light}
+    gaps = [
+        b.index - a.index
+        for a, b in pairwise(far)
+        if all(index in known for index in range(a.index, b.index))
+    ]
+    if not gaps:
+        return 0
+    usual = round(median(gaps))
+    alike = sum(1 for gap in gaps if abs(gap - usual) <= max(usual / 4, 0.5))
+    return usual if alike >= EVEN * len(gaps) else 0
+
+
+def _restarts(case: Case, seen: _Pauses) -> bool:
+    """Whether these are the starts of a loader's workers, of which another rule speaks. Starts are
+    seen only in steps that are looked into: those only timed are taken for what these are."""
+    known = [s for s in seen.steps if s.detailed] or seen.steps
+    for loader in loaders_seen(case):
+        again = not loader.persistent_workers or made_anew(case, loader)
+        starts = set(loader.begun) if loader.workers and again else set()
+        if starts and all(starts & {s.index - 1, s.index, s.index + 1} for s in known):
+            return True
+    return False
+
+
+def _rest(step: Step, device: bool) -> float:
+    """What is neither data, nor forward, backward, update and evaluation: of a step that was only
+    timed, all of it, so that its length decides. Between data and forward, `transfer`, is in it: a
+    checkpoint at an epoch's end comes after the loader's last look, and is booked there. The usual
+    copies of a batch go out with the median."""
+    whole = duration(step, device)
+    if not step.detailed:
+        return whole
+    named: tuple[Phase, ...] = ("input", "forward", "backward", "optimizer", "evaluation")
+    return whole - sum(_phase(step, phase, device) for phase in named)
+
+
+def _phase(step: Step, phase: Phase, device: bool) -> float:
+    clock = step.device if device and step.device_ns is not None else step.host
+    return float(clock.get(phase, 0))
+
+
+def _callee(call: SourceCall) -> str:
+    """As written where what it is called on is a name; `.tolist` of an expression."""
+    on = call.on if call.on.replace(".", "").isidentifier() else ""
+    return f"{on}.{call.name}" if call.on else call.name
+
+
+def _level(seen: _Pauses, cause: _Cause | None) -> Confidence:
+    if cause is None:
+        return "low"
+    if seen.kind == "evaluation" or cause.seen is None or cause.seen.pauses < MIN_PAUSES_SEEN:
+        return "medium"
+    return "high"
+
+
+def _doubt(seen: _Pauses, cause: _Cause | None) -> str:
+    if seen.kind == "evaluation":
+        return "the evaluation may be needed as it is"
+    return "" if cause is not None else "no line was seen running in the pauses"
+
+
+def _change(case: Case, seen: _Pauses, cause: _Cause | None) -> str:
+    text = _statement(case, cause) if cause is not None else ""
+    if seen.kind == "evaluation":
+        text = text or "evaluate(model)"
+        return f"with torch.inference_mode():   # larger batches, and less often\n    {text}"
+    if cause is None:
+        return "ridgeline run --python …   # which line it is"
+    if cause.kind == "checkpoint" and cause.call is not None:
+        thread = _in_a_thread(cause.call)
+        if thread:
+            return thread
+    often = f"every {units.plural(seen.between, 'step')} now: " if seen.between else ""
+    change = f"# {often}less often, or outside the training loop\n{text}"
+    if cause.kind == "conversion":
+        change += "\n# tolist() makes a Python number of each value: keep the tensor"
+    return change
+
+
+def _statement(case: Case, cause: _Cause) -> str:
+    """Return the call on the line that was seen, with what it is assigned to, if that is a single
+    line; else the source line itself."""
+    source = case.sources.get(cause.place.file)
+    line = source.line(cause.place.line) if source is not None else ""
+    if cause.call is not None:
+        written = begins(case.sources, cause.call) + cause.call.text
+        return written if "\n" not in written else line
+    return line
+
+
+def _in_a_thread(call: SourceCall) -> str:
+    """Return code that saves a copy with `torch.save` from a thread, or "" if the call is not
+    `torch.save`."""
+    try:
+        made = ast.parse(call.text, mode="eval").body
+    except SyntaxError:
+        return ""
+    if not isinstance(made, ast.Call) or len(made.args) < 2 or call.on != "torch":
+        return ""
+    kept, path = ast.unparse(made.args[0]), ast.unparse(made.args[1])
+    if kept.endswith(".state_dict()"):
+        copied = "{k: v.detach().to('cpu', copy=True) for k, v in " + kept + ".items()}"
+    else:
+        copied = f"copy.deepcopy({kept})"
+    imported = "threading" if "deepcopy" not in copied else "copy, threading"
+    return (
+        f"import {imported}\nstate = {copied}\n"
+        f"threading.Thread(target=torch.save, args=(state, {path})).start()   # or less often"
+    )

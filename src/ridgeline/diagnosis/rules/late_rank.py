@@ -1,0 +1,202 @@
+"""One rank comes late to the collectives, and all others wait for it."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.lateness import lateness, seen_line, under_rank_condition
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.late_rank import LateRank
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.calls import SourceCall
+from ridgeline.trace.ranks.doing import BEFORE, HOST
+
+ALONE = 0.05
+"""Of the step, from one rank's trace alone."""
+
+MOSTLY = 0.5
+"""Of the time it was late: what it did for less says little."""
+
+RULE = Rule(
+    id="late-rank",
+    family="communication",
+    title="One rank comes late and the others wait",
+    budget="communication",
+    looks_at="On CPUs, the rule compares the work that each rank does alone in the same timed "
+    "steps, phase by phase; in phases that hold collectives, it takes the share that the traces "
+    "show as work. On GPUs, it aligns the clocks of the ranks' traces by the ends of collectives "
+    "and looks at who came last to each. In both cases it looks for the user's functions in which "
+    "the late rank spends time that the others do not.",
+    threshold="By work alone: one rank works longer than the slowest of the others by 3 % of the "
+    "step. It also causes three quarters of all lateness, or nine tenths if it is late by less "
+    "than a fifth of the step. Both must still hold without the 5 % of steps with the largest "
+    "differences. Where only traced steps show it, the rank must be late in each of them, and in a "
+    "function that the others are not in. By arrivals: one rank causes 60 % of all waiting and "
+    "comes last to half of the collectives. From the trace of a single rank: collectives take more "
+    "than twice what their bytes need on a slow link, and 5 % of the step. The bound is all the "
+    "time that the other ranks spend in collectives.",
+    why="A collective begins when the last rank has come. One that writes logs, evaluates, loads "
+    "larger batches or runs on a slower device makes all of them as slow as itself, and step "
+    "times, equal on all ranks, do not show who it was.",
+    fix="Give every rank the same work, or take the extra work out of the step:\n\n"
+    "```python\n"
+    "if rank == 0 and step % 100 == 0:   # not in every step\n"
+    "    log(model)\n"
+    "```\n\n"
+    "Or hand it to a thread or another process; sort samples so that batches are equally long "
+    "(`DistributedSampler` over buckets of length); look at the slow rank's machine with "
+    "`ridgeline hardware`.",
+    wrong_when="A trace holds a few steps: a rank that was late in all of them may not be so "
+    "later. Where several ranks share a machine's cores, the one the scheduler left waiting is "
+    "late.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    if case.across is None and not case.steps_compared:
+        yield from _alone(case)
+    elif (late := lateness(case)) is not None and not _told_as_pauses(case, late):
+        yield _finding(case, late)
+
+
+def _told_as_pauses(case: Case, late: LateRank) -> bool:
+    """Return whether the late rank is the recorded one, and its lateness is mostly pauses between
+    steps. Those pauses have findings of their own."""
+    own = case.capture is not None and case.capture.rank == late.rank
+    return own and case.times.pause_share >= MOSTLY * late.share
+
+
+def _alone(case: Case) -> Iterator[Finding]:
+    """Of one rank's trace: collectives that take far longer than their bytes on a slow link."""
+    sites = [site for site in case.exchange.sites if mostly_waits(case, site)]
+    if not sites:
+        return
+    share = exposed(case, *sites) * (1 - sending(case, *sites))
+    if share < ALONE:
+        return
+    taken, size = sum(site.ns for site in sites) / 1e9, sum((s.bytes or 0) * s.calls for s in sites)
+    yield found(
+        RULE,
+        claim=f"collectives take {units.seconds(taken)} a step for {units.bytes_(size)}: this rank "
+        "waits for another that comes late",
+        share=share,
+        confidence="low",
+        place=sites[0].place,
+        evidence=[
+            Evidence(what="in collectives", text=f"{units.seconds(taken)} a step", value=taken),
+            Evidence(
+                what="bytes",
+                text=f"{units.bytes_(size)}, at {units.bandwidth(size / taken)}",
+                value=size,
+                source="derived",
+            ),
+        ],
+        change="ridgeline trace trace-rank*.json.gz   # all ranks: who comes late, and with what",
+        doubt="one rank's trace does not show the others; a very slow link looks the same",
+    )
+
+
+def _finding(case: Case, late: LateRank) -> Finding:
+    place, line, call = seen_line(case.sources, late.cause)
+    name = place.function if place is not None else ""
+    if late.cause is not None and late.cause.encloses_steps:  # the loop itself is no cause
+        place, name = place if line is not None else None, ""
+    if place is None and late.place:
+        place, line = _parsed(late.place)
+    behind = units.seconds(late.late_ns / 1e9)
+    when = "in each step" if case.sites.steps != 1 else "in the one step recorded"
+    if late.steps:
+        when = "in the average step"
+    return found(
+        RULE,
+        claim=f"rank {late.rank} comes {behind} late {when}{_origin(late, name)}: the other ranks "
+        "wait for it",
+        share=late.share,
+        bound=1 / (1 - min(late.waiting_share, MOST_SHARE)),
+        confidence=_level(late, place),
+        place=place,
+        line=line,
+        evidence=_evidence(late, place),
+        change=_change(case, late, call, name),
+        doubt="" if place is not None or late.basis == "steps" else _doubt(case.sites.stacks),
+    )
+
+
+def _origin(late: LateRank, name: str) -> str:
+    if name:
+        return f", because of {name}"
+    return f", because of its {late.phase}" if late.phase and late.phase != "other" else ""
+
+
+def _level(late: LateRank, place: Place | None) -> Confidence:
+    if late.basis == "steps":
+        return "high"
+    if late.cause is None:
+        return "low"
+    return "high" if place is not None else "medium"
+
+
+def _parsed(text: str) -> tuple[Place | None, int | None]:
+    file, _, line = text.rpartition(":")
+    return (Place(file=file, line=int(line)), int(line)) if line.isdigit() else (None, None)
+
+
+def _evidence(late: LateRank, place: Place | None) -> list[Evidence]:
+    rank, said = late.rank, []
+    step = units.seconds(late.step_ns / 1e9)
+    if late.steps:
+        text = f"in {late.late_steps} of {units.plural(late.steps, 'step')}"
+        said.append(Evidence(what=f"rank {rank} was the slowest", text=text, value=late.late_steps))
+        text = f"{units.seconds(late.phase_ns / 1e9)} longer than on the others in a step of {step}"
+        said.append(Evidence(what=f"its {late.phase}", text=text, value=late.phase_ns / 1e9))
+    if late.collectives:
+        text = f"to {late.late_collectives} of {units.plural(late.collectives, 'collective')}"
+        value = late.late_collectives / late.collectives
+        said.append(Evidence(what=f"rank {rank} came last", text=text, value=value))
+    waited = f"{units.seconds(late.late_ns / 1e9)} in a step of {step}"
+    said.append(Evidence(what="each other rank waits", text=waited, value=late.late_ns / 1e9))
+    cause = late.cause
+    if cause is None:
+        return said + _meanwhile(late)
+    if place is not None:
+        text = (
+            f"{units.seconds(cause.ns / 1e9)} a traced step on rank {rank}, "
+            f"{units.seconds(cause.others_ns / 1e9)} on the others"
+        )
+        name = place.function or "that function"
+        said.append(Evidence(what=f"in {name}", text=text, value=cause.ns / 1e9))
+    return said
+
+
+def _meanwhile(late: LateRank) -> list[Evidence]:
+    """Return where the rank was for most of the time that the others waited. This need not be the
+    cause: the others may be there as long."""
+    whole = sum(ns for _, ns in late.doing)
+    name, ns = max(late.doing, key=lambda one: one[1], default=("", 0))
+    if name == BEFORE or not whole or ns < MOSTLY * whole:
+        return []
+    text = f"{name.removeprefix(HOST)}, {units.percent(ns / whole)} of that time"
+    return [Evidence(what="meanwhile it was in", text=text, value=ns / 1e9)]
+
+
+def _doubt(stacks: bool) -> str:
+    chance = "by chance it may have been late in these few steps"
+    if stacks:
+        return f"{chance}; no function was found in which it spends more time than the others"
+    return f"{chance}; without Python stacks no function can be compared between ranks"
+
+
+def _change(case: Case, late: LateRank, call: SourceCall | None, name: str) -> str:
+    if call is not None and call.name == name and under_rank_condition(case.sources, call):
+        return f"if rank == {late.rank} and step % 100 == 0:   # not in every step\n    {call.text}"
+    if name:
+        return f"# {name}: the same work on every rank, or none of it inside the step"
+    if late.phase == "input":
+        return "# the same data, decoding and number of workers on every rank"
+    if late.phase in ("forward", "backward"):
+        return "# batches of the same size on every rank; else compare the ranks' processors"
+    if case.sites.stacks:
+        return f"ridgeline hardware   # on the machine of rank {late.rank}, and on another's"
+    return "profile(…, with_stack=True)   # on every rank: tells the function that is longer on one"

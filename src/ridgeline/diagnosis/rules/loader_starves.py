@@ -1,0 +1,179 @@
+"""loader-starves: batches take longer to make than the device takes to use them."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._input import (
+    Feeding,
+    bound_with_workers,
+    cost_evidence,
+    feeding,
+    function_name,
+    wait_evidence,
+    who,
+)
+from ridgeline.diagnosis.rules._input_causes import explained, speaker
+from ridgeline.diagnosis.rules._input_places import handing_out, made_at, shared_out, taken_at
+from ridgeline.diagnosis.rules._loaders import made_anew, once
+from ridgeline.diagnosis.rules._whole_batches import by_whole_batches, whole_from
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.source.reading.loader_call import LoaderCall
+
+RULE = Rule(
+    id="loader-starves",
+    family="input",
+    title="The loader cannot feed the device",
+    budget="input",
+    looks_at="The wait for batches in untraced steps (in a trace: the device's idle time inside "
+    "the DataLoader), the DataLoader's options, and the lines of the dataset, the transforms and "
+    "the collation that were seen at work in its process or its workers.",
+    threshold="An exposed wait from 5 % of the step on a GPU, from 10 % on a CPU, where stacking "
+    "samples alone takes some; from 40 % where none of the program's own lines takes the time "
+    "(rows of a `TensorDataset`, stacked one by one). With workers it speaks only where more of "
+    "them would not help: all processors are in use.",
+    why="A step cannot begin before its batch is there. With `num_workers=0` the same process "
+    "makes a batch, then trains on it: the device idles while Python decodes, and Python idles "
+    "while the device trains. With workers, batches are made beside the training; then only the "
+    "slower of the two counts.",
+    fix="Let workers make the batches: `DataLoader(…, num_workers=N, pin_memory=True, "
+    "persistent_workers=True)`, with N = time to make a batch / time to train on it, rounded up. "
+    "Where that is more than there are processors, make the costly line cheaper: one operator in "
+    "the place of a Python loop, a faster decoder, smaller pictures stored in advance, work moved "
+    "to the GPU (`batch = augment(batch.to(device))`). Make the loader once, before the epochs. "
+    "Where samples are rows of tensors, ask for whole batches: `DataLoader(dataset, "
+    "sampler=BatchSampler(RandomSampler(dataset), 64, False), batch_size=None)`. An "
+    "IterableDataset is copied to each worker: let its `__iter__` hand out only a part, by "
+    "`get_worker_info()`, or two workers double the epoch.",
+    wrong_when="The first epoch fills a cache and later ones do not wait; or the program is one "
+    "of several on the machine and waits for processors, not for its loader. Samples in worker "
+    "processes draw their random numbers from other streams than in the main process.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    fed = feeding(case)
+    if fed is None or speaker(case, fed) != RULE.id:
+        return
+    call = made_at(case, fed.loader)
+    place = fed.place or (call.place if call is not None else taken_at(fed.loader))
+    rewritten = _rewritten(case, fed, call)
+    change, against = _change(case, fed, rewritten), ""
+    if not fed.workers and not fed.plain and not _by_hand(case):
+        change, against = shared_out(case, fed.loader, change)
+    yield found(
+        RULE,
+        claim=_claim(case, fed),
+        share=fed.share,
+        bound=_bound(case, fed),
+        evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_workers(case, fed)],
+        place=place,
+        change=change,
+        change_at=call.place if call is not None and _rewrites(fed, rewritten) else None,
+        confidence=_confidence(case, fed),
+        doubt="; ".join(one for one in (against, _doubt(case, fed)) if one),
+    )
+
+
+def _rewritten(case: Case, fed: Feeding, call: LoaderCall | None) -> str:
+    """The call that makes the loader, as it should be; "" where no source shows it."""
+    wanted = call.with_options(**_options(case, fed)) if call is not None else ""
+    if call is not None and call.trainers:
+        return wanted
+    if fed.plain:
+        data = handing_out(case, fed.loader)
+        return by_whole_batches(call, fed.loader) if data is None else whole_from(data.name)
+    return once(wanted) if wanted and made_anew(case, fed.loader) else wanted
+
+
+def _claim(case: Case, fed: Feeding) -> str:
+    line, place = fed.line, fed.place
+    if line is not None:
+        makes = function_name(line)
+    elif fed.loader is None and case.fed.function:
+        makes = f"{case.fed.function}()"
+    elif place is not None and place is fed.traced and case.input.sites:
+        makes = f"{place.function}()"
+    else:
+        makes = "its batches"
+    each = fed.sample_ms
+    cost = f"{units.seconds(each / 1e3)} a sample" if each else (
+        f"{units.seconds(fed.batch_ms / 1e3)} a batch" if fed.batch_ms else ""
+    )  # fmt: skip
+    workers = units.plural(fed.workers, "worker") if fed.workers else "no workers"
+    how = workers if fed.workers is not None else ""
+    if _by_hand(case):
+        how = "made by hand, in the program's own process"
+    facts = ", ".join(part for part in (cost, how) if part)
+    told = f": {facts}" if facts else ""
+    return f"{who(case)} waits {units.percent(fed.share)} of each step for {makes}{told}"
+
+
+def _workers(case: Case, fed: Feeding) -> list[Evidence]:
+    if fed.needed is None or not _cores(case) or fed.plain:
+        return []
+    text = f"{fed.needed} would keep up, if each had a processor; there are {_cores(case)}"
+    return [Evidence(what="workers", text=text, value=fed.needed, source="derived")]
+
+
+def _cores(case: Case) -> int:
+    return case.run.environment.cores if case.run is not None else 0
+
+
+def _options(case: Case, fed: Feeding) -> dict[str, str]:
+    options = {"num_workers": str(_enough(case, fed)), "persistent_workers": "True"}
+    return {**options, "pin_memory": "True"} if case.on_gpu else options
+
+
+def _enough(case: Case, fed: Feeding) -> int:
+    most = _cores(case) or 16
+    return min(fed.needed or 4, most)
+
+
+def _bound(case: Case, fed: Feeding) -> float | None:
+    """Return what the advised number of workers can gain. Return None if the advice is another:
+    then the whole wait may go."""
+    adds_workers = not fed.workers and not fed.plain
+    return bound_with_workers(fed, _enough(case, fed)) if adds_workers else None
+
+
+def _change(case: Case, fed: Feeding, rewritten: str) -> str:
+    generic = ", ".join(f"{name}={value}" for name, value in _options(case, fed).items())
+    if fed.plain:
+        return rewritten
+    if fed.workers:
+        named = f"\n{fed.line.source}" if fed.line is not None and fed.line.source else ""
+        return f"# every processor is at work: make this line cheaper, or do it once{named}"
+    if _by_hand(case):
+        above = "# in a Dataset's __getitem__, with workers beside the training\n"
+        return f"{above}loader = DataLoader(dataset, batch_size, {generic})"
+    return rewritten or f"loader = DataLoader(dataset, batch_size, {generic})"
+
+
+def _rewrites(fed: Feeding, rewritten: str) -> bool:
+    """Whether the change is of the line that makes the loader."""
+    return bool(rewritten) and (fed.plain or not fed.workers)
+
+
+def _by_hand(case: Case) -> bool:
+    """No DataLoader: a function is taken for the input by its name."""
+    loaders = case.capture.loaders if case.capture is not None else ()
+    seen = any(loader.batches for loader in loaders)
+    return not seen and case.input.kind in ("", "by hand") and bool(case.fed.share)
+
+
+def _confidence(case: Case, fed: Feeding) -> Confidence:
+    if explained(case, fed) or _by_hand(case) or fed.plain:
+        return "medium"
+    if fed.workers and case.telemetered.crowded:  # workers may wait for processors others hold
+        return "low"
+    return "high" if case.kind == "run" and fed.line is not None else "medium"
+
+
+def _doubt(case: Case, fed: Feeding) -> str:
+    if _by_hand(case):
+        return f"{case.fed.function}() is taken for the input by its name"
+    if case.telemetered.crowded:
+        return "other programs took a good part of the processors"
+    return ""

@@ -1,0 +1,116 @@
+"""A gradient scaler that throws steps away."""
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._precision import emulated
+from ridgeline.diagnosis.rules._precision_source import At, at_call, calls
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.step import Step
+from ridgeline.source.reading.calls import SourceCall
+from ridgeline.units import percent
+
+RULE = Rule(
+    id="loss-scale-thrash",
+    family="precision",
+    title="The gradient scaler skips steps",
+    budget="work",
+    needs=("capture",),
+    looks_at="Steps in which the gradient scaler found infinities and left the parameters alone. "
+    "The skips a run begins with, while the scaler looks for its scale, are not counted.",
+    threshold="5 % of the steps, and three of them: with its defaults a scaler doubles its scale "
+    "after 2,000 good steps and then may lose one, which is 0.05 %.",
+    why="float16 ends at 65,504. A scaler multiplies the loss so that small gradients do not "
+    "vanish, and where one overflows it skips the update and halves the scale. A skipped step "
+    "costs a forward and a backward and teaches the model nothing. A scale that grows after a few "
+    "good steps overflows every few steps; a model whose gradients are infinite at any scale loses "
+    "all of them.",
+    fix="Use bfloat16, which has float32's range and needs no scaler:\n\n"
+    "```python\n"
+    'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
+    "    loss = criterion(model(inputs), targets)\n"
+    "loss.backward()\n"
+    "optimizer.step()\n"
+    "```\n\n"
+    "Where the GPU has only float16, leave the scaler's growth at its default "
+    '(`torch.amp.GradScaler("cuda")`: 2,000 steps), and clip gradients after '
+    "`scaler.unscale_(optimizer)`.",
+    wrong_when="The run recorded was short, and its scaler was still looking for its scale; or "
+    "the infinities come from the data.",
+)
+LEAST = 0.05
+FEWEST = 3
+FIRST = 24
+"""Skips in a row a run may begin with: from the default scale of 65,536 down to 2 ** -8."""
+MANY = 20
+"""Steps from which on a share of them says something."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    every = [step for step in case.steps if step.optimizer_steps or step.skipped]
+    steps = _settled(every)
+    skipped = sum(step.skipped for step in steps)
+    if len(steps) < MANY or skipped < FEWEST or skipped < LEAST * len(steps):
+        return
+    part = skipped / len(steps)
+    call = next(iter(calls(case, case.sites.ops[:200], ("GradScaler",))), None)
+    at = at_call(case, call) if call is not None else _stepped(case)
+    lost = skipped == len(steps)
+    yield found(
+        RULE,
+        claim=f"the gradient scaler threw away {skipped} of {len(steps)} steps: their gradients "
+        f"{'are infinite at any scale' if lost else 'overflow float16'}",
+        share=part,
+        place=at.place,
+        line=at.line,
+        confidence="high" if not lost else "medium",
+        evidence=(
+            Evidence(what="skipped steps", text=f"{skipped} of {len(steps)}, {percent(part)}",
+                     value=float(skipped)),
+            Evidence(what="in a row at most", text=str(_longest(steps)),
+                     value=float(_longest(steps))),
+            *_settings(call),
+        ),
+        change=_change(case, call),
+        doubt="a step takes as long as before: what is gained is that each one counts",
+    )  # fmt: skip
+
+
+def _settled(every: Sequence[Step]) -> list[Step]:
+    """Without the skips it begins with, unless they are more than a search for a scale needs."""
+    first = next((i for i, step in enumerate(every) if not step.skipped), len(every))
+    return list(every[first:] if first <= FIRST else every)
+
+
+def _longest(steps: Sequence[Step]) -> int:
+    longest = run = 0
+    for step in steps:
+        run = run + 1 if step.skipped else 0
+        longest = max(longest, run)
+    return longest
+
+
+def _settings(call: SourceCall | None) -> tuple[Evidence, ...]:
+    return (Evidence(what="the scaler", text=call.text, source="read"),) if call else ()
+
+
+def _stepped(case: Case) -> At:
+    optimizers = case.capture.optimizers if case.capture is not None else ()
+    placed = next((o.place for o in optimizers if o.anchor and o.place), "")
+    file, _, line = placed.rpartition(":")
+    if not line.isdigit():
+        return At(None)
+    return at_call(case, SourceCall(file=file, line=int(line), name="step"))
+
+
+def _change(case: Case, call: SourceCall | None) -> str:
+    if call is not None and call.keywords:
+        cut = ("init_scale", "growth_interval", "growth_factor", "backoff_factor")
+        head, _, rest = call.text.partition("(")
+        kept = [p.strip() for p in rest.rstrip(")").split(",")]
+        kept = [p for p in kept if p and p.partition("=")[0].strip() not in cut]
+        return f"{head}({', '.join(kept)})  # its own settings: growth after 2,000 good steps"
+    if "bfloat16" in emulated(case):
+        return "scaler.unscale_(optimizer)\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    return 'with torch.autocast("cuda", dtype=torch.bfloat16):  # no scaler needed\n    …'

@@ -1,0 +1,136 @@
+"""many-workers: workers, or their threads, take each other's processors."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._input import Feeding, feeding, wait_evidence, who
+from ridgeline.diagnosis.rules._input_causes import cores_of, crowded, in_use, worker_threads
+from ridgeline.diagnosis.rules._input_places import made_at, taken_at
+from ridgeline.diagnosis.rules._machine import below_ceilings
+from ridgeline.diagnosis.rules._threads_set import threads_set
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.trace import Place
+
+LEAST_TAKEN = 0.1
+"""Of the step: what a scheduler takes from a thread for other reasons is less."""
+
+RULE = Rule(
+    id="many-workers",
+    family="input",
+    title="More workers, or threads of theirs, than processors",
+    budget="input",
+    needs=("capture", "timed", "telemetry"),
+    looks_at="The wait for batches in untraced steps, the number of workers and the threads each "
+    "has, the processors there are and how much of them is in use; on a CPU also how much of a "
+    "processor the thread that trains had.",
+    threshold="An exposed wait from 5 % of the step on (10 % on a CPU), or a tenth of the step in "
+    "which training had no processor, while nine tenths of the processors are in use and workers "
+    "× threads is more than one and a half times their number.",
+    why="A processor runs one thread at a time. Beyond that threads wait for each other: those of "
+    "a parallel operator meet at its end, so each waits for the slowest, which waits for a "
+    "processor. Sixteen workers with sixteen threads each spend most of their time so. And they "
+    "take the processor from the process that trains.",
+    fix="One thread a worker (the DataLoader sets torch's to 1 by itself: leave it; for OpenCV "
+    "`cv2.setNumThreads(0)`, for NumPy `OMP_NUM_THREADS=1`), and not more workers than processors "
+    "less one for the process that trains.",
+    wrong_when="Workers wait for storage most of the time: then more of them than processors are "
+    "right. Or other programs hold the processors.",
+)
+
+
+class _Crowd(Struct, frozen=True):
+    workers: int
+    threads: int
+    """Of each."""
+    cores: int
+    share: float
+    fed: Feeding | None
+    """None: training does not wait for its input, it lacks the processors the workers take."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    crowd = _crowd(case)
+    if crowd is None:
+        return
+    place, change = _where(case, crowd)
+    each = f" × {crowd.threads} threads" if crowd.threads > 1 else ""
+    does = "waits" if crowd.fed is not None else "lacks a processor for"
+    used = in_use(case) or 0.0
+    others = case.telemetered.crowded
+    yield found(
+        RULE,
+        claim=f"{who(case)} {does} {units.percent(crowd.share)} of each step while "
+        f"{units.plural(crowd.workers, 'worker')}{each} share "
+        f"{units.plural(crowd.cores, 'processor')}",
+        share=crowd.share,
+        bound=_bound(case, crowd) if crowd.threads > 1 else None,
+        evidence=[
+            *([wait_evidence(case, crowd.fed)] if crowd.fed is not None else []),
+            Evidence(
+                what="threads at work",
+                text=f"{units.plural(crowd.workers, 'worker')} × {crowd.threads} on "
+                f"{crowd.cores} processors",
+                value=crowd.workers * crowd.threads,
+            ),
+            Evidence(what="processors in use", text=f"{used:.1f} of {crowd.cores}", value=used),
+        ],
+        place=place,
+        change=change,
+        # without pools fewer workers would mend little: what they do has to become cheaper
+        confidence="low" if crowd.threads == 1 else "medium" if others else "high",
+        doubt="other programs took a good part of the processors" if others else "",
+    )
+
+
+def _crowd(case: Case) -> _Crowd | None:
+    fed = feeding(case)
+    workers = (fed.workers if fed is not None else case.telemetered.workers) or 0
+    if not crowded(case, workers):
+        return None
+    threads, cores = worker_threads(case), cores_of(case)
+    if fed is not None:
+        return _Crowd(workers, threads, cores, fed.share, fed)
+    lacking = _lacking(case)
+    if threads < 2 or lacking < LEAST_TAKEN:
+        return None
+    return _Crowd(workers, threads, cores, lacking, None)
+
+
+def _lacking(case: Case) -> float:
+    """Of the step: time the one thread that trains neither ran nor waited for input. More threads
+    than one wait for each other besides, and nothing tells that apart."""
+    had = case.telemetered.program_cores
+    one = case.capture is not None and case.capture.flags.threads == 1
+    if case.on_gpu or had is None or not one:
+        return 0.0
+    return 1 - had - case.share_of("input")
+
+
+def _where(case: Case, crowd: _Crowd) -> tuple[Place | None, str]:
+    if crowd.threads > 1:
+        at = threads_set(case)
+        if at is not None:
+            return at.place, at.change
+    loader = crowd.fed.loader if crowd.fed is not None else None
+    call = made_at(case, loader)
+    place = call.place if call is not None else taken_at(loader)
+    if crowd.threads > 1:
+        return place, "torch.set_num_threads(1)  # in worker_init_fn"
+    fewer = max(crowd.cores - 1, 1)
+    changed = call.with_options(num_workers=str(fewer)) if call is not None else ""
+    return place, changed or f"loader = DataLoader(dataset, batch_size, num_workers={fewer})"
+
+
+def _bound(case: Case, crowd: _Crowd) -> float:
+    """On a CPU threads of workers take the training's own processors too: its operators may reach
+    the machine's ceilings without them, but no thread waits longer than for its turn."""
+    own = case.capture.flags.threads if case.capture is not None else 1
+    turns = (crowd.workers * crowd.threads + own) / crowd.cores
+    slowed = 0.0 if case.on_gpu else min(below_ceilings(case) or 0.0, 1 - 1 / turns)
+    waited = crowd.fed.share if crowd.fed is not None else 0.0
+    goes = max(crowd.share, 1 - (1 - waited) * (1 - slowed))
+    return 1 / (1 - min(goes * (1 + KNOWN), MOST_SHARE))

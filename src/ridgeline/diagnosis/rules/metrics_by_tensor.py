@@ -1,0 +1,92 @@
+"""Averages of weights, or metrics, are updated one tensor at a time."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._launch import LEAST, cost
+from ridgeline.diagnosis.rules._launch_loops import Loop, loops
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.source.reading.averages import all_at_once
+from ridgeline.source.reading.loops import SourceLoop, loops_at, parts_of
+
+RULE = Rule(
+    id="metrics-by-tensor",
+    family="launch",
+    title="Averages or metrics are updated one tensor at a time",
+    budget="overhead",
+    needs=("sites", "stacks"),
+    looks_at="A function that, outside forward, backward and optimizer, calls the same update "
+    "(`mul_`, `add_`, `lerp_`, `copy_`) on one tensor after the other: a running average of "
+    "weights, a target network, metrics kept one a tensor.",
+    threshold="16 calls of one operator a step, and half as many as there are parameters where "
+    "tensors have the parameters' sizes, costing 1 % of the step or more.",
+    why="Each call costs some 5 µs of Python and dispatch and on a GPU a kernel launch, whatever "
+    "the size of its tensor. An average written as `mul_` and `add_` makes two calls for each "
+    "parameter, and passes over memory twice. A `_foreach` operator takes all tensors in one call.",
+    fix="""
+```python
+averages, weights = list(average.parameters()), list(model.parameters())   # once, not each step
+torch._foreach_lerp_(averages, weights, 1 - decay)
+```
+
+or `torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))`. Of
+metrics: keep them in one tensor and add to it once; or update them every so many steps.
+""",
+    wrong_when="The tensors differ in device or type: `_foreach` operators then take the slow "
+    "path. With few large tensors the update waits for memory and gains less.",
+)
+
+_UPDATES = frozenset({"mul_", "add_", "lerp_", "copy_", "lerp", "sub_", "mul", "add", "update"})
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for loop in loops(case):
+        at = _in_source(case, loop) if loop.over == "state" else None
+        if loop.over != "state" or (at is not None and "grad" in at.attributes):
+            continue  # with gradients it is an optimizer's update, written by hand
+        if (share := cost(case, loop.sites)) >= LEAST:
+            yield _found(case, loop, at, share)
+
+
+def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
+    turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
+    each = "" if turns == many else f": {many} operator calls a step"
+    return found(
+        RULE,
+        claim=f"{loop.name} updates {turns} tensors{'' if each else ' a step'} one at a time{each}",
+        share=share,
+        evidence=[
+            Evidence(
+                what="calls a step",
+                value=loop.calls,
+                text=f"{many}: " + ", ".join(loop.ops[:4]),
+            ),
+            Evidence(what="time", text=f"{units.percent(share)} of the step", value=share),
+        ],
+        place=loop.place,
+        line=at.line if at is not None else None,
+        change=_change(case, at),
+        confidence="high" if at is not None else "medium",
+    )
+
+
+def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
+    at = [one for one in loops_at(case.sources, loop.place) if not one.trains]
+    updating = [one for one in at if one.calls & _UPDATES]
+    return min(updating or at, key=lambda one: (-one.inner, one.line), default=None)
+
+
+def _change(case: Case, loop: SourceLoop | None) -> str:
+    source = case.sources.get(loop.file) if loop is not None else None
+    if loop is not None and source is not None:
+        over, target, body = parts_of(source, loop)
+        written = all_at_once(over, target, body) if target is not None else ""
+        if written:
+            return written
+    through = f" that `{loop.over}` gives" if loop is not None and loop.target else ""
+    return (
+        "torch._foreach_lerp_(averages, weights, 1 - decay)  # names to be replaced by your own: "
+        f"lists of all tensors{through}, and the average's factor"
+    )

@@ -1,0 +1,74 @@
+"""A tensor on the device is printed, logged or put into a text each step."""
+
+import ast
+from collections.abc import Iterator
+
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule
+from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, waiting
+from ridgeline.diagnosis.rules._sync_finding import wait_finding
+from ridgeline.records.finding import Finding
+from ridgeline.source.reading.statements import now_and_then, statement_of, written
+from ridgeline.source.reading.waiting_lines import Line, calls, printed
+
+RULE = Rule(
+    id="print-tensor",
+    family="synchronisation",
+    title="Tensors on the device are printed",
+    budget="overhead",
+    needs=("trace", "gpu", "stacks"),
+    looks_at="Waits inside the functions that make a tensor's text (`Tensor.__repr__`, "
+    "`Tensor.__format__`), the line that asks for it, and the device's idle time.",
+    threshold="1 % of the step lost.",
+    why="The text of a tensor on the GPU is made with its values: torch looks for its largest and "
+    "smallest number, masks out what is not finite, and reads elements one by one. That is a dozen "
+    "small kernels and, for 30 elements, some 70 waits: each time the device's queue runs empty.",
+    fix="""Print every so many steps, and copy first: then there is one wait, and the text is made
+on the host.
+
+```python
+if step % 100 == 0:
+    print(step, norms.tolist())     # instead of every step: print(step, norms)
+```
+
+For a logger: `logger.debug("loss %s", loss)` makes no text while the level is off; an f-string
+does.""",
+    wrong_when="The program is being debugged, and the text is what is wanted.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    for wait in waiting(case, "print"):
+        lines = _lines(case, wait)
+        yield wait_finding(
+            RULE,
+            case,
+            wait,
+            claim=f"A tensor on the GPU is made into text {often(wait.times)}: "
+            f"{per_step(round(wait.waits, 1))} waits for the GPU a step",
+            lines=lines,
+            change=_change(case, wait, lines),
+        )
+
+
+def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
+    """By the outermost function seen (print, info, format); an f-string has none."""
+    for name in (name.split(":")[-1] for name in wait.via):
+        if name in ("__repr__", "__format__", "__str__"):
+            break
+        found = printed(case.sources, wait.place, name) or calls(case.sources, wait.place, {name})
+        if found:
+            return found
+    return printed(case.sources, wait.place)
+
+
+def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+    source = case.sources.get(wait.place.file) if wait.place is not None else None
+    node = lines[0].node if lines else None
+    statement = statement_of(source, node) if source is not None and node is not None else None
+    note = "# of tensors x.tolist(), or x.item(): one copy, one wait"
+    if source is None or not isinstance(statement, ast.Expr | ast.Assign):
+        return f"{note}\n{now_and_then(source, node, 'print(values.tolist())')}"
+    if isinstance(statement, ast.Assign):
+        note += "; with all that uses the text"
+    return f"{note}\n{now_and_then(source, statement, written(source, statement))}"

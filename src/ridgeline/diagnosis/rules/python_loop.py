@@ -1,0 +1,322 @@
+"""A Python loop over rows, time steps or pieces calls the same small operators again and again."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._launch import cost, dims_of, kernels, outer
+from ridgeline.diagnosis.rules._launch_loops import VIEWS, Loop, loops
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.by_row import by_row, for_all_rows, lines_with, picked
+from ridgeline.source.reading.cells import whole_sequence
+from ridgeline.source.reading.loops import SourceLoop, loops_at, loops_calling, parts_of
+
+RULE = Rule(
+    id="python-loop",
+    family="launch",
+    title="A Python loop calls small operators again and again",
+    budget="overhead",
+    needs=("sites", "stacks"),
+    looks_at="Calls of the same operators from one function in a step, the sizes of their inputs, "
+    "and the loop around them in the source.",
+    threshold="16 calls of one operator a step (32 where each turn needs the one before; not where "
+    "the turns change an object, as an environment's steps do), on "
+    "tensors of 256 Ki elements or less, with products of at most 16 rows or 10 µs, costing 2 % of "
+    "the step or more (10 % where the source cannot be read). More work keeps a processor busy "
+    "longer than a call takes. A loop over one of torch's recurrent cells is reported from 10 % of "
+    "the step on, whatever the sizes of its tensors. That share counts the calls and the Python "
+    "around them, not the products.",
+    why="A call of an operator costs some 5 µs of Python and dispatch, on a GPU a kernel launch "
+    "too, and again as much in the backward, whatever the size of its tensors. A loop over the "
+    "rows of a batch pays that for each row, where one call with all rows would do the same "
+    "arithmetic, and better: one product of matrices instead of many of vectors.",
+    fix="""
+Give the operators all rows at once:
+
+```python
+scores = torch.stack([head(row) for row in x])     # a call for each row
+scores = head(x)                                    # one call
+```
+
+Where a turn needs the one before (a recurrence), take everything that does not out of the loop
+(the products with the inputs), use `nn.LSTM` or `nn.GRU` over the whole sequence in place of
+`nn.LSTMCell` or `nn.GRUCell` in a loop, use a scan (`cumsum`, `cumprod`), or put
+`torch.compile` on the function with the loop.
+""",
+    wrong_when="The loop is over pieces on purpose, to save memory (chunked attention, gradient "
+    "checkpoints). In a recurrence not all of the time can be saved.",
+)
+
+SMALL = 2**18
+"""Elements: 1 MiB of float32, 0.1 ms of a core's memory, 20 calls' worth."""
+ROWS = 16
+"""Of a product with a matrix: so few leave most of the arithmetic units idle."""
+CALL_S = 10e-6
+"""What a call costs: a product that takes longer is not small."""
+RECURRENT = 32
+"""Turns of a loop that each need the one before: fewer may be a model's depth."""
+SMALL_NS = 100_000.0
+"""Of an operator whose sizes are not recorded: likewise."""
+MIN_SAVED_BY_LAYER = 0.1
+"""Share of the step that the layer must save before a loop over a recurrent cell is reported. With
+a batch of 256 and 256 hidden units, layer and loop take the same time on a CPU."""
+TRACED_CALL_NS, KERNEL_NS = 20_000.0, 5_000.0
+"""The cost of a traced call on a CPU and of the smallest kernel on a GPU. Time beyond it is work on
+the data, which a layer does not save."""
+_CELLS = frozenset(
+    f"aten::{name}_cell" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm")
+)
+MOVES = {"aten::to", "aten::_to_copy", "aten::copy_"}
+"""Tensors brought to a device or a type one by one: a batch's, which have no rows in common. Rules
+of copies speak of them."""
+_PAIRS = ("zip", "enumerate", "tqdm")
+LEAST, LEAST_UNSEEN = 0.02, 0.1
+"""Of the step: with the loop found in the source, and without the source."""
+
+
+class _Seen(Struct, frozen=True):
+    loop: Loop
+    at: SourceLoop | None
+    layer: bool = False
+    """Whether the loop calls a recurrent cell of torch for which there is a layer over the whole
+    sequence."""
+
+
+def look(case: Case) -> Iterator[Finding]:
+    kept: dict[tuple[str, int], list[_Seen]] = defaultdict(list)
+    for loop in loops(case):
+        if loop.over != "data" or _feeds(case, loop) or MOVES.issuperset(loop.ops):
+            continue
+        at = _in_source(case, loop)
+        if at is not None and not _CELLS.isdisjoint(loop.ops) and _layer(case, at):
+            if _saved_by_layer(case, loop) >= MIN_SAVED_BY_LAYER:
+                kept[at.file, at.line].append(_Seen(loop, at, layer=True))
+            continue
+        if not _small(case, loop):
+            continue
+        if at is None and case.sources.get(loop.place.file) is not None:
+            continue  # the loop is a library's: nn.Sequential's, over layers that share weights
+        if at is not None and (at.over_modules or _rolls_out(loop, at)):
+            continue  # a model's depth: each turn has weights of its own
+        if at is not None and at.carried and loop.turns < RECURRENT:
+            continue
+        share = cost(case, _costing(loop, at))
+        if share >= (LEAST if at is not None else LEAST_UNSEEN):
+            where = loop.place if at is None else at
+            kept[where.file, where.line].append(_Seen(loop, at))
+    for seen in kept.values():
+        yield _of_one(case, seen)
+
+
+def _rolls_out(loop: Loop, at: SourceLoop) -> bool:
+    """Turns that need the one before, and that nothing makes one call of: an environment's steps,
+    or names handed on between statements where no gradient comes back (a simulation)."""
+    trained = any(site.phase == "backward" for site in loop.sites)
+    return bool(at.state) or (bool(at.carried) and not at.direct and not trained)
+
+
+def _costing(loop: Loop, at: SourceLoop | None) -> list[OpSite]:
+    """Products of a recurrence stay, whoever runs its loop."""
+    recurrent = at is not None and bool(at.carried)
+    return [s for s in loop.sites if not (recurrent and s.flops and s.phase != "backward")]
+
+
+def _of_one(case: Case, seen: list[_Seen]) -> Finding:
+    """One finding for one loop in the source, whichever functions its turns call operators in."""
+    first = seen[0]  # that with the most calls
+    loop, at = first.loop, first.at
+    most = cost(case, [site for one in seen for site in _costing(one.loop, at)])
+    if first.layer:
+        share = sum(_saved_by_layer(case, one.loop) for one in seen)
+        bound = 1 / (1 - min(max(most, share), MOST_SHARE))
+    else:
+        share, bound = most, None
+    whole = replace(
+        loop,
+        calls=sum(one.loop.calls for one in seen),
+        ops=tuple(dict.fromkeys(op for one in seen for op in one.loop.ops)),
+        sites=tuple(site for one in seen for site in one.loop.sites),
+    )
+    return _found(case, whole, at, share, bound)
+
+
+def _layer(case: Case, at: SourceLoop) -> str:
+    """Return the code with the layer that replaces a loop over a recurrent cell. Return "" if no
+    layer can replace it, for example because the input of a turn is made from the turn before."""
+    source = case.sources.get(at.file)
+    if source is None:
+        return ""
+    over, target, body = parts_of(source, at)
+    return (whole_sequence(source, target, over, body) if target else "") or ""
+
+
+def _saved_by_layer(case: Case, loop: Loop) -> float:
+    """Return the share of the step that a layer over the whole sequence saves: the calls, and the
+    Python around them. The products stay, and so does the work of operators on large tensors."""
+    sites = [site for site in loop.sites if not site.flops]
+    if case.on_gpu:
+        stays_ns = sum(max(s.device_ns - KERNEL_NS * kernels([s]), 0.0) for s in sites)
+    else:
+        stays_ns = sum(max(s.host_ns - TRACED_CALL_NS * s.calls, 0.0) for s in sites)
+    return cost(case, sites, stays_ns=stays_ns)
+
+
+def _found(
+    case: Case, loop: Loop, at: SourceLoop | None, share: float, bound: float | None
+) -> Finding:
+    many = units.count(round(loop.calls))
+    largest = max((s for s in loop.sites if not s.within), key=lambda s: s.host_ns)
+    evidence = [
+        Evidence(what="calls a step", text=f"{many}: " + ", ".join(loop.ops[:4]), value=loop.calls),
+        Evidence(what="time", text=f"{units.percent(share)} of the step, its backward included",
+                 value=share),
+    ]  # fmt: skip
+    sizes = dims_of(largest)
+    if sizes:
+        evidence.append(
+            Evidence(
+                what="a call's input", text=f"{largest.op} of {list(sizes)}", source="measured"
+            )
+        )
+    if at is not None:
+        what = f"for {at.target} in {at.over}" if at.target else f"while {at.over}"
+        evidence.append(Evidence(what="the loop", text=what, source="read"))
+    inside = at in loops_at(case.sources, loop.place)
+    confidence: Confidence = "low" if at is None else "high" if inside else "medium"
+    return found(
+        RULE,
+        claim=f"A Python loop in {_where(loop, at)} calls {_what(loop)}",
+        share=share,
+        bound=bound,
+        evidence=evidence,
+        place=loop.place
+        if at is None
+        else Place(file=at.file, line=at.line, function=at.function or loop.place.function),
+        change=_change(case, at),
+        confidence=confidence,
+        doubt="each turn needs the one before: not all of it can be saved"
+        if at is not None and at.carried
+        else "",
+    )
+
+
+def _what(loop: Loop) -> str:
+    turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
+    if turns == many:
+        return f"{loop.ops[0].removeprefix('aten::')} {turns} times a step"
+    return f"the same operators {turns} times a step: {many} small calls"
+
+
+def _where(loop: Loop, at: SourceLoop | None) -> str:
+    if at is not None and at.function:
+        return f"{at.function}()"
+    return loop.name if at is None else "the module"
+
+
+def _small(case: Case, loop: Loop) -> bool:
+    """Most calls are on little data, and with little arithmetic for it."""
+    ahead = [s for s in loop.sites if s.phase != "backward"]
+    flops: dict[tuple[str, str], float] = defaultdict(float)
+    times: dict[tuple[str, str], float] = defaultdict(float)
+    for site in ahead:
+        flops[outer(site), site.module] += site.flops
+        times[outer(site), site.module] += site.calls if not site.within else 0.0
+    most = _arithmetic(case)
+    small = 0.0
+    for site in ahead:
+        if site.within or site.op in VIEWS:
+            continue
+        sizes = dims_of(site)
+        elements = prod(sizes) if sizes is not None else 0
+        rows = elements / sizes[-1] if sizes and sizes[-1] else 1.0
+        key = (site.op, site.module)
+        each = flops[key] / times[key] if times[key] else 0.0
+        little = elements <= SMALL and (rows <= ROWS or each <= most)
+        if sizes is None:
+            little = site.work_ns <= SMALL_NS * site.calls
+        small += site.calls if little else 0.0
+    return small >= loop.calls / 2
+
+
+def _arithmetic(case: Case) -> float:
+    """FLOPs that a device does in the time of a call."""
+    peak = case.device.ceiling("matmul", "float32") if case.device is not None else None
+    return CALL_S * (peak.value if peak is not None else 1e11)
+
+
+def _feeds(case: Case, loop: Loop) -> bool:
+    """It makes the batches: the rules of the input speak of it."""
+    return bool(case.fed.share) and case.fed.function == loop.place.function
+
+
+def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
+    """In the function itself, else around calls of it."""
+    for at in (loops_at(case.sources, loop.place), loops_calling(case.sources, loop.place)):
+        kept = [one for one in at if not one.trains and one.works]
+        if kept:
+            return min(kept, key=lambda one: (*_unlike(one, loop), -one.inner, one.line))
+    return None
+
+
+def _unlike(at: SourceLoop, loop: Loop) -> tuple[bool, bool]:
+    """Whether it calls nothing that bears the name of an operator seen, and nothing at all."""
+    names = {op.removeprefix("aten::") for op in loop.ops}
+    return not names & at.calls, not at.calls
+
+
+def _change(case: Case, at: SourceLoop | None) -> str:
+    source = case.sources.get(at.file) if at is not None else None
+    if at is None or source is None:
+        return "# call the operators once, with a dimension more, instead of in a loop"
+    over, target, body = parts_of(source, at)
+    if at.carried:
+        return _recurrence(at, whole_sequence(source, target, over, body) if target else "")
+    if target is None:
+        return f"# without `while {at.over}`: give the operators all turns at once"
+    safe = by_row(source, target, body)
+    rows = picked(target, body) if safe else None
+    if rows and (written := for_all_rows(over, target, body)):
+        return f"{written}   # without `for {at.target} in {at.over}`: nothing is left to stack"
+    if rows:
+        said = ", ".join(f"`{row}` becomes `{all_}`" for row, all_ in rows.items())
+        return f"# without `for {at.target} in {at.over}`: {said}, and nothing is left to stack"
+    if safe and not isinstance(over, ast.Call):
+        return f"# without the loop: give all of `{at.over}` where `{at.target}` is given now"
+    return _in_words(at, over, lines_with(target, body))
+
+
+def _recurrence(at: SourceLoop, layer: str | None) -> str:
+    if layer:
+        return layer
+    left = f"take products that need no `{at.carried}` out of the loop"
+    if not at.function:
+        return f"# put the loop in a function with @torch.compile; {left}"
+    return f"@torch.compile  # above `def {at.function}`; {left}"
+
+
+def _in_words(at: SourceLoop, over: ast.expr, lines: tuple[int, ...]) -> str:
+    """No code: what a line means for all turns at once is the program's to say."""
+    if not lines:
+        return f"# without `for {at.target} in {at.over}`: one call, with a dimension more for it"
+    where = f"line {lines[0]}" if len(lines) == 1 else "lines " + ", ".join(map(str, lines))
+    head = f"# without `for {at.target} in {at.over}`: {where} for all `{at.target}` at once: "
+    if isinstance(over, ast.Call) and ast.unparse(over.func) == "range":
+        numbers = ast.unparse(over).removeprefix("range")
+        return head + (
+            f"whole tensors where `{at.target}` picks a row, torch.arange{numbers} where it is a "
+            "number (broadcasting, torch.gather)"
+        )
+    through = (
+        over.args if isinstance(over, ast.Call) and ast.unparse(over.func) in _PAIRS else [over]
+    )
+    every = ", ".join(f"`{ast.unparse(one)}`" for one in through)
+    return head + f"give the operators all of {every} (torch.stack of a list), a dimension more"

@@ -1,0 +1,147 @@
+"""scaled_dot_product_attention that no fused kernel took."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._scores import (
+    Scores,
+    most_gained,
+    peak_bytes,
+    saved_bytes,
+    without_scores,
+)
+from ridgeline.diagnosis.rules._sdpa_reason import Reason, why_math
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.source.reading.calls import calls_at
+
+LEAST = 0.01
+LEAST_MEMORY = 0.05
+LEAST_INSIDE = 0.3
+"""Of the step, for dropout inside a library's layer on a CPU: torch's own default, and without it
+the model is another."""
+MATH = "_scaled_dot_product_attention_math"
+
+RULE = Rule(
+    id="sdpa-math-path",
+    family="kernels",
+    title="scaled_dot_product_attention falls back to plain operators",
+    budget="work",
+    needs=("sites",),
+    looks_at="Calls of aten::_scaled_dot_product_attention_math in a traced step, the operators "
+    "inside it and those of its backward; the sizes, types and strides of its inputs tell why.",
+    threshold="1 % of the step (or 5 % of the peak memory) beyond what a fused kernel needs for "
+    "the same products at 75 % of the matmul ceiling (50 % on a CPU). Dropout "
+    "inside a library's layer on a CPU, torch's default, from 30 % on.",
+    why="scaled_dot_product_attention chooses among fused kernels and falls back, without a word, "
+    "to products and a softmax over the whole matrix of scores when none accepts its inputs. Then "
+    "it costs what attention written out costs: the scores pass through memory several times and "
+    "are kept for the backward.",
+    fix="Give it what a kernel accepts: four dimensions [batch, heads, length, head size], the "
+    "last contiguous; one type for all three, not float64; on a CPU no dropout; equal head sizes; "
+    "no `sdpa_kernel(SDPBackend.MATH)` left from debugging.\n\n"
+    "```python\n"
+    "from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
+    "with sdpa_kernel([SDPBackend.FLASH_ATTENTION,\n"
+    "                                     SDPBackend.EFFICIENT_ATTENTION]):\n"
+    "    F.scaled_dot_product_attention(q, k, v)  # raises and warns why none would run\n```",
+    wrong_when="The plain path was chosen for its accuracy, or for second derivatives, which fused "
+    "kernels do not have.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    fell = [s for s in case.sites.ops if s.op.endswith(MATH)]
+    by_place: dict[tuple[str, str], list[OpSite]] = {}
+    for site in fell:
+        key = (site.place.file, site.place.function) if site.place else ("", "")
+        by_place.setdefault(key, []).append(site)
+    for calls in by_place.values():
+        yield from _group(case, calls)
+
+
+def _group(case: Case, calls: list[OpSite]) -> Iterator[Finding]:
+    place = calls[0].place
+    key = (place.file, place.function) if place else None
+    near = [
+        s for s in case.sites.ops
+        if s.phase != "optimizer"
+        and (key is None or s.place is None or (s.place.file, s.place.function) == key)
+    ]  # fmt: skip
+    shapes = dict.fromkeys(scores for site in calls if (scores := _scores(site)) is not None)
+    inside = [s for s in near if s.inside(MATH) or s.op.endswith(MATH)]
+    touching = inside + [
+        s for s in near
+        if not s.inside(MATH) and s.inside("Backward") and any(sc.touched(s) for sc in shapes)
+    ]  # fmt: skip
+    share, peak = without_scores(case, touching), peak_bytes(case)
+    saved = sum(saved_bytes(touching, scores) for scores in shapes)
+    memory = saved / peak if peak else 0.0
+    if share < LEAST and memory < LEAST_MEMORY:
+        return
+    reason = why_math(case, calls[0])
+    at = calls_at(case.sources, place, ("scaled_dot_product_attention",))
+    line = at[0].line if at else None
+    changes = reason is not None and reason.changes_results
+    if changes and not at and share < LEAST_INSIDE:
+        return
+    yield found(
+        RULE,
+        claim="scaled_dot_product_attention runs as plain operators, not as a fused kernel"
+        + (f": {reason.text}" if reason else ""),
+        share=share,
+        bound=most_gained(case, touching),
+        place=place,
+        line=line,
+        module=calls[0].module,
+        memory=memory,
+        change=reason.change if reason else _ASK,
+        confidence="high" if reason and not changes else "medium",
+        doubt=_doubt(reason),
+        evidence=tuple(_evidence(case, calls, touching, reason, saved)),
+    )
+
+
+def _doubt(reason: Reason | None) -> str:
+    if reason is None:
+        return "the recorded inputs do not tell why"
+    return "dropping results is another regularisation" if reason.changes_results else ""
+
+
+_ASK = """# raises, and warns why, where no fused kernel takes the inputs
+with torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
+    out = F.scaled_dot_product_attention(q, k, v)"""
+
+
+def _evidence(
+    case: Case, calls: list[OpSite], touching: list[OpSite], reason: Reason | None, saved: float
+) -> Iterator[Evidence]:
+    spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in touching)
+    number = sum(site.calls for site in calls)
+    yield Evidence(
+        what="plain attention",
+        text=f"{units.significant(number)} calls a step, {units.seconds(case.work_s(spent))} of it "
+        "with their backward",
+        value=1e3 * case.work_s(spent),
+    )
+    if calls[0].dims:
+        text = " · ".join("×".join(map(str, dims)) for dims in calls[0].dims[:3])
+        yield Evidence(what="query, key, value", text=f"{text}, {calls[0].types[0]}")
+    if reason is not None:
+        yield Evidence(what="why", text=reason.text, source=reason.source)
+    if saved:
+        yield Evidence(
+            what="scores kept for the backward", text=units.bytes_(saved), value=saved,
+            source="derived",
+        )  # fmt: skip
+
+
+def _scores(site: OpSite) -> Scores | None:
+    if len(site.dims) < 2 or min(len(site.dims[0]), len(site.dims[1])) < 3:
+        return None
+    batch = 1
+    for size in site.dims[0][:-2]:
+        batch *= size
+    return Scores(batch, site.dims[0][-2], site.dims[1][-2])

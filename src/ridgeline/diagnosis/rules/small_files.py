@@ -1,0 +1,99 @@
+"""small-files: the loader's time goes into opening files."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._input import feeding, wait_evidence, who
+from ridgeline.diagnosis.rules._input_causes import worker_load
+from ridgeline.diagnosis.rules._input_places import handing_out
+from ridgeline.diagnosis.rules._reading import decodes_too, reading_lines, reading_share
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.trace import Place
+
+LEAST = 0.25
+"""Of the making of a batch: less is the price of having files at all."""
+STREAMS = 150e6
+"""Bytes a second from storage: from here on files are large, and it is the storage's rate."""
+
+RULE = Rule(
+    id="small-files",
+    family="input",
+    title="Many small files are opened and read",
+    budget="input",
+    needs=("capture",),
+    looks_at="The lines of the dataset that were seen at work: those that open or read files, and "
+    "what processes read from storage in that time.",
+    threshold="A quarter of the time a batch takes to make, in an exposed wait from 5 % of the "
+    "step on (10 % on a CPU); not where storage delivers more than 150 MB/s, because then the "
+    "files are large.",
+    why="Opening a file costs the same for a hundred bytes as for a gigabyte: a walk through "
+    "folders, a few calls of the system, on network storage a journey there and back. A sample "
+    "made of many small files pays that again and again, and read-ahead never begins.",
+    fix="Pack the samples into few large files once, and read from those: a memory-mapped array "
+    "(`np.memmap`, `np.load(path, mmap_mode='r')`), a tar of shards (WebDataset), Arrow, LMDB, "
+    "HDF5. Where all of it fits into memory, read it once in `__init__`.",
+    wrong_when="Reading is slow because the storage is: a single large read would take as long. "
+    "Or the files were read for the first time, and later epochs find them in memory.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    fed = feeding(case)
+    share = reading_share(case)
+    if fed is None or share < LEAST or _from_storage(case) >= STREAMS:
+        return
+    line = reading_lines(case)[0]
+    exposed = fed.share * share
+    name = line.function.replace("<locals>.", "")
+    yield found(
+        RULE,
+        claim=f"{who(case)} waits {units.percent(exposed)} of each step while {name}() opens and "
+        "reads files",
+        share=exposed,
+        bound=1 / (1 - min(fed.share, MOST_SHARE)),  # one file needs no putting together either
+        evidence=[
+            wait_evidence(case, fed),
+            Evidence(
+                what="opening and reading files",
+                text=f"{units.percent(share)} of the time a batch takes to make",
+                value=share,
+            ),
+            Evidence(what=f"line {line.line}", text=line.source, source="read"),
+            *_storage(case),
+        ],
+        place=Place(file=line.file, line=line.line, function=line.function),
+        change="# once: all samples in one file\nnp.save('samples.npy', np.stack(samples))\n"
+        "# in __init__\nself.samples = np.load('samples.npy', mmap_mode='r')\n"
+        f"# in {name}, in the place of line {line.line}\n"
+        + ("sample = self.samples[index]" if handing_out(case, fed.loader) is None else
+           "for sample in self.samples:"),
+        confidence="high" if share >= 0.5 and not decodes_too(line) else "medium",
+        doubt="" if worker_load(case, fed) is None or case.telemetered.workers == 0 else
+        "with storage that answers late, more workers would hide it too",
+    )  # fmt: skip
+
+
+def _from_storage(case: Case) -> float:
+    """Bytes a second, over the whole telemetry; what the page cache held is not in it."""
+    first: dict[int, tuple[int, int]] = {}
+    read, last, began = 0, 0, 0
+    for look_ in case.telemetry:
+        began = began or look_.at_ns
+        last = look_.at_ns
+        for process in look_.processes:
+            before = first.setdefault(process.pid, (process.read_bytes, process.read_bytes))
+            first[process.pid] = (before[0], max(before[1], process.read_bytes))
+    read = sum(end - start for start, end in first.values())
+    return read / ((last - began) / 1e9) if last > began else 0.0
+
+
+def _storage(case: Case) -> list[Evidence]:
+    rate = _from_storage(case)
+    if not case.telemetry:
+        return []
+    text = f"{units.bandwidth(rate)} from storage" if rate >= 1e3 else (
+        "nothing came from storage: the files were in memory, and opening them took the time"
+    )  # fmt: skip
+    return [Evidence(what="read", text=text, value=rate)]

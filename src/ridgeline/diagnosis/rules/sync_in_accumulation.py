@@ -1,0 +1,134 @@
+"""Gradients are accumulated over several backwards, and exchanged after each."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._ranks import exposed
+from ridgeline.records.collective_site import CollectiveSite
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.calls import SourceCall, calls_at
+
+LEAST = 0.02
+TWICE = 1.5
+"""Times the parameters' own bytes: gradients that travel once a step are 1."""
+
+RULE = Rule(
+    id="sync-in-accumulation",
+    family="communication",
+    title="Gradients are exchanged in every accumulated backward",
+    budget="communication",
+    looks_at="Backwards for each optimizer step, and the collectives in them: their bytes against "
+    "the parameters', else their number against the backwards'.",
+    threshold="Two backwards or more a step, 1.5 times the parameters' bytes exchanged, and 2 % of "
+    "the step.",
+    why="DistributedDataParallel averages gradients at the end of every backward. With gradient "
+    "accumulation only the last backward of a step needs that: the sum of averages is the average "
+    "of the sum. All exchanges before it are in vain.",
+    fix="`no_sync()` around the forward and backward of all but the last part:\n\n"
+    "```python\n"
+    "for i, (x, y) in enumerate(parts):\n"
+    "    with nullcontext() if i == len(parts) - 1 else model.no_sync():\n"
+    "        loss_fn(model(x), y).backward()\n"
+    "optimizer.step()\n"
+    "```\n\n"
+    "With FSDP2: `model.set_requires_gradient_sync(i == len(parts) - 1)`. Results differ by "
+    "rounding only.",
+    wrong_when="Several models or losses each with a backward of its own in a step are no "
+    "accumulation: there the bytes of each travel once. FSDP needs memory for whole gradients "
+    "under `no_sync()`.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    backwards = _backwards(case)
+    sites = [
+        site
+        for site in case.exchange.sites
+        if site.phase == "backward" and site.name in ("all_reduce", "reduce_scatter", "collective")
+    ]
+    if backwards < 2 or not sites:
+        return
+    times = _times(case, sites, backwards)
+    if times is None or times < TWICE:
+        return
+    needless = 1 - 1 / times
+    share = exposed(case, *sites) * needless
+    if share < LEAST:
+        return
+    place = sites[0].place or _called(case)
+    call = next(iter(calls_at(case.sources, place, ("backward",))), None)
+    calls = sum(site.calls for site in sites)
+    size = sum((site.bytes or 0) * site.calls for site in sites)
+    said = [
+        Evidence(what="backwards a step", text=f"{backwards:.3g}", value=backwards),
+        Evidence(
+            what="collectives in them",
+            text=f"{calls:.0f} a step" + (f", {units.bytes_(size)}" if size else ""),
+            value=calls,
+        ),
+        Evidence(
+            what="gradients exchanged", text=f"{times:.3g} times a step", value=times,
+            source="derived",
+        ),
+    ]  # fmt: skip
+    yield found(
+        RULE,
+        claim=f"gradients are exchanged {times:.2g} times a step: after each of "
+        f"{backwards:.2g} accumulated backwards, where the last would do",
+        share=share,
+        confidence="high" if _parameter_bytes(case) and size else "medium",
+        place=place,
+        line=call.line if call is not None else None,
+        evidence=said,
+        change=_change(sites[0], call),
+    )
+
+
+def _backwards(case: Case) -> float:
+    counted = [s.backwards / max(s.optimizer_steps, 1) for s in case.steps if s.detailed]
+    return median(counted) if counted else case.exchange.backwards
+
+
+def _times(case: Case, sites: list[CollectiveSite], backwards: float) -> float | None:
+    """How often each gradient travels in a step; None where nothing tells."""
+    own = _parameter_bytes(case)
+    if own and all(site.bytes is not None for site in sites):
+        return min(sum((site.bytes or 0) * site.calls for site in sites) / own, backwards)
+    # every bucket in every backward: as many as there are backwards, or a multiple
+    even = all(abs(site.calls / backwards - round(site.calls / backwards)) < 0.05 for site in sites)
+    many = all(site.calls >= backwards for site in sites)
+    return backwards if even and many else None
+
+
+def _parameter_bytes(case: Case) -> int:
+    modules = case.capture.modules if case.capture is not None else ()
+    return sum(m.parameter_bytes for m in modules if not m.loss and m.calls > m.evaluation_calls)
+
+
+def _called(case: Case) -> Place | None:
+    """Where the model is called, in the run's own words."""
+    modules = case.capture.modules if case.capture is not None else ()
+    for module in modules:
+        file, _, line = module.place.rpartition(":")
+        if file and line.isdigit():
+            return Place(file=file, line=int(line))
+    return None
+
+
+def _change(site: CollectiveSite, call: SourceCall | None) -> str:
+    line = call.text if call is not None else "loss.backward()"
+    if site.sharding == "fsdp2":
+        return (
+            "model.set_requires_gradient_sync(last)   # last: True for the last part of a step\n"
+            "…   # the forward\n"
+            f"{line}"
+        )
+    return (
+        "with nullcontext() if last else model.no_sync():   # last: the last part of a step\n"
+        "    …   # the forward\n"
+        f"    {line}"
+    )

@@ -1,0 +1,146 @@
+"""The GPU's clocks are held down while it works."""
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from ridgeline import units
+from ridgeline.diagnosis.case import SATURATED, Case
+from ridgeline.diagnosis.gpus_at_work import at_work
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._machine import timed
+from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.telemetry import DeviceSample
+
+AT_WORK = 50
+"""Percent of a look in use: below it clocks may be low because there is little to do."""
+OFTEN = 0.3
+"""Of the looks at work with a reason: less is a moment, not the state of the machine."""
+LEAST = 0.02
+"""Of the step: boost clocks wander by a percent or two on their own."""
+ARITHMETIC = 0.3
+"""Of the step in arithmetic from which on a power limit is no surprise."""
+NORMAL_CAP = 0.05
+"""Of the step: what a power limit may cost before it is worth a word. Dense products at full load
+draw more than any data-centre GPU's limit allows at its highest clock."""
+
+RULE = Rule(
+    id="throttled-clocks",
+    family="machine",
+    title="The GPU's clocks are held down while it works",
+    budget="work",
+    needs=("gpu", "telemetry"),
+    looks_at="The clock of the multiprocessors against their highest, in looks at which the GPU "
+    "was in use for at least half the time, and the reasons the driver gives for holding it down.",
+    threshold="A reason in 30 % of these looks and 2 % of the step lost. A power limit alone "
+    "counts from 5 % on, and not at all where arithmetic fills the step: that is what the limit is "
+    "for.",
+    why="A GPU lowers its clock when it is too hot, when its supply or a limit set by its owner "
+    "does not give enough power, or when somebody locked it. Arithmetic slows in proportion; work "
+    "that waits for memory hardly does. The same program then takes longer on this machine than on "
+    "another of the same kind, and comparisons made on it mislead.",
+    fix="Look at the reason, then mend the machine, not the program:\n\n"
+    "```sh\n"
+    "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK\n"
+    "sudo nvidia-smi -rgc            # clocks somebody locked\n"
+    "sudo nvidia-smi -pl <watts>     # a limit below the card's own\n"
+    "```\n\n"
+    "Heat: airflow, fans, neighbours. Power: the limit, the supply, the rack's budget.",
+    wrong_when="The bound takes all kernels to follow the clock; those that wait for memory do "
+    "not. A limit may be set on purpose, to save energy or to share a rack's supply.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    looks = _at_work(case)
+    held = [one for one in looks if _reasons(one)]
+    if not looks or len(held) < OFTEN * len(looks):
+        return
+    clocks = [(d.sm_mhz, d.sm_max_mhz) for d in looks if d.sm_mhz and d.sm_max_mhz]
+    if not clocks:
+        return
+    lost = 1 - fmean(now / most for now, most in clocks)
+    reasons = _named(held)
+    capped = set(reasons) == {"power cap"}
+    busy = case.busy if case.busy is not None else fmean(_use(d) for d in looks)
+    share = max(lost, 0.0) * min(busy, 1.0)
+    if share < LEAST or (capped and (share < NORMAL_CAP or _expected(case, looks))):
+        return
+    level: Confidence = "low" if capped else "medium"
+    now, most = fmean(c[0] for c in clocks), max(c[1] for c in clocks)
+    yield found(
+        RULE,
+        claim=f"the GPU runs at {now:.0f} of {most} MHz while it works: {' and '.join(reasons)}",
+        share=share,
+        confidence=level,
+        evidence=_evidence(looks, held, now, most, lost),
+        change=_change(reasons),
+        doubt="a power limit at full load is how the card is meant to run" if capped
+        else "kernels that wait for memory do not slow with this clock",
+    )  # fmt: skip
+
+
+def _at_work(case: Case) -> list[DeviceSample]:
+    held = timed(case)
+    if not held:
+        return []
+    ours = at_work(case.telemetry, held[0].at_ns, held[-1].at_ns, True)
+    devices = [d for sample in held for d in sample.devices if d.index in ours]
+    return [d for d in devices if _use(d) * 100 >= AT_WORK]
+
+
+def _use(device: DeviceSample) -> float:
+    return (device.utilisation_percent or 0) / 100
+
+
+def _reasons(device: DeviceSample) -> list[str]:
+    """All but what is no fault: an idle device is not held down, and telemetry leaves that out."""
+    return [reason for reason in device.throttle if reason != "idle"]
+
+
+def _named(held: list[DeviceSample]) -> list[str]:
+    """The reasons, the most frequent first; a rare one beside another is left out."""
+    names = [reason for device in held for reason in _reasons(device)]
+    order = sorted(set(names), key=lambda name: (-names.count(name), name))
+    return [name for name in order if names.count(name) >= OFTEN * len(held)] or order[:1]
+
+
+def _expected(case: Case, looks: list[DeviceSample]) -> bool:
+    """Whether a power limit is what such a load meets: a GPU full of work, arithmetic above all,
+    or one that others heat as well."""
+    full = (case.busy or 0.0) >= SATURATED or case.share_of("compute") >= ARITHMETIC
+    return full or any(device.others for device in looks)
+
+
+def _evidence(
+    looks: list[DeviceSample], held: list[DeviceSample], now: float, most: int, lost: float
+) -> list[Evidence]:
+    said = [
+        Evidence(
+            what="clock while at work",
+            text=f"{now:.0f} MHz of {most}, {units.percent(lost)} below",
+            value=now,
+        ),
+        Evidence(
+            what="held down",
+            text=f"in {len(held)} of {units.plural(len(looks), 'look')} at work",
+            value=len(held) / len(looks),
+        ),
+    ]
+    powers = [d.power_w for d in looks if d.power_w is not None]
+    limits = [d.power_limit_w for d in looks if d.power_limit_w]
+    if powers:
+        limit = f" of {max(limits):.0f}" if limits else ""
+        said.append(Evidence(what="power", text=f"{fmean(powers):.0f}{limit} W"))
+    heat = [d.temperature_c for d in looks if d.temperature_c is not None]
+    if heat:
+        said.append(Evidence(what="temperature", text=f"up to {max(heat)} °C", value=max(heat)))
+    return said
+
+
+def _change(reasons: list[str]) -> str:
+    ask = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"
+    if any("clock" in reason for reason in reasons):
+        return f"{ask}\nsudo nvidia-smi -rgc && sudo nvidia-smi -rac   # clocks that were locked"
+    if "power cap" in reasons:
+        return f"{ask}\nsudo nvidia-smi -pl <watts>   # up to the card's own limit"
+    return f"{ask}   # heat or supply: mend the machine, not the program"

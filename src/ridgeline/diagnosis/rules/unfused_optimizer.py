@@ -1,0 +1,351 @@
+"""The optimizer updates one parameter at a time, or in more passes over memory than it needs."""
+
+import ast
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rules._launch import (
+    LEAST,
+    calls,
+    cost,
+    kernels,
+    outer,
+    parameters,
+    place_at,
+)
+from ridgeline.diagnosis.rules._launch_loops import loops
+from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.run import OptimizerSeen
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.loops import SourceLoop, function_around, loops_at
+
+RULE = Rule(
+    id="unfused-optimizer",
+    family="launch",
+    title="The optimizer updates one parameter at a time",
+    budget="overhead",
+    needs=("sites",),
+    looks_at="Operators inside the optimizer's step: how many are called for each parameter, "
+    "whether they are `_foreach` or `_fused` ones, the optimizer's class (of a run, else the mark "
+    "`Optimizer.step#SGD.step` of a trace), and its options.",
+    threshold="At least 16 calls a step and about one for each parameter, costing 1 % of the step "
+    "or more: 16 calls are 0.1 ms, below that nothing is to be had. Where torch's defaults were "
+    "left alone, the finding is advice, not a mistake, and comes from 20 % of the step on. On a "
+    "CPU, where torch has no fused update for the optimizer, it takes 1,000 calls as well. On a "
+    "GPU the default is `_foreach` operators, where one fused kernel moves less memory.",
+    why="An update such as Adam's is a chain of about twelve small operators. Called for one "
+    "parameter after the other, a model of 100 parameters pays for 1,200 calls a step, each some "
+    "5 µs of Python and dispatch whatever the size, and on a GPU a kernel launch. And each "
+    "operator of the chain reads its tensors from memory and writes them back. A fused optimizer "
+    "makes the whole update of all parameters in a few kernels, and passes over memory once.",
+    fix="""
+```python
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+```
+
+`fused=True` is there for Adam, AdamW, SGD and Adagrad, on GPUs and CPUs. Others have
+`foreach=True`: one call for all parameters of each operator of the chain. It is the default on a
+GPU, but for Adafactor; on a CPU the default is one parameter at a time.
+""",
+    wrong_when="A fused update rounds differently in the last bits. It needs floating-point "
+    "parameters, all on one kind of device. With a model of few large parameters on a CPU the "
+    "update waits for memory, and the gain is smaller than the bound. `foreach=True` saves calls, "
+    "not passes over memory, and takes about the parameters' size more memory at the peak.",
+)
+
+FEW = 16
+"""Calls a step: fewer cost 0.1 ms at most."""
+LEAST_OF_DEFAULTS = 0.2
+"""Of the step: most programs leave the defaults, well-tuned ones too."""
+MIN_DEFAULT_CALLS = 1000
+"""Calls a step, some 5 ms, of the loop over parameters that is torch's default on a CPU. Fewer are
+not reported where the program leaves the default alone and torch has no fused update: the only
+advice would be `foreach=True`, which saves nothing but calls."""
+FUSED_OF_FOREACH = 0.35
+"""Of the memory that `_foreach` operators move: what a fused Adam still moves, 7 of 20 passes by
+count of its operators, not measured."""
+FUSED_PASSES_SHARE = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.45, "SGD": 0.65}
+"""Passes over memory of the fused update, as a share of those of the update tensor by tensor. They
+are counted from the operators: Adam 7 of 20, Adagrad 5 of 11, SGD with momentum 5 of 8."""
+START_NS = {True: 5_000.0, False: 50_000.0}
+"""Of a kernel on a GPU, of a call on a CPU: what is longer works on its data, which calling it for
+all parameters at once does not change. The smallest kernel takes 2 µs, a traced call 5 to 30."""
+A_PARAMETER = 0.8
+"""Calls for each parameter, from which on it is a loop over them: SGD's has one."""
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
+"""Times a fused update passes over memory as large as the parameters: it reads parameter, gradient
+and state, and writes parameter and state."""
+_KNOWN = frozenset((*FUSED, "RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "Rprop", "ASGD",
+                    "Adafactor"))  # fmt: skip
+_WITHOUT = ("SparseAdam", "LBFGS")
+"""Optimizers of torch's without a path for all parameters at once."""
+_BY_TENSOR = ("Adafactor",)
+"""Those that go through their parameters one by one on a GPU too, to save memory."""
+_ZEROING = ("aten::zero_", "aten::_foreach_zero_")
+_REDUCES = frozenset(f"aten::{name}" for name in (
+    "mean", "sum", "norm", "linalg_vector_norm", "matmul", "bmm", "mm", "max", "amax", "var",
+))  # fmt: skip
+"""In an update of no optimizer that torch fuses: Adafactor and LAMB take norms, Muon products."""
+_SMALL = ("aten::item", "aten::is_nonzero", "aten::result_type")
+
+
+class _Update(Struct, frozen=True):
+    sites: tuple[OpSite, ...]
+    calls: float
+    by_tensor: bool
+    written: SourceLoop | None = None
+    """The loop of an update that the program writes itself."""
+
+
+class _Made(Struct, frozen=True):
+    place: Place
+    name: str
+    node: ast.Assign | ast.Return | ast.Expr
+    call: ast.Call
+
+
+def look(case: Case) -> Iterator[Finding]:
+    update = _update(case) or _by_hand(case)
+    seen = _optimizer(case)
+    if update is None:
+        return
+    traced = case.sites.optimizer if update.written is None else ""
+    called = _made_at(case, seen, update, traced)
+    name = seen.name if seen is not None else traced or (called.name if called is not None else "")
+    if name in _WITHOUT or (not update.by_tensor and name and name not in FUSED):
+        return  # there is no faster path, or it takes the fastest there is
+    share = _share(case, seen, update, name)
+    if share < LEAST:
+        return
+    if _defaults(case, seen, update, name):
+        few = update.by_tensor and update.calls < MIN_DEFAULT_CALLS
+        if share < LEAST_OF_DEFAULTS or (few and not _fusable(update, name)):
+            return
+    place, line, change = _made(case, seen, update, called, name)
+    who = (name if update.written is None else "") or "The optimizer"
+    number = parameters(case)
+    evidence = [
+        Evidence(what="optimizer", text=f"{units.percent(share)} of the step", value=share),
+        Evidence(
+            what="calls a step",
+            text=f"{units.count(round(update.calls))}"
+            + (f", {units.significant(update.calls / number, 2)} a parameter" if number else ""),
+            value=update.calls,
+        ),
+    ]
+    if seen is not None and seen.options:
+        told = ", ".join(f"{key}={seen.options[key]}" for key in ("foreach", "fused")
+                         if key in seen.options)  # fmt: skip
+        evidence.append(Evidence(what="options", text=told, source="read"))
+    yield found(
+        RULE,
+        claim=_claim(who, update, number),
+        share=share,
+        bound=_bound(case, update, name),
+        evidence=evidence,
+        place=place,
+        line=line,
+        change=change,
+        confidence="high" if seen is not None else "medium",
+        doubt="foreach=True takes about the parameters' size more memory at the peak"
+        if "foreach=True" in change and update.written is None
+        else "",
+    )
+
+
+def _share(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> float:
+    """What of the step would be gone: the calls, and of passes over memory those that a fused
+    update does not make. Without a fused one the passes stay."""
+    if not _fusable(update, name):
+        return cost(case, update.sites, stays_ns=_working_ns(case, update.sites))
+    if not case.on_gpu and update.by_tensor:
+        return _share_on_cpu(case, seen, update, name)
+    kept = _kept_bytes(case, seen)
+    if not kept and update.by_tensor and case.on_gpu:
+        working = FUSED_OF_FOREACH * _working_ns(case, update.sites)
+        return cost(case, update.sites, stays_ns=working)
+    share = cost(case, update.sites, kept=kept)
+    return share if update.by_tensor or kept else share * (1 - FUSED_OF_FOREACH)
+
+
+def _share_on_cpu(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> float:
+    """Return the share of the step that a fused update saves on a CPU. The fused update takes no
+    longer than its bytes at the memory's rate. Nor does it take longer than its part of the passes
+    takes now: a small model lies in the cache, where passes are faster than memory."""
+    whole = cost(case, update.sites)
+    spent_ns = sum(site.host_ns for site in update.sites)
+    working = _working_ns(case, update.sites) / spent_ns if spent_ns else 0.0
+    by_passes = whole * (1 - FUSED_PASSES_SHARE.get(name, FUSED_OF_FOREACH) * working)
+    kept = _kept_bytes(case, seen)
+    if not kept or case.device is None or case.device.ceiling("copy") is None:
+        return by_passes
+    return max(by_passes, cost(case, update.sites, kept=kept))
+
+
+def _bound(case: Case, update: _Update, name: str) -> float | None:
+    """Return the bound for a fused update on a CPU, which may gain more than the update itself
+    takes: its passes over memory push the data of forward and backward out of the cache. Return
+    None where the share gives the bound."""
+    if case.on_gpu or not update.by_tensor or not _fusable(update, name):
+        return None
+    return 1 / (1 - min(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites), MOST_SHARE))
+
+
+def _fusable(update: _Update, name: str) -> bool:
+    """By its name, else by its operators."""
+    if name:
+        return name in FUSED
+    return not any(outer(site) in _REDUCES for site in update.sites)
+
+
+def _working_ns(case: Case, sites: tuple[OpSite, ...]) -> float:
+    """Of their time: work on data, beyond what starting it takes."""
+    if case.on_gpu:
+        return sum(max(s.device_ns - START_NS[True] * kernels([s]), 0.0) for s in sites)
+    return sum(max(s.host_ns - START_NS[False] * s.calls, 0.0) for s in sites)
+
+
+def _claim(name: str, update: _Update, number: float) -> str:
+    many = units.count(round(update.calls))
+    if update.by_tensor:
+        of = f" for {round(number)} parameters" if number else ""
+        return f"{name} updates one parameter at a time: {many} operator calls a step{of}"
+    return f"{name} is not fused: {many} passes over all parameters where one would do"
+
+
+def _update(case: Case) -> _Update | None:
+    """The operators of the update, where they are not fused already."""
+    inside = [s for s in case.sites.ops if s.phase == "optimizer" and outer(s) not in _ZEROING]
+    if any("_fused_" in outer(site) for site in inside):
+        return None
+    at_once = [site for site in inside if "_foreach_" in outer(site)]
+    each = [site for site in inside if "_foreach_" not in outer(site)]
+    many = calls(s for s in each if s.op.startswith("aten::") and s.op not in _SMALL)
+    if many >= max(FEW, A_PARAMETER * parameters(case)) and many > calls(at_once):
+        return _Update(tuple(inside), many, True)
+    if case.on_gpu and at_once and calls(at_once) >= 2:
+        return _Update(tuple(at_once), calls(at_once), False)
+    return None
+
+
+def _by_hand(case: Case) -> _Update | None:
+    """A loop over parameters that uses their gradients, where no optimizer is."""
+    for loop in loops(case) if case.sites.stacks else ():
+        for at in loops_at(case.sources, loop.place):
+            if loop.over == "state" and not at.trains and "grad" in at.attributes:
+                return _Update(loop.sites, loop.calls, True, at)
+    return None
+
+
+def _optimizer(case: Case) -> OptimizerSeen | None:
+    seen = case.capture.optimizers if case.capture is not None else ()
+    return next((one for one in seen if one.anchor), seen[0] if seen else None)
+
+
+def _defaults(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> bool:
+    """Nothing was asked for, and torch took the path it takes then."""
+    if seen is None or update.written is not None:
+        usual = not (update.by_tensor and case.on_gpu) or name in _BY_TENSOR
+        return update.written is None and usual
+    chosen = {seen.options.get(key, "None") for key in ("foreach", "fused")}
+    # options that are not known: an optimizer of the user's own, whose loop is no default
+    known = "foreach" in seen.options or "fused" in seen.options
+    return known and chosen == {"None"}
+
+
+def _kept_bytes(case: Case, seen: OptimizerSeen | None) -> float:
+    modules = case.capture.modules if case.capture is not None else ()
+    held = sum(module.parameter_bytes for module in modules if not module.loss)
+    return float(held) * PASSES.get(seen.name, 2) if seen is not None else 0.0
+
+
+def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: str) -> _Made | None:
+    """The line that makes the optimizer, where the source shows it."""
+    if update.written is not None or (seen is not None and seen.name not in _KNOWN):
+        return None
+    steps = place_at(seen.place) if seen is not None else None
+    places = (*(site.place for site in update.sites), steps)
+    files = dict.fromkeys([p.file for p in places if p is not None] + _files(case))
+    for file in files:
+        source = case.sources.get(file)
+        for node in ast.walk(source.tree) if source is not None else ():
+            if (
+                source is not None
+                and isinstance(node, ast.Assign | ast.Return | ast.Expr)
+                and isinstance(call := node.value, ast.Call)
+                and (name := _names(call, seen.name if seen is not None else traced))
+            ):
+                function = function_around(source, call.lineno)
+                at = Place(file=file, line=call.lineno, function=function)
+                return _Made(at, name, node, call)
+    return None
+
+
+def _made(
+    case: Case, seen: OptimizerSeen | None, update: _Update, called: _Made | None, name: str
+) -> tuple[Place | None, int | None, str]:
+    """Where the optimizer is made, and that line as it should be; else where it steps."""
+    measured = next((site.place for site in update.sites if site.place is not None), None)
+    if update.written is not None or (name and name not in _KNOWN):
+        return _own_loop(case, measured, update.written)
+    wanted = "fused=True" if _fusable(update, name) else "foreach=True"
+    if called is not None:
+        change = _rewritten(called.node, called.call, wanted)
+        return called.place, called.place.line, change
+    steps = place_at(seen.place) if seen is not None else None
+    change = f"optimizer = torch.optim.{name}(model.parameters(), …, {wanted})"
+    if not name:
+        which = "Adam, AdamW, SGD, Adagrad" if wanted == "fused=True" else "one of torch.optim"
+        change = f"{wanted}  # where the optimizer is made: {which}"
+    return steps or measured, None, change
+
+
+def _own_loop(
+    case: Case, place: Place | None, at: SourceLoop | None
+) -> tuple[Place | None, int | None, str]:
+    """Of an update the program writes itself: its loop, and how to do without."""
+    written = [one for one in loops_at(case.sources, place) if not one.trains]
+    at = at or next(iter(written), None)
+    return (
+        place,
+        at.line if at is not None else None,
+        (
+            "gradients = [p.grad for p in parameters]\n"
+            "torch._foreach_add_(parameters, gradients, alpha=-lr)  # or torch.optim, fused=True"
+        ),
+    )
+
+
+def _files(case: Case) -> list[str]:
+    """Other files of the program's that the run names."""
+    modules = case.capture.modules if case.capture is not None else ()
+    places = [place_at(module.place) for module in modules]
+    sites = [site.place for site in case.sites.ops]
+    return [place.file for place in (*places, *sites) if place is not None]
+
+
+def _names(call: ast.Call, seen: str) -> str:
+    """The optimizer that a call makes; "" where it makes none, or not the one that was seen."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    name = call.func.id if isinstance(call.func, ast.Name) else name
+    if seen:
+        return name if name == seen else ""
+    fused = any(k.arg == "fused" and ast.unparse(k.value) == "True" for k in call.keywords)
+    return name if name in _KNOWN and not fused else ""  # one that is fused was not traced here
+
+
+def _rewritten(node: ast.Assign | ast.Return | ast.Expr, call: ast.Call, wanted: str) -> str:
+    option = ast.keyword(arg=wanted.split("=")[0], value=ast.Constant(value=True))
+    kept = [k for k in call.keywords if k.arg not in ("foreach", "fused")]
+    better = ast.Call(func=call.func, args=call.args, keywords=[*kept, option])
+    if isinstance(node, ast.Assign):
+        targets = " = ".join(ast.unparse(target) for target in node.targets)
+        return f"{targets} = {ast.unparse(better)}"
+    return f"return {ast.unparse(better)}" if isinstance(node, ast.Return) else ast.unparse(better)

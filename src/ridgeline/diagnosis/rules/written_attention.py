@@ -1,0 +1,217 @@
+"""Attention written out, where one fused operator would do."""
+
+from collections.abc import Iterator
+
+from ridgeline import units
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rules._scores import (
+    PRODUCTS,
+    SOFTMAX,
+    Scores,
+    most_gained,
+    peak_bytes,
+    products,
+    saved_bytes,
+    scores_of,
+    without_scores,
+)
+from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.op_site import OpSite
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.attention_text import written_attention
+from ridgeline.source.reading.calls import calls_at
+from ridgeline.source.reading.layers import layers, with_argument
+
+LEAST = 0.01
+LEAST_MEMORY = 0.05
+LEAST_INSIDE = 0.1
+"""Of the step, inside nn.MultiheadAttention: asking for the weights is its default."""
+OF_SCORES = 0.1
+"""Of the products' time: a softmax over scores takes as long as the products that make and read
+them (9.4 ms against 7.1 seen); one that chooses among experts, with two products each, takes
+hundredths."""
+_TORCHS = ("scaled_dot_product", "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+"""Operators of torch that hold attention: what they do inside nobody wrote out."""
+GENERIC = "out = F.scaled_dot_product_attention(q, k, v)  # is_causal=True, attn_mask=, dropout_p="
+
+RULE = Rule(
+    id="written-attention",
+    family="kernels",
+    title="Attention is written out instead of fused",
+    budget="work",
+    needs=("sites",),
+    looks_at="A softmax between two batched products of the same sizes, outside "
+    "scaled_dot_product_attention: every operator of a traced step that reads or writes the "
+    "scores, forward and backward. Without recorded sizes: a softmax for every two products, "
+    "that takes a tenth of their time.",
+    threshold="1 % of the step (or 5 % of the peak memory) beyond what a fused kernel needs for "
+    "the same products at 75 % of the matmul ceiling (50 % on a CPU), half of it where scores are "
+    "masked. Inside nn.MultiheadAttention, whose default it is, from 10 % on.",
+    why="The scores of attention are a matrix of length × length for each head. Written out, it is "
+    "made by one operator and read and written again by each of the next: the scale, the mask, the "
+    "softmax, the dropout, the second product, and once more by each in the backward. It is also "
+    "kept from the forward to the backward. The work is then moving scores through memory. A fused "
+    "kernel makes them tile by tile on the chip, never writes them, and computes them again in the "
+    "backward, which is cheaper than reading them.",
+    fix="```python\n"
+    "out = F.scaled_dot_product_attention(\n"
+    "    q, k, v,                    # [batch, heads, length, head size]\n"
+    "    is_causal=True,             # instead of a triangular mask\n"
+    "    dropout_p=p if self.training else 0.0,\n"
+    ")\n```\n"
+    "It scales by 1/√(head size) itself (`scale=` for another). In `nn.MultiheadAttention` pass "
+    "`need_weights=False`. A boolean `attn_mask` is True where a position takes part, the opposite "
+    "of `masked_fill`.",
+    wrong_when="The program uses the attention weights themselves, or changes the scores in a way "
+    "no mask can say (soft-capping: see flex_attention). Very short sequences gain little.",
+)
+
+
+def look(case: Case) -> Iterator[Finding]:
+    if not case.sites.shapes:
+        yield from _unshaped(case)
+        return
+    sites = [s for s in case.sites.ops if not _fused(s)]
+    by_place: dict[tuple[str, str], list[tuple[OpSite, Scores]]] = {}
+    for site in sites:
+        scores = scores_of(site.dims[0]) if site.op in SOFTMAX and site.dims else None
+        if scores is not None and not site.inside("Backward"):
+            file, function = (site.place.file, site.place.function) if site.place else ("", "")
+            by_place.setdefault((file, function), []).append((site, scores))
+    for group in by_place.values():
+        yield from _group(case, sites, group)
+
+
+def _group(
+    case: Case, sites: list[OpSite], group: list[tuple[OpSite, Scores]]
+) -> Iterator[Finding]:
+    place = group[0][0].place
+    near = [s for s in sites if s.phase != "optimizer" and _same(s.place, place)]
+    touching: list[OpSite] = []
+    saved = 0.0
+    kept = []
+    for scores in dict.fromkeys(scores for _, scores in group):
+        made, read = products(near, scores)
+        if made and read:
+            here = [s for s in near if scores.touched(s)]
+            touching += [s for s in here if not any(s is other for other in touching)]
+            saved += saved_bytes(here, scores)
+            kept.append(scores)
+    if not touching:
+        return
+    share, peak = without_scores(case, touching), peak_bytes(case)
+    memory = saved / peak if peak else 0.0
+    if share < LEAST and memory < LEAST_MEMORY:
+        return
+    softmax = [s for s in touching if s.op in SOFTMAX]
+    if "MultiheadAttention" in softmax[0].module and share < LEAST_INSIDE:
+        return
+    calls = sum(s.calls for s in softmax)
+    passes = round(sum(s.calls for s in touching if s.bytes))
+    line, change, doubt = _text(case, place, softmax[0].module)
+    largest = max(kept, key=lambda scores: scores.numel)
+    spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in touching)
+    yield found(
+        RULE,
+        claim=f"attention is written out: its scores pass through memory in "
+        f"{units.plural(passes, 'operator')} a step, where one fused operator would keep them on "
+        "the chip",
+        share=share,
+        bound=most_gained(case, touching),
+        place=place,
+        line=line,
+        module=softmax[0].module,
+        memory=memory,
+        change=change,
+        confidence="high" if line is not None and not doubt else "medium",
+        doubt=doubt,
+        evidence=(
+            Evidence(
+                what="operators on the scores",
+                text=f"{units.seconds(case.work_s(spent))} a step; beyond what a fused kernel "
+                f"needs, {units.percent(share)} of it",
+                value=1e3 * case.work_s(spent),
+            ),
+            Evidence(
+                what="scores",
+                text=f"{largest.batch} × {largest.rows} × {largest.columns}, "
+                f"{units.significant(calls)} a step",
+            ),
+            *_memory(saved, peak),
+        ),
+    )
+
+
+def _memory(saved: float, peak: float) -> tuple[Evidence, ...]:
+    if not saved:
+        return ()
+    of = f", {units.percent(saved / peak)} of the peak" if peak else ""
+    text = f"{units.bytes_(saved)}{of}"
+    return (Evidence(what="kept for the backward", text=text, value=saved, source="derived"),)
+
+
+def _text(case: Case, place: Place | None, module: str) -> tuple[int | None, str, str]:
+    """The line, the change, and what stands against it."""
+    written = written_attention(case.sources, place)
+    if written is not None and written.dropout and not case.on_gpu and written.call:
+        call, _, _ = written.call.partition(", dropout_p=")
+        after = f"F.dropout({written.out or 'out'}, {written.dropout}, self.training)"
+        change = f"{call})\n{written.out or 'out'} = {after}"
+        return written.line, change, "on a CPU no fused kernel drops weights: drop the result"
+    if written is not None:
+        return written.line, written.call or GENERIC, ""
+    if "MultiheadAttention" in module:
+        return *_multihead(case, place), ""
+    return None, GENERIC, ""
+
+
+def _multihead(case: Case, place: Place | None) -> tuple[int | None, str]:
+    source = case.sources.get(place.file) if place is not None else None
+    made = layers(source, ("MultiheadAttention",)) if source is not None else ()
+    for call in calls_at(case.sources, place, {layer.name for layer in made if layer.name}):
+        if "need_weights" not in call.keywords:
+            return call.line, with_argument(call.text, "need_weights=False")
+    return None, "out, _ = self.attention(x, x, x, need_weights=False)"
+
+
+def _unshaped(case: Case) -> Iterator[Finding]:
+    """Without sizes: one softmax for every two batched products of the forward."""
+    sites = [s for s in case.sites.ops if not _fused(s)]
+    softmax = [s for s in sites if s.op in SOFTMAX and not s.inside("Backward")]
+    whole = [s for s in softmax if not any(op in SOFTMAX for op in s.within)]  # _softmax in softmax
+    forward = [s for s in sites if s.op in PRODUCTS[:2] and not s.inside("Backward")]
+    calls, pairs = sum(s.calls for s in whole), sum(s.calls for s in forward) / 2
+    if not calls or abs(calls - pairs) > 0.01 * calls:
+        return
+    ahead = sum(s.work_ns for s in forward)
+    if sum(s.work_ns for s in softmax) < OF_SCORES * ahead:
+        return
+    backward = [s for s in sites if s.op in PRODUCTS[:2] and s.inside("Backward")]
+    backward += [s for s in sites if s.op == "aten::_softmax_backward_data"]
+    share = case.exposed(*softmax, *forward, *backward)
+    if share >= LEAST:
+        yield found(
+            RULE,
+            claim=f"attention is written out: {units.significant(calls)} times a step a softmax "
+            "between two batched products",
+            share=share,
+            place=softmax[0].place,
+            module=softmax[0].module,
+            change=f"{GENERIC}\n# in nn.MultiheadAttention: need_weights=False",
+            confidence="low",
+            doubt="the trace has no sizes: that they belong together is told by their number",
+            evidence=(Evidence(what="batched products", text=f"{units.significant(2 * pairs)}"),),
+        )
+
+
+def _fused(site: OpSite) -> bool:
+    """Attention inside an operator of torch's own: nn.TransformerEncoderLayer's in evaluation."""
+    return any(name in site.op or site.inside(name) for name in _TORCHS)
+
+
+def _same(one: Place | None, other: Place | None) -> bool:
+    """Backward operators that the trace does not join to a forward have no place."""
+    if one is None or other is None:
+        return True
+    return (one.file, one.function) == (other.file, other.function)

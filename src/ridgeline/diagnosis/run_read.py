@@ -1,0 +1,119 @@
+"""What a run directory holds, read once; what cannot be read is left out and said."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from ridgeline.diagnosis.attempts import Attempts
+from ridgeline.errors import RidgelineError
+from ridgeline.records.run import Capture, RunFile, Target
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_reading import Lines, NewerSchema
+from ridgeline.records.step import Step
+from ridgeline.records.telemetry import Telemetry
+
+T = TypeVar("T")
+
+MAX_COMPARED_RANKS = 16
+"""How many ranks are compared by their steps and traces: 16 traces of 5 MB take seconds."""
+
+
+class RunRead(Struct, frozen=True, kw_only=True):
+    run: RunFile
+    capture: Capture | None = None
+    """The capture of the lowest rank that imported torch, else of the lowest rank that has one."""
+    steps: tuple[Step, ...] = ()
+    """That rank's, by index."""
+    telemetry: tuple[Telemetry, ...] = ()
+    all_telemetry: tuple[Telemetry, ...] = ()
+    """Of every rank: each watches its own GPU."""
+    ranks: int = 1
+    trace_files: tuple[Path, ...] = ()
+    """Of every rank that left one, by rank."""
+    captures: tuple[Capture, ...] = ()
+    """The captures of all ranks that have one, in order of rank."""
+    last_seen_ns: dict[int, int] = {}
+    """When the watcher of each rank last saw it alive."""
+    rank_steps: dict[int, tuple[Step, ...]] = {}
+    """The steps of the first ranks, by rank; empty for a job of one rank."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.capture is not None and self.capture.device.kind == "cuda"
+
+
+def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
+    """Raises only NewerSchema: nothing of such a run can be trusted to mean what it did."""
+    run = _run_file(directory, attempts)
+    captures = _captures(directory, attempts)
+    capture = next((c for c in captures if c.torch_imported), captures[0] if captures else None)
+    rank = capture.rank if capture is not None else 0
+    telemetry = _lines("telemetry", directory.telemetry, rank, attempts)
+    others: list[Telemetry] = []
+    last_seen = {rank: telemetry[-1].at_ns} if telemetry else {}
+    ranks = [rank, *(c.rank for c in captures if c.rank != rank)]
+    for other in ranks[1:]:
+        found = _lines("telemetry", directory.telemetry, other, attempts)
+        others += found
+        if found:
+            last_seen[other] = found[-1].at_ns
+    steps = {
+        one: _ordered(_lines("steps", directory.steps, one, attempts))
+        for one in ranks[:MAX_COMPARED_RANKS]
+    }
+    return RunRead(
+        run=run,
+        capture=capture,
+        steps=steps[rank],
+        telemetry=tuple(telemetry),
+        all_telemetry=(*telemetry, *others),
+        ranks=max([1, run.ranks, *(c.world for c in captures)]),
+        trace_files=tuple(
+            path for c in captures if (path := directory.trace_file(c.rank)).is_file()
+        ),
+        captures=captures,
+        last_seen_ns=last_seen,
+        rank_steps=steps if len(steps) > 1 else {},
+    )
+
+
+def _run_file(directory: RunDirectory, attempts: Attempts) -> RunFile:
+    try:
+        return directory.run()
+    except NewerSchema:
+        raise
+    except RidgelineError as error:
+        attempts.failures.append(error.message)
+    target = Target(kind="script", name="")
+    return RunFile(name=directory.path.name, target=target, status="damaged")
+
+
+def _captures(directory: RunDirectory, attempts: Attempts) -> tuple[Capture, ...]:
+    try:
+        found = directory.captures()
+        attempts.failures += directory.damaged_captures()
+    except NewerSchema:
+        raise
+    except RidgelineError as error:
+        attempts.failures.append(error.message)
+        return ()
+    return tuple(sorted(found, key=lambda capture: capture.rank))
+
+
+def _lines(what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Attempts) -> Lines[T]:
+    found = attempts.part(what, lambda: read(rank))
+    if found is None:
+        return Lines()
+    if found.damaged:
+        noun = "line" if found.damaged == 1 else "lines"
+        attempts.failures.append(f"{found.damaged} {noun} of {what} could not be read: left out")
+    if found.unread_bytes:
+        attempts.failures.append(f"the end of {what} was not read: the file is too large")
+    return found
+
+
+def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """By index, each once: a step that was written twice is the later one."""
+    return tuple(step for _, step in sorted({step.index: step for step in steps}.items()))

@@ -1,0 +1,1 @@
+"""Judges whether two variants compute the same."""

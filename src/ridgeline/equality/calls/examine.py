@@ -1,0 +1,239 @@
+"""Evidence of two workloads set beside each other: are the results the same, is the check any good,
+and was anything seen that would make a timing lie."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+from msgspec import Struct
+
+from ridgeline.equality.calls.equality import Judged, Pair, Rule, judge
+from ridgeline.equality.calls.error import distance
+from ridgeline.equality.calls.guards import guards_of
+from ridgeline.equality.calls.observed import Evidence
+from ridgeline.equality.calls.own_check import Asked
+from ridgeline.equality.calls.pairing import Paired, pair_up
+from ridgeline.equality.calls.strength import Judgement, by_rule, strength_of, thinned
+from ridgeline.harness.usercode.workload import Check, Declared
+from ridgeline.records.comparison import Guard, Results
+
+UNDECLARED = Declared()
+WIDEST_SPREAD = 0.01
+"""A baseline that lies further than this from itself cannot be compared with by numbers."""
+
+
+def examine(
+    baseline: Evidence,
+    candidate: Evidence,
+    *,
+    declared: Declared = UNDECLARED,
+    check: Check | None = None,
+) -> tuple[Results, tuple[Guard, ...]]:
+    """Judge the candidate's evidence by the baseline's. Calls no code of the user's but `check`."""
+    spread = baseline.spread or 0.0
+    rule = Rule(rtol=declared.rtol, spread=spread if spread <= WIDEST_SPREAD else 0.0)
+    paired = pair_up(baseline, candidate)
+    judged = [judge(pair, rule) for pair in paired.pairs]
+    case = _Case(baseline, candidate, paired, judged, rule)
+    results = _by_check(case, check) if check is not None else _by_numbers(case)
+    return results, guards_of(baseline, candidate, judged, rule)
+
+
+class _Case(Struct, frozen=True, eq=False):
+    baseline: Evidence
+    candidate: Evidence
+    paired: Paired
+    judged: list[Judged]
+    rule: Rule
+
+    @property
+    def objections(self) -> list[str]:
+        return [*self.paired.differences, *(j.words for j in self.judged if not j.ok)]
+
+    @property
+    def compared(self) -> int:
+        """Numbers, each once."""
+        return sum(
+            pair.baseline.numbers
+            for place, pair in enumerate(self.paired.pairs)
+            if place not in self.paired.repeated and pair.candidate.values is not None
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        noted = dict.fromkeys((*self.paired.notes, *self.baseline.notes, *self.candidate.notes))
+        for judged in self.judged:
+            noted |= dict.fromkeys(judged.notes[:1])
+        return tuple(noted)
+
+
+def _by_numbers(case: _Case) -> Results:
+    method = _method(case)
+    pairs = case.paired.pairs
+    objections = case.objections
+    words = any(pair.baseline.kind == "text" for pair in pairs)
+    if not (case.compared or words or objections):
+        return _not_compared("neither a returned value nor a changed tensor could be seen")
+    if objections and not case.paired.differences:
+        excuse = _excuse(case)
+        if excuse:
+            return _not_compared(excuse, detail=objections[0])
+    worst = _worst(case.judged)
+    if objections:
+        return Results(
+            status="different",
+            method=method,
+            strength="strong",
+            detail="; ".join([*objections[:2], *_other_start(case), *case.remarks]),
+            compared=case.compared,
+            worst_error=_finite(worst.error),
+            allowed_error=worst.allowed or None,
+            baseline_error=worst.own_error,
+        )
+    good = _strength(case)
+    identical = all(j.identical for j in case.judged)
+    exact = case.rule.rtol is None
+    return Results(
+        status="bit-identical" if identical else "equal" if exact else "within tolerance",
+        method=method,
+        strength=good.strength,
+        detail=_detail(case, worst, identical),
+        reasons=good.reasons,
+        compared=case.compared,
+        worst_error=0.0 if identical else worst.error,
+        allowed_error=worst.allowed or None,
+        baseline_error=worst.own_error,
+    )
+
+
+def _by_check(case: _Case, check: Check) -> Results:
+    asked = Asked(check, case.baseline, case.candidate)
+    method = "its own check"
+    trouble = asked.cannot()
+    if trouble:
+        return _not_compared(trouble)
+    asked.refuse_senseless()
+    objection = asked.objection()
+    worst = _worst(case.judged)
+    numbers = case.compared
+    if objection:
+        return Results(
+            status="different", method=method, strength="strong", compared=numbers,
+            detail=f"its own check rejects it: {objection}",
+        )  # fmt: skip
+    ours = asked.first
+    pairs = [
+        Pair(path=leaf.path, role="output", baseline=leaf, candidate=leaf) for leaf in ours.leaves
+    ]
+    good = strength_of(pairs, asked.accepts, ours.numbers, 0.0)
+    if not ours.numbers:
+        good = Judgement("weak", ("the outputs hold no numbers to try the check with",))
+    status = "within tolerance" if case.objections else "equal"
+    if not case.objections and case.judged and all(j.identical for j in case.judged):
+        status = "bit-identical"
+    by_us = f"; by our own measure {case.objections[0]}" if case.objections else ""
+    return Results(
+        status=status,  # type: ignore[arg-type]
+        method=method,
+        strength=good.strength,
+        detail="; ".join([f"its own check accepts it{by_us}", *case.remarks]),
+        reasons=good.reasons,
+        compared=numbers,
+        worst_error=_finite(worst.error),
+    )
+
+
+def _excuse(case: _Case) -> str:
+    """Why results that differ prove nothing against the candidate; "" where they do."""
+    ours, theirs = draws_random_numbers(case.baseline), draws_random_numbers(case.candidate)
+    alike = case.baseline.drawn == case.candidate.drawn  # the same numbers: no excuse
+    if ours and theirs is not False and not alike:
+        return (
+            "both draw random numbers, but not the same ones: compare in eval mode, or give a check"
+        )
+    spread = case.baseline.spread
+    if spread is not None and spread > WIDEST_SPREAD:
+        own = f"{100 * spread:.2g} %" if isfinite(spread) else "more than rounding"
+        return f"the baseline does not repeat itself: its own results lie {own} apart; give a check"
+    return ""
+
+
+def draws_random_numbers(evidence: Evidence) -> bool | None:
+    """Whether another seed gives another result; None where that was not found out."""
+    other, repeat = evidence.other_seed.outputs, evidence.repeat.outputs
+    if other is None or repeat is None:
+        return None
+    own, moved = distance(evidence.outputs[0], repeat), distance(evidence.outputs[0], other)
+    if moved == 0.0 or (own <= WIDEST_SPREAD and moved <= 3 * own):
+        return False
+    return True if own == 0.0 or moved > 10 * own else None
+
+
+def _strength(case: _Case) -> Judgement:
+    pairs = [thinned(pair) for pair in case.paired.pairs if pair.candidate.values is not None]
+    nans = sum(j.nan_share * p.baseline.numbers for j, p in _both(case))
+    share = nans / max(sum(p.baseline.numbers for _, p in _both(case)), 1)
+    return strength_of(pairs, by_rule(pairs, case.rule), case.compared, share)
+
+
+def _both(case: _Case) -> list[tuple[Judged, Pair]]:
+    return list(zip(case.judged, case.paired.pairs, strict=True))
+
+
+def _worst(judged: Sequence[Judged]) -> Judged:
+    """The one nearest to what it may be, or furthest beyond it."""
+    return max(
+        judged,
+        key=lambda j: (not j.ok, j.error / j.allowed if j.allowed else j.error),
+        default=Judged(ok=True),
+    )
+
+
+def _method(case: _Case) -> str:
+    if case.rule.rtol is not None:
+        return "declared tolerance"
+    if any(pair.reference is not None for pair in case.paired.pairs):
+        return "float64 reference"
+    dtypes = dict.fromkeys(
+        pair.baseline.dtype for pair in case.paired.pairs if pair.baseline.values is not None
+    )
+    floats = [name for name in dtypes if "float" in name or "complex" in name]
+    if floats:
+        return f"tolerances of {', '.join(floats)}"
+    return "exact" if dtypes else "none"
+
+
+def _detail(case: _Case, worst: Judged, identical: bool) -> str:
+    numbers = f"{case.compared:,} number{'s' if case.compared != 1 else ''}"
+    if identical:
+        words = f"{numbers}, the same bit for bit" if case.compared else "the same text"
+        return "; ".join([words, *case.remarks])
+    parts = [f"worst error {worst.error:.2g}"]
+    if worst.own_error is not None:
+        parts += [f"the baseline's own {worst.own_error:.2g}", "against a float64 reference"]
+    parts.append(f"{worst.allowed:.2g} allowed")
+    if case.rule.spread:
+        parts.append(f"the baseline's repeats {case.rule.spread:.2g} apart")
+    return "; ".join([", ".join(parts), numbers, *case.remarks])
+
+
+def _other_start(case: _Case) -> list[str]:
+    """Where they began with other numbers, that is why they ended with others."""
+    ours = {s.name: s for s in case.baseline.seen}
+    for seen in case.candidate.seen:
+        mine = ours.get(seen.name)
+        if mine is None or (mine.shape, mine.dtype) != (seen.shape, seen.dtype):
+            continue
+        if mine.digest != seen.digest:
+            return [f"they begin with other numbers in {seen.name}: seed both alike"]
+    return []
+
+
+def _not_compared(reason: str, detail: str = "") -> Results:
+    return Results(
+        status="not compared", method="none", strength="none", detail=detail or reason,
+        reasons=(reason,),
+    )  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

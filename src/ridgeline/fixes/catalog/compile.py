@@ -1,0 +1,39 @@
+"""torch.compile of the whole model."""
+
+from collections.abc import Mapping
+
+from ridgeline.fixes import compiling
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.program import Program
+from ridgeline.records.edit import Edit
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="compile",
+    group="model",
+    title="torch.compile",
+    alters="rounding",
+    slot="compile",
+    answers=compiling.ANSWERS,
+    slow_start=True,
+    spare_beside=("compile-reduce-overhead", "compile-max-autotune"),
+    why="Fuses chains of operators into kernels, forward and backward, and leaves Python out.",
+    wrong_when="Shapes change at every step, or the program is too short to pay for compiling.",
+)
+
+
+def able(ground: Ground) -> str:
+    return compiling.able(ground)
+
+
+def bound(ground: Ground) -> float | None:
+    return compiling.bound(ground)
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    compiling.whole(program, CHANGE.id, {})
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return compiling.edits(applied, source, {}, "fuses operators and leaves Python out")

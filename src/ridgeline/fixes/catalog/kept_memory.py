@@ -1,0 +1,86 @@
+"""Memory that a step frees stays with the process, for the next step.
+
+The C library gives large pieces back to the system as soon as they are freed, and what lies free at
+the end of its heap. The next step asks for the same again, page by page, and each page is cleared
+first. Measured on two cores, attention in bfloat16: 2,400 pages a step, and 14 ms where 10 will do.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+
+from ridgeline.fixes.bounds import speedup_without
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.program import Program
+from ridgeline.records.edit import Edit, Top
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="kept-memory",
+    group="global",
+    title="freed memory kept for the next step",
+    alters="nothing",
+    why="The C library gives freed memory back to the system, and every step asks for it again, "
+    "page by page, each cleared first. Told to keep it, a step finds the last one's.",
+    wrong_when="The program needs much memory for a while and little afterwards, and others on the "
+    "machine could use the rest; or another allocator is preloaded (jemalloc, tcmalloc), which "
+    "has settings of its own.",
+)
+MMAP_MAX, TRIM_THRESHOLD = -4, -1
+"""Of mallopt: how many pieces may be mapped by themselves; how much may lie free at the end."""
+SET_AROUND = (
+    "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_",
+    "GLIBC_TUNABLES",
+)  # fmt: skip
+SETTING = f"""\
+import ctypes
+import sys
+
+if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
+    ctypes.CDLL(None).mallopt({MMAP_MAX}, 0)  # M_MMAP_MAX: large pieces come from the heap, too
+    ctypes.CDLL(None).mallopt({TRIM_THRESHOLD}, -1)  # M_TRIM_THRESHOLD: which never shrinks"""
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cpu":
+        return "the work is on the GPU, whose memory torch keeps"
+    return _against(ground.variables)
+
+
+def bound(ground: Ground) -> float | None:
+    """All that the system does for the program while it steps."""
+    return speedup_without(ground.system_share)
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    why = _against(os.environ) or ("" if _glibc() else "the C library is not glibc")
+    if why:
+        program.found_nothing(CHANGE.id, why)
+        return
+    library = ctypes.CDLL(None)
+    if library.mallopt(MMAP_MAX, 0) and library.mallopt(TRIM_THRESHOLD, -1):
+        program.did(CHANGE.id, "mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, -1)")
+    else:
+        program.found_nothing(CHANGE.id, "the C library refused")
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return (
+        Top(
+            file="", where="start", text=SETTING,
+            why="what a step frees is kept for the next one",
+        ),
+    )  # fmt: skip
+
+
+def _glibc() -> bool:
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+
+
+def _against(environment: Mapping[str, str]) -> str:
+    if "malloc" in environment.get("LD_PRELOAD", ""):
+        return "another allocator is preloaded"
+    named = next((name for name in SET_AROUND if environment.get(name)), "")
+    return f"{named} is set around the program" if named else ""

@@ -1,0 +1,169 @@
+"""Samples made in processes of their own, while the step runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ridgeline.fixes.bounds import speedup_without
+from ridgeline.fixes.catalog import _dataset as dataset
+from ridgeline.fixes.catalog._cores import usable
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.places import at
+from ridgeline.fixes.program import Made, Program
+from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import feeding
+from ridgeline.records.trial import Applied
+
+MOST = 16
+"""Workers for one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
+FEW = 4
+"""Cores: where a step uses them all, one worker is as many as it can spare."""
+OTHER_BATCHES = "more workers that share a stream out make other batches of it"
+
+CHANGE = Change(
+    id="loader-workers",
+    group="loader",
+    title="DataLoader workers",
+    alters="nothing",
+    slot="workers",
+    answers=(
+        "loader-starves", "few-workers", "many-workers", "small-files", "repeated-decoding",
+        "idle-between-epochs",
+    ),
+    together=("threads", "persistent-workers"),
+    why="The next batches are read, decoded and stacked in other processes while this one trains. "
+    "The sampler stays in the main process and draws what it drew before, so the order is the "
+    "same.",
+    wrong_when="Samples are drawn at random inside the dataset: each worker then has a random "
+    "stream of its own. The dataset is changed while it is read, or all cores are busy already.",
+)  # fmt: skip
+
+
+def able(ground: Ground) -> str:
+    if not ground.loaders:
+        return "the program has no DataLoader"
+    fewest = min(one.workers for one in ground.loaders)
+    each = _each(ground)
+    if _streams(ground) and fewest:
+        return OTHER_BATCHES
+    if fewest >= min(max(2 * each, 2), MOST) and "many-workers" not in ground.findings:
+        return f"its loaders have {fewest} workers for {each} cores already"
+    return ""
+
+
+def bound(ground: Ground) -> float | None:
+    """A step that never waits for its batch."""
+    return speedup_without(ground.input_share)
+
+
+def choices(ground: Ground) -> tuple[dict[str, str], ...]:
+    """Numbers worth trying, the likeliest first: as many as cores; more, where they wait for
+    files; half, where they are in each other's way; one, where the step itself wants the cores. Of
+    a loader that has some, only more of them, unless they were found to be too many. Of a stream
+    one: see `put_on`."""
+    each = _each(ground)
+    fewest = min((one.workers for one in ground.loaders), default=0)
+    numbers = [each, 2 * each, each // 2, *([1] if each <= FEW else [])]
+    if _streams(ground):
+        numbers = [1]
+    wanted = dict.fromkeys(min(number, MOST) for number in numbers if number)
+    fewer = "many-workers" in ground.findings
+    has = {one.workers for one in ground.loaders}
+    return tuple(
+        {"workers": str(one)} for one in wanted if has != {one} and (fewer or one > fewest)
+    )
+
+
+def after(ground: Ground, options: Mapping[str, str]) -> Ground:
+    number = int(options.get("workers") or 1)
+    return replace(ground, loaders=tuple(replace(one, workers=number) for one in ground.loaders))
+
+
+def brings(ground: Ground, options: Mapping[str, str]) -> str:
+    """With as many threads as the workers leave cores, where batches are calculated and not waited
+    for: workers and threads that want more cores than there are wait for each other, and steps of
+    24 to 60 ms follow each other where 16 would do. Not where fewer threads could become what the
+    step waits for: at worst they take as many times as long as they are fewer."""
+    cores, threads = _each(ground), max(ground.flags.threads, 1)
+    left = max(cores - int(options.get("workers") or 0), 1)
+    if ground.device != "cpu" or left >= threads:
+        return ""
+    loader = feeding(ground.loaders)  # of one with workers, it is not known what those do
+    makes = 0.0 if loader.workers else ground.input_share * (loader.worked or 0.0)
+    rest = 1 - ground.input_share
+    return "threads" if rest * threads / left <= (makes + rest * threads) / cores else ""
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    asked = int(options.get("workers") or min(usable(), MOST))
+
+    def hire(made: Made) -> str:
+        given = made.arguments
+        why = _against(program.torch, given)
+        if why:
+            program.found_nothing(CHANGE.id, why)
+            return ""
+        # Workers that share a stream out make other batches of it, those that do not yield it as
+        # often as they are: with one it stays the same.
+        number = 1 if dataset.is_stream(program.torch, given.get("dataset")) else asked
+        if given.get("num_workers", 0) >= number and number < asked:
+            program.found_nothing(CHANGE.id, OTHER_BATCHES)
+            return ""
+        if given.get("num_workers", 0) == number:
+            return ""
+        if _batches(given) == 1:
+            program.found_nothing(CHANGE.id, "the loader makes one batch, and none ahead")
+            return ""
+        given["num_workers"] = number
+        return f"DataLoader(num_workers={number})"
+
+    program.on_loader(CHANGE.id, hire)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    number = applied.what.partition("num_workers=")[2].partition(")")[0]
+    return tuple(
+        Keyword(
+            file=file, line=line, call="DataLoader", name="num_workers", value=number,
+            why="batches are made while the step runs",
+        )
+        for file, line in at(applied)
+    )  # fmt: skip
+
+
+def _against(torch: Any, given: Mapping[str, Any]) -> str:
+    data = given.get("dataset")
+    if dataset.is_stream(torch, data) and (place := dataset.keeps_place(data)):
+        return f"the dataset keeps its place in {place}, of which a worker has a copy each epoch"
+    if dataset.on_gpu(torch, data):
+        return "the dataset's tensors are on the GPU, which workers cannot share"
+    file = dataset.open_file(data)
+    if file:
+        return f"the dataset keeps a {file} open, whose position forked workers would share"
+    own = dataset.own_generator(torch, data)
+    if own:
+        return f"the dataset keeps a {own}: each worker would draw the same numbers from its copy"
+    if dataset.start_method(given.get("multiprocessing_context")) != "fork":
+        return dataset.unpicklable(given)
+    return ""
+
+
+def _batches(given: Mapping[str, Any]) -> int | None:
+    """None where it is not known. One batch leaves nothing to make ahead."""
+    if given.get("sampler") is not None or given.get("batch_sampler") is not None:
+        return None
+    size = given.get("batch_size", 1)
+    try:
+        return -(-len(given["dataset"]) // size) if size else None
+    except Exception:  # a length of the user's own, which may raise what it likes
+        return None
+
+
+def _streams(ground: Ground) -> bool:
+    return bool(ground.loaders) and all(one.stream for one in ground.loaders)
+
+
+def _each(ground: Ground) -> int:
+    return max(ground.cores // max(ground.ranks, 1), 1)

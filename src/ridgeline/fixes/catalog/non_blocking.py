@@ -1,0 +1,161 @@
+"""Copies to the GPU that the program does not wait for."""
+
+import ast
+import functools
+import linecache
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.fixes.bounds import speedup_without
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.places import at
+from ridgeline.fixes.program import Program
+from ridgeline.harness.capture.places import here
+from ridgeline.records.edit import Edit, Keyword, Replace
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+WHY = "the program goes on while the GPU fetches the batch"
+NAMED = 256
+"""Copies whose lines are looked up: after that a copy costs one test more, no walk up the stack."""
+
+CHANGE = Change(
+    id="non-blocking",
+    group="loader",
+    title="copies to the GPU without waiting",
+    alters="nothing",
+    answers=("blocking-copy", "unpinned-memory"),
+    together=("pin-memory",),
+    why="A copy from pinned memory is queued on the stream that will use it, and the program goes "
+    "on to queue its kernels. What comes after it on that stream waits for it by itself.",
+    wrong_when="The program writes the pinned buffer again before the copy has been done, or uses "
+    "the copy on another stream without an event. Copies to the CPU are never changed: their "
+    "reader would not wait.",
+)
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "batches stay on the CPU: there is no copy to wait for"
+    if ground.copies == 0:
+        return "nothing is copied to the GPU in its steps"
+    pinned = all(one.pin_memory for one in ground.loaders)
+    if pinned and not set(CHANGE.answers) & set(ground.findings):
+        return "no copy was found that the program waits for"
+    return ""
+
+
+def bound(ground: Ground) -> float | None:
+    """Return the bound if the device's idle time goes; the copies themselves stay on its stream.
+    Copies from pageable memory do not change. Where memory is not pinned, the bound is a little
+    less than that of pin-memory, so that pin-memory is tried first."""
+    most = speedup_without(1 - ground.busy if ground.busy else None)
+    if most is None or not ground.loaders or any(one.pin_memory for one in ground.loaders):
+        return most
+    return max(most - 0.002, 1.0)
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    if program.device != "cuda":
+        program.found_nothing(CHANGE.id, "there is no GPU to copy to")
+        return
+    program.found_nothing(CHANGE.id, "no copy of pinned memory to the GPU was seen")
+    seen: set[str] = set()
+    named = 0
+
+    def noted(call: str) -> None:
+        nonlocal named
+        named += 1
+        place = here() if named <= NAMED else ""
+        if named == 1 or (place and place not in seen):
+            seen.add(place)
+            program.did(CHANGE.id, f"{call}(non_blocking=True)", place)
+
+    tensor = program.torch.Tensor
+    to, cuda = tensor.to, tensor.cuda
+
+    @functools.wraps(to)
+    def freed_to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "non_blocking" not in kwargs and to_gpu(program.torch, self, args, kwargs):
+            kwargs["non_blocking"] = True
+            noted("to")
+        return to(self, *args, **kwargs)
+
+    @functools.wraps(cuda)
+    def freed_cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "non_blocking" not in kwargs and len(args) < 2 and sent(self):
+            kwargs["non_blocking"] = True
+            noted("cuda")
+        return cuda(self, *args, **kwargs)
+
+    tensor.to, tensor.cuda = freed_to, freed_cuda
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return tuple(edit for file, line in at(applied) for edit in _edits(file, line))
+
+
+def _edits(file: str, line: int) -> list[Edit]:
+    """A keyword where the line has one such call; else each copy by its text:
+    `x, y = x.to(device), y.to(device)`."""
+    calls = _calls("".join(linecache.getlines(file)), line)
+    copies = [call for call in calls if not _elsewhere(call)]
+    if len(calls) < 2 or not copies:
+        name = calls[0].func.attr if calls and isinstance(calls[0].func, ast.Attribute) else "to"
+        return [
+            Keyword(file=file, line=line, call=name, name="non_blocking", value="True", why=WHY)
+        ]
+    edits: list[Edit] = []
+    for before in dict.fromkeys(ast.unparse(call) for call in copies):
+        comma = "" if before.endswith("()") else ", "
+        after = f"{before[:-1]}{comma}non_blocking=True)"
+        edits.append(Replace(file=file, line=line, before=before, after=after, why=WHY))
+    return edits
+
+
+def _calls(source: str, line: int) -> list[ast.Call]:
+    """Of `.to(…)` and `.cuda(…)`, on that line."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return []
+    return [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("to", "cuda")
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+
+
+def _elsewhere(call: ast.Call) -> bool:
+    """To the CPU, or to a type; or the program says itself whether it waits."""
+    if any(one.arg in ("non_blocking", None) for one in call.keywords):
+        return True
+    first = call.args[0] if call.args else None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return not first.value.startswith("cuda")
+    return isinstance(first, ast.Attribute) and ast.unparse(first.value) == "torch"
+
+
+def to_gpu(torch: Any, source: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Of `.to(…)`: from pinned memory to a GPU, with nothing said about waiting."""
+    target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+    if isinstance(target, torch.Tensor):
+        gpu = target.is_cuda and len(args) < 2
+    elif isinstance(target, torch.device):
+        gpu = target.type == "cuda"
+    elif isinstance(target, str):
+        gpu = target.startswith("cuda")
+    else:  # a number of a device; a type is no target
+        gpu = type(target) is int
+    return bool(gpu and len(args) < 3 and sent(source))
+
+
+def sent(source: Any) -> bool:
+    """Pinned, and never written in place: a buffer that is filled again and again has a version
+    above 0, a batch of a loader's has not. Tensors made under inference_mode have none."""
+    if source.device.type != "cpu" or source.is_inference() or source._version > 0:
+        return False
+    return bool(source.is_pinned())

@@ -1,0 +1,136 @@
+"""Products of a large vocabulary padded to whole tiles."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.fixes.around import Forward, around, worn
+from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.own_classes import layer_calls
+from ridgeline.fixes.places import at
+from ridgeline.fixes.program import Model, Program
+from ridgeline.records.edit import Edit, Import, Replace, Top
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+TILE = 64
+LEAST = 1024
+"""Below it the padding, up to 63 columns, costs more than it brings."""
+NOT_SMALL = "its products are not in 16 bits"
+CHANGE = Change(
+    id="padded-vocabulary",
+    group="model",
+    title="padded vocabulary",
+    usual=True,
+    alters="rounding",
+    precision="bfloat16",
+    answers=("misaligned-shape",),
+    together=("autocast",),
+    why="Rows of the logits that are no multiple of 16 bytes are read element by element. The "
+    "weight is padded with zeros in the product and the extra columns are cut off: the same "
+    "logits, the parameter as it was.",
+    wrong_when="The program views the logits as one row: they are no longer contiguous.",
+)
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "only a GPU's tensor cores mind a product's alignment"
+    if ground.capability < (7, 0):
+        return "this GPU has no tensor cores"
+    if not (ground.odd_widths or "misaligned-shape" in ground.findings):
+        return f"no large product has a side that is no multiple of {TILE}"
+    kinds = {kind for module in ground.modules for kind in module.dtypes}
+    own = any(ground.autocast) or not kinds or kinds & {"bfloat16", "float16"}
+    return "" if own or ground.in_16_bits else NOT_SMALL
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    torch = program.torch
+
+    def pad(model: Model) -> str:
+        heads = [
+            (name, one)
+            for name, one in model.inner.named_modules()
+            if type(one) is torch.nn.Linear and padding(one.out_features) and one.weight.is_cuda
+        ]
+        small = torch.is_autocast_enabled(model.device) or "autocast" in " ".join(worn(model.inner))
+        halves = (torch.bfloat16, torch.float16)
+        fit = [(name, one) for name, one in heads if small or one.weight.dtype in halves]
+        if not fit:
+            program.found_nothing(
+                CHANGE.id,
+                NOT_SMALL
+                if heads
+                else f"no large layer on a GPU has a width that is no multiple of {TILE}",
+            )
+            return ""
+        for _, head in fit:
+            around(head, CHANGE.id, lambda forward: padded(torch, forward))
+        said = [f"{name}: {one.out_features + padding(one.out_features)}" for name, one in fit]
+        return f"padded in the product: {', '.join(said)}"
+
+    program.on_model(CHANGE.id, pad)
+
+
+def padding(size: int) -> int:
+    """Columns to be added."""
+    return -size % TILE if size >= LEAST else 0
+
+
+def padded(torch: Any, forward: Forward) -> Forward:
+    functional = torch.nn.functional
+
+    def under(self: Any, *args: Any, **kwargs: Any) -> Any:
+        extra = padding(self.out_features)
+        if len(args) != 1 or kwargs or not extra:
+            return forward(self, *args, **kwargs)
+        weight, bias = self.weight, self.bias
+        device = weight.device.type
+        if torch.is_autocast_enabled(device):  # half the bytes to pad
+            small = torch.get_autocast_dtype(device)
+            weight = weight.to(small)
+            bias = None if bias is None else bias.to(small)
+        weight = functional.pad(weight, (0, 0, 0, extra))
+        bias = None if bias is None else functional.pad(bias, (0, extra))
+        return functional.linear(args[0], weight, bias)[..., : self.out_features]
+
+    return under
+
+
+WRITTEN = f'''\
+def padded_linear(layer, given):
+    """layer(given) with its columns padded with zeros to whole tiles, which are cut off again."""
+    extra = -layer.out_features % {TILE}
+    weight, bias = layer.weight, layer.bias
+    device = weight.device.type
+    if torch.is_autocast_enabled(device):  # half the bytes to pad
+        small = torch.get_autocast_dtype(device)
+        weight, bias = weight.to(small), None if bias is None else bias.to(small)
+    weight = torch.nn.functional.pad(weight, (0, 0, 0, extra))
+    bias = None if bias is None else torch.nn.functional.pad(bias, (0, extra))
+    return torch.nn.functional.linear(given, weight, bias)[..., : layer.out_features]'''
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    """At the calls of those layers in the classes that have them."""
+    why = "rows of the logits are whole tiles of the tensor cores"
+    found: list[Edit] = []
+    for path in _paths(applied.what):
+        sites = {site for file, _ in at(applied) for site in layer_calls(source, file, path)}
+        if not sites:
+            raise NotWritten(
+                f"{applied.what}; no call of self.{path} is in the program's own files: write for "
+                f"logits = {path}(x): logits = F.linear(x, F.pad({path}.weight, (0, 0, 0, -V % "
+                f"{TILE})))[..., :V], or make the vocabulary a multiple of {TILE}"
+            )
+        for file, line, call, layer, given in sorted(sites):
+            after = f"padded_linear({layer}, {given})"
+            found.append(Replace(file=file, line=line, before=call, after=after, why=why))
+            found.append(Top(file=file, where="after imports", text=WRITTEN, why=why))
+            found.append(Import(file=file, text="import torch"))
+    return tuple(dict.fromkeys(found))
+
+
+def _paths(what: str) -> list[str]:
+    said = what.rpartition("padded in the product: ")[2]
+    return [one.partition(":")[0].strip() for one in said.split(", ")]

@@ -1,0 +1,126 @@
+"""Gradients dropped instead of filled with zeros.
+
+Equal only while every parameter whose gradient was dropped gets another before its next update:
+one with a gradient of zeros is still moved by momentum, moments and weight decay, one without is
+left where it is. That is checked at every update of a trial; until it has held for some the change
+counts as not applied, and where it breaks then, zeros are put back and the program goes on as it
+was.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.places import at
+from ridgeline.fixes.program import Program
+from ridgeline.harness.capture.places import here
+from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="set-to-none",
+    group="optimizer",
+    title="gradients dropped, not zeroed",
+    alters="nothing",
+    answers=("zero-grad-fill",),
+    why="Zeros are written, read, added to and written again; a gradient that is None is taken "
+    "from the backward as it is.",
+    wrong_when="In some steps a parameter gets no gradient (a layer left out, an expert without "
+    "tokens): zeros would still have moved it, by momentum, moments or weight decay. Or the "
+    "program reads p.grad before the backward, or keeps gradients in a buffer of its own.",
+)
+SURE = 4
+"""Updates in which every dropped gradient came back, before it counts as applied."""
+
+
+def able(ground: Ground) -> str:
+    if not ground.optimizers:
+        return "the program has no optimizer"
+    found = "zero-grad-fill" in ground.findings
+    return "" if found else "no time is lost on filling gradients with zeros"
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    module = importlib.import_module("torch.optim.optimizer")
+    program.found_nothing(CHANGE.id, "zero_grad(set_to_none=False) was not called")
+    dropping = Dropping(program)
+    for owner in (module.Optimizer, program.torch.nn.Module):
+        owner.zero_grad = dropping.instead_of(owner.zero_grad)
+    module.register_optimizer_step_pre_hook(dropping.update)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return tuple(
+        Keyword(
+            file=file, line=line, call="zero_grad", name="set_to_none", value="True",
+            why="gradients are taken from the backward, not added to zeros",
+        )
+        for file, line in at(applied)
+    )  # fmt: skip
+
+
+class Dropping:
+    """What was dropped, and whether it came back."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._off = False
+        self._held = 0
+        self._places: dict[str, None] = {}
+        self._dropped: dict[int, Any] = {}
+        """Parameters by id: their own comparison is one of tensors."""
+
+    def instead_of(self, theirs: Any) -> Any:
+        @functools.wraps(theirs)
+        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
+            if set_to_none or self._off:
+                return theirs(owner, set_to_none)
+            self._drops(owner)
+            return theirs(owner, True)
+
+        return zero_grad
+
+    def update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to step."""
+        if self._off or not self._dropped:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if self._dropped.pop(id(parameter), None) is None or parameter.grad is not None:
+                    continue
+                self._missing(parameter, _moves(optimizer, group))
+        self._held += 1
+        if self._held == SURE and not self._off:
+            for place in self._places:
+                self._program.did(CHANGE.id, "zero_grad(set_to_none=True)", place)
+
+    def _drops(self, owner: Any) -> None:
+        if self._held < SURE:
+            self._places[here()] = None
+            why = f"fewer than {SURE} updates were seen after zero_grad(set_to_none=False)"
+            self._program.found_nothing(CHANGE.id, why)
+        if hasattr(owner, "param_groups"):
+            given = [p for group in owner.param_groups for p in group["params"]]
+        else:
+            given = list(owner.parameters())
+        self._dropped.update((id(p), p) for p in given if p.grad is not None)
+
+    def _missing(self, parameter: Any, moves: bool) -> None:
+        """Zeros are what the program would have had."""
+        parameter.grad = self._program.torch.zeros_like(parameter)
+        if not moves:
+            return
+        why = "a parameter got no gradient in a step: zeros would still have moved it"
+        if self._held >= SURE:  # it was called equal too soon
+            raise RuntimeError(why)
+        self._off = True
+        self._program.found_nothing(CHANGE.id, why)
+
+
+def _moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether a gradient of zeros moves a parameter or its state: plain SGD's is sure not to."""
+    plain = type(optimizer).__name__ == "SGD" and type(optimizer).__module__.startswith("torch.")
+    return not plain or bool(group.get("momentum")) or bool(group.get("weight_decay"))

@@ -1,0 +1,70 @@
+"""TF32 in float32 products."""
+
+from collections.abc import Mapping
+
+from ridgeline.fixes.bounds import speedup_without
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.program import Program
+from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="tf32",
+    group="global",
+    title="TF32 in float32 products",
+    usual=True,
+    little_beside=("autocast", "autocast-fp16"),
+    alters="rounding",
+    precision="tf32",
+    answers=("tf32-off",),
+    why="Tensor cores multiply float32 numbers with 10 bits of mantissa and add in float32.",
+    wrong_when="The program needs float32's own precision in products: linear solvers, physics.",
+)
+SETTING = 'torch.set_float32_matmul_precision("high")'
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cuda":
+        return "a CPU has no TF32"
+    if ground.capability < (8, 0):
+        return "this GPU has no TF32"
+    kinds = {kind for module in ground.modules for kind in module.dtypes}
+    if kinds and "float32" not in kinds:
+        return "the model has nothing in float32"
+    return "it is on already" if ground.flags.matmul_precision in ("high", "medium") else ""
+
+
+def bound(ground: Ground) -> float | None:
+    """Return the bound if products become sixteen times as fast. Datasheets have a factor of 8 (156
+    against 19.5 TFLOP/s, A100), and the float32 kernel may be a poor one besides."""
+    share = ground.products_share
+    return speedup_without(15 / 16 * share if share is not None else None)
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    torch = program.torch
+    if program.device != "cuda":
+        program.found_nothing(CHANGE.id, "a CPU has no TF32")
+        return
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+
+    def look() -> None:
+        try:
+            now = torch.get_float32_matmul_precision()
+        except RuntimeError:  # set through torch's newer names, which do not mix with this one
+            now = "its own way"
+        if now in ("high", "medium"):
+            program.did(CHANGE.id, SETTING)
+        else:
+            program.found_nothing(CHANGE.id, f"the program sets its products to {now} itself")
+
+    program.after_first_step(CHANGE.id, look)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return (
+        Import(file="", text="import torch"),
+        Top(file="", where="after imports", text=SETTING, why="tensor cores for float32 products"),
+    )

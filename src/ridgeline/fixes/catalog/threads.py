@@ -1,0 +1,83 @@
+"""How many threads an operator is divided over, on a CPU."""
+
+import os
+from collections.abc import Mapping
+
+from ridgeline.fixes.catalog._cores import usable
+from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.program import Program
+from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+
+CHANGE = Change(
+    id="threads",
+    group="global",
+    title="threads of an operator",
+    alters="rounding",
+    answers=("oversubscribed-cpu", "many-workers"),
+    why="Too many threads wait for each other and for a core; too few leave cores idle. Sums are "
+    "divided otherwise, and so rounded otherwise.",
+    wrong_when="Other programs share the cores: what is best depends on them.",
+)
+VARIABLE = "OMP_NUM_THREADS"
+
+
+def able(ground: Ground) -> str:
+    if ground.device != "cpu":
+        return "the work is on the GPU"
+    if ground.variables.get(VARIABLE):
+        return f"{VARIABLE}={ground.variables[VARIABLE]} is set around the program"
+    return "" if choices(ground) else "there is one core, and one thread"
+
+
+def bound(ground: Ground) -> float | None:
+    """Return the bound if the work of a single thread, except the wait for input, is divided over
+    all cores. Return None for several threads: they may hinder each other, and it is not known by
+    how much."""
+    if ground.flags.threads != 1:
+        return None
+    cores = max(ground.cores // max(ground.ranks, 1), 1)
+    waits = min(ground.input_share, 1.0)
+    return 1 / (waits + (1 - waits) / cores)
+
+
+def choices(ground: Ground) -> tuple[dict[str, str], ...]:
+    """Every core; those the loader's workers leave; half (two threads of a core share its
+    arithmetic); one, for small tensors."""
+    cores = max(ground.cores // max(ground.ranks, 1), 1)
+    workers = max((one.workers for one in ground.loaders), default=0)
+    wanted = dict.fromkeys((cores, max(cores - workers, 1), max(cores // 2, 1), 1))
+    return tuple({"threads": str(one)} for one in wanted if one != ground.flags.threads)
+
+
+def put_on(program: Program, options: Mapping[str, str]) -> None:
+    torch = program.torch
+    asked = int(options.get("threads") or usable())
+    if os.environ.get(VARIABLE):
+        why = f"{VARIABLE}={os.environ[VARIABLE]} is set around the program"
+        program.found_nothing(CHANGE.id, why)
+        return
+    if torch.get_num_threads() == asked:
+        program.found_nothing(CHANGE.id, f"it has {asked} already")
+        return
+    torch.set_num_threads(asked)
+
+    def look() -> None:
+        has = torch.get_num_threads()
+        if has == asked:
+            program.did(CHANGE.id, f"torch.set_num_threads({asked})")
+        else:
+            program.found_nothing(CHANGE.id, f"the program sets {has} itself")
+
+    program.after_first_step(CHANGE.id, look)
+
+
+def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return (
+        Import(file="", text="import torch"),
+        Top(
+            file="", where="after imports", text=applied.what,
+            why="measured on this machine: choose again on another",
+        ),
+    )  # fmt: skip

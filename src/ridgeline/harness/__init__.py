@@ -1,0 +1,1 @@
+"""Runs the user's code: imports it, watches it, and runs it again with fixes on."""

@@ -1,0 +1,348 @@
+"""A run's progress: what becomes of a step when it ends, and which window comes next."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from ridgeline.harness.capture import marks
+from ridgeline.harness.capture.compiling import Compiling
+from ridgeline.harness.capture.counts import Counts
+from ridgeline.harness.capture.device_marks import DeviceMarks
+from ridgeline.harness.capture.drafts import Draft, Drafts
+from ridgeline.harness.capture.farewell import at_once
+from ridgeline.harness.capture.gradient_clearing import GradientClearing
+from ridgeline.harness.capture.instrument import Gate
+from ridgeline.harness.capture.journal import Journal
+from ridgeline.harness.capture.losses import Losses
+from ridgeline.harness.capture.memory_readings import MemoryReadings
+from ridgeline.harness.capture.pause_watch import PauseWatch
+from ridgeline.harness.capture.recording import Recording
+from ridgeline.harness.capture.seen import Children, Loaders, Optimizers, Roots
+from ridgeline.harness.capture.stepping import End, Stepping
+from ridgeline.harness.capture.system_time import SystemTime
+from ridgeline.harness.capture.thinning import Thinning
+from ridgeline.harness.capture.thread_account import ThreadAccount
+from ridgeline.harness.capture.timeline import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    OPTIMIZER,
+    QUIET_INPUT,
+    Timeline,
+    named,
+)
+from ridgeline.harness.capture.windows import Order, Windows
+from ridgeline.records.run import Settings, Status
+from ridgeline.records.step import StepMemory
+
+PROFILES_ITSELF = "no trace: the program profiles itself"
+
+
+class Progress:
+    def __init__(
+        self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
+    ) -> None:
+        self.detach: Callable[[bool, bool, bool], None] = lambda compiled, traced, goes_on: None
+        """Takes the seams off, as far as is safe; set by whoever put them on."""
+        self.gate = Gate()
+        self.off = False
+        """The windows are over, the program is, or we have failed too often."""
+        self.thread: int | None = None
+        """The one that trains."""
+        self.clock = perf_counter_ns
+        self.timeline = Timeline(self.clock)
+        self.stepping = Stepping()
+        self.compiling = Compiling()
+        self.losses = Losses(torch)
+        self.roots = Roots(torch)
+        self.clearing = GradientClearing(torch)
+        self.optimizers = Optimizers(self.clearing)
+        self.loaders = Loaders()
+        self.children = Children()
+        self.counts = Counts.new()
+        self.index = 0
+        self.counts_alone = False
+        """Whether `steps_alone` is counted, by a hook that was left on the optimizer."""
+        self.steps_alone = 0
+        """Number of steps after the windows were over."""
+        self.detailed = True
+        """Whether the step in progress is looked at closely."""
+        self.needs_all = False
+        """The program does what can only be followed step by step."""
+        self._thinning = Thinning()
+        self.system = SystemTime(self.clock)
+        """In light windows."""
+        self._account = ThreadAccount(self.clock)
+        self.pauses = PauseWatch(self._in_progress)
+        self._timed: list[tuple[int, int, int, StepMemory | None]] = []
+        """Index, start, length and memory of steps that were only timed."""
+        self._readings = MemoryReadings(torch, self.clock)
+        self._torch = torch
+        self._settings = settings
+        self._world = world
+        self._windows = Windows(settings, self.clock())
+        self._journal = Journal(directory, rank)
+        self._drafts = Drafts(self.losses)
+        self.recording = Recording(torch, self._journal, settings, self._where, world)
+        self._cuda: int | None = None
+        self._marks: DeviceMarks | None = None
+
+    def on_device(self, index: int) -> None:
+        """The program trains on that CUDA device: its clock counts."""
+        if self._marks is None:
+            self._cuda = index
+            self._marks = DeviceMarks(self._torch)
+            self._listen_to_device()
+
+    def end_step(self, end: End) -> None:
+        if end is End.EARLIER:
+            self._make_one()
+            return
+        compile_ns, trains = self.compiling.take(), self.stepping.trains
+        start, dur, spent = self.timeline.cut()
+        now = self.timeline.start_ns
+        draft = Draft(
+            self.index, start, dur, spent, self._windows.label, self.counts, trains, compile_ns
+        )
+        self.counts = Counts.new()
+        waited = spent[INPUT] if trains else spent[INPUT] + spent[QUIET_INPUT]
+        self.recording.step(self.index, waited, dur)
+        if end in (End.MERGE, End.DROP):
+            draft = self._begin_again(draft, end, start)
+        draft.memory = self._readings.read_if_due(self._cuda, now)
+        self._drafts.add(draft, self.stepping.uncertain)
+        if self.timeline.mark is not None and self._marks is not None:
+            self._marks.cut(draft.index, self.timeline.phase, trains)
+        order = self._windows.step_done(draft.index, now, dur, compile_ns > 0)
+        self.index = draft.index + 1
+        if draft.window == "light" and not order:
+            self._thinning.step(dur)
+            if not compile_ns:
+                known = spent[INPUT] + spent[FORWARD] + spent[BACKWARD] + spent[OPTIMIZER]
+                self.pauses.step_ended(dur, dur - known)
+        self._after_step(order, now)
+        self._look_closely_or_not()
+
+    def time_step(self) -> None:
+        """A step that is only timed has ended."""
+        now, start = self.clock(), self.timeline.start_ns
+        dur = self.timeline.restart(now)
+        self._timed.append((self.index, start, dur, self._readings.read_if_due(self._cuda, now)))
+        self.index += 1
+        self.pauses.only_timed(dur)
+        if self.index % self._thinning.every == 0 or self._journal.due(now):
+            self._settle_timed()
+
+    def look_at_all(self) -> None:
+        """From here on every step is looked at closely, the one in progress included."""
+        self.needs_all = True
+        if not self.detailed:
+            self._settle_timed()
+            self.detailed = True
+            self.gate.closed = self.off
+
+    def _settle_timed(self) -> None:
+        order: Order = ""
+        for index, start, dur, memory in self._timed:
+            draft = Draft(
+                index, start, dur, [], "light", Counts.new(), True, memory=memory, detailed=False
+            )
+            self._drafts.add(draft, uncertain=False)
+            order = order or self._windows.step_done(index, start + dur, dur, False)
+        self._timed.clear()
+        self._after_step(order, self.timeline.start_ns)
+        self._look_closely_or_not()
+
+    def _after_step(self, order: Order, now: int) -> None:
+        if order:
+            self._turn(order)
+        elif self.recording.tracing.running:
+            self.recording.tracing.step()
+        if order or self._journal.due(now):
+            self._deliver()
+            self._journal.flush(now)
+        if order:
+            self.timeline.resume()
+
+    def _look_closely_or_not(self) -> None:
+        every = self._thinning.every
+        thin = every > 1 and self.index % every != 0 and not self.off and self._may_thin()
+        self.detailed = not thin
+        if not self.off:
+            self.gate.closed = thin
+
+    def _may_thin(self) -> bool:
+        # On a device the marks of each phase are part of the step, and cost less of it.
+        plain = self._marks is None and not (self.needs_all or self.recording.scaler)
+        return plain and self.stepping.simple and not self.recording.tracing.running
+
+    def give_up_trace(self) -> None:
+        """The program starts a profiler of its own: ours makes room."""
+        self._account.end()
+        self.recording.trace_ends(keep=False)
+        self.recording.miss(PROFILES_ITSELF)
+        self._windows.no_trace()
+        self._listen_to_device()
+        self.timeline.resume()
+
+    def stopping(self) -> None:
+        """Seen from outside: whether it ends is the program's affair, unless at once was asked."""
+        with contextlib.suppress(OSError):
+            self._journal.directory.stopping_file.touch()
+        if self._settings.at_once:
+            at_once(self._journal.directory, self._journal.rank, self._world)
+
+    def farewell(self, ended: Status, why: str) -> bool:
+        """Close everything of ours, and write all that is known. Return whether the last capture
+        file, from which the watcher learns of the end, could be written."""
+        self.system.end()
+        self._account.end()
+        complete = not self.off or self.counts_alone
+        if self._timed:
+            self._settle_timed()
+        if not self.off and self.stepping.open and ended in ("finished", "stopped"):
+            self._windows.disturb()  # what came after its last backward is not the step's
+            self.end_step(self.stepping.last())
+        self.stop()
+        self.compiling.leave()
+        self.recording.close()
+        try:
+            self._deliver(last=True)
+            self._journal.flush(self.clock())
+        except Exception as error:
+            self.recording.fault("steps", error)
+        taken = self.index + self.steps_alone
+        return self._write_capture(ended, why, steps_taken=taken if complete else None)
+
+    def note_host_memory(self) -> None:
+        """Note that the host ran out of memory, if the program died of that."""
+        self.recording.note_host_memory(*self._where()[:2])
+
+    def stop(self) -> None:
+        """Nothing is noted any more."""
+        self.off = self.gate.closed = self.detailed = True
+        self.pauses.stop()
+
+    def wake(self) -> None:
+        """What looked like inference was an evaluation before training."""
+        self.off = self.gate.closed = False
+        self.timeline.unwind()
+        self.timeline.resume()
+
+    def _make_one(self) -> None:
+        """All steps so far were one, and the one in progress is the second."""
+        whole = self._drafts.whole
+        if whole is not None:
+            first = self._begin_again(whole, End.PLAIN, whole.start_ns)
+            self._drafts.add(first, True)
+            self._windows.step_done(0, self.timeline.start_ns, first.dur_ns, first.compile_ns > 0)
+            self.index = 1
+
+    def _begin_again(self, draft: Draft, end: End, start: int) -> Draft:
+        if end is End.MERGE:
+            draft = self._drafts.merged(draft)
+        self._drafts.again()
+        self._journal.again()
+        self.pauses.forget()
+        if self._marks is not None:
+            self._marks.forget()
+        if self.recording.tracing.running:
+            self.recording.trace_ends(keep=False)
+            self._listen_to_device()
+        self._windows.again(0, start)
+        self._account = ThreadAccount(self.clock)
+        draft.index, draft.window = 0, "settle"
+        return draft
+
+    def _turn(self, order: str) -> None:
+        recording = self.recording
+        self.system.end()
+        self._account.end()
+        recording.stop_sampling()  # what we do here is no line of the user's
+        self.pauses.stop()  # a thread of ours would show in the trace
+        if order == "light":
+            recording.settled()
+        elif order == "trace":
+            if recording.tracing.blocked():
+                recording.miss(PROFILES_ITSELF)
+                self._windows.no_trace()
+            elif recording.trace_begins(self._cuda is not None):
+                self.timeline.mark = None  # events of ours would stand in the trace
+            else:
+                self._windows.no_trace()
+        elif order == "untrace":
+            recording.trace_ends()
+            self._listen_to_device()
+        elif order == "alone" and not self._settings.stop_after:
+            self._alone()
+        if not self.off:
+            self._write_capture("running", "")
+            recording.sample(self.loaders.by_the_program)
+            if order in ("light", "untrace"):
+                self.system.begin()
+                self.pauses.start()
+            self._account.begin("traced" if recording.tracing.running else "light")
+
+    def _alone(self) -> None:
+        """The windows are over: the program runs on without us."""
+        self._deliver(last=True)
+        self._journal.flush(self.clock())
+        self.recording.close()
+        self.stop()
+        self.compiling.leave()
+        self._write_capture("running", "")
+        # Inference may have been an evaluation before training: the optimizer's hooks stay on.
+        if self.stepping.mode != "call":
+            marks.listener = None
+            self.detach(self.compiling.seen, self.recording.tracing.names_modules, True)
+
+    def _deliver(self, last: bool = False) -> None:
+        """Hand over the steps the device is done with; the `last` time it is waited for."""
+        if self._marks is not None:
+            if last:
+                self._marks.wait()
+            for index, total, phases in self._marks.passed():
+                self._drafts.timed(index, total, phases)
+                self._journal.add(self._drafts.until(index))
+        if last or self._marks is None:
+            self._journal.add(self._drafts.rest())
+
+    def _listen_to_device(self) -> None:
+        self.timeline.mark = self._marks.mark if self._marks is not None else None
+
+    def _write_capture(self, ended: Status, why: str, steps_taken: int | None = None) -> bool:
+        now = self.clock()
+        seen = {
+            "stepping": self.stepping.mode,
+            "steps": self.index,
+            "steps_taken": steps_taken,
+            "windows": self._windows.all(now),
+            "modules": self.roots.all(self.stepping.trains),
+            "optimizers": self.optimizers.all(self.stepping.anchor.who),
+            "loaders": self.loaders.all(),
+            "loaders_made": self.loaders.lines_made,
+            "children": self.children.all(),
+            "pauses": self.pauses.seen(),
+            "system_share": self.system.share,
+            "light_time": self._account.of("light"),
+            "traced_time": self._account.of("traced"),
+            "ended_ns": now if ended != "running" else 0,
+            "memory_at_end": self._readings.last(self._cuda) if ended != "running" else None,
+        }
+        return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
+
+    def _in_progress(self) -> tuple[int, int, str, int | None]:
+        """Return the index of the step in progress, when it began, its phase ("" if it is only
+        timed), and the thread that trains. Another thread calls this."""
+        try:
+            phase = named(self.timeline.phase, self.stepping.trains) if self.detailed else ""
+        except IndexError:  # a phase ended between two reads
+            phase = ""
+        return self.index, self.timeline.start_ns, phase, self.thread
+
+    def _where(self) -> tuple[int, str, int | None]:
+        """The step, the phase ("" when nobody looks any more), and the thread that trains."""
+        phase = "" if self.off else named(self.timeline.phase, self.stepping.trains)
+        return self.index, phase, self.thread

@@ -1,0 +1,347 @@
+"""What the program is made of: outermost modules, optimizers, loaders, each noted when first met.
+
+User objects are known by `id()` alone: a module's `__hash__` or `__eq__` may read what is not there
+yet (a Lightning metric's does). They are not kept alive, and nothing is written on them.
+"""
+
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from msgspec import Struct
+
+from ridgeline.harness.capture.gradient_clearing import GradientClearing
+from ridgeline.harness.capture.places import frames_here, here, own
+from ridgeline.records.run import ChildrenSeen, LoaderSeen, ModuleSeen, OptimizerSeen
+
+MOST = 64
+_MOST_BEGUN = 256
+_MAX_MADE = 256
+_MAX_FRAMES = 4
+_WRAPPERS = ("_orig_mod", "module")
+_OPTIONS = ("foreach", "fused", "capturable", "differentiable", "lr")
+
+
+class Root(Struct):
+    """An outermost module."""
+
+    name: str
+    wrappers: tuple[str, ...]
+    parameters: int
+    parameter_bytes: int
+    dtypes: tuple[str, ...]
+    device: str
+    cuda_index: int | None
+    kind: type
+    calls: int = 0
+    quiet_calls: int = 0
+    place: str = ""
+    inputs: tuple[str, ...] = ()
+    evaluation_place: str = ""
+
+    @property
+    def loss(self) -> bool:
+        return not self.parameters
+
+
+class Roots:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._known: dict[int, Root] = {}
+
+    def of(self, module: Any) -> Root:
+        root = self._known.get(id(module))
+        if root is None or root.kind is not type(module):  # an id used again
+            root = self._meet(module)
+            if len(self._known) < MOST:
+                self._known[id(module)] = root
+        return root
+
+    def all(self, trains: bool) -> tuple[ModuleSeen, ...]:
+        """In a program that never trains every call is its work."""
+        return tuple(
+            ModuleSeen(
+                name=root.name,
+                wrappers=root.wrappers,
+                calls=root.calls if trains else root.calls + root.quiet_calls,
+                evaluation_calls=root.quiet_calls if trains else 0,
+                parameters=root.parameters,
+                parameter_bytes=root.parameter_bytes,
+                dtypes=root.dtypes,
+                device=root.device,
+                place=root.place,
+                loss=root.loss,
+                inputs=root.inputs,
+                evaluation_place=root.evaluation_place if trains else "",
+            )
+            for root in self._known.values()
+        )
+
+    def nothing_was_quiet(self) -> None:
+        """What did not look like training was."""
+        for root in self._known.values():
+            root.calls, root.quiet_calls = root.calls + root.quiet_calls, 0
+
+    def _meet(self, module: Any) -> Root:
+        with self._torch._C.DisableTorchFunction():  # parameters may be of the program's own kind
+            return self._met(module)
+
+    def _met(self, module: Any) -> Root:
+        wrappers = []
+        inner = module
+        for _ in range(8):
+            below = next(
+                (
+                    found
+                    for name in _WRAPPERS
+                    if _wraps(type(inner).__name__)
+                    and (found := inner.__dict__.get("_modules", {}).get(name)) is not None
+                ),
+                None,
+            )
+            if below is None:
+                break
+            wrappers.append(type(inner).__name__)
+            inner = below
+        kind = type(inner)
+        if any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # fully_shard's
+            wrappers.append("FSDPModule")
+            kind = kind.__bases__[-1]
+        parameters = _parameters(inner)
+        first = parameters[0] if parameters else None
+        device = str(first.device) if first is not None else ""
+        return Root(
+            name=kind.__name__,
+            wrappers=tuple(wrappers),
+            parameters=sum(map(_elements, parameters)),
+            parameter_bytes=sum(_elements(p) * p.element_size() for p in parameters),
+            dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+            device=device,
+            cuda_index=first.device.index if first is not None and first.is_cuda else None,
+            kind=type(module),
+            place=here(),
+        )
+
+    def describe(self, root: Root, args: Any, kwargs: Any) -> None:
+        tensors = [*args, *kwargs.values()]
+        with self._torch._C.DisableTorchFunction():
+            root.inputs = tuple(
+                f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+                for t in tensors[:8]
+                if isinstance(t, self._torch.Tensor)
+            )
+
+
+class Optimizers:
+    def __init__(self, clearing: GradientClearing) -> None:
+        self._clearing = clearing
+        self._known: dict[int, tuple[str, str, dict[str, str]]] = {}
+        self._steps: dict[int, int] = {}
+
+    def stepped(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        if key not in self._known and len(self._known) < MOST:
+            self._known[key] = (type(optimizer).__name__, here(), _options(optimizer))
+        if key in self._known:
+            self._steps[key] = self._steps.get(key, 0) + 1
+
+    def all(self, anchor: int | None) -> tuple[OptimizerSeen, ...]:
+        return tuple(
+            OptimizerSeen(
+                name=name,
+                steps=self._steps.get(key, 0),
+                anchor=key == anchor,
+                place=place,
+                options=options,
+                gradients_checked=self._clearing.seen(key)[0],
+                gradients_kept=self._clearing.seen(key)[1],
+            )
+            for key, (name, place, options) in self._known.items()
+        )
+
+
+class Loaders:
+    def __init__(self) -> None:
+        self._known: dict[int, LoaderSeen] = {}
+        self._batches: dict[int, int] = {}
+        self._begun: dict[int, list[int]] = {}
+        self._asked: tuple[int, int] | None = None
+        self._waited: dict[int, tuple[int, int]] = {}
+        """Nanoseconds, and of those what the waiting thread worked."""
+        self._made: dict[int, tuple[str, ...]] = {}
+        self._unused: list[int] = []
+        """The loaders of batches that no model has been called with yet."""
+        self._trained: dict[int, int] = {}
+
+    def made(self, loader: Any) -> None:
+        """Note where a DataLoader was made. Its constructor may have raised."""
+        try:
+            key = id(loader.dataset) ^ id(loader._index_sampler)
+        except AttributeError:
+            return
+        if key in self._made or len(self._made) < _MAX_MADE:
+            self._made[key] = frames_here(_MAX_FRAMES)
+
+    @property
+    def lines_made(self) -> tuple[str, ...]:
+        """The innermost lines of the user's own code at which loaders were made."""
+        return tuple(dict.fromkeys(frames[0] for frames in self._made.values() if frames))
+
+    def used(self, training: bool) -> None:
+        """Note that a model is called with the batches handed out since the call before."""
+        if training:
+            for key in self._unused:
+                self._trained[key] = self._trained.get(key, 0) + 1
+        self._unused.clear()
+
+    def asked(self) -> None:
+        """For a batch, by the thread that trains."""
+        self._asked = perf_counter_ns(), thread_time_ns()
+
+    def handed_out(self, iterator: Any, step: int = 0) -> None:
+        # One DataLoader makes an iterator an epoch; its dataset and sampler stay the same.
+        key = id(getattr(iterator, "_dataset", None)) ^ id(
+            getattr(iterator, "_index_sampler", None)
+        )
+        if key not in self._known and len(self._known) < MOST:
+            self._known[key] = _loader(iterator)
+        if key in self._known:
+            self._batches[key] = self._batches.get(key, 0) + 1
+            self._note_wait(key)
+            if len(self._unused) < MOST:
+                self._unused.append(key)
+            # An iterator that is kept, with its workers, counts from nothing in each epoch too.
+            if getattr(iterator, "_num_yielded", 0) == 1:
+                self._begun.setdefault(key, []).append(step)
+
+    def _note_wait(self, key: int) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            waited, worked = self._waited.get(key, (0, 0))
+            waited += perf_counter_ns() - asked[0]
+            worked += thread_time_ns() - asked[1]
+            self._waited[key] = waited, worked
+
+    @property
+    def by_the_program(self) -> bool:
+        """Whether batches are made by the process that trains: some loader has no workers."""
+        return any(
+            not loader.workers and self._batches.get(key) for key, loader in self._known.items()
+        )
+
+    def all(self) -> tuple[LoaderSeen, ...]:
+        from msgspec.structs import replace
+
+        return tuple(
+            replace(
+                loader,
+                batches=self._batches.get(key, 0),
+                epochs=len(self._begun.get(key, ())),
+                begun=tuple(self._begun.get(key, ())[:_MOST_BEGUN]),
+                worked=_worked(*self._waited.get(key, (0, 0))),
+                training_batches=self._trained.get(key, 0),
+                made=self._made.get(key, ()),
+            )
+            for key, loader in self._known.items()
+        )
+
+
+class Children:
+    """Processes that the program starts with a function of its own."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], int] = {}
+
+    def started(self, process: Any) -> None:
+        """Count a process of `multiprocessing` that is about to start, if it runs a function of the
+        user's. Workers of a loader or a pool run a library's function and do not count."""
+        target, given = process._target, process._args
+        if target is None:  # a subclass with a `run` of its own
+            target = type(process).run
+        if getattr(target, "__module__", "") == "torch.multiprocessing.spawn" and given:
+            target = given[0]
+        target = getattr(target, "func", target)  # functools.partial
+        code = getattr(target, "__code__", None)
+        if code is None or not own(code.co_filename):
+            return
+        key = (code.co_name, f"{code.co_filename}:{code.co_firstlineno}")
+        if key in self._known or len(self._known) < MOST:
+            self._known[key] = self._known.get(key, 0) + 1
+
+    def all(self) -> tuple[ChildrenSeen, ...]:
+        return tuple(
+            ChildrenSeen(function=function, place=place, processes=count)
+            for (function, place), count in self._known.items()
+        )
+
+
+def _worked(waited_ns: int, worked_ns: int) -> float | None:
+    return min(worked_ns / waited_ns, 1.0) if waited_ns else None
+
+
+def _parameters(module: Any) -> list[Any]:
+    """As `module.parameters()`, which calls what the user may have replaced and hashes modules."""
+    found: dict[int, Any] = {}
+    met, left = set(), [module]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in met:
+            continue
+        met.add(id(one))
+        if "_c" in one.__dict__:  # TorchScript keeps them out of Python's sight
+            found |= {id(p): p for p in one.parameters()}
+            continue
+        own = one.__dict__
+        found |= {id(p): p for p in own.get("_parameters", {}).values() if p is not None}
+        left += reversed(own.get("_modules", {}).values())
+    return list(found.values())
+
+
+def _elements(parameter: Any) -> int:
+    """0 where it is not known yet (a lazy module), or only as a symbol."""
+    try:
+        count = parameter.numel()
+    except (RuntimeError, ValueError):
+        return 0
+    return count if type(count) is int else 0
+
+
+def _length(sampler: Any, dataset: Any) -> int | None:
+    """Not by asking a class of the user's own, whose __len__ may do anything."""
+    if not type(sampler).__module__.startswith("torch.utils.data"):
+        return None
+    inner = getattr(sampler, "sampler", sampler)
+    if not type(inner).__module__.startswith("torch.utils.data"):
+        return None
+    if type(dataset).__module__.startswith("torch.utils.data") or type(dataset) in (list, tuple):
+        return len(sampler)
+    return None
+
+
+def _wraps(name: str) -> bool:
+    return name == "OptimizedModule" or "Parallel" in name or name.startswith("FSDP")
+
+
+def _options(optimizer: Any) -> dict[str, str]:
+    groups = getattr(optimizer, "param_groups", None)
+    first = groups[0] if isinstance(groups, list) and groups else {}
+    return {
+        name: str(first[name])[:40]
+        for name in _OPTIONS
+        if name in first and isinstance(first[name], bool | int | float | type(None))
+    }
+
+
+def _loader(iterator: Any) -> LoaderSeen:
+    sampler = getattr(iterator, "_index_sampler", None)
+    batch = getattr(sampler, "batch_size", None)
+    return LoaderSeen(
+        dataset=type(getattr(iterator, "_dataset", None)).__name__,
+        stream=getattr(iterator, "_dataset_kind", 0) == 1,  # torch's number for it
+        workers=int(getattr(iterator, "_num_workers", 0) or 0),
+        batch_size=batch if isinstance(batch, int) else None,
+        pin_memory=bool(getattr(iterator, "_pin_memory", False)),
+        persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
+        prefetch_factor=getattr(iterator, "_prefetch_factor", None),
+        length=_length(sampler, getattr(iterator, "_dataset", None)),
+        place=here(),
+    )

@@ -1,0 +1,470 @@
+"""A run in progress, as the seams see it: what each of them tells becomes phases, counts and ends
+of steps.
+
+Everything here runs inside the user's program, between its own lines. Each entry point is guarded:
+a fault of ours is written down, the seams go quiet, and the program goes on.
+"""
+
+import contextlib
+import sys
+import weakref
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+from ridgeline.harness.capture import marks
+from ridgeline.harness.capture.answered import Answered
+from ridgeline.harness.capture.batches import NOTHING, Amount, amount
+from ridgeline.harness.capture.followed import Followed
+from ridgeline.harness.capture.places import function_here
+from ridgeline.harness.capture.progress import Progress
+from ridgeline.harness.capture.seen import Root
+from ridgeline.harness.capture.stepping import End
+from ridgeline.harness.capture.timeline import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
+from ridgeline.harness.capture.tracing import end_without_kineto
+from ridgeline.records.run import Settings, Status
+
+MOST_FAULTS = 5
+"""After so many faults of ours the seams go quiet for good."""
+
+
+class StopAfter(SystemExit):
+    """Raised where the last step that was asked for ends: the program ends as by sys.exit(0)."""
+
+
+class Session:
+    """One for the process. Seams come in pairs: what the first returns is given to the second;
+    None: not ours to note."""
+
+    def __init__(
+        self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
+    ) -> None:
+        self.progress = Progress(torch, directory, settings, rank, world)
+        self.gate = self.progress.gate
+        self._torch = torch
+        self._jit_traces = torch._C._get_tracing_state
+        self._stop_after = settings.stop_after
+        self._timeline = self.progress.timeline
+        self._stepping = self.progress.stepping
+        self._optimizer_depth = 0
+        self.optimizers_nest = False
+        """Whether an optimizer's step called the step of its parent class: hooks see both."""
+        self._in_backward = False
+        self._ends_after_backward = End.NO
+        self._answered = Answered(torch)
+        self._batch = NOTHING
+        """Handed out and not yet given to a module."""
+        self._handed: tuple[int, Any] = (0, None)
+        """Its loader, and a weak reference to the iterator."""
+        self._followed = Followed(self._stepping.anchor)
+        self._eval_trains = self._eval_with_grad = self._train_mode_seen = False
+        self._stopped = False
+        self._faults = 0
+        self.progress.recording.workers_sample(directory)
+        self.progress.recording.memory.watch()
+
+    def input_begins(self, iterator: Any) -> Any:
+        if self.progress.off or not self._mine():
+            return None
+        try:
+            if self._optimizer_depth:  # a step that raised never said that it ended
+                self._optimizer_depth = 0
+                self._timeline.unwind()
+            end = self._stepping.input_begins()
+            if end is not End.NO:
+                self.progress.end_step(end)
+            self._timeline.enter(INPUT)
+            self.progress.loaders.asked()
+        except Exception as error:
+            return self._broke("input", error)
+        return iterator
+
+    def input_seen(self, iterator: Any, batch: Any) -> Any:
+        try:
+            if not self.progress.off and self._mine():
+                self.progress.loaders.handed_out(iterator, self.progress.index)
+                size = getattr(iterator._index_sampler, "batch_size", None)
+                known = size if type(size) is int else None
+                self._hand_out(iterator, amount(self._torch, batch, known))
+        except Exception as error:
+            self._broke("input", error)
+        return batch
+
+    def input_ends(self, token: Any) -> None:
+        if token is not None and not self.progress.off:
+            self._leave("input")
+
+    def loader_made(self, loader: Any) -> None:
+        """Note that some thread has made a DataLoader."""
+        if self.progress.off:
+            return
+        try:
+            self.progress.loaders.made(loader)
+        except Exception as error:
+            self._broke("loader", error)
+
+    def child_starts(self, process: Any) -> None:
+        """Note that the program starts a process of its own."""
+        if self.progress.off:
+            return
+        try:
+            self.progress.children.started(process)
+        except Exception as error:
+            self._broke("child", error)
+
+    def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
+        if self.progress.off or self._jit_traces() is not None:
+            return None  # what we ask of a tensor would stand in the graph of torch.jit.trace
+        try:
+            grad = self._torch.is_grad_enabled()
+            training = grad and (module.training or self._eval_trains)
+            if not self._mine(trains=training):
+                return None
+            self.progress.compiling.watch()
+            root = self.progress.roots.of(module)
+            model = bool(root.parameters) or not grad  # else a loss, or an activation on its own
+            if grad and model:
+                self._train_mode_seen |= module.training
+                self._eval_with_grad |= not module.training
+            if training and model and not self._in_closure:
+                end = self._stepping.training_forward_begins()
+                if end is not End.NO:
+                    self.progress.end_step(end)
+            self._note_call(root, id(module), training, model, args, kwargs)
+            self._timeline.enter(FORWARD if training else QUIET)
+            self.gate.closed = True
+            return (id(module), training, model, id(sys.exc_info()[1]))
+        except Exception as error:
+            return self._broke("forward", error)
+
+    def call_ends(self, token: Any) -> None:
+        if token is None or self.progress.off:
+            return
+        self.gate.closed = False
+        try:
+            self._timeline.leave()
+            who, training, model, handled = token  # it may stand in an `except` of the program
+            if training:
+                raised = id(sys.exc_info()[1]) != handled  # its batch is spent, and no probe
+                self.progress.counts.trained.ends(0 if raised else self._answered.number())
+            if model:
+                end = self._stepping.call_done(who, training)
+                if end is not End.NO:
+                    self.progress.end_step(end)
+        except Exception as error:
+            self._broke("forward", error)
+            return
+        self._stop_if_due()
+
+    def backward_begins(self, tensors: Any) -> Any:
+        if self.progress.off or not self._mine(trains=True):
+            return None
+        try:
+            counts = self.progress.counts
+            if self._eval_with_grad and not (self._train_mode_seen or self._eval_trains):
+                self._eval_trains = True  # a model fine-tuned in eval mode
+                counts.nothing_was_quiet()
+                self.progress.roots.nothing_was_quiet()
+                self._timeline.nothing_was_quiet()
+            counts.backwards += 1
+            if self._may_look():
+                self.progress.clearing.backward_begins()
+            counts.trained.backward(lambda calls: self._answered.by(tensors, calls))
+            counts.loss, counts.loss_divisor = self.progress.losses.of_backward(
+                tensors, self._number
+            )
+            self._timeline.enter(BACKWARD)
+            self._in_backward = self.gate.closed = True
+        except Exception as error:
+            return self._broke("backward", error)
+        return True
+
+    def backward_ends(self, token: Any) -> None:
+        if token is None or self.progress.off:
+            return
+        self._in_backward = self.gate.closed = False
+        try:
+            self._timeline.leave()
+            self._stepping.backward_done()
+            later, self._ends_after_backward = self._ends_after_backward, End.NO
+            if later is not End.NO:
+                self.progress.end_step(later)
+        except Exception as error:
+            self._broke("backward", error)
+            return
+        if later is not End.NO:
+            self._stop_if_due()
+
+    def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
+        if not self.progress.detailed:  # all that a step which is only timed costs
+            self._optimizer_depth += 1
+            return
+        if self.progress.off:
+            self._wake()
+        if self.progress.off or not (self._in_backward or self._mine(trains=True)):
+            return
+        try:
+            self._optimizer_depth += 1
+            if self._optimizer_depth == 1:
+                self._timeline.enter(OPTIMIZER)
+                told = getattr(optimizer, "found_inf", None)  # by a scaler, for a fused update
+                if told is not None:
+                    self.progress.counts.overflow = self._number(told)
+        except Exception as error:
+            self._broke("optimizer", error)
+
+    def optimizer_ends(self, optimizer: Any, *rest: Any) -> None:
+        if not self.progress.detailed and self._timed_only(optimizer):
+            return
+        mine = not self.progress.off and (self._in_backward or self._mine())
+        if not mine or not self._optimizer_depth:
+            return
+        try:
+            self._optimizer_depth -= 1
+            if self._optimizer_depth:  # a subclass that calls its parent's step
+                self.optimizers_nest = True
+                return
+            self._timeline.leave()
+            self.progress.counts.optimizer_steps += 1
+            self.progress.optimizers.stepped(optimizer)
+            if self._may_look():
+                self.progress.clearing.stepped(optimizer)
+            else:
+                self.progress.clearing.pass_over()
+            end = self._stepped(optimizer)
+            if self._in_backward:  # a profiler started or stopped inside a backward crashes
+                self.progress.needs_all = True
+                if end not in (End.NO, End.EARLIER) and self._ends_after_backward is End.NO:
+                    self._ends_after_backward = end
+                return
+            if end is not End.NO:
+                self.progress.end_step(end)
+        except Exception as error:
+            self._broke("optimizer", error)
+            return
+        self._stop_if_due()
+
+    def _timed_only(self, optimizer: Any) -> bool:
+        """Whether that was all there is to do; else another optimizer has stepped."""
+        try:
+            if self._optimizer_depth > 1:  # a subclass that calls its parent's step
+                self._optimizer_depth -= 1
+                return True
+            if id(optimizer) != self._stepping.anchor.who:
+                self.progress.look_at_all()
+                return False
+            self._optimizer_depth = 0
+            self.progress.time_step()
+        except Exception as error:
+            self._broke("optimizer", error)
+            return True
+        self._stop_if_due()
+        return True
+
+    def scale_begins(self, scaler: Any, outputs: Any) -> Any:
+        """Note the loss that a gradient scaler is about to multiply: users know the loss before
+        scaling."""
+        if self.progress.off or not self._mine(trains=True):
+            return None
+        try:
+            self.progress.losses.before_scaling(outputs, self._number(outputs))
+        except Exception as error:
+            return self._broke("scaler", error)
+        return True
+
+    def scale_seen(self, scaler: Any, scaled: Any) -> Any:
+        self.progress.losses.scaled(scaled)
+        return scaled
+
+    def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
+        if self.progress.off or not self._mine(trains=True):
+            return None
+        self.progress.recording.scaler = True
+        if not self.progress.needs_all and getattr(optimizer, "_step_supports_amp_scaling", False):
+            self.progress.look_at_all()  # whether it skips is seen inside its step
+        counts = self.progress.counts
+        return (optimizer, counts, counts.optimizer_steps, self.progress.index)
+
+    def scaler_ends(self, token: Any) -> None:
+        """The scaler left the optimizer alone: the step ends all the same."""
+        if token is None or self.progress.off:
+            return
+        try:
+            optimizer, counts, before, index = token
+            if self.progress.index == index and counts.optimizer_steps == before:
+                counts.skipped = True
+                end = self._stepped(optimizer)
+                if end is not End.NO:
+                    self.progress.end_step(end)
+        except Exception as error:
+            self._broke("scaler", error)
+            return
+        self._stop_if_due()
+
+    def zero_grad_begins(self, optimizer: Any) -> Any:
+        if self.progress.off or not self._mine():
+            return None
+        try:
+            self._timeline.enter(OPTIMIZER)
+        except Exception as error:
+            return self._broke("zero_grad", error)
+        return True
+
+    def zero_grad_ends(self, token: Any) -> None:
+        if token is not None and not self.progress.off:
+            self._leave("zero_grad")
+
+    def profiler_begins(self, profiler: Any) -> Any:
+        try:
+            self.progress.pauses.stop()
+            tracing = self.progress.recording.tracing
+            if tracing.running and not tracing.starting:
+                self.progress.give_up_trace()
+        except Exception as error:
+            self._broke("profiler", error)
+        return None
+
+    def said_step(self) -> None:
+        if self.progress.off:
+            return
+        try:
+            self.progress.look_at_all()
+            self.progress.end_step(self._stepping.said())
+        except Exception as error:
+            self._broke("ridgeline.step", error)
+            return
+        self._stop_if_due()
+
+    def region_begins(self, name: str) -> Any:
+        self.progress.look_at_all()
+        record = self._torch.profiler.record_function(name)
+        record.__enter__()
+        return (name, self.progress.clock(), record)
+
+    def region_ends(self, token: Any) -> None:
+        name, began, record = token
+        record.__exit__(None, None, None)
+        regions = self.progress.counts.regions
+        regions[name] = regions.get(name, 0) + self.progress.clock() - began
+
+    def farewell(self, ended: Status, why: str) -> bool:
+        """Note that the program, or the block, is over. Return whether that could be written."""
+        if ended == "raised":
+            self.progress.note_host_memory()
+        ended = "stopped" if self._stopped and ended == "finished" else ended
+        return self.progress.farewell(ended, why)
+
+    def forked(self) -> None:
+        """In a child of the program: nothing is ours to note here."""
+        self.progress.stop()
+        marks.listener = None
+        tracing = self.progress.recording.tracing
+        if tracing.running and sys.getprofile() is not None:
+            sys.setprofile(None)  # the profiler's, which would go on collecting
+        if tracing.used:
+            with contextlib.suppress(Exception):  # another C library: torch's own bug stays
+                end_without_kineto()
+
+    def _leave(self, phase: str) -> None:
+        try:
+            self._timeline.leave()
+        except Exception as error:
+            self._broke(phase, error)
+
+    def _hand_out(self, iterator: Any, given: Amount) -> None:
+        """With what was handed out and not used before, unless that was a probe: of an iterator of
+        the same loader that was made for one batch and thrown away."""
+        loader, (before, from_iterator) = id(iterator._index_sampler), self._handed
+        have = self._batch
+        if have.samples and not (before == loader and from_iterator() is None):
+            given = Amount(have.samples + given.samples, have.tokens + given.tokens)
+        self._batch, self._handed = given, (loader, weakref.ref(iterator))
+
+    @property
+    def _in_closure(self) -> bool:
+        """Whether a closure is running inside `optimizer.step(closure)`. However often the closure
+        is called, it is one step."""
+        return self._optimizer_depth > 0
+
+    def _stepped(self, optimizer: Any) -> End:
+        self._followed.meet(optimizer)
+        return self._stepping.optimizer_stepped(id(optimizer))
+
+    def _mine(self, trains: bool = False) -> bool:
+        """Whether this is the thread that trains: the first seen, until another one steps."""
+        here, owner = get_ident(), self.progress.thread
+        if owner == here:
+            return True
+        if owner is None or (trains and not self._stepping.trains):
+            self.progress.thread = here
+            return True
+        return False
+
+    def _note_call(
+        self, root: Root, who: int, training: bool, model: bool, args: Any, kwargs: Any
+    ) -> None:
+        counts = self.progress.counts
+        calls = counts.trained if training else counts.quiet
+        if model:
+            self.progress.loaders.used(training)
+        batch, self._batch = self._batch, NOTHING
+        calls.forwards += model
+        given = NOTHING
+        if model and not (batch.samples or calls.fetched):  # no loader: what the module was given
+            given = amount(self._torch, (*args, *kwargs.values()))
+        if model or batch.samples:
+            calls.begins(who, given, batch, self._answered.number())
+        first = not root.calls and (training or not root.quiet_calls)
+        if training:
+            root.calls += 1
+        else:
+            root.quiet_calls += 1
+        if first:
+            self._first_call(root, args, kwargs)
+        if not (training or root.evaluation_place):
+            root.evaluation_place = function_here()
+
+    def _first_call(self, root: Root, args: Any, kwargs: Any) -> None:
+        self.progress.roots.describe(root, args, kwargs)
+        if root.cuda_index is not None:
+            self.progress.on_device(root.cuda_index)
+        for kind in ("cuda", "cpu"):
+            if self._torch.is_autocast_enabled(kind):
+                dtype = str(self._torch.get_autocast_dtype(kind)).removeprefix("torch.")
+                self.progress.recording.autocast.add(f"{kind} {dtype}")
+
+    def _may_look(self) -> bool:
+        """Return whether an operator of ours would go unnoticed: no trace and no dispatch mode
+        would see it."""
+        own = self._torch._C
+        return not (
+            self.progress.recording.tracing.running
+            or own._len_torch_dispatch_stack()
+            or own._len_torch_function_stack()
+        )
+
+    def _number(self, tensors: Any) -> Any:
+        if self.progress.recording.tracing.running:
+            return None  # a copy of ours would stand in the trace
+        try:
+            return self.progress.losses.note(tensors)
+        except Exception:
+            return None  # a tensor of somebody's own kind
+
+    def _wake(self) -> None:
+        if self._stepping.mode == "call" and self._faults < MOST_FAULTS and not self._stopped:
+            self.progress.wake()
+
+    def _stop_if_due(self) -> None:
+        if self._stop_after and self.progress.index >= self._stop_after:
+            self._stopped = True
+            self.progress.stopping()
+            raise StopAfter(0)
+
+    def _broke(self, where: str, error: Exception) -> None:
+        """A fault of ours: the program must not notice."""
+        self.progress.recording.fault(where, error)
+        self._faults += 1
+        self.gate.closed = False
+        if self._faults >= MOST_FAULTS:
+            self.progress.stop()

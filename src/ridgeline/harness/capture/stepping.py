@@ -1,0 +1,161 @@
+"""Where a step of the program ends, understood better as more of it is seen.
+
+Best of all the program says it. Else the anchor optimizer's step ends one; else, without an
+optimizer object, the training forward that follows a backward begins the next; else, without a
+backward, this is inference: a batch of the loader is a step, or a call of the first module where
+there is no loader. Each better understanding replaces the lesser one, and says what becomes of the
+steps counted so far.
+"""
+
+from enum import Enum
+from typing import Literal
+
+from ridgeline.harness.capture.anchor import Anchor, Turn
+
+Mode = Literal["", "said", "optimizer", "backward", "call"]
+
+CALLS_WITHOUT_BACKWARD = 3
+"""Calls in training mode with gradients on and no backward: inference by somebody who forgot."""
+MOST_MERGED = 256
+CERTAIN = 32
+"""Steps of optimizers after which a cycle would have shown."""
+
+
+class End(Enum):
+    """What becomes of the steps before this one."""
+
+    NO = "the step goes on"
+    PLAIN = "the step ends"
+    MERGE = "the step ends, and all before were parts of it"
+    DROP = "the step ends, and all before were none"
+    EARLIER = "the step goes on, and all before were one"
+
+
+class Stepping:
+    def __init__(self) -> None:
+        self.mode: Mode = ""
+        self.anchor = Anchor()
+        self.counted = 0
+        self._backwards = 0
+        self._calls = 0
+        self._unanswered = 0
+        self._loader = False
+        self._root: int | None = None
+        self._root_calls = 0
+        self._roots: set[int] = set()
+        self._turns = False
+        self._only_training = True
+        """All calls taken for inference were made as if to train: perhaps they were."""
+
+    @property
+    def trains(self) -> bool:
+        return self.mode in ("optimizer", "backward") or self._backwards > 0
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the steps so far may still turn out to be one."""
+        return self.counted <= (CERTAIN if self.mode == "optimizer" else MOST_MERGED)
+
+    @property
+    def simple(self) -> bool:
+        """One optimizer, one step: nothing else has to be followed to know where a step ends."""
+        return self.mode == "optimizer" and not self.uncertain and not self.anchor.cyclic
+
+    @property
+    def open(self) -> bool:
+        """Whether a step has a backward behind it and no forward will come to end it."""
+        return self.mode in ("", "backward", "call") and self._backwards > 0
+
+    def last(self) -> End:
+        """The program is over, and its last step with it."""
+        self._backwards, before, self.mode = 1, self.mode, "backward"
+        return self._end(self._after_calls() if before == "call" else End.PLAIN)
+
+    def said(self) -> End:
+        if self.mode == "said":
+            return self._end(End.PLAIN)
+        end = self._after_calls() if self.mode == "call" else self._merge()
+        self.mode = "said"
+        return self._end(end)
+
+    def optimizer_stepped(self, who: int) -> End:
+        turn = self.anchor.stepped(who)
+        if self.mode == "said" or turn is Turn.GOES_ON:
+            return End.NO
+        if turn is Turn.WERE_ONE:
+            if not self.uncertain:
+                return End.NO
+            self.counted = 1
+            return End.EARLIER
+        end = End.PLAIN
+        if self.mode == "call":
+            end = self._after_calls()
+        elif self.mode == "backward" or turn is Turn.ENDS_ALL:
+            end = self._merge()
+        self.mode = "optimizer"
+        return self._end(end)
+
+    def backward_done(self) -> None:
+        self._backwards += 1
+        self._unanswered = 0
+
+    @property
+    def ends_with_forward(self) -> bool:
+        """Whether the next training forward belongs to another step."""
+        return self.mode not in ("said", "optimizer") and self._backwards > 0
+
+    def training_forward_begins(self) -> End:
+        if not self.ends_with_forward:
+            return End.NO
+        self._backwards = 0
+        before, self.mode = self.mode, "backward"
+        return self._end(self._after_calls() if before == "call" else End.PLAIN)
+
+    def input_begins(self) -> End:
+        self._loader = True
+        if self.mode != "call" or not self._calls:
+            return End.NO
+        return self._end(End.PLAIN)
+
+    def call_done(self, root: int, training: bool) -> End:
+        if self.mode not in ("", "call") or self._backwards:
+            return End.NO
+        self._calls += 1
+        if training:
+            self._unanswered += 1
+            if self._unanswered < CALLS_WITHOUT_BACKWARD:
+                return End.NO
+        else:
+            self._only_training = False
+        self.mode = "call"
+        if self._loader:
+            return End.NO
+        return self._call_of(root)
+
+    def _call_of(self, root: int) -> End:
+        """Calls of one module end steps: of the first, or of another where the first was called
+        but once (before it was traced or converted). Where two take turns it is the later one."""
+        if root == self._root:
+            self._root_calls += 1
+            return self._end(End.PLAIN)
+        if root in self._roots:
+            self._turns = True
+        if self._turns or self._root_calls > 1:
+            return End.NO
+        first = self._root is None
+        self._root, self._root_calls = root, 1
+        self._roots.add(root)
+        return self._end(End.PLAIN if first else End.DROP)
+
+    def _after_calls(self) -> End:
+        """It trains after all. What was taken for inference was an evaluation, or the first part
+        of this step: a policy is called for a whole episode before it learns."""
+        return self._merge() if self._only_training else End.DROP
+
+    def _merge(self) -> End:
+        return End.MERGE if self.uncertain else End.PLAIN
+
+    def _end(self, how: End) -> End:
+        self._calls = 0
+        self.counted = 1 if how in (End.MERGE, End.DROP) else self.counted + 1
+        return how

@@ -1,0 +1,203 @@
+"""The traced window: torch.profiler around a few whole steps, exported under a temporary name.
+
+It keeps out of the way of a program that profiles itself: no window opens while another profiler
+runs, and one that is open is given up as soon as the program starts its own.
+"""
+
+import contextlib
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ridgeline.harness.capture import kineto_log
+from ridgeline.harness.capture.call_lines import calls_seen
+from ridgeline.records.run import CallSeen
+
+LEAST_FREE_BYTES = 512 * 1024 * 1024
+_LOOKED_AT_BYTES = 8 * 1024 * 1024
+MOST_BYTES = 2 * 1024 * 1024 * 1024
+"""Of a trace as text. Three steps of a large model with stacks are 50 to 200 MB."""
+
+
+class Tracing:
+    """One traced window, from `start` to `stop`."""
+
+    def __init__(self, torch: Any, target: Path, fault: Callable[[str], None]) -> None:
+        self._torch = torch
+        self._target = target
+        self._fault = fault
+        self._profiler: Any = None
+        self._hook: Any = None
+        self._log_level = LogLevel(torch)
+        self.starting = False
+        self.used = False
+        """Kineto runs a thread from its first trace to the process's end."""
+        self.names_modules = False
+        """Calls of modules were recognised by our code object: the profiler met it first."""
+        self.calls: tuple[CallSeen, ...] = ()
+        """The calls that lines of the user's own code made in the traced steps."""
+
+    @property
+    def running(self) -> bool:
+        return self._profiler is not None
+
+    def blocked(self) -> bool:
+        """Whether the program's own profiler is at work."""
+        return bool(self._torch.autograd._profiler_enabled())
+
+    def start(self, cuda: bool) -> bool:
+        profiler = self._torch.profiler
+        if shutil.disk_usage(self._target.parent).free < LEAST_FREE_BYTES:
+            self._fault("no trace: less than 512 MB are free on the disk")
+            return False
+        activities = [profiler.ProfilerActivity.CPU]
+        if cuda:
+            activities.append(profiler.ProfilerActivity.CUDA)
+        # The program's own sys.setprofile (cProfile) and stacks cannot both be had.
+        stacks = sys.getprofile() is None
+        # With memory the allocator warns, on the program's stderr, of each thousandth block that
+        # is older than the trace: only where it can be told not to.
+        memory = self._log_level.raised()
+        self.starting = self.used = True
+        try:
+            made = profiler.profile(
+                activities=activities,
+                schedule=lambda step: profiler.ProfilerAction.RECORD,
+                record_shapes=True,
+                profile_memory=memory,
+                with_stack=stacks,
+            )
+            with self._unnoticed(), _without_advice():
+                made.start()
+        except BaseException:
+            self._log_level.back()
+            raise
+        finally:
+            self.starting = False
+        self._profiler = made
+        self._hook = sys.getprofile()
+        if not stacks:
+            self._fault("the trace has no stacks: the program uses sys.setprofile or cProfile")
+        return True
+
+    def step(self) -> None:
+        with self._unseen():
+            self._profiler.step()
+
+    @contextlib.contextmanager
+    def _unnoticed(self) -> Any:
+        with self._unseen(), kineto_log.held_back(self._torch):
+            yield
+
+    @contextlib.contextmanager
+    def _unseen(self) -> Any:
+        """The profiler's marks are operators: modes of the program's own must not be told them."""
+        modes = importlib.import_module("torch.utils._python_dispatch")
+        with self._torch._C.DisableTorchFunction(), modes._disable_current_modes():
+            yield
+
+    def stop(self, keep: bool) -> Path | None:
+        """Ends the window; the trace's file, or None where there is none."""
+        made, self._profiler = self._profiler, None
+        theirs = sys.getprofile()
+        try:
+            with self._unnoticed():
+                made.stop()
+        finally:
+            self._log_level.back()
+        if theirs is not None and theirs is not self._hook:
+            _give_back(theirs)
+        if not keep:
+            _let_go(made)
+            return None
+        partial = self._target.parent / f".{self._target.name}.part"
+        try:
+            with self._unnoticed():
+                made.export_chrome_trace(str(partial))
+            if partial.stat().st_size > MOST_BYTES:
+                self._fault("the trace was larger than 2 GB and was not kept: --trace-steps 1")
+                return None
+            os.chmod(partial, 0o600)
+            with open(partial, "rb") as file:
+                self.names_modules = b"nn.Module: " in file.read(_LOOKED_AT_BYTES)
+            os.replace(partial, self._target)
+            with contextlib.suppress(Exception):  # another version of the profiler
+                self.calls = calls_seen(made)
+        finally:
+            partial.unlink(missing_ok=True)
+            _let_go(made)
+        return self._target
+
+
+def _let_go(profiler: Any) -> None:
+    """Free the events of a profiler that has stopped. The profiler refers to itself, so that its
+    events (36 MiB for a small program) would stay until Python next collects cycles, and would look
+    like the program's own memory."""
+    vars(profiler).clear()
+
+
+@contextlib.contextmanager
+def _without_advice() -> Any:
+    """torch 2.11 warns, on the program's stderr, of a second cycle that we never begin. Said once a
+    process, the program's own profiler may still say it."""
+    module = importlib.import_module("torch.profiler.profiler")
+    theirs = getattr(module, "_warn_once", None)
+    if theirs is None:
+        yield
+        return
+    module._warn_once = lambda *words, **more: None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module._warn_once = theirs  # type: ignore[attr-defined]
+
+
+class LogLevel:
+    """The level of torch's C++ log: errors only while the trace runs."""
+
+    _WARNING, _ERROR = 1, 2
+
+    def __init__(self, torch: Any) -> None:
+        self._library = Path(torch.__file__).parent / "lib" / "libc10.so"
+        self._flag: Any = None
+
+    def raised(self) -> bool:
+        import ctypes
+
+        try:
+            flag = ctypes.c_int.in_dll(ctypes.CDLL(str(self._library)), "FLAGS_caffe2_log_level")
+        except (OSError, ValueError):
+            return False
+        if flag.value == self._WARNING:
+            flag.value = self._ERROR
+            self._flag = flag
+        return True
+
+    def back(self) -> None:
+        if self._flag is not None:
+            self._flag.value = self._WARNING
+            self._flag = None
+
+
+def end_without_kineto() -> None:
+    """In a child forked after a trace: Kineto would wait at the very end for a thread that only the
+    parent has, for ever. The C library leaves with the child's own exit code before it comes to
+    that, its streams written out. Children of multiprocessing leave that way anyway."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # the last to register is the first to run
+    libc.__cxa_atexit(libc.fflush, None, None)
+
+
+def _give_back(hook: Any) -> None:
+    """The program set its own profile function meanwhile, and stopping ours took it away."""
+    enable = getattr(hook, "enable", None)
+    if callable(enable):
+        enable()  # cProfile's object
+    else:
+        sys.setprofile(hook)

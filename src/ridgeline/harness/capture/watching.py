@@ -1,0 +1,224 @@
+"""The watcher's loop: samples the machine beside a program until it says goodbye or dies.
+
+Runs in a process and a session of its own. Nothing that fails here ends the watching: without a
+disk to write to, or a sampler, it still notices the program's end, and says what is missing in one
+sentence.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from os import stat_result
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ridgeline.harness.capture.watched import Watched, exit_code
+from ridgeline.machine import cgroup
+from ridgeline.machine.telemetry import Sampler
+from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.telemetry import Telemetry
+
+__all__ = ["Ending", "deafen", "exit_code", "watch"]
+
+_SECOND = 1_000_000_000
+_TICK_S = 0.1
+_OFTEN_NS = _SECOND // 10
+# The windows are over within minutes; a program that trains for days keeps one look a second.
+_OFTEN_FOR_NS = 600 * _SECOND
+LARGEST_BYTES = 32 * 1024 * 1024
+
+
+class Ending(Struct, frozen=True, kw_only=True):
+    """How a program ended, as seen from outside."""
+
+    kind: Literal["goodbye", "death"]
+    """goodbye: it wrote its last capture file, and waits; death: it is gone without."""
+    at_ns: int
+    """CLOCK_MONOTONIC, when it was noticed."""
+    exit_code: int | None = None
+    """Of the dead, where the system says; negative for a signal."""
+    oom_kills: int = 0
+    """Number of processes in the program's control group that the kernel killed for memory during
+    the run."""
+    samples: int = 0
+    problem: str = ""
+    """Why the telemetry is not whole, one sentence."""
+
+
+class Program(Protocol):
+    """The process that is watched."""
+
+    def gone(self, within_s: float = 0.0) -> bool: ...
+    def exit_code(self) -> int | None: ...
+    def close(self) -> None: ...
+
+
+class Samples(Protocol):
+    def sample(self, at_ns: int) -> Telemetry: ...
+    def close(self) -> None: ...
+
+
+def watch(
+    directory: RunDirectory,
+    rank: int,
+    pid: int,
+    *,
+    started: float | None = None,
+    program: Program | None = None,
+    sampler: Callable[[int], Samples] = Sampler,
+    clock: Callable[[], int] = time.monotonic_ns,
+) -> Ending:
+    """Returns when the program has said goodbye or is dead; at once if it is dead already.
+
+    `started`: when the process began, in clock ticks, for ids that are used again. A `program`
+    that was handed in stays open: after a goodbye its exit code is still to come."""
+    opened = program is None
+    program = program or Watched(pid, started)
+    goodbye = _Goodbye(directory.capture_file(rank), pid)
+    journal = _Journal(directory, directory.telemetry_file(rank))
+    eyes = _Eyes(sampler, pid)
+    killed_before = cgroup.oom_kills()
+    began = due = clock()
+    try:
+        dead = program.gone()
+        while not (said := goodbye.said()) and not dead:
+            now = clock()
+            if now >= due:
+                journal.keep(eyes.look(now), now)
+                due = now + (_OFTEN_NS if now - began < _OFTEN_FOR_NS else _SECOND)
+            dead = program.gone(_TICK_S)
+        dead = dead or program.gone()
+        if not dead:
+            journal.keep(eyes.look(now := clock()), now)
+        journal.flush(clock())
+        return Ending(
+            kind="goodbye" if said else "death",
+            at_ns=clock(),
+            exit_code=program.exit_code() if dead else None,
+            oom_kills=max(cgroup.oom_kills() - killed_before, 0),
+            samples=journal.samples,
+            problem=eyes.problem or journal.problem,
+        )
+    finally:
+        eyes.close()
+        if opened:
+            program.close()
+
+
+def deafen() -> None:
+    """For the watcher's process, first of all: what ends the program must not end its watcher,
+    which is over a moment later by itself. A job manager signals every process it can find."""
+    for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+class _Eyes:
+    """The sampler, opened at the first look; after a fault there is none."""
+
+    def __init__(self, sampler: Callable[[int], Samples], pid: int) -> None:
+        self._open = sampler
+        self._pid = pid
+        self._sampler: Samples | None = None
+        self.problem = ""
+
+    def look(self, at_ns: int) -> Telemetry | None:
+        if self.problem:
+            return None
+        try:
+            if self._sampler is None:
+                self._sampler = self._open(self._pid)
+            return self._sampler.sample(at_ns)
+        except Exception as error:
+            self.problem = f"telemetry stopped: {type(error).__name__}: {error}"
+            return None
+
+    def close(self) -> None:
+        try:
+            if self._sampler is not None:
+                self._sampler.close()
+        except Exception as error:
+            self.problem = self.problem or f"telemetry did not close: {error}"
+
+
+class _Journal:
+    """The telemetry file: lines are kept for a second and appended together."""
+
+    def __init__(self, directory: RunDirectory, file: Path) -> None:
+        self._directory = directory
+        self._name = file.name
+        self._encode = msgspec.json.Encoder().encode
+        self._lines: list[bytes] = []
+        self._flushed_ns: int | None = None
+        self._bytes = _size(file)
+        self.samples = 0
+        self.problem = ""
+
+    def keep(self, telemetry: Telemetry | None, now: int) -> None:
+        if telemetry is None or self.problem:
+            return
+        self._lines.append(self._encode(telemetry) + b"\n")
+        if self._flushed_ns is None:
+            self._flushed_ns = now
+        if now - self._flushed_ns >= _SECOND:
+            self.flush(now)
+
+    def flush(self, now: int) -> None:
+        lines, self._lines = self._lines, []
+        self._flushed_ns = now
+        data = b"".join(lines)
+        if not data or self.problem:
+            return
+        if self._bytes + len(data) > LARGEST_BYTES:
+            self.problem = f"telemetry stopped at {LARGEST_BYTES >> 20} MiB, its largest size"
+            return
+        try:
+            self._directory.append(self._name, data)
+        except OSError as error:
+            self.problem = f"telemetry could not be written: {error.strerror or error}"
+            return
+        self._bytes += len(data)
+        self.samples += len(lines)
+
+
+class _Said(Struct, frozen=True):
+    """The two fields of a capture file that tell its end."""
+
+    ended: str = "running"
+    pid: int = 0
+
+
+class _Goodbye:
+    """Whether the program has written its last capture file. Decoded only when it has changed."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        self._path = path
+        self._pid = pid
+        self._seen: tuple[int, int, int] | None = None
+        self._decode = msgspec.json.Decoder(_Said).decode
+
+    def said(self) -> bool:
+        try:
+            now = _version(self._path.stat())
+            if now == self._seen:
+                return False
+            self._seen = now
+            found = self._decode(self._path.read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return False
+        # A restarted rank finds the file of the attempt before it.
+        return found.ended != "running" and found.pid in (0, self._pid)
+
+
+def _version(found: stat_result) -> tuple[int, int, int]:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

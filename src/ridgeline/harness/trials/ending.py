@@ -1,0 +1,148 @@
+"""The end of a trial: its record written, and the program ended where its last step ends.
+
+Nothing of the program runs after that: a checkpoint in a `finally`, a handler of everything that is
+raised, a thread that never ends would make of the end of a trial a result, or a hang.
+"""
+
+import atexit
+import contextlib
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ridgeline.harness.capture.farewell import FOR_OTHER_RANKS_S
+from ridgeline.harness.trials.drawing import Drawing
+from ridgeline.harness.trials.family import others_bytes, own_peak_bytes
+from ridgeline.harness.trials.session import TrialSession
+from ridgeline.harness.usercode.temporary import remove_own
+from ridgeline.records.trial import Plan, Trial
+
+RESULT = "trial.msgpack"
+"""JSON has no nan: a loss that broke would come back as one that was not seen."""
+
+
+class Ending:
+    def __init__(
+        self, home: Path, plan: Plan, session: TrialSession, drawing: Drawing, rank: int, world: int
+    ) -> None:
+        self._home = home
+        self._plan = plan
+        self._session = session
+        self._drawing = drawing
+        self._rank = rank
+        self._world = world
+        self._pid = os.getpid()
+        self._leave = os._exit
+        self._written = False
+
+    def put_on(self) -> None:
+        atexit.register(self.write)
+        os._exit = self._left  # type: ignore[assignment]
+        self._session.over = self.at_once
+
+    def at_once(self) -> None:
+        """Does not return."""
+        self._last_words()
+        if self._world > 1:
+            time.sleep(FOR_OTHER_RANKS_S)
+        with contextlib.suppress(Exception):
+            remove_own()
+        self._leave(0)
+
+    def write(self) -> None:
+        if self._written or self._rank or os.getpid() != self._pid:  # a fork that ends by itself
+            return
+        self._written = True
+        self._session.gate.closed = True
+        with contextlib.suppress(Exception):
+            self._session.meter.close()
+        found = msgspec.msgpack.encode(self._trial())
+        temporary = self._home / f".{RESULT}"
+        temporary.write_bytes(found)
+        temporary.replace(self._home / RESULT)
+
+    def _left(self, status: int) -> None:
+        """The program's own os._exit, which runs nothing that is registered for the end."""
+        if os.getpid() == self._pid:
+            self._last_words()
+        self._leave(status)
+
+    def _last_words(self) -> None:
+        for do in (self.write, lambda: self._session.farewell("finished", "")):
+            with contextlib.suppress(Exception):  # arm says that there is no record
+                do()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+    def _stood(self) -> tuple[str, ...]:
+        watch = self._session.watch
+        try:
+            with self._session.program.torch.no_grad():
+                return watch.later.stood(self._session.progress.index)
+        except Exception as error:
+            watch.problems.append(f"{type(error).__name__}: {error}"[:200])
+            return ()
+
+    def _trial(self) -> Trial:
+        session, plan = self._session, self._plan
+        watch = session.watch
+        try:
+            watch.finish()
+        except Exception as error:
+            watch.problems.append(f"{type(error).__name__}: {error}"[:200])
+        if session.progress.compiling.seen:
+            session.program.no_model("the program calls its model in a function that it compiles")
+        applied, left = session.program.outcome()
+        torch = session.program.torch
+        cuda = torch.cuda.is_initialized()
+        peak = torch.cuda.max_memory_allocated() if cuda else own_peak_bytes()
+        peak = max(peak, watch.peak_bytes)
+        return Trial(
+            changes=tuple(asked.change for asked in plan.changes),
+            applied=applied,
+            not_applied=left,
+            watched=tuple(watch.steps),
+            looked=watch.later.looked,
+            stood=self._stood(),
+            handed=watch.later.handed if watch.later.counted else {},
+            evaluation=watch.evaluation,
+            tensors=watch.tensors,
+            early=watch.early,
+            gradients=tuple(watch.gradients.values()),
+            outputs=watch.anchor.outputs,
+            float64_error=watch.anchor.error,
+            peak_bytes=peak if cuda else 0,
+            own_peak_bytes=0 if cuda else peak,
+            others_bytes=0 if cuda else others_bytes(),
+            device="cuda" if cuda else "cpu",
+            draws=watch.draws is not False,
+            undropped=None if session.progress.compiling.seen else watch.undropped,
+            workers_draw=self._drawing.in_workers,
+            jitter=plan.jitter,
+            settings=tuple(watch.settings),
+            queue=session.ahead.noted,
+            energy_j=session.meter.joules,
+            ended=_elsewhere(session.progress.index),
+            problems=tuple(dict.fromkeys(watch.problems)),
+        )
+
+
+def _elsewhere(steps: int) -> str:
+    """Why there was no step, where that can be told: the work was done in other processes."""
+    if steps:
+        return ""
+    own, others = (_worked(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    if others > max(own, 1.0):
+        return "no step was seen: the program trains in processes that it starts itself"
+    return ""
+
+
+def _worked(who: Any) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,230 @@
+"""A run whose steps are timed, whose first steps are watched, and in which changes are put on: the
+session of a trial."""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ridgeline.fixes.change import of
+from ridgeline.fixes.program import Program
+from ridgeline.harness.capture.session import MOST_FAULTS, Session
+from ridgeline.harness.capture.stepping import End
+from ridgeline.harness.trials.ahead import Ahead
+from ridgeline.harness.trials.aside import ASIDE, Aside, Here
+from ridgeline.harness.trials.family import ON_DEVICE
+from ridgeline.harness.trials.meter import Meter
+from ridgeline.harness.trials.undropped import Undropped
+from ridgeline.harness.trials.watch import Watch
+from ridgeline.records.run import Settings
+from ridgeline.records.trial import Plan
+
+
+class TrialSession(Session):
+    def __init__(
+        self, torch: Any, directory: Path, plan: Plan, program: Program, rank: int, world: int
+    ) -> None:
+        settings = Settings(full=True, trace_steps=0, stop_after=plan.steps, steps=plan.steps)
+        super().__init__(torch, directory, settings, rank, world)
+        self.program = program
+        self.watch = Watch(torch, plan.watch, self._aside(directory))
+        self.meter = Meter(torch)
+        self.ahead = Ahead()
+        self.over: Callable[[], None] | None = None
+        """Ends the program where its last step ends."""
+        self._only_called = 0
+        """Steps that were none: see `_only_calls`."""
+        self._plan = plan
+        self._directory = directory
+        self._jitter = plan.jitter
+        self.steps = plan.steps
+        """That are taken at least."""
+        self._timed_ns = 0
+        """When the first timed step began; 0: none has."""
+        self._awaited: Any = None
+        """The module whose outputs are waited for."""
+        self.progress.needs_all = True  # every arm pays the same
+        # One whose loader waits would be sampled, and slowed, and its rivals would not.
+        self.progress.recording.sample = _nothing  # type: ignore[method-assign]
+        self._end_step = self.progress.end_step
+        self.progress.end_step = self._step_ended  # type: ignore[method-assign]
+
+    def _aside(self, directory: Path) -> Here:
+        return Aside(self._torch, directory / ASIDE)
+
+    def draw(self) -> None:
+        """As the plan says, from now on."""
+        if self._plan.draws != "own":
+            setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
+        if self._plan.draws == "none":
+            undropped = Undropped(self._torch)
+            undropped.put_on()
+            if not any(of(one.change).change.slot == "compile" for one in self._plan.changes):
+                self.watch.dropout = undropped  # which calls a compiled model makes is not seen
+
+    def input_seen(self, iterator: Any, batch: Any) -> Any:
+        self._guarded(self.ahead.took, iterator, self.progress.index)
+        return super().input_seen(iterator, batch)
+
+    def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
+        if not self.progress.off and self._jit_traces() is None:
+            in_training = module.training or self._eval_trains
+            trains = self._torch.is_grad_enabled() and in_training
+            if trains or not self._plan.trains:
+                if trains and self._stepping.ends_with_forward and not self._in_closure:
+                    self._guarded(self._end_before, module)
+                if self._jitter and next(module.parameters(), None) is not None:
+                    self._guarded(self._moved, module)
+                if self.watch.over:
+                    self._guarded(self.watch.later.called, args, kwargs)
+                else:
+                    self._apart(self.watch.call, module, args, kwargs)
+                self.program.call_begins(module, args, kwargs)
+                self._apart(self.watch.changed, module)
+        token = super().call_begins(module, args, kwargs)
+        if token is not None and not (self._plan.trains or self.watch.over):
+            self._awaited = module
+        return token
+
+    def _may_look(self) -> bool:
+        """Return False: a trial does not check gradients, because the check would be timed."""
+        return False
+
+    def _end_before(self, module: Any) -> None:
+        """The step before, so that what this call is given is seen in its own."""
+        if next(module.parameters(), None) is not None and self._mine(trains=True):
+            self.progress.end_step(self._stepping.training_forward_begins())
+
+    def call_returned(self, module: Any, value: Any) -> Any:
+        """An outermost module's value, before the call ends and with it perhaps the step."""
+        if self._awaited is module:
+            self._awaited = None
+            self._guarded(self.watch.returned, value)
+        return value
+
+    def backward_begins(self, tensors: Any) -> Any:
+        self._guarded(self.watch.backward, tensors)
+        return super().backward_begins(tensors)
+
+    def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
+        if self._optimizer_depth == 0:
+            self._guarded(self.watch.update, optimizer)
+        super().optimizer_begins(optimizer, *rest)
+
+    def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
+        self._guarded(self.watch.scaled, scaler)
+        return super().scaler_begins(scaler, optimizer)
+
+    def scaler_ends(self, token: Any) -> None:
+        if token is not None:
+            _, counts, before, index = token
+            if self.progress.index == index and counts.optimizer_steps == before:
+                self.watch.skipped()
+        super().scaler_ends(token)
+
+    def _step_ended(self, end: End) -> None:
+        if end is End.DROP:
+            self.watch.begin_again()
+        elif end is End.MERGE:
+            self.watch.part_of_this()
+        elif end is End.EARLIER:
+            self.watch.merged()
+        compiled = self.progress.compiling.ns > 0
+        self._end_step(end)
+        if self._only_calls:
+            self._only_called = self.progress.index
+        elif self.progress.index <= self._only_called:  # counted from the start again
+            self._only_called = 0
+        if end is not End.EARLIER and not self._only_calls:
+            was = self.watch.over
+            if was:
+                self.watch.later.step_ended(self.progress.index - 1)
+            self._apart(self.watch.step_ended)
+            if self.watch.over and not was:
+                self._guarded(self.meter.ready)
+                self._guarded(self._say_where)
+                self.progress.timeline.restart(self.progress.clock())
+                self.progress.system.begin(anew=True)
+            self.program.step_ended()
+            if self.watch.later.looked is None:
+                self._guarded(self._metered, compiled)
+                self._look_if_due()
+
+    def _metered(self, compiled: bool) -> None:
+        """The step after the last watched one is not timed; nor is one that compiles."""
+        taken, first = self._taken, self._plan.watch + 1
+        if taken == first or (taken > first and compiled):
+            self._timed_ns = self.progress.clock()
+            self.meter.begin(taken)
+        elif taken > first:
+            self.meter.ended(taken, taken >= self.steps - 1 and not self.goes_on)
+
+    def _look_if_due(self) -> None:
+        """Before the last step: what it leaves standing."""
+        due = self._plan.watch < self.steps <= self._taken + 1
+        if due and self.watch.over and not self.goes_on:
+            self.progress.system.end()
+            self._apart(self.watch.later.look, self.progress.index)
+            self.progress.timeline.restart(self.progress.clock())
+
+    def _say_where(self) -> None:
+        if self._torch.cuda.is_initialized():
+            (self._directory / ON_DEVICE).touch()
+
+    @property
+    def goes_on(self) -> bool:
+        """The timed steps have not taken long enough yet, however many they are."""
+        passed_s = (self.progress.clock() - self._timed_ns) / 1e9
+        return self._timed_ns > 0 and passed_s < self._plan.least_s
+
+    @property
+    def _taken(self) -> int:
+        return self.progress.index - self._only_called
+
+    def _broke(self, where: str, error: Exception) -> None:
+        super()._broke(where, error)
+        if self._faults >= MOST_FAULTS and self.over is not None:
+            self.over()  # nothing is counted any more, and the program would run to its end
+
+    @property
+    def _only_calls(self) -> bool:
+        """A cell called once a token, a policy once a move: no backward has come yet, and what is
+        counted as steps of an inference are parts of the first one that trains."""
+        return self._plan.trains and self._stepping.mode == "call"
+
+    def _stop_if_due(self) -> None:
+        due = self._taken >= self.steps and not self._only_calls
+        if due and not self.goes_on and self.over is not None and not self.watch.waits:
+            self._stopped = True
+            self.over()
+
+    def _moved(self, module: Any) -> None:
+        """Each parameter's elements by that part of themselves, up or down; the program's own
+        random numbers are left alone."""
+        torch, size, self._jitter = self._torch, self._jitter, 0.0
+        generator = torch.Generator("cpu").manual_seed(0)
+        with torch.no_grad(), self.watch.uncounted():
+            for parameter in module.parameters():
+                if parameter.is_floating_point():
+                    # The program may have made another device the default.
+                    up = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu")
+                    up = up * 2 - 1
+                    parameter.mul_(1 + size * up.to(parameter.device, parameter.dtype))
+
+    def _apart(self, do: Any, *given: Any) -> None:
+        """Calls of its own are not the program's."""
+        closed, self.gate.closed = self.gate.closed, True
+        try:
+            self._guarded(do, *given)
+        finally:
+            self.gate.closed = closed
+
+    def _guarded(self, do: Any, *given: Any) -> None:
+        try:
+            do(*given)
+        except Exception as error:
+            self.watch.problems.append(f"{type(error).__name__}: {error}"[:200])
+
+
+def _nothing(makes_batches: bool = False) -> None:
+    pass

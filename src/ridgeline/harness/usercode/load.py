@@ -1,0 +1,119 @@
+"""Code on the command line, `file.py:name` or `package.module:name`, imported as Python would."""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ridgeline.errors import UsageError
+from ridgeline.harness.usercode.explain import explain
+
+
+def split(target: str) -> tuple[str, str]:
+    """Where and name; the name is "" where the target has none."""
+    where, colon, name = target.rpartition(":")
+    return (where, name) if colon and where and name else (target, "")
+
+
+def module_at(where: str) -> ModuleType:
+    """The module a path or a dotted name leads to, imported."""
+    return _from_file(where) if where.endswith(".py") or "/" in where else _from_package(where)
+
+
+def named(module: ModuleType, name: str, where: str) -> Any:
+    """What a module calls `name` (dots go into attributes)."""
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{where} has nothing called {name!r}", _similar(module, name))
+        found = getattr(found, part)
+    return found
+
+
+def _from_file(where: str) -> ModuleType:
+    path = Path(os.path.expanduser(where))  # keeps ~ for a user without a home
+    if path.is_dir():
+        raise UsageError(f"{where} is a folder", "name the file in it, with .py")
+    if not path.is_file():
+        raise UsageError(f"there is no file {where}")
+    if path.suffix != ".py":
+        raise UsageError(f"{where} is not a Python file", "its name must end in .py")
+    root, name = _import_name(path.resolve())
+    _forget_neighbours(root)
+    before = set(sys.modules)
+    sys.path.insert(0, str(root))  # as for a script: its neighbours import
+    try:
+        if "." in name:
+            return importlib.import_module(name)
+        spec = importlib.util.spec_from_file_location(name, path.resolve())
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        if name not in sys.modules:  # a target may be called like a module that is in use
+            sys.modules[name] = module
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise explain(error, f"importing {where}") from error
+    finally:
+        _neighbours.setdefault(root, set()).update(set(sys.modules) - before)
+    return module
+
+
+_neighbours: dict[Path, set[str]] = {}
+"""By import folder: the modules that came in with a target from there."""
+
+
+def _import_name(path: Path) -> tuple[Path, str]:
+    """The folder to import from and the name to import: a file in a package is imported as part of
+    it, so that its relative imports work."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
+
+
+def _forget_neighbours(root: Path) -> None:
+    """Two targets from different folders may each have a neighbour called `layers`: without this
+    the second would get the first one's."""
+    for folder, names in list(_neighbours.items()):
+        if folder == root:
+            continue
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        for name in names:
+            found = getattr(sys.modules.get(name), "__file__", None)
+            if found and Path(found).is_relative_to(folder):
+                del sys.modules[name]
+        del _neighbours[folder]
+
+
+def _from_package(where: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name and where.split(".")[0] == error.name.split(".")[0]:
+            raise UsageError(
+                f"no module called {where!r} can be imported",
+                "for a file, write its path with .py",
+            ) from error
+        raise explain(error, f"importing {where}") from error
+    except (Exception, SystemExit) as error:
+        raise explain(error, f"importing {where}") from error
+
+
+def _similar(module: ModuleType, name: str) -> str:
+    own = [
+        n
+        for n, v in vars(module).items()
+        if callable(v) and not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
+    ]
+    close = difflib.get_close_matches(name, own, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"it has: {', '.join(own[:8])}" if own else ""

@@ -1,0 +1,117 @@
+"""Peak memory of a block. Python and NumPy are counted by tracemalloc, torch on the CPU by the
+events of its profiler, CUDA by its allocator; torch and CUDA only if the program uses them."""
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from ridgeline.errors import RidgelineError
+from ridgeline.integrations.profiler.units import as_mb
+
+
+class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
+    """Measures the memory of a block, in bytes above its start. `allocated_memory` is in use at the
+    end. `peak_memory` is an upper bound: it adds the peaks of Python, of torch on the CPU and of
+    CUDA. `not_counted` says what is in neither, and why; it is "" if all is counted."""
+
+    def __init__(self) -> None:
+        self.peak_memory = 0
+        self.allocated_memory = 0
+        self.not_counted = ""
+        self._torch_block: AbstractContextManager[list[int]] | None = None
+        self._torch_deltas: list[int] = []
+        self._started_tracing = False
+        self._start_bytes = 0
+        self._start_device_bytes = 0
+
+    @property
+    def peak_memory_mb(self) -> float:
+        return as_mb(self.peak_memory)
+
+    @property
+    def allocated_memory_mb(self) -> float:
+        return as_mb(self.allocated_memory)
+
+    def __enter__(self) -> "MemoryProfiler":
+        self._begin_with_torch()
+        # A program that traces already keeps its trace: only the peak mark is moved.
+        self._started_tracing = not tracemalloc.is_tracing()
+        if self._started_tracing:
+            tracemalloc.start()
+        tracemalloc.reset_peak()
+        self._start_bytes = tracemalloc.get_traced_memory()[0]
+        device = _cuda()
+        if device is not None:
+            device.reset_peak_memory_stats()
+            self._start_device_bytes = device.memory_allocated()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        current, peak = tracemalloc.get_traced_memory()
+        if self._started_tracing:
+            tracemalloc.stop()
+        self.peak_memory = peak - self._start_bytes
+        self.allocated_memory = max(current - self._start_bytes, 0)
+        device = _cuda()
+        if device is not None:
+            self.peak_memory += device.max_memory_allocated() - self._start_device_bytes
+            left = device.memory_allocated() - self._start_device_bytes
+            self.allocated_memory += max(left, 0)
+        self._end_with_torch(kind, error, trace)
+
+    def _begin_with_torch(self) -> None:
+        self.not_counted, self._torch_block = "", None
+        if "torch" not in sys.modules:
+            return
+        from ridgeline.measure.peak import cpu_allocations
+
+        block = cpu_allocations()
+        try:
+            self._torch_deltas = block.__enter__()
+        except RidgelineError as error:
+            self.not_counted = f"torch's memory on the CPU: {error.message}"
+        else:
+            self._torch_block = block
+
+    def _end_with_torch(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._torch_block is None:
+            if "torch" in sys.modules and not self.not_counted:
+                self.not_counted = "torch's memory on the CPU: torch was imported in the block"
+            return
+        from ridgeline.measure.peak import highest
+
+        self._torch_block.__exit__(kind, error, trace)
+        self.peak_memory += highest(self._torch_deltas)
+        self.allocated_memory += max(sum(self._torch_deltas), 0)
+
+
+def profile_memory(call: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Run `call(*args, **kwargs)` once. Return its `result`, its `peak_memory_mb`, the
+    `allocated_memory_mb` that it left behind, and what was `not_counted`, with the reason."""
+    with MemoryProfiler() as memory:
+        result = call(*args, **kwargs)
+    return {
+        "result": result,
+        "peak_memory_mb": memory.peak_memory_mb,
+        "allocated_memory_mb": memory.allocated_memory_mb,
+        "not_counted": memory.not_counted,
+    }
+
+
+def _cuda() -> Any:
+    """torch.cuda where this process has already put it to use; never the one to start it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None

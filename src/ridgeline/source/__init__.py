@@ -1,0 +1,1 @@
+"""The user's source code: reading it to find lines, editing copies of it."""

@@ -1,0 +1,201 @@
+"""A file's text with edits carried out: each on its own, all in one pass over the old text."""
+
+import difflib
+import re
+import warnings
+from collections.abc import Sequence
+
+import libcst as cst
+import msgspec
+
+from ridgeline.records.edit import (
+    Edit,
+    Import,
+    Insert,
+    Keyword,
+    Patched,
+    Refused,
+    Replace,
+    Rewrite,
+    Top,
+    Within,
+)
+from ridgeline.source.editing.arguments import arguments
+from ridgeline.source.editing.by_hand import by_hand
+from ridgeline.source.editing.cannot import Cannot
+from ridgeline.source.editing.comment import comments
+from ridgeline.source.editing.decoding import Decoded, decoded, encoded
+from ridgeline.source.editing.draft import Draft
+from ridgeline.source.editing.insert import insert
+from ridgeline.source.editing.keyword import keyword
+from ridgeline.source.editing.moved import Shift, shift
+from ridgeline.source.editing.replace import replace
+from ridgeline.source.editing.rewrite import rewrite
+from ridgeline.source.editing.splice import composed
+from ridgeline.source.editing.top import import_, top
+from ridgeline.source.editing.tree import Tree
+from ridgeline.source.editing.within import within
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    done: tuple[int, ...] = ()
+    already: tuple[int, ...] = ()
+    refused: tuple[tuple[int, str], ...] = ()
+    """Which of the edits, and why."""
+
+
+def patched(file: str, text: bytes, edits: Sequence[Edit]) -> Patched:
+    """The new source, and what became of each edit. Lines are those of the text as given; a text
+    that has these edits already stays as it is, wherever they have moved its lines to."""
+    source = decoded(text)
+    try:
+        outcome = _outcome(source, list(edits))
+    except Cannot as cannot:
+        outcome = Outcome(
+            text=source.text, refused=tuple((at, cannot.why) for at in range(len(edits)))
+        )
+    return Patched(
+        file=file,
+        text=outcome.text,
+        diff=_difference(file, source.text, outcome.text),
+        encoding=source.encoding,
+        done=tuple(edits[at] for at in outcome.done),
+        already=tuple(edits[at] for at in outcome.already),
+        refused=tuple(
+            Refused(edit=edits[at], why=why, write=by_hand(edits[at], file))
+            for at, why in outcome.refused
+        ),
+    )
+
+
+def _outcome(source: Decoded, edits: list[Edit]) -> Outcome:
+    if source.fault:
+        raise Cannot(source.fault)
+    _check(source.text, source)
+    try:
+        tree = Tree(source.text)
+    except cst.ParserSyntaxError as error:
+        raise Cannot(f"it cannot be parsed (line {error.raw_line})") from error
+    except RecursionError as error:
+        raise Cannot("it is nested too deeply") from error
+    before = shift(tree, edits, source.encoding)
+    plain = _carried_out(source, tree, edits, before.added)
+    if before.added or before.gone:
+        again = _carried_out(source, tree, [_moved(e, before) for e in edits], before.added)
+        # more of them stand where these lines have moved to: it is the same edits again
+        if len(again.already) > len(plain.already):
+            late = [(at, "it was not made together with the others") for at in again.done]
+            refused = tuple(sorted((*again.refused, *late)))
+            return Outcome(text=source.text, already=again.already, refused=refused)
+    return plain
+
+
+def _moved(edit: Edit, before: Shift) -> Edit:
+    if isinstance(edit, Within | Rewrite):
+        first, last = before.now(edit.first), before.now(edit.last)
+        return msgspec.structs.replace(edit, first=first, last=last)
+    if isinstance(edit, Keyword | Insert | Replace):
+        return msgspec.structs.replace(edit, line=before.now(edit.line))
+    return edit
+
+
+def _carried_out(source: Decoded, tree: Tree, edits: list[Edit], added: frozenset[int]) -> Outcome:
+    """All at once; where that text is no good, one by one, and those that spoil it left out."""
+    outcome = _tried(source, tree, edits, added, range(len(edits)))
+    if isinstance(outcome, Outcome):
+        return outcome
+    kept: list[int] = []
+    spoilt: list[tuple[int, str]] = []
+    best = Outcome(text=source.text)
+    for at in range(len(edits)):
+        tried = _tried(source, tree, edits, added, [*kept, at])
+        if isinstance(tried, Outcome):
+            kept.append(at)
+            best = tried
+        else:
+            spoilt.append((at, tried))
+    return msgspec.structs.replace(best, refused=tuple(sorted((*best.refused, *spoilt))))
+
+
+def _tried(
+    source: Decoded, tree: Tree, edits: list[Edit], added: frozenset[int], which: Sequence[int]
+) -> Outcome | str:
+    """What comes of those edits, or why their text is no good."""
+    draft = Draft(tree, source.encoding, added)
+    done: list[int] = []
+    already: list[int] = []
+    refused: list[tuple[int, str]] = []
+    # imports first: what they bind may be used by the others
+    for at in sorted(which, key=lambda at: not isinstance(edits[at], Import)):
+        try:
+            if edits[at] in [edits[n] for n in done] or not _planned(edits[at], draft):
+                already.append(at)
+            else:
+                done.append(at)
+        except Cannot as cannot:
+            refused.append((at, cannot.why))
+    try:
+        pieces = [piece for asked in draft.calls.values() for piece in arguments(draft, asked)]
+        pieces += [*draft.splices, *comments(draft)]
+        text = composed(tree.text, pieces, draft.runs)
+        if done:
+            _check(text, source)
+    except Cannot as cannot:
+        return cannot.why
+    return Outcome(
+        text=text,
+        done=tuple(sorted(done)),
+        already=tuple(sorted(already)),
+        refused=tuple(sorted(refused)),
+    )
+
+
+def _planned(edit: Edit, draft: Draft) -> bool:
+    match edit:
+        case Keyword():
+            return keyword(edit, draft)
+        case Insert():
+            return insert(edit, draft)
+        case Within():
+            return within(edit, draft)
+        case Replace():
+            return replace(edit, draft)
+        case Rewrite():
+            return rewrite(edit, draft)
+        case Top():
+            return top(edit, draft)
+        case Import():
+            return import_(edit, draft)
+
+
+def _check(text: str, source: Decoded) -> None:
+    """It compiles, and its bytes are read back as this text."""
+    try:
+        raw = encoded(text, source.encoding)
+    except UnicodeError as error:
+        raise Cannot(f"it cannot be written in {source.encoding}") from error
+    back = decoded(raw)
+    if back.fault or (back.text, back.encoding) != (text, source.encoding):
+        raise Cannot("the file would be read in another encoding")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "<patched>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise Cannot(f"it does not compile: {error.msg}, line {error.lineno}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Cannot(f"it does not compile: {error}") from error
+
+
+def _difference(file: str, old: str, new: str) -> str:
+    if old == new:
+        return ""
+    out = []
+    name = f"{file}\t" if " " in file else file  # without it `patch` ends the name at the space
+    for line in difflib.unified_diff(_LINE.findall(old), _LINE.findall(new), name, name):
+        ended = line.endswith(("\n", "\r"))
+        out.append(line if ended else f"{line}\n\\ No newline at end of file\n")
+    return "".join(out)

@@ -1,0 +1,112 @@
+"""The late rank by the steps and the traces of a run, together and each alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from ridgeline.diagnosis.across_ranks import AcrossRanks, of_traces
+from ridgeline.diagnosis.attempts import Attempts
+from ridgeline.records.step import Phase, Step
+from ridgeline.trace.window import window_of
+from tests.unit.diagnosis.made_up_steps import noise, step
+from tests.unit.trace.traces_made import WORKER, Made
+
+EARLY: dict[Phase, float] = {"input": 1.0, "forward": 5.0, "backward": 40.0}
+LATE: dict[Phase, float] = {"input": 31.0, "forward": 5.0, "backward": 10.0}
+"""Milliseconds: what the late rank reads longer, the other one waits in its backward."""
+
+
+def steps(phases: Mapping[Phase, float], seed: int = 0, count: int = 30) -> list[Step]:
+    factors = noise(count, seed, 0.05)
+    return [
+        step(i, {p: ms * (f if p == "forward" else 1) for p, ms in phases.items()})
+        for i, f in enumerate(factors)
+    ]
+
+
+def judged(
+    rank_steps: Mapping[int, Sequence[Step]], folder: Path | None = None, made: Sequence[Made] = ()
+) -> AcrossRanks:
+    attempts = Attempts()
+    traces = [one.trace(folder, f"{n}.json") for n, one in enumerate(made)] if folder else []
+    windows = [window_of(trace, "all") for trace in traces]
+    found = of_traces(traces, windows, attempts, rank_steps=rank_steps)
+    assert not attempts.failures
+    return found
+
+
+def traced(number: int, *, waits_ms: float, own_ms: float, function: str = "") -> Made:
+    """Three steps whose backward works `own_ms` in a function, then exchanges for `waits_ms`."""
+    made = Made(distributedInfo={"rank": number, "backend": "gloo", "world_size": 2})
+    made.frame("train.py(10): main", 0, 300_000, **{"Python id": 1})
+    for one in range(3):
+        at = 1_000 + one * 80_000
+        made.span(f"ProfilerStep#{one}", at, 79_000)
+        made.op("aten::mm", at, 5_000)
+        length = 1_000 * (own_ms + waits_ms)
+        ids = {"Python id": 10 + 3 * one, "Python parent id": 1}
+        made.frame("torch/autograd/__init__.py(200): backward", at + 5_000, length, **ids)
+        if function:
+            ids = {"Python id": 11 + 3 * one, "Python parent id": 10 + 3 * one}
+            made.frame(f"train.py(3): {function}", at + 5_000, 1_000 * own_ms, **ids)
+        made.op("aten::mm", at + 5_000, 1_000)
+        made.op("c10d::allreduce_", at + 5_000 + 1_000 * own_ms, 10)
+        made.span("gloo:all_reduce", at + 5_000 + 1_000 * own_ms, 1_000 * waits_ms, tid=WORKER)
+    return made
+
+
+def test_timed_steps_alone_name_the_rank_and_its_phase() -> None:
+    found = judged({0: steps(EARLY), 1: steps(LATE, seed=1)})
+    assert found.steps_compared
+    assert found.late is not None
+    assert (found.late.rank, found.late.phase, found.late.basis) == (1, "input", "steps")
+    assert found.late.phase_ns == pytest.approx(30e6, rel=0.05)
+
+
+def test_equal_ranks_are_compared_and_none_is_late() -> None:
+    found = judged({0: steps(EARLY), 1: steps(EARLY, seed=1)})
+    assert found.steps_compared
+    assert found.late is None
+
+
+def test_steps_on_a_device_are_not_compared_by_the_hosts_phases() -> None:
+    on_device = [step(i, EARLY, device=True) for i in range(30)]
+    assert not judged({0: on_device, 1: on_device}).steps_compared
+
+
+def test_lateness_inside_a_phase_that_waits_is_found_in_the_traces(tmp_path: Path) -> None:
+    equal: dict[Phase, float] = {"forward": 5.0, "backward": 40.0}
+    made = [
+        traced(0, waits_ms=50, own_ms=2),
+        traced(1, waits_ms=2, own_ms=50, function="watch"),
+    ]
+    found = judged({0: steps(equal), 1: steps(equal, seed=1)}, tmp_path, made)
+    assert found.late is not None
+    assert (found.late.rank, found.late.phase) == (1, "backward")
+    assert found.late.basis == "traced steps"
+    assert found.late.cause is not None
+    assert found.late.cause.place.function == "watch"
+    assert found.late.late_ns < 45e6  # of the timed step, not of the traced one
+
+
+def test_a_few_traced_steps_without_a_function_name_no_late_rank(tmp_path: Path) -> None:
+    equal: dict[Phase, float] = {"forward": 5.0, "backward": 40.0}
+    made = [traced(0, waits_ms=50, own_ms=2), traced(1, waits_ms=2, own_ms=50)]
+    found = judged({0: steps(equal), 1: steps(equal, seed=1)}, tmp_path, made)
+    assert found.steps_compared
+    assert found.late is None
+
+
+@pytest.mark.parametrize(("slower_ms", "accused"), [(6.0, False), (30.0, True)])
+def test_a_rank_that_is_mostly_a_little_slower_may_be_so_by_chance(
+    slower_ms: float, accused: bool
+) -> None:
+    """Slower in three steps of four, faster in the fourth: as on a machine with many programs."""
+    even: dict[Phase, float] = {"forward": 25.0, "backward": 60.0}
+    unsteady = [
+        step(i, {**even, "forward": 25.0 + (slower_ms if i % 4 else -slower_ms / 1.5)}, ms=90)
+        for i in range(40)
+    ]
+    found = judged({0: [step(i, even, ms=90) for i in range(40)], 1: unsteady})
+    assert (found.late is not None) == accused

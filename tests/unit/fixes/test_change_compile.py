@@ -1,0 +1,235 @@
+"""Ways of compiling: when they are tried, what they set, and the lines they write. Nothing is
+compiled here: `Module.compile` only says that the next call is to be."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ridgeline.fixes.catalog import (
+    autocast,
+    channels_last,
+    checkpointing,
+    compile_dynamic,
+    compile_max_autotune,
+    compile_reduce_overhead,
+    compile_regional,
+    compiled_autograd,
+    inference_mode,
+)
+from ridgeline.fixes.catalog import compile as whole
+from ridgeline.fixes.change import NotWritten, registered
+from ridgeline.fixes.program import Program
+from ridgeline.records.edit import Insert
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+from ridgeline.source.editing.patching import patched
+
+GPU = Ground(device="cuda", capability=(9, 0))
+SCRIPT = """\
+import torch
+import torch.nn.functional as F
+
+def main():
+    model = Net().to("cuda")
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+def begun(change: Any, *models: nn.Module, device: str = "cpu") -> tuple[str, str]:
+    program = Program(torch)
+    program.device = device
+    change.put_on(program, {})
+    for model in models:
+        program.call_begins(model, (), {})
+    applied, left = program.outcome()
+    return "".join(one.what for one in applied), "".join(one.why for one in left)
+
+
+def applied(change: Any, what: str, *lines: int) -> Applied:
+    places = tuple(f"t.py:{line}" for line in lines or (8,))
+    return Applied(change=change.CHANGE.id, what=what, places=places)
+
+
+def text_of(change: Any, seen: Applied, text: str = SCRIPT) -> str:
+    done = patched("t.py", text.encode(), change.written(seen, lambda _: text))
+    assert not done.refused
+    return done.text
+
+
+def stack() -> nn.Module:
+    return nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 8) for _ in range(3)))
+
+
+def test_every_root_is_compiled_and_said() -> None:
+    one, two = nn.Linear(2, 2), nn.Bilinear(2, 2, 2)
+    assert begun(whole, one, two)[0] == "Linear.compile(); Bilinear.compile()"
+    assert one._compiled_call_impl is not None
+    assert two._compiled_call_impl is not None
+
+
+@pytest.mark.parametrize("change", [whole, compile_dynamic, compile_regional])
+def test_what_the_program_compiles_is_left(change: Any) -> None:
+    ready = stack()
+    ready.compile()
+    assert "already" in begun(change, ready)[1]
+    assert "already" in begun(change, torch.compile(stack()))[1]
+    part = stack()
+    part[0].compile()
+    assert "already" in begun(change, part)[1]
+
+
+def test_torchscript_is_left() -> None:
+    assert "TorchScript" in begun(whole, torch.jit.script(nn.Linear(2, 2)))[1]
+
+
+def test_repeated_blocks_are_compiled_each_and_counted() -> None:
+    model = stack()
+    assert begun(compile_regional, model)[0] == (
+        "3 blocks of Sequential compiled (TransformerEncoderLayer)"
+    )
+    assert model._compiled_call_impl is None
+    assert all(block._compiled_call_impl is not None for block in model)
+    assert (
+        begun(compile_regional, nn.Linear(2, 2))[1]
+        == "the model has no repeated blocks that are most of it"
+    )
+
+
+@pytest.mark.parametrize("change", [compile_reduce_overhead, compile_max_autotune])
+def test_what_is_for_a_gpu_is_not_applied_on_a_cpu(change: Any) -> None:
+    model = nn.Linear(2, 2)
+    assert begun(change, model)[1]
+    assert model._compiled_call_impl is None
+    assert change.able(Ground())
+    assert change.able(GPU) == ""
+    assert "change" in change.able(Ground(device="cuda", capability=(9, 0), shapes_change=True))
+
+
+def test_a_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    marks: list[int] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
+    program = Program(torch)
+    program.device = "cuda"
+    compile_reduce_overhead.put_on(program, {})
+    program.step_ended()
+    program.step_ended()
+    assert len(marks) == 2
+
+
+def test_compiling_is_refused_where_nothing_can_compile_or_all_is() -> None:
+    for one in registered():
+        if one.change.slot == "compile":
+            assert one.able(Ground(device="cuda", capability=(9, 0), compiler=False))
+            assert one.bound is not None
+            assert one.bound(Ground(products_least_share=0.1)) > 5
+            assert one.bound(Ground(input_share=1.0, products_least_share=0.0)) == 1
+            assert one.bound(Ground()) is None
+            # a rung of 2.84 × was kept where products and input took 58 % of the step
+            assert one.bound(Ground(products_least_share=0.58)) > 2.84
+    assert "already" in whole.able(Ground(compiled=True))
+    assert "same at every step" in compile_dynamic.able(Ground())
+    assert compile_dynamic.able(Ground(shapes_change=True)) == ""
+    assert "DDP" in compiled_autograd.able(Ground(ranks=2))
+
+
+def test_compile_is_written_after_the_model_is_made() -> None:
+    text = text_of(whole, applied(whole, "Net.compile()"))
+    lines = [line.strip() for line in text.splitlines()]
+    assert 'model = Net().to("cuda")' in lines
+    at = next(i for i, line in enumerate(lines) if line.startswith("model.compile()"))
+    assert at < next(i for i, line in enumerate(lines) if line.startswith("opt ="))
+    assert "model.compile(dynamic=True)" in text_of(
+        compile_dynamic, applied(compile_dynamic, "Net.compile(dynamic=True)")
+    )
+
+
+def test_cuda_graphs_are_written_with_the_mark_before_the_call() -> None:
+    seen = applied(compile_reduce_overhead, 'Net.compile(mode="reduce-overhead")')
+    made, mark, _ = compile_reduce_overhead.written(seen, lambda _: SCRIPT)
+    assert isinstance(made, Insert)
+    assert (made.line, made.where, made.text) == (
+        5,
+        "after",
+        'model.compile(mode="reduce-overhead")',
+    )
+    assert isinstance(mark, Insert)
+    assert (mark.line, mark.where) == (8, "before")
+    compile(text_of(compile_reduce_overhead, seen), "t.py", "exec")
+
+
+def test_regional_compile_is_written_as_a_loop_over_the_blocks() -> None:
+    seen = applied(compile_regional, "3 blocks of Net compiled (Block)")
+    text = text_of(compile_regional, seen)
+    assert 'if type(block).__name__ == "Block":' in text
+    assert "for block in model.modules():" in text
+    compile(text, "t.py", "exec")
+
+
+def test_autocast_is_written_around_the_call_alone() -> None:
+    seen = applied(autocast, "autocast('cuda', bfloat16) around Net")
+    text = text_of(autocast, seen)
+    compile(text, "t.py", "exec")
+    assert 'with torch.autocast("cuda", dtype=torch.bfloat16):' in text
+    assert "loss = F.cross_entropy(outputs.float(), y)" in text
+    bad = SCRIPT.replace("model(x)", "[model(one) for one in x]").replace("loss.backward()", "")
+    with pytest.raises(NotWritten, match=r"no backward .*; write around .* with torch\.autocast"):
+        autocast.written(seen, lambda _: bad)
+
+
+def test_channels_last_is_written_for_the_model_and_its_images() -> None:
+    text = text_of(channels_last, applied(channels_last, "Net and its images in channels_last"))
+    assert "model.to(memory_format=torch.channels_last)" in text
+    assert "x = x.to(memory_format=torch.channels_last)" in text
+    deep = text_of(channels_last, applied(channels_last, "Net in channels_last_3d"))
+    assert "model.to(memory_format=torch.channels_last_3d)" in deep
+    assert "x = x" not in deep
+
+
+def test_checkpointing_is_written_where_the_blocks_are_called() -> None:
+    text = "class Net:\n    def forward(self, x):\n        for block in self.blocks:\n"
+    text += "            x = block(x, mask=self.mask)\n        return x\n"
+    seen = applied(checkpointing, "4 of 4 blocks checkpointed (Block)", 99, 4)
+    done = text_of(checkpointing, seen, text)
+    assert "x = checkpoint(block, x, mask=self.mask, use_reentrant=False)" in done
+    assert "from torch.utils.checkpoint import checkpoint" in done
+    half = applied(checkpointing, "2 of 4 blocks checkpointed (Block)", 99, 4)
+    with pytest.raises(NotWritten, match="only some"):
+        checkpointing.written(half, lambda _: text)
+    with pytest.raises(NotWritten, match="not called by a name"):
+        checkpointing.written(seen, lambda _: "x = 1\n")
+
+
+def test_checkpointing_of_a_library_s_model_is_written_as_its_own_call() -> None:
+    seen = applied(checkpointing, "Net.gradient_checkpointing_enable()")
+    assert "model.gradient_checkpointing_enable(" in text_of(checkpointing, seen)
+    inner = applied(checkpointing, "Net.body.gradient_checkpointing_enable()")
+    assert "model.body.gradient_checkpointing_enable(" in text_of(checkpointing, inner)
+
+
+def test_inference_mode_takes_the_place_of_no_grad() -> None:
+    seen = applied(inference_mode, "inference_mode around Net", 4)
+    text = "import torch\nm = Net()\nwith torch.no_grad():\n    y = m(x)\n"
+    assert "with torch.inference_mode():" in text_of(inference_mode, seen, text)
+    bare = "import torch\nm = Net()\nfor x in data:\n    y = m(x)\n    print(y)\n"
+    done = text_of(inference_mode, seen, bare)
+    assert "        y = m(x)\n    print(y)" in done
+
+
+def test_compiled_autograd_is_written_around_the_backward() -> None:
+    seen = applied(compiled_autograd, "backward captured and compiled")
+    done = text_of(compiled_autograd, seen)
+    assert "torch._dynamo.config.compiled_autograd = True" in done
+    assert "_enable(torch.compile):\n            loss.backward()" in done
+    compile(done, "t.py", "exec")
+
+
+def test_a_file_that_cannot_be_read_is_said() -> None:
+    with pytest.raises(NotWritten, match=r"cannot be read; write .*model\.compile\(\)"):
+        whole.written(applied(whole, "Net.compile()"), lambda _: None)

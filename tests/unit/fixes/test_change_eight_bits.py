@@ -1,0 +1,209 @@
+"""Linear layers in 8 bits: what they compute, what is said of it, and what is left."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ridgeline.fixes.catalog import fp8_linear, int8_dynamic
+from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.cross_entropies import CLASSES
+from ridgeline.fixes.evidence import Evidence
+from ridgeline.fixes.float8 import float8_linear
+from ridgeline.fixes.program import Program
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import ModuleSeen
+from ridgeline.records.trial import Applied
+from tests.unit.fixes.seams_here import no_source
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 128), nn.Linear(128, 64)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.b(self.a(x).relu()).relu())
+
+
+def begun(change: Any, model: nn.Module, *args: Any, **options: str) -> Program:
+    program = Program(torch)
+    change.put_on(program, options)
+    program.call_begins(model, args, {})
+    return program
+
+
+def said(program: Program) -> tuple[str, str]:
+    applied, left = program.outcome()
+    return "".join(one.what for one in applied), "".join(one.why for one in left)
+
+
+def test_int8_outputs_are_near_and_how_near_is_said() -> None:
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(32, 64)
+    with torch.no_grad():
+        exact = model(x)
+    program = begun(int8_dynamic, model, x)
+    what, _ = said(program)
+    assert what.startswith("int8 weights in 2 Linear layers of Net; outputs of the first batch off")
+    assert "of 32 rows" in what
+    with torch.no_grad():
+        found = model(x)
+        error = float((found - exact).norm() / exact.norm())
+        assert 0 < error < 0.05
+        for _ in range(4):
+            model(torch.randn(32, 64))
+    assert "the first 4 batches" in said(program)[0]
+    assert not model._forward_pre_hooks
+
+
+def test_int8_weights_are_packed_again_when_they_change() -> None:
+    model, x = Net().eval(), torch.randn(4, 64)
+    begun(int8_dynamic, model, x)
+    with torch.no_grad():
+        model.b.weight.zero_()
+        model.b.bias.zero_()
+        assert torch.equal(model(x), model.head.bias.expand(4, 10))
+
+
+def test_int8_is_left_where_the_model_trains_or_is_small() -> None:
+    x = torch.randn(4, 64)
+    assert "training mode" in said(begun(int8_dynamic, Net(), x))[1]
+    assert "no Linear layer" in said(begun(int8_dynamic, nn.Linear(4, 4).eval(), x[:, :4]))[1]
+    assert "cannot be run twice" in said(begun(int8_dynamic, Counts().eval(), x))[1]
+
+
+class Counts(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Cancels(nn.Module):
+    """A small difference of two large numbers, which 8 bits do not keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.b.load_state_dict(self.a.state_dict())
+        with torch.no_grad():
+            self.b.weight.add_(1e-4 * torch.randn(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) - self.b(x)
+
+
+@pytest.mark.parametrize("change", [int8_dynamic, fp8_linear])
+def test_a_model_that_eight_bits_ruin_is_left_exact(change: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Cancels().eval(), torch.randn(16, 64)
+    with torch.no_grad():
+        exact = model(x)
+    what, why = said(begun(change, model, x, device="cpu", least="16"))
+    assert what == ""
+    assert "off by" in why
+    with torch.no_grad():
+        assert torch.equal(model(x), exact)
+
+
+def test_int8_needs_inference_on_a_cpu() -> None:
+    inference = Ground(trains=False)
+    assert int8_dynamic.able(inference) == ""
+    assert "trains" in int8_dynamic.able(Ground())
+    assert "CPU" in int8_dynamic.able(Ground(trains=False, device="cuda"))
+    halves = Ground(trains=False, modules=(ModuleSeen(name="Net", dtypes=("bfloat16",)),))
+    assert "another type" in int8_dynamic.able(halves)
+    assert int8_dynamic.bound(Ground(products_share=0.8)) == pytest.approx(5)
+    assert int8_dynamic.bound(Ground()) is None
+
+
+def test_eight_bits_are_written_by_hand_with_the_evidence() -> None:
+    for change, call in ((int8_dynamic, "quantize_dynamic"), (fp8_linear, "float8_linear")):
+        applied = Applied(change=change.CHANGE.id, what="off by 0.9 %")
+        with pytest.raises(NotWritten, match=f"off by 0.9 %.*{call}"):
+            change.written(applied, no_source)
+
+
+def test_evidence_counts_rows_whose_largest_is_the_same() -> None:
+    evidence = Evidence(torch)
+    exact = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    evidence.add({"logits": exact}, {"logits": torch.tensor([[3.0, 0.0], [5.0, 4.0]])})
+    assert evidence.error == pytest.approx(1)
+    assert (evidence.agree, evidence.rows) == (1, 2)
+    assert evidence.words.endswith("off by 100 % of their norm, top-1 agrees on 1 of 2 rows")
+    evidence.add(exact, torch.full((2, 2), math.nan))
+    assert math.isnan(evidence.error)
+
+
+def test_float8_products_and_their_gradients_are_within_its_rounding() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(64, 48), torch.randn(4, 32, 64, requires_grad=True)
+    of = (x, layer.weight, layer.bias)
+    exact, found = layer(x), float8_linear(x, layer.weight, layer.bias)
+    assert found.shape == exact.shape
+    assert found.dtype == torch.bfloat16
+    seed = torch.randn_like(exact)
+    theirs = torch.autograd.grad(exact, of, seed)
+    ours = torch.autograd.grad(found, of, seed.bfloat16())
+    for one, other in zip((found, *ours), (exact, *theirs), strict=True):
+        assert float((one.float() - other).detach().norm() / other.detach().norm()) < 0.1
+    assert [one.dtype for one in ours] == [torch.float32] * 3
+
+
+def test_float8_leaves_sizes_that_do_not_fit() -> None:
+    assert float8_linear(torch.ones(3, 64), torch.ones(16, 64), None) is None
+    assert float8_linear(torch.ones(16, 20), torch.ones(16, 20), None) is None
+
+
+def test_float8_trains_all_but_the_last_layer_and_says_how_near() -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(32, 64)
+    program = begun(fp8_linear, model, x, device="cpu", least="16")
+    what, _ = said(program)
+    assert what.startswith("float8 products in 2 Linear layers of Net, bfloat16 in the rest; ")
+    found = model(x)
+    assert found.dtype == torch.float32
+    found.square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert "forward" not in vars(model.head)
+
+
+def test_float8_is_compiled_by_a_program_that_does_so_later() -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(32, 64)
+    begun(fp8_linear, model, x, device="cpu", least="16")
+    model(x).square().mean().backward()
+    plain = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    model.compile(backend="aot_eager")
+    model(x).square().mean().backward()
+    made = [p.grad for p in model.parameters() if p.grad is not None]
+    assert len(made) == len(plain) > 0
+    for one, other in zip(made, plain, strict=True):
+        assert float((one - other).norm() / other.norm()) < 0.2
+
+
+def test_float8_leaves_large_logits_in_16_bits_to_a_loss_that_casts_them() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, CLASSES))
+    program = begun(fp8_linear, model, torch.randn(32, 64), device="cpu", least="16")
+    program.half_logits = True
+    assert model(torch.randn(32, 64)).dtype == torch.bfloat16
+
+
+def test_float8_needs_a_gpu_that_has_it() -> None:
+    assert "tensor cores" in fp8_linear.able(Ground())
+    assert "no float8" in fp8_linear.able(Ground(device="cuda", capability=(8, 0)))
+    assert fp8_linear.able(Ground(device="cuda", capability=(9, 0))) == ""
+    assert fp8_linear.able(
+        Ground(device="cuda", capability=(9, 0), autocast=("cuda bfloat16",))
+    ) == ""  # fmt: skip
+    half = Ground(device="cuda", capability=(9, 0), autocast=("cuda float16",))
+    assert "scaled loss" in fp8_linear.able(half)
+    assert "GPU" in said(begun(fp8_linear, Net(), torch.randn(32, 64)))[1]

@@ -1,0 +1,155 @@
+"""A fused cross-entropy computes what the plain one does, of logits that stay in 16 bits too, and
+its source says the same."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ridgeline.fixes.catalog import autocast, fused_cross_entropy
+from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.cross_entropies import CLASSES
+from ridgeline.fixes.precision import HALF
+from ridgeline.fixes.program import Program
+from ridgeline.records.ground import Ground
+from ridgeline.records.trial import Applied
+from ridgeline.source.editing import patched
+
+PLAIN = functional.cross_entropy
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program(torch)
+
+
+@pytest.fixture(scope="module")
+def fused(program: Program) -> Any:
+    """Compiled once for all."""
+    return fused_cross_entropy.fused(program, PLAIN, ROWS * CLASSES)
+
+
+def both(fused: Any, dtype: torch.dtype, **settings: Any) -> list[tuple[Any, Any]]:
+    torch.manual_seed(1)
+    logits, target = torch.randn(ROWS, CLASSES).to(dtype), torch.randint(CLASSES, (ROWS,))
+    target[2] = -100
+    found = []
+    for loss_of in (lambda x, *rest, **told: PLAIN(x.float(), *rest, **told), fused):
+        given = logits.clone().requires_grad_()
+        loss = loss_of(given, target, **settings)
+        (loss * 3).backward()
+        found.append((loss, given.grad))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_gives_the_plain_loss_and_gradient(
+    program: Program, fused: Any, dtype: torch.dtype
+) -> None:
+    program.half_logits = True
+    settings = {"label_smoothing": 0.1, "weight": torch.rand(CLASSES) + 0.5}
+    (loss, gradient), (found, made) = both(fused, dtype, **settings)
+    assert found.dtype == torch.float32
+    assert made.dtype == dtype
+    assert torch.allclose(found, loss, rtol=1e-5)
+    assert torch.allclose(made.float(), gradient.float(), rtol=1e-2, atol=1e-7)
+    (applied,), _ = program.outcome()
+    assert applied.what == f"cross_entropy of {CLASSES:,} classes, compiled"
+    assert applied.places[0].rpartition(":")[0] == __file__
+
+
+def test_what_is_small_and_what_is_all_in_16_bits_stays_as_it_is() -> None:
+    program = Program(torch)
+    loss_of = fused_cross_entropy.fused(program, PLAIN, ROWS * CLASSES)
+    logits, target = torch.randn(ROWS, CLASSES), torch.zeros(ROWS, dtype=torch.long)
+    for given in (logits[1:], logits.bfloat16()):
+        one = given.clone().requires_grad_()
+        found = loss_of(one, target[: len(one)])
+        assert torch.equal(found, PLAIN(one, target[: len(one)]))
+    assert program.outcome()[0] == ()
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.other = nn.Linear(4, CLASSES), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.head(x), self.other(x)
+
+
+def test_autocast_leaves_large_logits_in_16_bits_once_a_loss_was_put_on_that_casts_them() -> None:
+    program, model, x = Program(torch), Wide(), torch.randn(2, 4)
+    autocast.put_on(program, {})
+    program.call_begins(model, (x,), {})
+    assert [one.dtype for one in model(x)] == [torch.float32, torch.float32]
+    program.half_logits = True
+    assert [one.dtype for one in model(x)] == [torch.bfloat16, torch.float32]
+    with torch.no_grad():  # an evaluation has its own metrics
+        assert model(x)[0].dtype == torch.float32
+    (applied,), _ = program.outcome()
+    assert applied.what.endswith(f"around Wide; {HALF}")
+
+
+LOOPS = {
+    "logits = model(x)\nloss = F.cross_entropy(logits.flatten(0, 1), y)": "logits.flatten(0, 1), y",
+    "loss = F.cross_entropy(model(x).view(-1, 9), y.view(-1))": "outputs.view(-1, 9), y.view(-1)",
+    "loss = F.cross_entropy(model(x), y, classes)": "outputs, y, classes",
+    "criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)\n"
+    "logits = model(x)\nloss = criterion(logits, y)": "logits, y, "
+    "label_smoothing=criterion.label_smoothing",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_it_is_written_with_the_cast_inside(loop: str) -> None:
+    text = (
+        f"import torch.nn.functional as F\nimport torch\nmodel = Net()\n{loop}\nloss.backward()\n"
+    )
+    lines = text.split("\n")
+    call = next(at for at, row in enumerate(lines, 1) if "model(x)" in row)
+    loss = next(at for at, row in enumerate(lines, 1) if row.startswith("loss = "))
+    cast = Applied(
+        change="autocast", what=f"autocast('cuda', bfloat16) around Net; {HALF}",
+        places=(f"t.py:{call}",),
+    )  # fmt: skip
+    compiled = Applied(change="fused-cross-entropy", what="…", places=(f"t.py:{loss}",))
+    edits = (
+        *fused_cross_entropy.written(compiled, lambda _: text),
+        *autocast.written(cast, lambda _: text),
+    )
+    new = patched("t.py", text.encode(), edits)
+    assert not new.refused
+    assert f"loss = fused_cross_entropy({LOOPS[loop]})" in new.text
+    body = new.text.partition("model = Net()")[2]
+    assert ".float()" not in body
+    assert "@torch.compile\ndef fused_cross_entropy(" in new.text
+    compile(new.text, "t.py", "exec")
+
+
+def test_without_a_fused_loss_logits_are_in_float32_again() -> None:
+    text = "model = Net()\nlogits = model(x)\nloss = F.cross_entropy(logits, y)\nloss.backward()\n"
+    cast = Applied(change="autocast", what="autocast('cuda', bfloat16) around Net", places=("t:2",))
+    new = patched("t", text.encode(), autocast.written(cast, lambda _: text))
+    assert "logits = logits.float()" in new.text
+
+
+def test_a_loss_that_is_not_called_by_name_is_told_in_words() -> None:
+    applied = Applied(change="fused-cross-entropy", what="…", places=("t.py:1",))
+    with pytest.raises(NotWritten, match=r"line 1 of t\.py: put torch\.compile around"):
+        fused_cross_entropy.written(applied, lambda _: "loss = lossy(a, b)\n")
+
+
+def test_it_is_for_wide_losses_that_take_time_on_a_gpu() -> None:
+    able = fused_cross_entropy.able
+    assert able(Ground(device="cuda", loss_share=0.01)) == ""
+    assert "class numbers" in able(Ground(device="cuda"))
+    assert "GPU" in able(Ground(loss_share=0.1))
+    assert "Triton" in able(Ground(device="cuda", loss_share=0.1, compiler=False))
+    assert "trains" in able(Ground(device="cuda", loss_share=0.1, trains=False))
+    assert fused_cross_entropy.bound(Ground(loss_share=0.1)) == pytest.approx(1 / 0.85)

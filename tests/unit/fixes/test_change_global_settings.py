@@ -1,0 +1,180 @@
+"""threads, cudnn_autotune, expandable_segments, affinity."""
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ridgeline.fixes.catalog import affinity, cudnn_autotune, expandable_segments, threads
+from ridgeline.fixes.change import of
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import Flags, LoaderSeen
+from ridgeline.records.trial import Applied
+from ridgeline.source.editing.patching import patched
+from tests.unit.fixes.seams_here import Here, no_source
+
+OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_are_set_at_once_and_said_when_a_step_has_ended(one_thread: None) -> None:
+    program = Here()
+    threads.put_on(program, {"threads": "2"})
+    assert torch.get_num_threads() == 2
+    assert program.done == []
+    program.step_ended()
+    assert program.done == ["torch.set_num_threads(2)"]
+    done = patched("train.py", b"import torch.nn as nn\n\nx = 1\n", threads.written(
+        program.outcome()[0][0], no_source))  # fmt: skip
+    assert "import torch\n" in done.text
+    assert "torch.set_num_threads(2)" in done.text
+
+
+def test_a_program_that_sets_its_threads_keeps_them(one_thread: None) -> None:
+    program = Here()
+    threads.put_on(program, {"threads": "2"})
+    torch.set_num_threads(3)
+    program.step_ended()
+    assert program.done == []
+    assert "the program sets 3 itself" in program.why_not
+
+
+def test_threads_set_around_the_program_are_the_users(
+    one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    program = Here()
+    threads.put_on(program, {"threads": "2"})
+    assert torch.get_num_threads() == 1
+    assert "OMP_NUM_THREADS=1" in program.why_not
+    assert "OMP_NUM_THREADS" in threads.able(Ground(cores=4, variables={"OMP_NUM_THREADS": "1"}))
+
+
+def test_threads_worth_trying_are_those_that_are_not_there() -> None:
+    ground = Ground(cores=8, flags=Flags(threads=8), loaders=(LoaderSeen(workers=2),))
+    assert [one["threads"] for one in threads.choices(ground)] == ["6", "4", "1"]
+    assert "one core" in threads.able(Ground(cores=1, flags=Flags(threads=1)))
+    assert "GPU" in threads.able(Ground(device="cuda"))
+
+
+def test_the_bound_of_threads_lets_only_work_be_divided() -> None:
+    ground = Ground(cores=4, flags=Flags(threads=1), input_share=0.5)
+    assert threads.bound(ground) == pytest.approx(1 / (0.5 + 0.5 / 4))
+
+
+def test_autotuning_is_for_convolutions_of_fixed_shape_on_a_gpu() -> None:
+    fits = Ground(device="cuda", convolutions=True)
+    assert cudnn_autotune.able(fits) == ""
+    assert "CPU" in cudnn_autotune.able(Ground(convolutions=True))
+    assert "convolution" in cudnn_autotune.able(Ground(device="cuda"))
+    changing = Ground(device="cuda", convolutions=True, shapes_change=True)
+    assert "shapes change" in cudnn_autotune.able(changing)
+    same = Ground(device="cuda", convolutions=True, flags=Flags(cudnn_deterministic=True))
+    assert "deterministic" in cudnn_autotune.able(same)
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "benchmark", "says"),
+    [(False, True, ""), (True, True, "deterministic"), (False, False, "turns it off itself")],
+)
+def test_autotuning_gives_way_to_what_the_program_sets(
+    deterministic: bool, benchmark: bool, says: str
+) -> None:
+    program = Here("cuda")
+    flags = SimpleNamespace(benchmark=False, deterministic=False)
+    program.torch = SimpleNamespace(
+        backends=SimpleNamespace(cudnn=flags), are_deterministic_algorithms_enabled=lambda: False
+    )
+    cudnn_autotune.put_on(program, {})
+    assert flags.benchmark
+    flags.deterministic, flags.benchmark = deterministic, benchmark
+    program.step_ended()
+    assert says in program.why_not
+    assert bool(program.done) == (not says)
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, {OLD: "expandable_segments:True"}),
+        ({OLD: "max_split_size_mb:64"}, {OLD: "max_split_size_mb:64,expandable_segments:True"}),
+        ({NEW: "a:1,"}, {NEW: "a:1,expandable_segments:True"}),
+        ({OLD: "expandable_segments:False"}, {}),
+        ({OLD: "backend:cudaMallocAsync"}, {}),
+    ],
+)
+def test_segments_are_added_to_what_is_set(
+    environment: dict[str, str], wanted: dict[str, str]
+) -> None:
+    variables = of("expandable-segments").variables
+    assert variables is not None
+    assert variables(environment, {}) == wanted
+    able = expandable_segments.able(Ground(device="cuda", variables=environment))
+    assert bool(able) == (not wanted)
+
+
+def test_segments_are_said_where_they_are_still_set_after_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(NEW, raising=False)
+    monkeypatch.setenv(OLD, "expandable_segments:True")
+    kept, lost = Here("cuda"), Here("cuda")
+    expandable_segments.put_on(kept, {})
+    expandable_segments.put_on(lost, {})
+    kept.step_ended()
+    monkeypatch.setenv(OLD, "max_split_size_mb:64")
+    lost.step_ended()
+    assert kept.done == [f"{OLD}=expandable_segments:True"]
+    assert lost.done == []
+    assert "itself" in lost.why_not
+    done = patched("train.py", b'"""Doc."""\nimport torch\n', expandable_segments.written(
+        kept.outcome()[0][0], no_source))  # fmt: skip
+    assert done.text.index("os.environ") < done.text.index("import torch")
+
+
+def test_an_affinity_is_released_only_where_it_was_found() -> None:
+    assert "no affinity" in affinity.able(Ground())
+    assert affinity.able(Ground(findings=("affinity",))) == ""
+    bound = Ground(findings=("affinity",), variables={"OMP_PROC_BIND": "close"})
+    assert "OMP_PROC_BIND" in affinity.able(bound)
+    whole = Ground(findings=("affinity",), processors=4, flags=Flags(allowed_cores=4))
+    assert "no fewer cores" in affinity.able(whole)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be narrowed")
+def test_a_program_that_narrows_its_affinity_is_given_all_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs, before = os.sched_setaffinity, os.sched_getaffinity(0)
+    monkeypatch.setattr(os, "cpu_count", lambda: max(before) + 1)
+    monkeypatch.setattr(os, "sched_setaffinity", theirs)  # put back at the end
+    program = Here()
+    affinity.put_on(program, {})
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert os.sched_getaffinity(0) == before
+    finally:
+        theirs(0, before)
+    (applied,), _ = program.outcome()
+    assert applied.what == f"1 → {len(before)} cores"
+    assert applied.places[0].rpartition(":")[0] == __file__
+
+
+def test_an_affinity_set_by_a_line_is_released_after_it() -> None:
+    applied = Applied(change="affinity", what="1 → 2 cores", places=("train.py:2",))
+    done = patched(
+        "train.py",
+        b"import os\nos.sched_setaffinity(0, {0})\n",
+        affinity.written(applied, no_source),
+    )
+    assert done.text.index("{0}") < done.text.index("range(os.cpu_count() or 1)")

@@ -1,0 +1,74 @@
+"""pin_memory, prefetch, persistent_workers: what needs no worker to be started."""
+
+import pickle
+
+import torch
+from torch.utils.data import TensorDataset
+
+from ridgeline.fixes.catalog import persistent_workers, pin_memory, prefetch
+from ridgeline.fixes.catalog.persistent_workers import Stays
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import LoaderSeen
+from ridgeline.source.editing.patching import patched
+from tests.unit.fixes.seams_here import Here, no_source
+
+DATA = TensorDataset(torch.zeros(64, 2))
+
+
+class Epochs(TensorDataset):
+    def set_epoch(self, epoch: int) -> None: ...
+
+
+def test_memory_is_pinned_only_for_a_gpu() -> None:
+    for device, pinned in (("cuda", True), ("cpu", None)):
+        program = Here(device)
+        pin_memory.put_on(program, {})
+        assert program.makes(dataset=DATA).get("pin_memory") == pinned
+    assert "no GPU" in program.why_not
+
+
+def test_pinning_is_able_where_a_loader_does_not_pin() -> None:
+    plain, pins = LoaderSeen(), LoaderSeen(pin_memory=True)
+    assert "CPU" in pin_memory.able(Ground(loaders=(plain,)))
+    assert pin_memory.able(Ground(device="cuda", loaders=(plain, pins))) == ""
+    assert "already" in pin_memory.able(Ground(device="cuda", loaders=(pins,)))
+
+
+def test_the_bound_of_pinning_is_what_the_device_idles_and_copies() -> None:
+    assert round(pin_memory.bound(Ground(device="cuda", busy=0.8, copy_share=0.3)), 6) == 2
+
+
+def test_prefetching_needs_workers() -> None:
+    program = Here()
+    prefetch.put_on(program, {"factor": "6"})
+    assert "prefetch_factor" not in program.makes(dataset=DATA)
+    assert "no workers" in program.why_not
+    assert program.makes(dataset=DATA, num_workers=2)["prefetch_factor"] == 6
+    assert program.makes(dataset=DATA, num_workers=2, prefetch_factor=8)["prefetch_factor"] == 8
+    assert program.done == ["DataLoader(prefetch_factor=6)"]
+    done = patched("train.py", b"l = DataLoader(d, num_workers=2)\n", prefetch.written(
+        program.outcome()[0][0], no_source))  # fmt: skip
+    assert "prefetch_factor=6" in done.text
+
+
+def test_prefetching_is_able_where_the_queue_is_short() -> None:
+    assert "no workers" in prefetch.able(Ground(loaders=(LoaderSeen(),)))
+    assert prefetch.able(Ground(loaders=(LoaderSeen(workers=2),))) == ""
+    long = LoaderSeen(workers=2, prefetch_factor=8)
+    assert "already" in prefetch.able(Ground(loaders=(long,)))
+
+
+def test_staying_needs_workers_and_a_second_epoch() -> None:
+    able = persistent_workers.able
+    assert "no workers" in able(Ground(loaders=(LoaderSeen(epochs=3),)))
+    assert "second time" in able(Ground(loaders=(LoaderSeen(workers=2, epochs=1),)))
+    assert able(Ground(loaders=(LoaderSeen(workers=2, epochs=3),))) == ""
+    stays = LoaderSeen(workers=2, epochs=3, persistent_workers=True)
+    assert "stay already" in able(Ground(loaders=(stays,)))
+
+
+def test_our_true_is_true_and_reaches_workers_as_pythons_own() -> None:
+    assert Stays(1)
+    assert repr(Stays(1)) == "True"
+    assert f"{Stays(1)}" == "True"
+    assert pickle.loads(pickle.dumps(Stays(1))) is True

@@ -1,0 +1,372 @@
+"""Changes of the model: what is put around a forward, and what stays as it was."""
+
+import copy
+import io
+import pickle
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from ridgeline.fixes.around import Forward, around, worn
+from ridgeline.fixes.catalog import (
+    autocast,
+    channels_last,
+    checkpointing,
+    eval_fusing,
+    inference_mode,
+    padded_vocabulary,
+)
+from ridgeline.fixes.outputs import mapped
+from ridgeline.fixes.program import Program
+from ridgeline.fixes.repeated import repeated
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import ModuleSeen
+
+
+class Block(nn.Module):
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.n: nn.Module = nn.BatchNorm1d(8) if norm else nn.LayerNorm(8)
+        self.d = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.d(self.n(self.a(x))) * scale
+
+
+class Stack(nn.Module):
+    def __init__(self, blocks: int = 4, norm: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(norm) for _ in range(blocks))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def begun(change: Any, model: nn.Module, *args: Any, **options: str) -> tuple[str, str]:
+    """The model met by a change, at its first call: what was applied, and what was not."""
+    program = Program(torch)
+    change.put_on(program, options)
+    program.call_begins(model, args, {})
+    applied, left = program.outcome()
+    return "".join(one.what for one in applied), "".join(one.why for one in left)
+
+
+def doubled(forward: Forward) -> Forward:
+    def under(self: Any, *args: Any) -> Any:
+        return 2 * forward(self, *args)
+
+    return under
+
+
+def test_a_copy_of_a_wrapped_model_runs_on_its_own_parameters() -> None:
+    model = nn.Linear(2, 2)
+    around(model, "twice", doubled)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.weight.zero_()
+        other.bias.zero_()
+    x = torch.ones(1, 2)
+    assert not other(x).any()
+    assert torch.equal(model(x), 2 * nn.functional.linear(x, model.weight, model.bias))
+    assert worn(other) == ("twice",)
+
+
+def test_a_wrapped_model_can_be_pickled_and_is_itself_again() -> None:
+    model = nn.Linear(2, 2)
+    around(model, "twice", doubled)
+    kept = pickle.loads(pickle.dumps(model))
+    x = torch.ones(1, 2)
+    assert torch.equal(2 * kept(x), model(x))
+    torch.save(model, io.BytesIO())
+
+
+def test_a_forward_that_a_library_put_on_the_instance_is_kept() -> None:
+    model = nn.Linear(2, 2)
+    model.forward = lambda x: x + 1  # type: ignore[method-assign]
+    around(model, "twice", doubled)
+    assert torch.equal(model(torch.ones(2)), torch.full((2,), 4.0))
+
+
+@dataclass(frozen=True)
+class Output:
+    logits: torch.Tensor
+    name: str
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+def test_tensors_are_changed_in_every_kind_of_output() -> None:
+    one = torch.ones(1)
+    given = {"a": [one, 3], "b": Pair(one, "x"), "c": Output(one, "y"), "d": OrderedDict(e=one)}
+    found = mapped(torch, given, lambda tensor: tensor + 1)
+    assert found["a"][0].item() == 2
+    assert found["b"].first.item() == 2
+    assert isinstance(found["b"], Pair)
+    assert found["c"].logits.item() == 2
+    assert found["c"].name == "y"
+    assert found["d"]["e"].item() == 2
+    assert given["a"][0] is one  # the caller's own is not touched
+    assert mapped(torch, given["c"], lambda tensor: tensor) is given["c"]
+
+
+def test_outputs_of_hugging_face_keep_their_kind() -> None:
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+    given = outputs.CausalLMOutput(loss=torch.ones(()), logits=torch.ones(2))
+    found = mapped(torch, given, lambda tensor: tensor + 1)
+    assert type(found) is outputs.CausalLMOutput
+    assert found.loss.item() == found["loss"].item() == found.to_tuple()[0].item() == 2
+
+
+def test_autocast_gives_float32_back_and_computes_in_bfloat16() -> None:
+    model, x = nn.Linear(64, 64), torch.randn(4, 64)
+    plain = model(x)
+    what, _ = begun(autocast, model, x)
+    assert what == "autocast('cpu', bfloat16) around Linear"
+    found = model(x)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, plain)
+    assert torch.allclose(found, plain, atol=0.05)
+
+
+def test_autocast_leaves_losses_and_the_program_s_own_regions() -> None:
+    class MarginLoss(nn.Linear):
+        pass
+
+    assert "is a loss" in begun(autocast, MarginLoss(2, 2), torch.ones(1, 2))[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "already" in begun(autocast, nn.Linear(2, 2), torch.ones(1, 2))[1]
+    model = nn.Linear(2, 2)
+    begun(autocast, model, torch.ones(1, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(torch.ones(1, 2)).dtype == torch.bfloat16
+    assert "another type" in begun(autocast, nn.Linear(2, 2).double(), torch.ones(1, 2))[1]
+
+
+@pytest.mark.parametrize(
+    ("ground", "why"),
+    [
+        (Ground(emulated=("bfloat16",)), "emulates"),
+        (Ground(device="cuda", capability=(7, 5)), "no bfloat16"),
+        (Ground(autocast=("cuda bfloat16",)), "already"),
+        (Ground(modules=(ModuleSeen(name="N", dtypes=("bfloat16",)),)), "another type"),
+        (Ground(device="cuda", capability=(9, 0)), ""),
+    ],
+)
+def test_autocast_is_tried_where_it_can_win(ground: Ground, why: str) -> None:
+    found = autocast.able(ground)
+    assert why in found
+    assert bool(why) == bool(found)
+
+
+def test_channels_last_turns_convolutions_of_two_and_three_dimensions() -> None:
+    flat = nn.Sequential(nn.Conv2d(3, 4, 3))
+    x = torch.randn(2, 3, 8, 8)
+    plain = flat(x)
+    assert begun(channels_last, flat, x)[0] == "Sequential and its images in channels_last"
+    assert flat[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(flat(x), plain, atol=1e-6)
+    assert flat(x).is_contiguous(memory_format=torch.channels_last)
+    deep = nn.Sequential(nn.Conv3d(3, 4, 3))
+    assert "channels_last_3d" in begun(channels_last, deep, torch.randn(2, 3, 8, 8, 8))[0]
+    assert deep[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def test_channels_last_leaves_other_parameters_of_four_dimensions() -> None:
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = nn.Conv2d(3, 4, 1)
+            self.table = nn.Parameter(torch.randn(1, 4, 3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.c(x).sum() + self.table.view(-1).sum()
+
+    model = Biased()
+    assert begun(channels_last, model, torch.randn(1, 3, 4, 4))[0]
+    model(torch.randn(1, 3, 4, 4)).backward()
+    assert "no convolution" in begun(channels_last, nn.Linear(2, 2), torch.ones(1, 2))[1]
+
+
+def test_blocks_are_found_where_most_of_the_model_is_in_them() -> None:
+    assert len(repeated(torch, Stack())) == 4
+    assert repeated(torch, Stack(blocks=2)) == []
+    assert repeated(torch, nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))) == []
+    wide = Stack()
+    wide.head = nn.Linear(8, 1000)
+    assert repeated(torch, wide) == []
+    tabled = Stack()
+    tabled.table = nn.Embedding(1000, 8)
+    assert len(repeated(torch, tabled)) == 4
+
+
+def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize(("blocks", "count"), [("all", 4), ("half", 2)])
+def test_checkpointing_gives_equal_gradients_with_dropout(blocks: str, count: int) -> None:
+    model, x = Stack(), torch.randn(5, 8)
+    plain = gradients(model, x)
+    what, _ = begun(checkpointing, model, x, blocks=blocks)
+    assert what == f"{count} of 4 blocks checkpointed (Block)"
+    runs = []
+    model.blocks[0].a.register_forward_hook(lambda *_: runs.append(1))
+    found = gradients(model, x)
+    assert len(runs) == 2  # once more in the backward
+    assert all(torch.equal(one, was) for one, was in zip(found, plain, strict=True))
+    model.eval()
+    model(x)
+    assert len(runs) == 3
+
+
+def test_checkpointing_refuses_blocks_that_would_count_a_batch_twice() -> None:
+    assert "BatchNorm" in begun(checkpointing, Stack(norm=True), torch.randn(5, 8))[1]
+    assert "no repeated blocks" in begun(checkpointing, nn.Linear(2, 2), torch.ones(1, 2))[1]
+
+    class Counting(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x, scale)
+
+    model = Stack()
+    model.blocks = nn.ModuleList(Counting() for _ in range(3))
+    assert begun(checkpointing, model, torch.randn(5, 8))[0]
+    with pytest.raises(RuntimeError, match="writes its buffers"):
+        model(torch.randn(5, 8))
+
+
+def test_a_model_that_can_checkpoint_itself_does_and_fills_no_cache_twice() -> None:
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.GPT2Config(
+        n_layer=3, n_embd=8, n_head=2, vocab_size=11, n_positions=8, bos_token_id=1, eos_token_id=2
+    )
+    model = transformers.GPT2LMHeadModel(settings).train()
+    ids = torch.randint(11, (2, 6))
+
+    def found() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    plain = found()
+    what, _ = begun(checkpointing, model)
+    assert what == "GPT2LMHeadModel.gradient_checkpointing_enable()"
+    assert all(torch.equal(one, was) for one, was in zip(found(), plain, strict=True))
+    other = transformers.GPT2LMHeadModel(settings).train()
+    begun(checkpointing, other, blocks="half")
+    with pytest.raises(RuntimeError, match="fills a cache"):
+        other(input_ids=ids, labels=ids)
+
+
+def test_inference_mode_is_put_on_where_nothing_trains() -> None:
+    assert inference_mode.able(Ground()) == "the program trains"
+    assert inference_mode.able(Ground(trains=False)) == ""
+    model, x = nn.Linear(2, 2).eval(), torch.ones(1, 2)
+    plain = model(x)
+    assert begun(inference_mode, model, x)[0] == "inference_mode around Linear"
+    assert model(x).is_inference()
+    assert torch.equal(model(x), plain)
+    asked = torch.ones(1, 2, requires_grad=True)
+    assert "need gradients" in begun(inference_mode, nn.Linear(2, 2).eval(), asked)[1]
+    with torch.inference_mode():
+        assert "already" in begun(inference_mode, nn.Linear(2, 2), x)[1]
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        model(x).sum().backward()  # a program that trains after all is not silently equal
+    with pytest.raises(RuntimeError, match="nplace"):
+        model(x).add_(1)
+
+
+class Convs(nn.Module):
+    """a feeds its norm alone; b is used twice; c's norm runs on another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+        self.na, self.nb, self.nc = (nn.BatchNorm2d(3) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.na(self.a(x)))
+        y = self.b(x)
+        z = self.nb(y) + y
+        return self.nc(torch.relu(self.c(z)))
+
+
+@pytest.fixture
+def convs() -> Convs:
+    torch.manual_seed(0)
+    model = Convs()
+    for _ in range(3):
+        model(torch.randn(4, 3, 6, 6))  # statistics that are not 0 and 1
+    return model.eval()
+
+
+def test_a_norm_is_folded_only_where_it_alone_reads_the_convolution(convs: Convs) -> None:
+    x = torch.randn(2, 3, 6, 6)
+    plain = convs(x)
+    state = {name: one.clone() for name, one in convs.state_dict().items()}
+    assert begun(eval_fusing, convs, x)[0] == "1 batch norms of Convs folded"
+    assert worn(convs.a) == worn(convs.na) == ("eval-fusing",)
+    assert not worn(convs.b)
+    assert torch.allclose(convs(x), plain, atol=1e-5)
+    assert all(torch.equal(one, state[name]) for name, one in convs.state_dict().items())
+
+
+def test_folded_norms_follow_new_weights_and_training(convs: Convs) -> None:
+    x = torch.randn(2, 3, 6, 6)
+    other = copy.deepcopy(convs)
+    begun(eval_fusing, convs, x)
+    with torch.no_grad():
+        for model in (convs, other):
+            model.a.weight.mul_(2)
+            model.na.running_mean.add_(1)
+    assert torch.allclose(convs(x), other(x), atol=1e-5)
+    assert torch.allclose(copy.deepcopy(convs)(x), other(x), atol=1e-5)
+    convs.train()
+    other.train()
+    assert torch.equal(convs(x), other(x))
+    assert "training mode" in begun(eval_fusing, convs, x)[1]
+
+
+def test_a_padded_product_gives_the_same_logits_and_gradients() -> None:
+    head, x = nn.Linear(8, 1027), torch.randn(2, 5, 8)
+    plain = head(x)
+    plain.square().sum().backward()
+    before = head.weight.grad.clone() if head.weight.grad is not None else None
+    head.zero_grad()
+    around(head, "padded-vocabulary", lambda forward: padded_vocabulary.padded(torch, forward))
+    found = head(x)
+    assert found.shape == plain.shape
+    assert found.stride(-2) == 1088
+    assert torch.allclose(found, plain, atol=1e-5)
+    found.view(-1, 1027).square().sum().backward()
+    assert head.weight.shape == (1027, 8)
+    assert torch.allclose(head.weight.grad, before, atol=1e-3)
+
+
+def test_padding_is_refused_where_it_cannot_win() -> None:
+    assert "tensor cores" in padded_vocabulary.able(Ground())
+    gpu = Ground(device="cuda", capability=(9, 0), odd_widths=True)
+    assert padded_vocabulary.able(gpu) == ""
+    assert "multiple of 64" in padded_vocabulary.able(replace(gpu, odd_widths=False))
+    assert padded_vocabulary.padding(50257) == 47
+    assert padded_vocabulary.padding(50304) == padded_vocabulary.padding(10) == 0
+    why = begun(padded_vocabulary, nn.Linear(8, 1027), torch.ones(1, 8))[1]
+    assert "no large layer on a GPU" in why

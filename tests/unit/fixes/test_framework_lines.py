@@ -1,0 +1,201 @@
+"""Where a framework's own settings stand in the source, found by text alone; the programs that run
+are in tests/integration/test_optimize_frameworks.py."""
+
+from pathlib import Path
+
+import pytest
+
+from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.framework import of_framework
+from ridgeline.fixes.own_classes import Sources
+from ridgeline.records.edit import Edit, Insert, Keyword, Within
+from ridgeline.records.trial import Applied
+
+CAST = ("autocast", "autocast('cuda', bfloat16) around Net")
+WORKERS = ("loader-workers", "DataLoader(num_workers=4)")
+HF = "from transformers import Trainer, TrainingArguments\n"
+TASK = """\
+import lightning as L
+class Task(L.LightningModule):
+    def training_step(self, batch, batch_idx):
+        return self(batch).sum()
+"""
+
+
+def found(
+    home: Path, text: str, line: int, what: tuple[str, str] = CAST
+) -> tuple[Edit, ...] | None:
+    script = home / "train.py"
+    script.write_text(text)
+    applied = Applied(change=what[0], what=what[1], places=(f"{script}:{line}",))
+    return of_framework(applied, Sources(script))
+
+
+def said(home: Path, text: str, line: int, what: tuple[str, str] = CAST) -> str:
+    with pytest.raises(NotWritten) as raised:
+        found(home, text, line, what)
+    return str(raised.value)
+
+
+def only(edits: tuple[Edit, ...] | None, kind: type[Edit]) -> Edit:
+    assert edits is not None
+    (one,) = (edit for edit in edits if isinstance(edit, kind))
+    return one
+
+
+def test_a_loop_of_the_program_s_own_is_not_a_framework_s(tmp_path: Path) -> None:
+    own = (
+        "from transformers import AutoTokenizer\n"
+        "class Trainer:\n    def train(self):\n        self.model(x).sum().backward()\n"
+        "Trainer().train()\n"
+    )
+    assert found(tmp_path, own, 4) is None
+    assert found(tmp_path, "import torch\nmodel.train()\n", 2) is None
+    assert found(tmp_path, HF + "model.train()\n", 2) is None
+
+
+def test_each_trainer_s_own_arguments_are_told_apart(tmp_path: Path) -> None:
+    text = HF + (
+        "first, second = TrainingArguments('a'), None\n"
+        "one = TrainingArguments('a')\ntwo = TrainingArguments('b')\n"
+        "Trainer(m, one).train()\nt = Trainer(model=m, args=two)\nt.train()\n"
+    )
+    for line, where in ((5, 3), (7, 4)):
+        edit = only(found(tmp_path, text, line, WORKERS), Keyword)
+        assert isinstance(edit, Keyword)
+        assert (edit.line, edit.name, edit.value) == (where, "dataloader_num_workers", "4")
+
+
+def test_arguments_of_a_class_of_the_program_s_own_are_arguments(tmp_path: Path) -> None:
+    text = (
+        "import transformers\nclass Mine(transformers.TrainingArguments): pass\n"
+        "class Own(transformers.Seq2SeqTrainer): pass\n"
+        "t = Own(m, Mine(output_dir='out'))\nt.train()\n"
+    )
+    edit = only(found(tmp_path, text, 5), Keyword)
+    assert isinstance(edit, Keyword)
+    assert (edit.call, edit.line, edit.name) == ("Mine", 4, "bf16")
+
+
+def test_a_value_that_is_worked_out_is_set_before_the_trainer_gets_it(tmp_path: Path) -> None:
+    text = HF + "args = TrainingArguments('a', bf16=config.bf16)\nt = Trainer(m, args)\nt.train()\n"
+    edit = only(found(tmp_path, text, 4), Insert)
+    assert isinstance(edit, Insert)
+    assert (edit.line, edit.text) == (3, "args = dataclasses.replace(args, bf16=True)")
+
+
+def test_a_name_from_outside_the_function_is_not_hidden(tmp_path: Path) -> None:
+    text = HF + "args = parsed()\ndef main():\n    t = Trainer(m, args)\n    t.train()\n"
+    assert said(tmp_path, text, 5) == "in train.py, line 4: give the args of Trainer(…) bf16=True"
+
+
+def test_an_optimizer_of_the_program_s_own_is_changed_where_it_is_made(tmp_path: Path) -> None:
+    text = HF + "Trainer(m, TrainingArguments('a'), optimizers=(AdamW(p), None)).train()\n"
+    assert found(tmp_path, text, 2, ("fused-optimizer", "AdamW(fused=True)")) is None
+    assert only(found(tmp_path, text, 2, WORKERS), Keyword)
+
+
+@pytest.mark.parametrize("what", ["SGD(fused=True)", "AdamW(fused=True); SGD(fused=True)"])
+def test_an_optimizer_is_never_made_another_one(what: str, tmp_path: Path) -> None:
+    text = HF + "t = Trainer(m, TrainingArguments('a', optim='sgd'))\nt.train()\n"
+    words = said(tmp_path, text, 3, ("fused-optimizer", what))
+    assert "optimizer_cls_and_kwargs=(torch.optim." in words
+
+
+def test_the_mode_that_was_tried_is_the_one_that_is_written(tmp_path: Path) -> None:
+    text = HF + "t = Trainer(m, TrainingArguments('a'))\nt.train()\n"
+    what = ("compile-max-autotune", 'Net.compile(mode="max-autotune")')
+    edit = only(found(tmp_path, text, 3, what), Keyword)
+    assert isinstance(edit, Keyword)
+    assert (edit.name, edit.value) == ("torch_compile_mode", '"max-autotune"')
+
+
+def test_a_batch_size_is_written_only_where_it_is_the_one_that_grew(tmp_path: Path) -> None:
+    what = ("larger-batch", "DataLoader(batch_size=32), 4 × 8, the learning rate as it was")
+    text = HF + "t = Trainer(m, TrainingArguments('a'{}))\nt.train()\n"
+    edit = only(found(tmp_path, text.format(""), 3, what), Keyword)
+    assert isinstance(edit, Keyword)
+    assert edit.value == "32"
+    of_two = text.format(", per_device_train_batch_size=4")  # two GPUs in one process
+    assert "make that 4 times as large" in said(tmp_path, of_two, 3, what)
+
+
+def test_blocks_that_were_chosen_are_no_setting(tmp_path: Path) -> None:
+    text = HF + "t = Trainer(m, TrainingArguments('a'))\nt.train()\n"
+    words = said(tmp_path, text, 3, ("checkpointing", "4 of 4 blocks checkpointed (B)"))
+    assert "write where the blocks are called: checkpoint(block, x" in words
+    own = ("checkpointing", "Bert.gradient_checkpointing_enable()")
+    assert isinstance(only(found(tmp_path, text, 3, own), Keyword), Keyword)
+
+
+def test_lightning_s_trainer_is_told_wherever_the_model_is_called(tmp_path: Path) -> None:
+    text = TASK + "t = L.Trainer(max_epochs=1)\nt.fit(Task())\n"
+    edit = only(found(tmp_path, text, 4), Keyword)
+    assert isinstance(edit, Keyword)
+    assert (edit.line, edit.name, edit.value) == (5, "precision", '"bf16-mixed"')
+
+
+def test_lightning_that_clips_has_its_step_in_autocast(tmp_path: Path) -> None:
+    text = TASK + "t = L.Trainer(gradient_clip_val=1.0)\nt.fit(Task())\n"
+    edit = only(found(tmp_path, text, 4), Within)
+    assert isinstance(edit, Within)
+    assert (edit.first, edit.last) == (4, 4)
+    half = ("autocast-fp16", "autocast('cuda', float16) around Task")
+    assert "beside clipping it refuses" in said(tmp_path, text, 4, half)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "def training_step(self, batch, batch_idx): return self(batch).sum()",
+        "def training_step(\n        self, batch, batch_idx\n    ): return self(batch).sum()",
+    ],
+)
+def test_a_step_that_stands_on_its_header_s_line_is_left(step: str, tmp_path: Path) -> None:
+    task = f"import lightning as L\nclass Task(L.LightningModule):\n    {step}\n"
+    clips = "t = L.Trainer(gradient_clip_val=1.0)\nt.fit(Task())\n"
+    line = task.count("\n")
+    assert "beside clipping it refuses" in said(tmp_path, task + clips, line)
+
+
+def test_what_lightning_cannot_be_told_is_said_with_its_place(tmp_path: Path) -> None:
+    text = TASK + "t = L.Trainer(precision=config.precision)\nt.fit(Task())\n"
+    wanted = 'give the Trainer of the program: precision="bf16-mixed"'
+    assert said(tmp_path, text, 4) == f"in train.py, line 5: {wanted}"
+    line = TASK + "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Task)\n"
+    assert said(tmp_path, line, 4) == (
+        'give LightningCLI(…) trainer_defaults={"precision": "bf16-mixed"}'
+    )
+
+
+def test_a_lightning_model_that_calls_itself_is_compiled_before_it_is_fitted(
+    tmp_path: Path,
+) -> None:
+    compiles = ("compile", "Task.compile()")
+    text = TASK + "t = L.Trainer()\nmodel = Task()\nt.fit(model)\n"
+    edit = only(found(tmp_path, text, 4, compiles), Insert)
+    assert isinstance(edit, Insert)
+    assert (edit.line, edit.text) == (7, "model.compile()")
+    words = said(tmp_path, TASK + "t = L.Trainer()\nt.fit(Task())\n", 4, compiles)
+    assert words == (
+        "give the model a name, and write before it is handed to fit(…) in train.py, line 6: "
+        "model.compile()"
+    )
+
+
+def test_blocks_of_a_model_that_a_trainer_calls_are_compiled_before_it_gets_it(
+    tmp_path: Path,
+) -> None:
+    what = ("compile-regional", "4 blocks of Bert compiled (BertLayer)")
+    text = HF + "bert = load()\nt = Trainer(bert, TrainingArguments('a'))\nt.train()\n"
+    edit = only(found(tmp_path, text, 4, what), Insert)
+    assert isinstance(edit, Insert)
+    assert (edit.line, edit.where) == (3, "before")
+    assert edit.text.startswith("for block in bert.modules():\n")
+
+
+def test_a_model_that_is_not_the_one_handed_over_is_left(tmp_path: Path) -> None:
+    text = TASK.replace("self(batch)", "self.parts[0](batch)")
+    text += "model = Task()\nt = L.Trainer()\nt.fit(model)\n"
+    words = said(tmp_path, text, 4, ("compile", "Part.compile()"))
+    assert "write after the model is made: model.compile()" in words

@@ -1,0 +1,45 @@
+"""When the program waits for the watcher at its end, and when it does not."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ridgeline.harness.capture import farewell, live
+from ridgeline.harness.capture.journal import Journal
+from ridgeline.records.run import Capture, Status
+
+
+class EndedSession:
+    """A session whose last words go to `journal`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def farewell(self, ended: Status, why: str) -> bool:
+        return self._journal.capture(Capture(ended=ended, why=why))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    asked: list[Path] = []
+    monkeypatch.setattr(farewell, "wait_for", lambda path, patience_s: asked.append(path))
+    monkeypatch.setattr(live, "session", EndedSession(Journal(tmp_path, 0)))
+    return asked
+
+
+def test_the_watcher_is_waited_for_once_it_was_told(waits: list[Path], tmp_path: Path) -> None:
+    farewell.farewell(str(tmp_path), "0")
+    assert waits == [tmp_path / ".watch-rank0.lock"]
+
+
+def test_on_a_full_disk_nobody_is_waited_for(
+    waits: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "write", full)
+    farewell.farewell(str(tmp_path), "0")
+    assert waits == []
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,39 @@
+"""Exceptions that report that the host's memory ran out."""
+
+import pytest
+import torch
+
+from ridgeline.harness.capture.host_memory import died_of
+
+
+def raised(size: int) -> BaseException:
+    try:
+        torch.empty(size, dtype=torch.uint8)
+    except RuntimeError as error:
+        return error
+    raise AssertionError("it fits")
+
+
+def test_torchs_own_out_of_memory_message_is_recognised() -> None:
+    found = died_of(raised(1 << 60), 7, "forward")
+    assert found is not None
+    assert (found.on, found.killed, found.asked_bytes) == ("host", False, 1 << 60)
+    assert (found.step, found.phase) == (7, "forward")
+    assert found.place.startswith(__file__)
+    assert found.allocated_bytes > 0
+
+
+def test_pythons_own_error_names_no_size() -> None:
+    found = died_of(MemoryError(), 0, "")
+    assert found is not None
+    assert found.asked_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [None, ValueError("shapes"), RuntimeError("mat1 and mat2"), torch.OutOfMemoryError("x")],
+)
+def test_other_errors_and_those_of_a_gpu_do_not_count_as_host_memory(
+    error: BaseException | None,
+) -> None:
+    assert died_of(error, 0, "") is None

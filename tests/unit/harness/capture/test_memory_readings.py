@@ -1,0 +1,63 @@
+"""Memory in use at the end of steps, by the allocators' own counts."""
+
+import pytest
+import torch
+
+from ridgeline.harness.capture import memory_readings
+from ridgeline.harness.capture.memory_readings import PAUSE_FACTOR, MemoryReadings, malloc_bytes
+
+MIB = 2**20
+counted = pytest.mark.skipif(malloc_bytes() is None, reason="no mallinfo2 here")
+
+
+class Clock:
+    """Moves by a microsecond each time it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += 1_000
+        return self.now
+
+
+@counted
+def test_a_tensor_is_counted_to_the_byte_and_given_back() -> None:
+    read = malloc_bytes()
+    assert read is not None
+    before = read()
+    held = torch.zeros(10 * MIB, dtype=torch.uint8)
+    assert read() - before == pytest.approx(10 * MIB, rel=0.01)
+    del held
+    assert read() - before < MIB
+
+
+@counted
+def test_a_reading_is_followed_by_a_pause_in_proportion_to_its_cost() -> None:
+    clock = Clock()
+    readings = MemoryReadings(torch, clock)
+    assert readings.read_if_due(None, clock()) is not None
+    assert readings.read_if_due(None, clock()) is None
+    clock.now += PAUSE_FACTOR * 1_000
+    assert readings.read_if_due(None, clock()) is not None
+    assert readings.last(None) is not None  # due or not
+
+
+def test_without_a_counter_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_readings, "MIN_PLAUSIBLE_BYTES", 2**62)
+    clock = Clock()
+    assert MemoryReadings(torch, clock).read_if_due(None, clock()) is None
+
+
+def test_an_allocator_that_raises_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(), []
+    readings = MemoryReadings(torch, clock)
+
+    def fails(cuda: int | None) -> None:
+        asked.append(cuda)
+        raise RuntimeError("counts nothing")
+
+    monkeypatch.setattr(readings, "read", fails)
+    assert readings.read_if_due(0, clock()) is None
+    assert readings.read_if_due(0, clock() + 10**15) is None
+    assert asked == [0]

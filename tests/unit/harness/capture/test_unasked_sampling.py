@@ -1,0 +1,86 @@
+"""A plain run samples too: workers always, the program itself where it makes its own batches."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from ridgeline.harness.capture.journal import Journal
+from ridgeline.harness.capture.recording import Recording
+from ridgeline.harness.capture.sampling import sampler, workers
+from ridgeline.harness.capture.seen import Loaders
+from ridgeline.records.run import Settings
+
+MS = 1_000_000
+
+
+def recording(folder: Path, **settings: Any) -> Recording:
+    made = Recording(torch, Journal(folder, 0), Settings(**settings), lambda: (0, "", None), 1)
+    made.step(0, 900 * MS, 1000 * MS)  # the first step does not count
+    return made
+
+
+def samples(made: Recording) -> bool:
+    running = made._sampler is not None
+    made.stop_sampling()
+    return running
+
+
+def test_a_long_wait_in_the_programs_own_loader_is_looked_into(tmp_path: Path) -> None:
+    made = recording(tmp_path)
+    made.step(1, 30 * MS, 100 * MS)
+    before = sys.getswitchinterval()
+    made.sample(makes_batches=True)
+    assert sys.getswitchinterval() == before  # nobody asked
+    assert samples(made)
+
+
+def test_a_short_wait_or_one_for_workers_is_not(tmp_path: Path) -> None:
+    made = recording(tmp_path)
+    made.sample(makes_batches=True)
+    assert not samples(made)
+    made.step(1, 10 * MS, 100 * MS)
+    made.sample(makes_batches=True)
+    assert not samples(made)
+    made.step(2, 90 * MS, 100 * MS)
+    made.sample(makes_batches=False)
+    assert not samples(made)
+
+
+def test_asked_for_it_always_samples(tmp_path: Path) -> None:
+    made = recording(tmp_path, python=True)
+    before = sys.getswitchinterval()
+    made.sample(makes_batches=False)
+    assert sys.getswitchinterval() < before
+    assert samples(made)
+
+
+def test_unasked_it_is_shorter_and_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[bytes] = []
+    one = sampler.Sampler(lines.append, "worker", asked=False)
+    assert one._longest_ns == sampler.UNASKED_NS < sampler.LONGEST_NS
+    assert one._most_bytes == sampler.UNASKED_BYTES < sampler.MOST_BYTES
+    monkeypatch.setattr(workers, "UNASKED_FILES", 1)
+    (tmp_path / "python-1.jsonl").touch()
+    loop = workers.WorkerLoop(lambda: None, str(tmp_path), asked=False)
+    assert workers._begun(loop, (), {}) is None
+
+
+@pytest.mark.parametrize("workers_kept", [False, True])
+def test_epochs_are_counted_with_the_steps_they_began_in(workers_kept: bool) -> None:
+    seen, step = Loaders(), 0
+    loader = DataLoader(
+        TensorDataset(torch.zeros(6, 1)), 2, num_workers=int(workers_kept),
+        persistent_workers=workers_kept,
+    )  # fmt: skip
+    for _ in range(3):
+        batches = iter(loader)
+        for _ in batches:
+            seen.handed_out(batches, step)
+            step += 1
+    (told,) = seen.all()
+    assert (told.batches, told.epochs, told.begun) == (9, 3, (0, 3, 6))
+    assert seen.by_the_program is not workers_kept
