@@ -21,7 +21,7 @@ _PLUMBING = re.compile(
 )
 """Functions that only hand on: what they call is what the user called."""
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_HOOKS = os.path.join(_OURS, "capture", "")
+_HOOKS = os.path.join(_OURS, "harness", "capture", "")
 _HANDS_ON = re.compile(r"(?:[.]zero_grad|WorkerLoop[.]__call__)$")
 """Of our own frames: beneath these runs what the program asked for."""
 LOADER_WAIT = "DataLoader, waiting for a batch"

@@ -14,7 +14,7 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(key))
     }
 )
-_OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir)) + os.sep
+_OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir)) + os.sep
 _PACKAGED = ("site-packages", "dist-packages")
 _known: dict[str, bool] = {}
 
