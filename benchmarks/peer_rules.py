@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.benchmark import Measurement
 from torch.utils.benchmark.utils.common import TaskSpec, trim_sigfig
 
-from ridgeline.records.comparison import Verdict
+from ridgeline.records.facts import Verdict
 from ridgeline.statistics.correlation import average_ranks
 from ridgeline.statistics.students_t import normal_cdf
 from ridgeline.statistics.welch import welch_p_value

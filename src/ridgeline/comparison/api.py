@@ -24,7 +24,8 @@ from ridgeline.harness.usercode.workload import (
     unpacked,
 )
 from ridgeline.records import comparison as records
-from ridgeline.records.comparison import Goal, Verdict
+from ridgeline.records.comparison import Goal
+from ridgeline.records.facts import Verdict
 from ridgeline.records.latency import Latency
 from ridgeline.units import parse_seconds
 

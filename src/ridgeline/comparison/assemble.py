@@ -23,8 +23,8 @@ from ridgeline.records.comparison import (
     Guard,
     Results,
     Surroundings,
-    Verdict,
 )
+from ridgeline.records.facts import Verdict
 from ridgeline.statistics.outliers import classify
 from ridgeline.statistics.rounds import Analysis
 from ridgeline.statistics.summary import summarize

@@ -3,7 +3,7 @@
 import math
 
 from ridgeline.comparison.hosting.answers import Warmed
-from ridgeline.records.comparison import Verdict
+from ridgeline.records.facts import Verdict
 
 _LEAST_NS = 50e6
 """A start that costs less than this more than the baseline's is no compilation, but luck."""

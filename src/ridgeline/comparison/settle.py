@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ridgeline.comparison.options import Options, Say
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round, Stopped
-from ridgeline.records.comparison import Estimate, Verdict
+from ridgeline.records.comparison import Estimate
+from ridgeline.records.facts import Verdict
 from ridgeline.statistics.looks import plan_looks
 from ridgeline.statistics.processor_time import (
     ProcessorTimes,

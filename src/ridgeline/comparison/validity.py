@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ridgeline.records.comparison import Guard, Results, Verdict
+from ridgeline.records.comparison import Guard, Results
+from ridgeline.records.facts import Verdict
 
 
 def validity(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.measure import STEP, Measure, step_ns, timed, typical_ms
-from ridgeline.records.optimized import Ratio
+from ridgeline.records.facts import Ratio
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.statistics.pooled import LOOKS, MOST, Pool
 

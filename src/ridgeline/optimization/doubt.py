@@ -4,7 +4,7 @@ from nothing is looked at again, later, and has to be there still."""
 
 import math
 
-from ridgeline.records.optimized import Ratio
+from ridgeline.records.facts import Ratio
 
 FAR = 3.0
 """Times as far from nothing as its interval reaches: 6 standard errors are no luck."""

@@ -7,7 +7,7 @@ from statistics import median, stdev
 
 from ridgeline.optimization.contest import Contest
 from ridgeline.optimization.measure import Measure, Varies
-from ridgeline.records.optimized import Ratio
+from ridgeline.records.facts import Ratio
 from ridgeline.records.trial import Trial
 from ridgeline.statistics.pooled import Pool
 

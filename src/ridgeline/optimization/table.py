@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.contest import Contest
-from ridgeline.records.optimized import Ratio, Rung, Status
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Rung, Status
 from ridgeline.records.parity import Parity
 
 Key = tuple[str, tuple[tuple[str, str], ...]]

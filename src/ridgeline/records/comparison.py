@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Verdict
 from ridgeline.records.latency import Summary
 
-Verdict = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "INVALID"]
 Goal = Literal["speed", "memory", "throughput"]
 Strength = Literal["strong", "weak", "none"]
 DecidedBy = Literal["", "clock", "processor_time"]

@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Ratio
 from ridgeline.records.parity import Alters, Parity
 from ridgeline.records.trial import Applied
 
@@ -16,16 +17,6 @@ Status = Literal[
     "not applied",  # it found nothing to change
     "not tried",  # it cannot win here, or there was no time
 ]
-
-
-class Ratio(Struct, frozen=True, kw_only=True):
-    """How many times as fast, of paired processes."""
-
-    value: float
-    ci_low: float
-    ci_high: float
-    pairs: int
-    level: float = 0.95
 
 
 Measured = Literal["step time", "time a sample", "peak memory", "energy a sample"]

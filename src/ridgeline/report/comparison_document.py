@@ -14,8 +14,8 @@ from ridgeline.records.comparison import (
     PairFolder,
     Results,
     Skipped,
-    Verdict,
 )
+from ridgeline.records.facts import Verdict
 from ridgeline.report.comparison_headline import judged
 from ridgeline.report.finite import finite
 

@@ -5,7 +5,8 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.records.comparison import Candidate, Comparison, Goal, Results, Verdict
+from ridgeline.records.comparison import Candidate, Comparison, Goal, Results
+from ridgeline.records.facts import Verdict
 from ridgeline.report.comparison_numbers import (
     interval,
     is_ratio,

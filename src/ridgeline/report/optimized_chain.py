@@ -2,7 +2,8 @@
 
 import math
 
-from ridgeline.records.optimized import Optimized, Ratio, Rung
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Rung
 from ridgeline.report.comparison_numbers import is_ratio
 from ridgeline.report.optimized_ladder import MATTERS, Line, lines
 

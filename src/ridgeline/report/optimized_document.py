@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.records.optimized import Optimized, Ratio, Total
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Total
 from ridgeline.records.parity import Parity
 from ridgeline.report.finite import finite
 from ridgeline.report.optimized_chain import cumulative

@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.optimized import Optimized, Ratio, Rung, Total
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Rung, Total
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "INVALID", "NOT_APPLIED", "NOT_TRIED"]
 MATTERS = 1.02

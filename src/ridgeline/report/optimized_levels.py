@@ -3,7 +3,8 @@
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.records.optimized import Optimized, Ratio, Rung, Total
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Rung, Total
 from ridgeline.report.comparison_numbers import is_ratio
 from ridgeline.report.optimized_chain import cumulative
 from ridgeline.report.optimized_ladder import confirmed, path, titles

@@ -10,7 +10,8 @@ from html import escape
 from msgspec import Struct
 from rich.cells import cell_len
 
-from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized
 from ridgeline.report import svg
 from ridgeline.report.comparison_axis import Axis, axis, label
 from ridgeline.report.comparison_numbers import is_ratio

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.records.comparison import Estimate
-from ridgeline.records.optimized import Measured, Optimized, Ratio, Rung, Total
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Measured, Optimized, Rung, Total
 from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.report.comparison_numbers import NOTHING, interval, is_ratio, share
 from ridgeline.report.optimized_chain import cumulative

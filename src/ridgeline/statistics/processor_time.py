@@ -38,7 +38,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.comparison import Estimate, Verdict
+from ridgeline.records.comparison import Estimate
+from ridgeline.records.facts import Verdict
 from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
 
 Floats = NDArray[np.float64]

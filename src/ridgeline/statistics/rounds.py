@@ -16,14 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.comparison import (
-    Control,
-    DecidedBy,
-    Drift,
-    Estimate,
-    OrderEffect,
-    Verdict,
-)
+from ridgeline.records.comparison import Control, DecidedBy, Drift, Estimate, OrderEffect
+from ridgeline.records.facts import Verdict
 from ridgeline.statistics.drift import drift
 from ridgeline.statistics.holm import holm_alphas
 from ridgeline.statistics.order import order_effect

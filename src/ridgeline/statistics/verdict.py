@@ -7,7 +7,8 @@ what does not matter. All else is UNDECIDED, with what is missing; too few round
 
 import math
 
-from ridgeline.records.comparison import Control, Estimate, Verdict
+from ridgeline.records.comparison import Control, Estimate
+from ridgeline.records.facts import Verdict
 
 FEWEST_ROUNDS = 6
 """Under 6 rounds no 95 % interval of the median exists, and no bootstrap invents one."""

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from ridgeline.cli import optimize_progress
 from ridgeline.cli.optimize_progress import ClockedLine, settled, voice
-from ridgeline.records.optimized import Ratio, Rung
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Rung
 
 SLOWER = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
 

@@ -14,7 +14,7 @@ from ridgeline.comparison.selftest.windows import (
     simulated,
     tally,
 )
-from ridgeline.records.comparison import Verdict
+from ridgeline.records.facts import Verdict
 from ridgeline.statistics.noise import sequential_samples, simulated_rounds
 from ridgeline.statistics.rounds import RoundTable
 

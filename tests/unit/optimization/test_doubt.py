@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.doubt import doubtful, still_there
-from ridgeline.records.optimized import Ratio
+from ridgeline.records.facts import Ratio
 from ridgeline.records.trial import Asked
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 

@@ -10,7 +10,8 @@ from fake_bench import FakeBench
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.launcher import named_file
 from ridgeline.optimization.patching import patches, write, write_diff
-from ridgeline.records.optimized import Optimized, Ratio, Total, Written
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Total, Written
 from ridgeline.records.parity import Parity
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Applied, Asked

@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.records.optimized import Optimized, Ratio, Rung, Total, Written
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Rung, Total, Written
 from ridgeline.records.parity import Check, Parity
 from ridgeline.records.trial import Applied
 

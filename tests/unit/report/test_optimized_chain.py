@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.optimized import Optimized, Ratio, Rung
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Rung
 from ridgeline.report.optimized_chain import by_rungs, cumulative, disagreement
 from ridgeline.report.optimized_doubt import remark
 from ridgeline.report.optimized_html import page

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized
 from ridgeline.report.optimized_csv import csv
 from ridgeline.report.optimized_document import COLUMNS, document
 from tests.unit.report.made_up_optimized import (

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized
 from ridgeline.report.optimized_document import document
 from ridgeline.report.optimized_doubt import doubt, doubts
 from ridgeline.report.optimized_html import page

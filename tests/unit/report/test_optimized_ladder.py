@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.optimized import Ratio
+from ridgeline.records.facts import Ratio
 from ridgeline.report.optimized_ladder import (
     apart,
     confirmed,

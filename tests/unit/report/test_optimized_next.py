@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from ridgeline.cli.compare import command as compare
 from ridgeline.cli.optimize import command as optimize
-from ridgeline.records.optimized import Optimized, Ratio, Written
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized, Written
 from ridgeline.records.parity import Check, Parity
 from ridgeline.report.optimized_next import next_command
 from tests.unit.report.made_up_optimized import (

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized
 from ridgeline.report.optimized_document import document
 from ridgeline.report.optimized_html import page
 from ridgeline.report.optimized_levels import levels

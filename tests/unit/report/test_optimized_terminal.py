@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from ridgeline.cli.optimize_progress import settled
-from ridgeline.records.optimized import Optimized, Ratio
+from ridgeline.records.facts import Ratio
+from ridgeline.records.optimized import Optimized
 from ridgeline.report.optimized_rows import rows
 from ridgeline.report.optimized_terminal import show
 from ridgeline.report.optimized_words import headline, method

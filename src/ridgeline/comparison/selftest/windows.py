@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.comparison.options import Say
-from ridgeline.records.comparison import Verdict
+from ridgeline.records.facts import Verdict
 from ridgeline.records.selftest import Bench, Procedure, Source, Tally
 from ridgeline.statistics.noise import sequential_samples, simulated_rounds
 from ridgeline.statistics.rate import wilson
