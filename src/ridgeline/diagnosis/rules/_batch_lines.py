@@ -11,9 +11,12 @@ import re
 from collections import defaultdict
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rules._loaders import loaders_seen, program_files
 from ridgeline.records.input_site import InputSite
 from ridgeline.records.python_view import PythonLine
 from ridgeline.source.reading.calls import calls_at
+from ridgeline.source.reading.collation import collating
+from ridgeline.source.reading.randomness import draws
 from ridgeline.source.reading.sources import Source
 
 FEWEST = 15
@@ -100,3 +103,104 @@ def _deepest(case: Case, site: InputSite) -> int:
     nodes = [n for n in source.walk(source.scope(site.place.line)) if hasattr(n, "lineno")]
     looped = [(-source.loops(n), n.lineno) for n in nodes if source.loops(n)]
     return min(looped)[1] if looped else site.place.line
+
+
+_OPENS = {"open", "read", "read_bytes", "read_text", "readinto", "readline", "readlines",
+          "fromfile", "stat", "exists", "is_file", "isfile", "listdir", "iterdir", "scandir",
+          "glob", "getsize", "pread", "imread"}  # fmt: skip
+_PLACES = re.compile(
+    r"^(?:pathlib|os|posixpath|genericpath|ntpath|io|_io|codecs|glob|fnmatch|tempfile|shutil)\."
+    r"|^PIL\.Image\.open$|\.(?:read_bytes|read_text|open|imread)$"
+    r"|^numpy\.(?:lib\.(?:_?npyio(?:_impl)?\.)?)?load$|^torch\.(?:serialization\.)?load$"
+)
+"""Library functions whose time is the file system's, or begins there."""
+_LOADS = re.compile(r"\b(?:np|numpy|torch)\.load\s*\(")
+_PARSES = re.compile(r"\b_?(?:json|pickle)\.(?:__init__\.)?load\b")
+"""Of a file that is open already: reading where the same function opens it."""
+_DECODES_TOO = re.compile(r"imread|\b_?(?:json|pickle)\.|\btorch\.(?:serialization\.)?load")
+
+
+def reading_lines(case: Case) -> tuple[PythonLine, ...]:
+    """Lines of the user's that open or read files, costliest first."""
+    return tuple(line for line in batch_lines(case) if _reads(case, line))
+
+
+def reading_share(case: Case) -> float:
+    """Of the making of batches."""
+    return sum(line.share for line in reading_lines(case))
+
+
+def decodes_too(line: PythonLine) -> bool:
+    """Whether what reads the file makes something of it on the way: the time is of both."""
+    return bool(_DECODES_TOO.search(f"{line.source} {line.calls}"))
+
+
+def _reads(case: Case, line: PythonLine) -> bool:
+    if _PARSES.search(f"{line.calls} {line.source}") and "loads" not in line.calls:
+        return _opens(case, line)
+    if "." in line.calls:  # the library function most of its time is in
+        return bool(_PLACES.search(line.calls))
+    if line.calls:  # a built-in one
+        return line.calls in _OPENS or (line.calls == "load" and bool(_LOADS.search(line.source)))
+    return bool(_called(line.source) & _OPENS or _LOADS.search(line.source))
+
+
+def _opens(case: Case, line: PythonLine) -> bool:
+    """Whether the function around the line opens a file."""
+    if "open" in _called(line.source):
+        return True
+    source = case.sources.get(line.file)
+    around = source.walk(source.scope(line.line)) if source is not None else ()
+    calls = [node.func for node in around if isinstance(node, ast.Call)]
+    return any((getattr(f, "id", "") or getattr(f, "attr", "")) == "open" for f in calls)
+
+
+def _called(text: str) -> set[str]:
+    """Names called in a line, which may be half a statement."""
+    try:
+        tree: ast.AST = ast.parse(text.rstrip(" :") + (":\n pass" if text.endswith(":") else ""))
+    except SyntaxError:
+        return set(re.findall(r"(\w+)\s*\(", text))
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+
+
+_UNKNOWN = re.compile(r"(?:transform|augment|random|compose|collate)", re.IGNORECASE)
+"""Library functions that may draw random numbers, whatever their caller's source says."""
+_DECODES = re.compile(
+    r"(?:decode|loads?|parse|parser|token|encode_plus|convert|imread|imdecode|unpack|decompress"
+    r"|fromstring|frombuffer|genfromtxt|loadtxt|read_csv|reader|strptime|split|literal_eval)",
+    re.IGNORECASE,
+)
+
+
+def epochs(case: Case) -> int:
+    """How often the loader that feeds the program was begun while it was looked at."""
+    return max((loader.epochs for loader in loaders_seen(case) if loader.batches), default=0)
+
+
+def repeated_lines(case: Case) -> tuple[PythonLine, ...]:
+    """Lines whose function draws no random number, nor any the sample went through before; those
+    that put samples together are not: other samples meet in the next epoch."""
+    if epochs(case) < 2:
+        return ()
+    reading = [line for line in reading_lines(case) if not decodes_too(line)]
+    reads = {(line.file, line.line) for line in reading}
+    lines = [line for line in batch_lines(case) if (line.file, line.line) not in reads]
+    random = any(draws(case.sources, line.file, line.line) is not False for line in lines)
+    files = [*program_files(case), *(line.file for line in lines)]
+    batches = collating(case.sources, files)
+    samples = [line for line in lines if line.function.rpartition(".")[2] not in batches]
+    return tuple(line for line in samples if _same(case, line, random))
+
+
+def repeated_share(case: Case) -> float:
+    return sum(line.share for line in repeated_lines(case))
+
+
+def _same(case: Case, line: PythonLine, random: bool) -> bool:
+    """Where any function on the way draws, what it hands on differs: then only what decodes, and
+    so comes before all else, is the same each time."""
+    if draws(case.sources, line.file, line.line) is not False or _UNKNOWN.search(line.calls):
+        return False
+    return not random or bool(_DECODES.search(f"{line.source} {line.calls}"))

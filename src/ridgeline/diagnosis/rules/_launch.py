@@ -6,16 +6,20 @@ as any other call. That share is put on the untraced length of the part, because
 host slower as a whole.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE
+from ridgeline.diagnosis.rule import MOST_SHARE, Rule
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.step import Phase
 from ridgeline.records.trace import Cause, Place
+from ridgeline.source.reading.loops import loops_at
 
 LEAST = 0.01
 """Of the step: what costs less is not said."""
@@ -261,3 +265,272 @@ def _untraced(case: Case, part: str, traced_ns: float) -> float:
         whole = sum(s.dur_ns for s in light)
         return (held + (max(whole - named, 0) if part == "rest" else 0)) / whole if whole else 0.0
     return case.host_share(traced_ns)
+
+
+LEAST_LEFT = 0.2
+"""Of the step: advice that changes how a program is run must clearly pay."""
+MANY = 50
+"""Launches a step: fewer take the host 0.3 ms or less."""
+MOSTLY = 0.5
+"""Of the kernels: so many must be small, or the device is not what is too fast."""
+SMALL_NS = 10_000.0
+"""A kernel this short ends before any host has launched the next one."""
+SLOWEST_NS = 100_000.0
+"""From one launch to the next: a ResNet-50 took four hosts of H200s 28 to 55 µs a kernel. A host
+that takes longer than this does other things besides."""
+PAUSE_NS = 1_000_000.0
+"""The longest way to a launch: an optimizer's Python over 161 tensors takes 1.1 ms, traced. What
+the device waits longer for is something else: a metric in NumPy, an operator on the processor."""
+CHANGING = 0.02
+"""Of the calls: so many with sizes that are not in every step, and sizes are not fixed."""
+
+
+def left(case: Case) -> float:
+    """Return the share of the step in which the device waits for launches that no more specific
+    rule of this family claims."""
+    # These rules import this module.
+    from ridgeline.diagnosis.rules import (
+        clip_by_tensor,
+        metrics_by_tensor,
+        python_loop,
+        unfused_optimizer,
+        zero_grad_fill,
+    )
+
+    specific = (unfused_optimizer, clip_by_tensor, metrics_by_tensor, python_loop, zero_grad_fill)
+    claimed = sum(
+        finding.share_pct / 100
+        for module in specific
+        if _can(case, module.RULE)
+        for finding in module.look(case)
+    )
+    if case.telemetered.other_processes:
+        return 0.0  # others use the device: its waiting is not this program's alone
+    return 0.0 if held_back(case) else max(waiting(case) - claimed - pauses(case), 0.0)
+
+
+def pauses(case: Case) -> float:
+    """Of the step: the part of that waiting that lies in few long gaps."""
+    idle = case.study.idle if case.study is not None else None
+    shown = case.idle(*WAITS)
+    if idle is None or not idle.total_ns or not shown:
+        return 0.0
+    long = sum(max(gap.dur_ns - PAUSE_NS, 0.0) for gap in idle.top if gap.cause in WAITS)
+    return waiting(case) * min((1 - (case.busy or 0.0)) * long / idle.total_ns / shown, 1.0)
+
+
+def bound_of(case: Case, share: float) -> float:
+    """Of what ends such waiting. In a trace alone `share` is an estimate: the bound is by the
+    waiting the trace shows. What looks like a pause may be launching after all. And no step is
+    shorter than the device's work."""
+    told, shown = waiting(case), case.idle(*WAITS)
+    share = share + pauses(case)
+    gone = min(share * shown / told if told else share, MOST_SHARE)
+    return min(1 / (1 - gone), 1 / case.busy if case.busy else float("inf"))
+
+
+def doubt_of(case: Case) -> str:
+    """What makes the waiting of a trace alone doubtful."""
+    if case.kind == "run":
+        return ""
+    if case.sites.stacks:
+        return "recording Python stacks slows the host, often to half: untraced, the GPU waits less"
+    return "recording slows the host a little: untraced, the device waits less"
+
+
+def mostly_small(case: Case) -> bool:
+    """Many kernels a step, and most of them over before the host has launched the next."""
+    every = launches(case)
+    return every >= MANY and kernels(small(case)) >= MOSTLY * every
+
+
+def launches(case: Case) -> float:
+    """Kernels a step, those of replayed graphs left out."""
+    return kernels(case.sites.ops)
+
+
+def small(case: Case) -> list[OpSite]:
+    """Sites whose kernels are shorter than the way to the next launch."""
+    pace, found = pace_ns(case), []
+    for site in case.sites.ops:
+        count = kernels([site])
+        if count and site.device_ns / max(count, site.calls) < pace:
+            found.append(site)
+    return found
+
+
+def pace_ns(case: Case) -> float:
+    """A kernel shorter than this is small. No fixed length is: those of a ResNet-50, 26 µs in the
+    mean and 23 % of them under 10, left an H200 waiting 37 % of the step for a host that needs
+    40 µs."""
+    pace = launch_ns(case)
+    return max(pace, SMALL_NS) if pace <= SLOWEST_NS else SMALL_NS
+
+
+def launch_ns(case: Case) -> float:
+    """From one launch to the next, on the host and untraced: what the step takes beside waits for
+    anything but launches; 0: not known."""
+    many = launches(case)
+    if case.busy is None or not many:
+        return 0.0
+    launching = case.busy + case.idle("launch-bound")
+    return launching * case.step_ms * 1e6 / slowed(case) / many
+
+
+def fixed_sizes(case: Case) -> bool | None:
+    """Whether every step calls the same operators with the same sizes; None: not told."""
+    steps = case.sites.steps
+    if not case.sites.shapes or steps < 2:
+        return None
+    counts: dict[tuple[str, ...], float] = defaultdict(float)
+    for site in case.sites.ops:
+        if site.phase in ("forward", "backward", "optimizer"):
+            where = f"{site.place.file}:{site.place.line}" if site.place is not None else ""
+            key = (site.op, *site.within, str(site.dims), site.module, where, site.phase)
+            counts[key] += site.calls
+    whole = sum(counts.values())
+    changing = sum(n for n in counts.values() if abs(n - round(n)) > 0.1 / steps)
+    return changing <= CHANGING * whole if whole else None
+
+
+def _can(case: Case, rule: Rule) -> bool:
+    return all(case.has(need) for need in rule.needs)
+
+
+TURNS = 16
+"""Calls of one operator from one function: fewer are a model's depth, or written out by hand."""
+OF_PARAMETERS = 0.5
+"""Of the number of parameters: from so many turns on a loop may be one over them (a mean over
+weights leaves out biases)."""
+FITTING = 0.6
+"""Of a loop's calls: with a parameter's sizes."""
+Over = Literal["gradients", "state", "data"]
+_OF_STATE = ("parameters", "state_dict", "buffers", "params")
+"""Words in the iterable of a loop that goes over a model's own tensors."""
+
+VIEWS = frozenset(f"aten::{name}" for name in (
+    "view", "t", "transpose", "select", "slice", "detach", "unbind", "expand", "reshape", "permute",
+    "as_strided", "squeeze", "unsqueeze", "alias", "item", "is_nonzero", "_local_scalar_dense",
+    "empty", "split", "chunk", "narrow", "detach_", "result_type", "empty_like", "view_as", "zero_",
+))  # fmt: skip
+_NORMS = frozenset(f"aten::{name}" for name in (
+    "norm", "linalg_vector_norm", "square", "pow", "sum", "abs", "max", "amax", "clamp", "clamp_",
+    "clip", "clip_", "isnan", "isinf", "isfinite", "any", "all",
+))  # fmt: skip
+
+
+class Loop(Struct, frozen=True, kw_only=True):
+    place: Place
+    over: Over
+    """Gradients, tensors kept beside the model (an average of weights, metrics), or data."""
+    turns: float
+    """How often its body runs a step."""
+    calls: float
+    """Of all operators it calls, the backward's left out."""
+    ops: tuple[str, ...]
+    """The most frequent first."""
+    sites: tuple[OpSite, ...]
+    """With what they call, and what the backward does for them."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.place.function}()" if self.place.function.isidentifier() else "A loop"
+
+
+def loops(case: Case) -> tuple[Loop, ...]:
+    """Those with the most calls first."""
+    watched = [s for s in case.sites.ops if s.phase not in ("optimizer", "input")]
+    found = [loop for group in by_function(watched).values() for loop in _loops_of(case, group)]
+    told = [replace(loop, over="data") if _gathers_rows(case, loop) else loop for loop in found]
+    return tuple(sorted(told, key=lambda loop: -loop.calls))
+
+
+def _gathers_rows(case: Case, loop: Loop) -> bool:
+    """Return whether a loop collects a result for each row of a tensor and updates nothing. By the
+    sizes of its tensors, such a loop looks like one over parameters; the source tells."""
+    if loop.over != "state":
+        return False
+    written = [one for one in loops_at(case.sources, loop.place) if one.works and not one.trains]
+    return bool(written) and all(
+        one.collects
+        and not any(name.endswith("_") for name in one.calls)
+        and not any(word in one.over for word in _OF_STATE)
+        for one in written
+    )
+
+
+def _loops_of(case: Case, group: list[OpSite]) -> Iterator[Loop]:
+    turns: dict[tuple[str, str], float] = defaultdict(float)
+    for site in group:
+        if site.phase != "backward" and not site.within and site.op.startswith("aten::"):
+            turns[site.op, site.module] += site.calls
+    many = {key: n for key, n in turns.items() if n >= TURNS}
+    if not any(op not in VIEWS for op, _ in many):
+        return
+    ahead = [s for s in group if s.phase != "backward" and (outer(s), s.module) in many]
+    modules = {module for _, module in many}
+    back = [s for s in group if s.phase == "backward" and s.module in modules and _often(s)]
+    for over, chosen in _sorted(case, ahead, back):
+        seen = {op: sum(n for (o, _), n in many.items() if o == op)
+                for op in {outer(s) for s in chosen} - VIEWS}  # fmt: skip
+        place = next((s.place for s in chosen if s.place is not None), None)
+        if not seen or place is None:
+            continue
+        own = [s for s in chosen if s.phase != "backward"]
+        yield Loop(
+            place=place,
+            over=over,
+            turns=_turns(seen.values()),
+            calls=sum(s.calls for s in own if not s.within and s.op not in VIEWS),
+            ops=tuple(sorted(seen, key=lambda op: (-seen[op], op))),
+            sites=(*own, *(back if over == "data" else ())),
+        )
+
+
+def _turns(counts: Iterable[float]) -> float:
+    """Calls of the operator that each turn calls once: of those called often, the least."""
+    told = list(counts)
+    return min(n for n in told if n >= FITTING / 2 * max(told))
+
+
+def _often(site: OpSite) -> bool:
+    return site.calls >= TURNS / 2 and ACCUMULATE not in site.op and not site.inside(ACCUMULATE)
+
+
+def _sorted(
+    case: Case, ahead: list[OpSite], back: list[OpSite]
+) -> Iterator[tuple[Over, list[OpSite]]]:
+    """The loop as one over data, or what of it goes over parameters without their gradients."""
+    own = [s for s in ahead if not s.within and s.op not in VIEWS]
+    outside = [s for s in own if not s.module]  # a model's own forward does not go over parameters
+    sizes = parameter_dims(case)
+    sized = [s for s in outside if dims_of(s) in sizes] if case.sites.shapes else outside
+    number, all_calls = parameters(case), _calls(own)
+    enough = max(TURNS, OF_PARAMETERS * number)
+    most = max((_of(sized, op) for op in {s.op for s in sized}), default=0.0)
+    if back or _calls(sized) < FITTING * _calls(_of_tensors(own)) or most < enough:
+        inplace = _calls(s for s in outside if s.op.endswith("_"))
+        yield ("state" if not back and inplace >= FITTING * all_calls else "data"), ahead
+        return
+    norms = {s.op for s in sized if s.op in _NORMS and _of(sized, s.op) >= OF_PARAMETERS * number}
+    if not norms:
+        yield "state", ahead
+        return
+    updates = {op for op in ("aten::lerp_", "aten::copy_", "aten::add_", "aten::lerp", "aten::add")
+               if _of(sized, op) >= OF_PARAMETERS * number}  # fmt: skip
+    yield "gradients", [s for s in ahead if outer(s) not in updates]
+    if updates:
+        yield "state", [s for s in ahead if outer(s) in updates]
+
+
+def _of_tensors(sites: list[OpSite]) -> list[OpSite]:
+    """Without those on numbers: a sum of norms is added up in a tensor of no dimension."""
+    return [site for site in sites if dims_of(site) != ()]
+
+
+def _of(sites: list[OpSite], op: str) -> float:
+    return _calls(site for site in sites if site.op == op)
+
+
+def _calls(sites: Iterable[OpSite]) -> float:
+    return sum(site.calls for site in sites)

@@ -1,11 +1,17 @@
 """The DataLoaders that were seen; those made anew in each epoch as the one they stand for."""
 
 import re
+from statistics import median
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.run import LoaderSeen
+from ridgeline.records.step import Step
+from ridgeline.records.trace import Place
+from ridgeline.source.reading.datasets import HandsOut, class_given, hands_out
+from ridgeline.source.reading.loader_call import LoaderCall, loader_call
 
 _Key = tuple[str, str, int, int | None, int | None]
 
@@ -53,3 +59,126 @@ def _together(group: list[LoaderSeen]) -> LoaderSeen:
         training_batches=sum(one.training_batches for one in group),
         begun=tuple(sorted(index for one in group for index in one.begun)),
     )
+
+
+FEWEST = 2
+"""Beginnings: one slow step has many reasons."""
+TELLING = 0.25
+"""Of a median step: what beginnings take longer at least; less is noise."""
+
+
+class Restarts(Struct, frozen=True, kw_only=True):
+    loader: LoaderSeen
+    anew: bool = False
+    """The loader itself is made again in each epoch, and its workers with it."""
+    epochs: int
+    """Beginnings seen among untraced steps."""
+    extra_ms: float
+    """The first step of an epoch, more than the median step."""
+    every: float
+    """Steps from one beginning to the next."""
+    share: float
+    """Of all time of the steps looked at."""
+    input_share: float
+    """The part of it that is counted as input wait, of the mean step."""
+
+
+def restarts(case: Case) -> Restarts | None:
+    again = [one for one in loaders_seen(case) if one.workers and one.epochs > FEWEST]
+    loader = max(again, key=lambda one: one.batches, default=None)
+    anew = made_anew(case, loader)
+    if loader is None or (loader.persistent_workers and not anew):
+        return None
+    light = [s for s in case.steps if s.window == "light" and s.detailed]
+    first = {index for index in loader.begun if index}  # the very first is the program's start
+    begins = [s for s in light if s.index in first]
+    others = [s for s in light if s.index not in first]
+    if len(begins) < FEWEST or not others:
+        return None
+    usual, waited = median(_ms(s) for s in others), median(_input_ms(s) for s in others)
+    extra = median(_ms(s) for s in begins) - usual
+    if extra < TELLING * usual:
+        return None
+    whole = sum(_ms(s) for s in light)
+    # New workers are at it in the step after, too; and steps beside them are slower than alone.
+    near = [s for s in light if s.index in first or s.index - 1 in first]
+    calm = sorted(_ms(s) for s in light if s not in near) or [usual]
+    lost = sum(max(_ms(s) - calm[len(calm) // 4], 0.0) for s in near)
+    waits = sum(max(_input_ms(s) - waited, 0.0) for s in near)
+    return Restarts(
+        loader=loader,
+        anew=anew,
+        epochs=len(begins),
+        extra_ms=extra,
+        every=len(light) / len(begins),
+        share=min(lost / whole, 1.0),
+        input_share=min(waits / whole, 1.0),
+    )
+
+
+def _ms(step: Step) -> float:
+    return step.dur_ns / 1e6
+
+
+def _input_ms(step: Step) -> float:
+    return step.host.get("input", 0) / 1e6
+
+
+def made_at(case: Case, loader: LoaderSeen | None) -> LoaderCall | None:
+    seen = case.capture.loaders_made if case.capture is not None else ()
+    return loader_call(case.sources, program_files(case), loader, seen)
+
+
+def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
+    """The dataset, where it hands out its samples itself (an IterableDataset); None: it is asked
+    for them by number, or nothing tells."""
+    files = [*program_files(case), *_of_lines(case)]
+    name = loader.dataset if loader is not None else ""
+    if not name:
+        call = made_at(case, loader)
+        source = case.sources.get(call.place.file) if call is not None else None
+        name = class_given(source, call.dataset()) if call is not None else ""
+    return hands_out(case.sources, files, name) if name else None
+
+
+def _of_lines(case: Case) -> list[str]:
+    return [site.place.file for site in case.sites.ops if site.place is not None]
+
+
+def shared_out(case: Case, loader: LoaderSeen | None, change: str) -> tuple[str, str]:
+    """A change that gives a loader workers, with what its dataset needs for them; and what stands
+    against it. Two copies of a dataset that hands out 640 samples hand out 1280 an epoch."""
+    data = handing_out(case, loader)
+    if data is None or data.shares:
+        return change, ""
+    return (
+        f"{change}\n{data.shared()}",
+        f"{data.name} hands out its samples itself: without the part for each worker, every worker "
+        "hands out all of them",
+    )
+
+
+def taken_at(loader: LoaderSeen | None) -> Place | None:
+    """Where batches are taken from it, as the hooks saw it."""
+    if loader is None:
+        return None
+    file, _, line = loader.place.rpartition(":")
+    return Place(file=file, line=int(line)) if file and line.isdecimal() else None
+
+
+def program_files(case: Case) -> list[str]:
+    """Of the program, as far as anything seen names them; those nearest the loader first."""
+    found = []
+    capture = case.capture
+    if capture is not None:
+        found += [place.file for one in capture.loaders if (place := taken_at(one)) is not None]
+        seen = [m.place for m in capture.modules] + [o.place for o in capture.optimizers]
+        found += [place.rpartition(":")[0] for place in seen]
+    if case.run is not None and case.run.target.kind == "script":
+        found.append(case.run.target.name)
+    if case.python is not None:
+        found += [line.file for line in case.python.input.lines]
+        found += [line.file for line in case.python.lines]
+    found += [site.place.file for site in case.input.sites]
+    found += [place.file for cause in case.idle_causes("input") for place in cause.places]
+    return found

@@ -8,7 +8,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._memory_lines import user_sources
+from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.trace import Place

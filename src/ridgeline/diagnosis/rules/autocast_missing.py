@@ -8,21 +8,23 @@ from msgspec import Struct
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._precision import (
+    At,
     Product,
     costliest,
     dtype_of,
     gain_bound,
     least_ns,
     likely_ns,
+    model_call,
     peak_of,
+    plain_products,
     products,
     share,
     sixteen_bit,
     slowed,
+    statement,
     with_stacks,
 )
-from ridgeline.diagnosis.rules._precision_plain import plain_products
-from ridgeline.diagnosis.rules._precision_source import At, model_call, statement
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.machine import Ceiling
 from ridgeline.records.op_site import OpSite

@@ -6,17 +6,23 @@ from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._precision import gain_bound, share, with_stacks
-from ridgeline.diagnosis.rules._precision_by_hand import ByHand, by_hand, written_at
-from ridgeline.diagnosis.rules._precision_casts import (
+from ridgeline.diagnosis.rules._precision import (
+    At,
+    ByHand,
     Cast,
     Dims,
+    at_call,
+    by_hand,
+    calls,
     casts,
     exposed,
     exposed_work,
+    gain_bound,
     parameters,
+    share,
+    with_stacks,
+    written_at,
 )
-from ridgeline.diagnosis.rules._precision_source import At, at_call, calls
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.source.reading.calls import SourceCall, calls_at

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._launch import LEAST, cost, parameters
-from ridgeline.diagnosis.rules._launch_loops import Loop, loops
+from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops, parameters
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.calls import calls_at
 from ridgeline.source.reading.clipping import clamped_to, limit_of, parameters_of

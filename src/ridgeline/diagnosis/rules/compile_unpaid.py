@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._compile import CompileLine, compile_lines, start_ends
+from ridgeline.diagnosis.rules._source_lines import CompileLine, compile_lines, start_ends
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._launch import as_traced, kernels, place_at
-from ridgeline.diagnosis.rules._launch_left import (
+from ridgeline.diagnosis.rules._launch import (
     LEAST_LEFT,
+    as_traced,
     bound_of,
     doubt_of,
     fixed_sizes,
+    kernels,
     launch_ns,
     launches,
     left,
     mostly_small,
+    place_at,
 )
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import ModuleSeen

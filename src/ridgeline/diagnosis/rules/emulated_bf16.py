@@ -6,21 +6,20 @@ from collections.abc import Iterator, Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._precision import (
-    Product,
-    costliest,
-    emulated,
-    least_ns,
-    peak_of,
-    products,
-    share,
-)
-from ridgeline.diagnosis.rules._precision_casts import Cast, casts
-from ridgeline.diagnosis.rules._precision_source import (
     At,
+    Cast,
+    Product,
     at_call,
     at_line,
     calls,
+    casts,
+    costliest,
+    emulated,
+    least_ns,
     model_call,
+    peak_of,
+    products,
+    share,
     sources,
 )
 from ridgeline.records.finding import Evidence, Finding

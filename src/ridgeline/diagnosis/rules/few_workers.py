@@ -5,23 +5,21 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._input import (
+from ridgeline.diagnosis.rules._input_wait import (
     Feeding,
     bound_with_workers,
-    cost_evidence,
-    feeding,
-    wait_evidence,
-    who,
-)
-from ridgeline.diagnosis.rules._input_causes import (
     cores_of,
+    cost_evidence,
     explained,
+    feeding,
     idle_cores,
     speaker,
+    wait_evidence,
     waits,
+    who,
     worker_load,
 )
-from ridgeline.diagnosis.rules._input_places import made_at, shared_out, taken_at
+from ridgeline.diagnosis.rules._loaders import made_at, shared_out, taken_at
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
 RULE = Rule(

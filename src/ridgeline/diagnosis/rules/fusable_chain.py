@@ -10,7 +10,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules._launch import by_function, kernels
-from ridgeline.diagnosis.rules._precision_source import model_call
+from ridgeline.diagnosis.rules._precision import model_call
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place

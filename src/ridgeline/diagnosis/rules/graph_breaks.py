@@ -8,7 +8,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._compile import users_own
+from ridgeline.diagnosis.rules._source_lines import users_own
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place

@@ -14,7 +14,7 @@ from ridgeline.diagnosis.memory_room import (
     until_when,
 )
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._memory_lines import kept_lines
+from ridgeline.diagnosis.rules._source_lines import kept_lines
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.kept import Kept

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, waiting
-from ridgeline.diagnosis.rules._sync_finding import wait_finding
+from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
 from ridgeline.records.finding import Finding
 from ridgeline.source.reading.on_device import held, without_reading
 from ridgeline.source.reading.waiting_lines import Line, calls

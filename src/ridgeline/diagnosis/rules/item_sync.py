@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, waiting
-from ridgeline.diagnosis.rules._sync_finding import wait_finding
+from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.loops import function_around

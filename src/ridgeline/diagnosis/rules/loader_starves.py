@@ -5,19 +5,27 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._input import (
+from ridgeline.diagnosis.rules._input_wait import (
     Feeding,
     bound_with_workers,
+    by_whole_batches,
     cost_evidence,
+    explained,
     feeding,
     function_name,
+    speaker,
     wait_evidence,
     who,
+    whole_from,
 )
-from ridgeline.diagnosis.rules._input_causes import explained, speaker
-from ridgeline.diagnosis.rules._input_places import handing_out, made_at, shared_out, taken_at
-from ridgeline.diagnosis.rules._loaders import made_anew, once
-from ridgeline.diagnosis.rules._whole_batches import by_whole_batches, whole_from
+from ridgeline.diagnosis.rules._loaders import (
+    handing_out,
+    made_anew,
+    made_at,
+    once,
+    shared_out,
+    taken_at,
+)
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.source.reading.loader_call import LoaderCall
 

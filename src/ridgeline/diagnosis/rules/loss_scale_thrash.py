@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._precision import emulated
-from ridgeline.diagnosis.rules._precision_source import At, at_call, calls
+from ridgeline.diagnosis.rules._precision import At, at_call, calls, emulated
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.step import Step
 from ridgeline.source.reading.calls import SourceCall

@@ -7,11 +7,19 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
-from ridgeline.diagnosis.rules._input import Feeding, feeding, wait_evidence, who
-from ridgeline.diagnosis.rules._input_causes import cores_of, crowded, in_use, worker_threads
-from ridgeline.diagnosis.rules._input_places import made_at, taken_at
+from ridgeline.diagnosis.rules._input_wait import (
+    Feeding,
+    cores_of,
+    crowded,
+    feeding,
+    in_use,
+    threads_set,
+    wait_evidence,
+    who,
+    worker_threads,
+)
+from ridgeline.diagnosis.rules._loaders import made_at, taken_at
 from ridgeline.diagnosis.rules._machine import below_ceilings
-from ridgeline.diagnosis.rules._threads_set import threads_set
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 

@@ -7,7 +7,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import Growth, each_step, growth, until_when
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._memory_lines import kept_lines, kept_where_made
+from ridgeline.diagnosis.rules._source_lines import kept_lines, kept_where_made
 from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._launch import LEAST, cost
-from ridgeline.diagnosis.rules._launch_loops import Loop, loops
+from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.averages import all_at_once
 from ridgeline.source.reading.loops import SourceLoop, loops_at, parts_of

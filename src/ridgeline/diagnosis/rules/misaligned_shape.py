@@ -9,14 +9,18 @@ from msgspec import Struct
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._precision import (
+    At,
     Product,
+    at_line,
     costliest,
     has_tensor_cores,
+    model_call,
     peak_of,
     products,
     share,
+    sources,
+    statement,
 )
-from ridgeline.diagnosis.rules._precision_source import At, at_line, model_call, sources, statement
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.sources import Source
 from ridgeline.units import flops, percent, seconds, significant

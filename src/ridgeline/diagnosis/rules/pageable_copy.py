@@ -20,9 +20,9 @@ from ridgeline.diagnosis.rules._copies import (
     sent,
     unblocked,
 )
-from ridgeline.diagnosis.rules._input import feeder
-from ridgeline.diagnosis.rules._input_places import made_at
-from ridgeline.diagnosis.rules._sync_finding import FEW
+from ridgeline.diagnosis.rules._input_wait import feeder
+from ridgeline.diagnosis.rules._loaders import made_at
+from ridgeline.diagnosis.rules._sync import FEW
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import LoaderSeen
 from ridgeline.source.reading.sources import Source

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, waiting
-from ridgeline.diagnosis.rules._sync_finding import wait_finding
+from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
 from ridgeline.records.finding import Finding
 from ridgeline.source.reading.statements import now_and_then, statement_of, written
 from ridgeline.source.reading.waiting_lines import Line, calls, printed

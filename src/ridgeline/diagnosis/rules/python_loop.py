@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
-from ridgeline.diagnosis.rules._launch import cost, dims_of, kernels, outer
-from ridgeline.diagnosis.rules._launch_loops import VIEWS, Loop, loops
+from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernels, loops, outer
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.records.trace import Place

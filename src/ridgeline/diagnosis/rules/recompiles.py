@@ -10,15 +10,15 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._compile import (
+from ridgeline.diagnosis.rules._source_lines import (
     EARLY,
     CompileLine,
     compile_lines,
     recompiled,
     start_ends,
+    user_sources,
     users_own,
 )
-from ridgeline.diagnosis.rules._memory_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Compilation
 from ridgeline.records.trace import Place

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
-from ridgeline.diagnosis.rules._input import Feeding, feeding, wait_evidence, who
-from ridgeline.diagnosis.rules._input_places import handing_out
-from ridgeline.diagnosis.rules._repeated import epochs, repeated_lines, repeated_share
+from ridgeline.diagnosis.rules._batch_lines import epochs, repeated_lines, repeated_share
+from ridgeline.diagnosis.rules._input_wait import Feeding, feeding, wait_evidence, who
+from ridgeline.diagnosis.rules._loaders import handing_out
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.python_view import PythonLine
 from ridgeline.records.trace import Place

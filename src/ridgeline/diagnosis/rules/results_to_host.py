@@ -5,8 +5,14 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._sync import LARGE_BYTES, LEAST, Waiting, often, waiting
-from ridgeline.diagnosis.rules._sync_finding import wait_finding
+from ridgeline.diagnosis.rules._sync import (
+    LARGE_BYTES,
+    LEAST,
+    Waiting,
+    often,
+    wait_finding,
+    waiting,
+)
 from ridgeline.diagnosis.rules.host_copy_sync import host_lines, word
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.on_device import held, without_reading

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._scores import (
+from ridgeline.diagnosis.rules._attention import (
+    Reason,
     Scores,
     most_gained,
     peak_bytes,
     saved_bytes,
+    why_math,
     without_scores,
 )
-from ridgeline.diagnosis.rules._sdpa_reason import Reason, why_math
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite
 from ridgeline.source.reading.calls import calls_at

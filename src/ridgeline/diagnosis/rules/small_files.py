@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
-from ridgeline.diagnosis.rules._input import feeding, wait_evidence, who
-from ridgeline.diagnosis.rules._input_causes import worker_load
-from ridgeline.diagnosis.rules._input_places import handing_out
-from ridgeline.diagnosis.rules._reading import decodes_too, reading_lines, reading_share
+from ridgeline.diagnosis.rules._batch_lines import decodes_too, reading_lines, reading_share
+from ridgeline.diagnosis.rules._input_wait import feeding, wait_evidence, who, worker_load
+from ridgeline.diagnosis.rules._loaders import handing_out
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 

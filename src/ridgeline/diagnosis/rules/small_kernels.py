@@ -6,11 +6,13 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules import cuda_graph_candidate
-from ridgeline.diagnosis.rules._launch import by_function, cost, kernels
-from ridgeline.diagnosis.rules._launch_left import (
+from ridgeline.diagnosis.rules._launch import (
     LEAST_LEFT,
     bound_of,
+    by_function,
+    cost,
     doubt_of,
+    kernels,
     launches,
     left,
     mostly_small,

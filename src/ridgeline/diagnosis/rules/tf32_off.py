@@ -6,16 +6,20 @@ from collections.abc import Iterator, Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._precision import (
+    At,
     Product,
+    at_line,
+    calls,
     costliest,
     least_ns,
+    model_call,
     peak_of,
+    plain_products,
     products,
     share,
     slowed,
+    sources,
 )
-from ridgeline.diagnosis.rules._precision_plain import plain_products
-from ridgeline.diagnosis.rules._precision_source import At, at_line, calls, model_call, sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Category
 from ridgeline.units import flops, percent, seconds

@@ -13,11 +13,11 @@ from ridgeline.diagnosis.rules._launch import (
     calls,
     cost,
     kernels,
+    loops,
     outer,
     parameters,
     place_at,
 )
-from ridgeline.diagnosis.rules._launch_loops import loops
 from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.op_site import OpSite

@@ -15,8 +15,8 @@ from ridgeline.diagnosis.rules._copies import (
     repeated,
     sent,
 )
-from ridgeline.diagnosis.rules._input import feeder
-from ridgeline.diagnosis.rules._input_places import made_at, taken_at
+from ridgeline.diagnosis.rules._input_wait import feeder
+from ridgeline.diagnosis.rules._loaders import made_at, taken_at
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.units import bytes_, percent
 

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._input_places import made_at, taken_at
-from ridgeline.diagnosis.rules._loaders import once
-from ridgeline.diagnosis.rules._restarts import restarts
+from ridgeline.diagnosis.rules._loaders import made_at, once, restarts, taken_at
 from ridgeline.records.finding import Evidence, Finding
 
 LEAST = 0.01

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
-from ridgeline.diagnosis.rules._scores import (
+from ridgeline.diagnosis.rules._attention import (
     PRODUCTS,
     SOFTMAX,
     Scores,

@@ -11,22 +11,31 @@ One wait, several possible causes; who speaks for it:
   they come first, and the one of the three above stays, less sure, as the other way out.
 """
 
+import ast
 import math
+import re
+from typing import Literal
 
 from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import KNOWN
-from ridgeline.diagnosis.rules._batch_lines import FEWEST, batch_lines
-from ridgeline.diagnosis.rules._loaders import loaders_seen
-from ridgeline.diagnosis.rules._restarts import restarts
-from ridgeline.diagnosis.rules._whole_batches import DOMINANT, is_plain
+from ridgeline.diagnosis.rules._batch_lines import (
+    FEWEST,
+    batch_lines,
+    reading_share,
+    repeated_share,
+)
+from ridgeline.diagnosis.rules._loaders import loaders_seen, made_at, program_files, restarts
 from ridgeline.records.finding import Evidence
 from ridgeline.records.python_view import PythonLine
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.run import feeding as feeding_loader
 from ridgeline.records.trace import Place
+from ridgeline.source.reading.calls import SourceCall, all_calls
+from ridgeline.source.reading.loader_call import LoaderCall
+from ridgeline.source.reading.sources import Source
 
 LEAST = 0.1
 LEAST_GPU = 0.05
@@ -241,3 +250,228 @@ def _by_hand(case: Case) -> float:
     if case.kind != "trace" or not case.fed.share:
         return 0.0
     return min(case.fed.share, case.share_of("overhead"))
+
+
+_NAMES = ("set_num_threads", "setNumThreads", "threadpool_limits", "set_num_interop_threads")
+
+
+class ThreadsSet(Struct, frozen=True):
+    place: Place
+    change: str
+    number: int
+    """1 where the source does not tell."""
+    in_workers: bool
+
+
+def threads_set(case: Case) -> ThreadsSet | None:
+    """In the function a loader's `worker_init_fn` names, else in any but the program's main part;
+    None where no source shows it."""
+    call = made_at(case, feeder(case))
+    init = _init_function(call.text) if call is not None else ""
+    found: list[tuple[bool, Source, SourceCall]] = []
+    for file in dict.fromkeys(program_files(case)):
+        source = case.sources.get(file)
+        if source is not None:
+            calls = all_calls(source, _NAMES)
+            found += [(_function(source, one.line) == init, source, one) for one in calls]
+    if not found:
+        return None
+    inside, source, one = max(found, key=lambda each: (each[0], -each[2].line))
+    if not inside and init:
+        return None
+    name = one.text.partition("(")[0]
+    function = _function(source, one.line)
+    place = Place(file=source.file, line=one.line, function=function)
+    return ThreadsSet(place, f"{name}(1)", _number(one.text, case), bool(init) and inside)
+
+
+def _number(text: str, case: Case) -> int:
+    """A number as written, or all processors."""
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return 1
+    given = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if isinstance(given, ast.Constant) and isinstance(given.value, int):
+        return max(given.value, 1)
+    every = "cpu_count" in text or "sched_getaffinity" in text
+    return max(case.run.environment.cores, 1) if every and case.run is not None else 1
+
+
+def _function(source: Source | None, line: int) -> str:
+    scope = source.scope(line) if source is not None else None
+    return scope.name if isinstance(scope, ast.FunctionDef) else "<module>"
+
+
+def _init_function(text: str) -> str:
+    try:
+        nodes = ast.walk(ast.parse(text))
+    except SyntaxError:
+        return ""
+    for node in nodes:
+        if isinstance(node, ast.keyword) and node.arg == "worker_init_fn":
+            return ast.unparse(node.value).rpartition(".")[2]
+    return ""
+
+
+Speaker = Literal["loader-starves", "few-workers", "many-workers"]
+
+FREE = 0.75
+"""Processors not in use that one more worker can have; a worker needs one, less what it waits."""
+WAITS = 0.5
+"""Of a busy worker's time on a processor: below it, it waits for something else, and more of them
+wait beside each other on the same processors."""
+CROWD = 1.5
+"""Threads that want to run for each processor, from which they are in each other's way."""
+FULL = 0.9
+"""Of the processors in use: none is idle."""
+BESIDES = 4
+"""Threads of a worker without a pool: its own, one that feeds its queue, one that watches its
+parent, a sampler of ours. Seen with torch 2.13: 3 or 4."""
+_WAITING = re.compile(
+    r"sleep|read|recv|request|urlopen|download|get_object|open\(|fetch|connect|select|poll|wait",
+    re.IGNORECASE,
+)
+EXPLAINED = 0.5
+"""Of the making of a batch: from here on the rule that names it comes first."""
+
+
+def speaker(case: Case, fed: Feeding) -> Speaker:
+    if not fed.workers or fed.plain:
+        return "loader-starves"
+    if worker_threads(case) > 1 and crowded(case, fed.workers):
+        return "many-workers"
+    enough = fed.needed is None or fed.needed > fed.workers
+    return "few-workers" if enough and room(case, fed) else "loader-starves"
+
+
+def explained(case: Case, fed: Feeding) -> bool:
+    """Whether small-files or repeated-decoding names the reason."""
+    return max(reading_share(case), repeated_share(case)) >= EXPLAINED
+
+
+def room(case: Case, fed: Feeding) -> bool:
+    """Whether one more worker would find a processor, or needs none."""
+    on_processor = worker_load(case, fed)
+    if waits(case, fed):
+        return True
+    idle = idle_cores(case)
+    return idle is not None and idle >= FREE * (on_processor if on_processor is not None else 1.0)
+
+
+def waits(case: Case, fed: Feeding) -> bool:
+    """Whether workers wait for something that is no processor. Where those are all in use, only
+    what the costliest line calls can tell."""
+    load, used = worker_load(case, fed), in_use(case)
+    if load is None or load >= WAITS:
+        return False
+    if used is not None and used < FULL * cores_of(case) and not case.telemetered.crowded:
+        return True
+    line = fed.line
+    return line is not None and bool(_WAITING.search(f"{line.source} {line.calls}"))
+
+
+def crowded(case: Case, workers: int | None) -> bool:
+    """Whether workers, or their threads, take each other's processors."""
+    cores = cores_of(case)
+    if not cores or not workers:
+        return False
+    full = in_use(case)
+    return full is not None and full >= FULL * cores and running(case, workers) > CROWD * cores
+
+
+def running(case: Case, workers: int) -> float:
+    """Threads that want a processor: those of a worker's pool count, its feeder threads do not."""
+    return workers * max(worker_threads(case), 1)
+
+
+def worker_threads(case: Case) -> int:
+    """Of one worker, those of its pools; 1: it has none. As counted by the system, or as its
+    `worker_init_fn` sets them."""
+    seen = [p.threads for look in case.telemetry for p in look.processes if p.worker and p.threads]
+    usual = sorted(seen)[len(seen) // 2] if seen else 0
+    counted = usual - BESIDES if usual > BESIDES + 1 else 1
+    said = threads_set(case)
+    return max(counted, said.number if said is not None and said.in_workers else 1)
+
+
+def worker_load(case: Case, fed: Feeding) -> float | None:
+    """Processor time of a worker while it makes a batch, of that time; None: not known."""
+    used = case.telemetered.worker_cores
+    view = case.python
+    if used is None or not fed.workers:
+        return None
+    busy = 1.0
+    if view is not None and view.worker_samples:
+        busy = max(1 - view.worker_idle_samples / view.worker_samples, 0.05)
+    return used / (fed.workers * busy)
+
+
+def cores_of(case: Case) -> int:
+    return case.run.environment.cores if case.run is not None else 0
+
+
+def in_use(case: Case) -> float | None:
+    """Processors in use by the program, its workers and others."""
+    seen = case.telemetered
+    if seen.program_cores is None and seen.worker_cores is None:
+        return None
+    return (seen.program_cores or 0.0) + (seen.worker_cores or 0.0) + (seen.other_cores or 0.0)
+
+
+def idle_cores(case: Case) -> float | None:
+    used, cores = in_use(case), cores_of(case)
+    return max(cores - used, 0.0) if used is not None and cores else None
+
+
+DOMINANT = 0.4
+"""Of the step: below it single samples are the ordinary price of a DataLoader, which programs
+that are well tuned pay too (10 to 32 % seen with small models on a CPU)."""
+SAMPLE_MS = 0.05
+"""Taking a sample and stacking it: 5 to 33 µs seen for rows of a tensor or of a mapped file."""
+OWN_MS = 0.03
+"""The part of it in the program's own lines: a `__getitem__` that indexes an array and makes a
+tensor of it takes 11 µs."""
+_TENSORS = "TensorDataset"
+
+
+def is_plain(case: Case, loader: LoaderSeen | None, sample_ms: float | None) -> bool:
+    """Whether no line of the program's own takes the time of a batch."""
+    if loader is None:
+        return False
+    own = sum(line.share for line in batch_lines(case))
+    if loader.dataset == _TENSORS and not own:
+        return True
+    known = bool(own) or case.input.kind == "single"  # else nothing saw which lines are at work
+    if sample_ms is None or sample_ms > SAMPLE_MS or not known:
+        return False
+    # A GPU that waits for own lines, however short, is helped by workers.
+    return own * sample_ms <= OWN_MS and not (own and case.on_gpu)
+
+
+def by_whole_batches(call: LoaderCall | None, loader: LoaderSeen | None) -> str:
+    """The loader, asking its dataset for a list of samples: tensors and arrays take that."""
+    try:
+        made = ast.parse(call.text).body[0] if call is not None else None
+    except (SyntaxError, IndexError):
+        made = None
+    calls = [n for n in ast.walk(made) if isinstance(n, ast.Call)] if made is not None else []
+    first = next((n for n in calls if "DataLoader" in ast.unparse(n.func)), None)
+    data = ast.unparse(first.args[0]) if first is not None and first.args else "dataset"
+    options = {k.arg: ast.unparse(k.value) for k in first.keywords} if first is not None else {}
+    size = options.get("batch_size") or str((loader and loader.batch_size) or "batch_size")
+    random = options.get("shuffle", "False") != "False"
+    order = f"{'Random' if random else 'Sequential'}Sampler({data})"
+    return (
+        "# a list of indices at once, in the place of one sample after the other\n"
+        f"batches = BatchSampler({order}, {size}, drop_last=False)\n"
+        f"loader = DataLoader({data}, sampler=batches, batch_size=None)"
+    )
+
+
+def whole_from(dataset: str) -> str:
+    """The same of a dataset that hands out its samples itself, and takes no sampler."""
+    return (
+        f"# in {dataset}.__iter__: yield whole batches, slices of a tensor\n"
+        f"loader = DataLoader({dataset}(…), batch_size=None)"
+    )
