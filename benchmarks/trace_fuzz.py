@@ -34,7 +34,7 @@ from ridgeline.report.trace_document import to_json_document
 from ridgeline.trace.links import links_of
 from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import compiled, reader
-from ridgeline.trace.reading.decoder import Decoder
+from ridgeline.trace.reading.event import Decoder
 from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace

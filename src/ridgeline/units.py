@@ -6,6 +6,7 @@ memory. Ratios go in as fractions: `percent(0.953)` is "95.3 %". What is not a n
 
 import math
 import re
+from collections.abc import Sequence
 
 from ridgeline.errors import UsageError
 
@@ -125,3 +126,46 @@ def parse_seconds(name: str, amount: str | float) -> float:
     if not 0 < seconds < math.inf:
         raise UsageError(f"{name} {amount!r} is not a time", "write 90s, 500ms, 2m or seconds")
     return seconds
+
+
+MAX_LISTED_ITEMS = 6
+"""Runs of ranks that are listed; a job may have thousands."""
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Numbers in order, runs of three and more as "4 to 7"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = []
+    for low, high in runs:
+        texts += [str(low)] if low == high else [str(low), str(high)]
+        if high - low > 1:
+            texts[-2:] = [f"{low} to {high}"]
+    return word_list(texts)
+
+
+def word_list(texts: Sequence[str]) -> str:
+    """a, b and c; "and 9 more" where there are too many."""
+    if len(texts) > MAX_LISTED_ITEMS:
+        return f"{', '.join(texts[:MAX_LISTED_ITEMS])} and {len(texts) - MAX_LISTED_ITEMS} more"
+    return " and ".join((", ".join(texts[:-1]), texts[-1])) if len(texts) > 1 else "".join(texts)
+
+
+def is_or_are(numbers: Sequence[int]) -> str:
+    return "is" if len(numbers) == 1 else "are"
+
+
+def rank_list(numbers: Sequence[int]) -> str:
+    return f"rank{'s' * (len(numbers) != 1)} {number_ranges(numbers)}"
+
+
+def rank_label_list(labels: Sequence[str]) -> str:
+    """ "ranks 1 and 3" of "rank 1" and "rank 3"; files by their names."""
+    numbers = [label.removeprefix("rank ") for label in labels]
+    if all(n.isdecimal() and n != label for n, label in zip(numbers, labels, strict=True)):
+        return rank_list([int(n) for n in numbers])
+    return word_list(labels)

@@ -85,7 +85,7 @@ def export(
     if output is None:
         return
     if ending == ".parquet":
-        from ridgeline.trace.exports.parquet import write_parquet
+        from ridgeline.trace.exports.sql import write_parquet
 
         write_parquet(traces, output)
     elif ending == ".speedscope.json":

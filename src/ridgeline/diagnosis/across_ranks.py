@@ -17,10 +17,18 @@ from ridgeline.records.trace import Window
 from ridgeline.records.trace_ranks import Ranks
 from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.links import Links
-from ridgeline.trace.ranks.late_by_steps import MIN_STEPS, Floats, OwnSteps, late_by_steps
-from ridgeline.trace.ranks.own_functions import own_functions
-from ridgeline.trace.ranks.own_time import PHASES, OwnTime, own_time, waiting_phases
-from ridgeline.trace.ranks.study import compared
+from ridgeline.trace.ranks.job import compared
+from ridgeline.trace.ranks.own_time import (
+    MIN_STEPS,
+    PHASES,
+    Floats,
+    OwnSteps,
+    OwnTime,
+    late_by_steps,
+    own_functions,
+    own_time,
+    waiting_phases,
+)
 from ridgeline.trace.study import open_trace
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of

@@ -20,8 +20,8 @@ from ridgeline.records.trace import Place
 from ridgeline.records.trace_ranks import Ranks, RankTime
 from ridgeline.source.reading.calls import SourceCall, all_calls, calls_at
 from ridgeline.source.reading.sources import Source, Sources
-from ridgeline.trace.ranks.doing import BEFORE
-from ridgeline.trace.ranks.late_by_steps import MIN_LATE_SHARE
+from ridgeline.trace.ranks.late import BEFORE
+from ridgeline.trace.ranks.own_time import MIN_LATE_SHARE
 
 MIN_SHARE_OF_WAITING = 0.6
 """The smallest share of all waiting that one rank must cause by its late arrivals. Where ranks are

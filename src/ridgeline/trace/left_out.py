@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 from ridgeline.records.trace import TraceStudy
 from ridgeline.records.trust import Check, Confidence, Trust
-from ridgeline.trace.ranks.wording import labels_named
+from ridgeline.units import rank_label_list
 
 MOST_DOUBTFUL = 0.5
 """Share of the idle time from which doubts of some ranks are doubts of the whole."""
@@ -40,7 +40,7 @@ def left_out(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple
         Check(
             id="left-out",
             severity="warning",
-            claim=f"{labels_named(labels)} left out: {reason}",
+            claim=f"{rank_label_list(labels)} left out: {reason}",
             count=len(labels),
         )
         for reason, labels in reasons.items()
@@ -59,7 +59,7 @@ def trust_of(parts: Sequence[tuple[str, Trust, int]], of: int) -> Trust:
     said = []
     for group in groups.values():
         labels, whys = [label for label, _, _ in group], {trust.why for _, trust, _ in group}
-        who = "all" if len(labels) == of > 1 else labels_named(labels)
+        who = "all" if len(labels) == of > 1 else rank_label_list(labels)
         figures = f" (figures of {labels[0]})" if len(whys) > 1 else ""
         said.append(f"{who}{figures}: {group[0][1].why}")
     total = sum(ns for _, _, ns in parts)

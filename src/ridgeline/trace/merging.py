@@ -23,9 +23,9 @@ from ridgeline.records.trace import (
 from ridgeline.records.trace_ranks import Ranks
 from ridgeline.records.trust import Check
 from ridgeline.trace.left_out import kept, left_out, touched, trust_of
-from ridgeline.trace.ranks.wording import labels_named
 from ridgeline.trace.validation import trust_in
 from ridgeline.trace.verdict import verdict
+from ridgeline.units import rank_label_list
 
 Row = TypeVar("Row", bound=Struct)
 MOST_GAPS = 1000
@@ -109,7 +109,7 @@ def _checks(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[
     found = []
     for claim, check in sorted(checks.items(), key=lambda item: order.index(item[1].severity)):
         whose = by_claim[claim]
-        who = "all" if len(whose) == len(studies) else labels_named([one.label for one in whose])
+        who = "all" if len(whose) == len(studies) else rank_label_list([one.label for one in whose])
         told = f"{who}: {check.claim}"
         same = [one for other in checks if other[0] == claim[0] for one in by_claim[other]]
         affects = touched(check.affects, same, studies, stay)

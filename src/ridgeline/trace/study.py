@@ -131,7 +131,7 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
         links = links_of(traces[0])
         return study_one(traces[0], links, steps, limit)
     from ridgeline.trace.merging import merged  # what one trace does not need
-    from ridgeline.trace.ranks.study import compared
+    from ridgeline.trace.ranks.job import compared
 
     joined = [links_of(trace) for trace in traces]
     studies = [

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ridgeline.trace.reading import compiled
-from ridgeline.trace.reading.decoder import Decoder
+from ridgeline.trace.reading.event import Decoder
 from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.trace import Trace
 

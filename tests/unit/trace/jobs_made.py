@@ -9,7 +9,7 @@ from traces_made import AUTOGRAD, HOST, Made
 from ridgeline.records.trace import Window
 from ridgeline.records.trace_ranks import Ranks
 from ridgeline.trace.links import Links
-from ridgeline.trace.ranks.study import ranks
+from ridgeline.trace.ranks.job import ranks
 from ridgeline.trace.trace import Trace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

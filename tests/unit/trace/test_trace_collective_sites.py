@@ -5,7 +5,7 @@ import pytest
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.links import Links
-from ridgeline.trace.ranks.own_functions import own_functions
+from ridgeline.trace.ranks.own_time import own_functions
 from ridgeline.trace.window import window_of
 from tests.unit.trace.traces_made import WORKER, Made
 

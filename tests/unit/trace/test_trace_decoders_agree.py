@@ -15,8 +15,7 @@ from slow_reader import NUMBERS, slow_read
 from trace_differences import differences, lost
 
 from ridgeline.trace.reading import compiled, reader
-from ridgeline.trace.reading.decoder import Decoder
-from ridgeline.trace.reading.ends import value_end
+from ridgeline.trace.reading.event import Decoder, value_end
 from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.trace import Trace
 

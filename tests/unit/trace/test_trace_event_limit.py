@@ -9,7 +9,7 @@ from traces_made import steady
 
 from ridgeline.errors import RidgelineError
 from ridgeline.machine import processor
-from ridgeline.trace.reading import cache, document, reader
+from ridgeline.trace.reading import cache, reader
 from ridgeline.trace.study import open_trace, study
 
 
@@ -49,7 +49,7 @@ def test_the_limit_holds_for_a_trace_in_the_cache_too(path: Path) -> None:
 
 
 def test_names_of_threads_are_bounded(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "MAX_NAMES", 3)
+    monkeypatch.setattr(reader, "MAX_NAMES", 3)
     names = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": f"t{i}"}}
         for i in range(7, 12)

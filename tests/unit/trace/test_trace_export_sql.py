@@ -7,8 +7,7 @@ import pytest
 
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.report.trace_next import next_commands
-from ridgeline.trace.exports.parquet import write_parquet
-from ridgeline.trace.exports.sql import query
+from ridgeline.trace.exports.sql import query, write_parquet
 from ridgeline.trace.study import study
 from ridgeline.trace.trace import Trace
 from tests.unit.trace.traces_made import Made

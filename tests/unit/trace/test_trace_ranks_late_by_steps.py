@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ridgeline.trace.ranks.late_by_steps import OwnSteps, late_by_steps
+from ridgeline.trace.ranks.own_time import OwnSteps, late_by_steps
 
 MS = 1e6
 STEP_MS = 50.0

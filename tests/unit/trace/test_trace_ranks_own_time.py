@@ -4,8 +4,7 @@ import pytest
 
 from ridgeline.records.collective_site import RankPlace
 from ridgeline.trace.links import Links
-from ridgeline.trace.ranks.own_functions import own_functions
-from ridgeline.trace.ranks.own_time import OwnTime, own_time, waiting_phases
+from ridgeline.trace.ranks.own_time import OwnTime, own_functions, own_time, waiting_phases
 from ridgeline.trace.window import window_of
 from tests.unit.trace.traces_made import WORKER, Made
 

@@ -11,7 +11,7 @@ from traces_made import WORKER, Made
 from ridgeline.records.trace import Window
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.collectives import FAMILIES, family_of
-from ridgeline.trace.ranks.study import ranks
+from ridgeline.trace.ranks.job import ranks
 from ridgeline.trace.ranks.waiting import bus_factor
 
 

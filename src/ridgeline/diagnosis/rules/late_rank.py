@@ -11,7 +11,7 @@ from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.late_rank import LateRank
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.calls import SourceCall
-from ridgeline.trace.ranks.doing import BEFORE, HOST
+from ridgeline.trace.ranks.late import BEFORE, HOST
 
 ALONE = 0.05
 """Of the step, from one rank's trace alone."""

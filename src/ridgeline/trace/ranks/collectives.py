@@ -6,7 +6,7 @@ host's calls, it shows when a collective was asked for, not when it ran: good fo
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from ridgeline.trace.columns import Codes, DeviceOps, Nanoseconds, Numbers, Ops
 from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.trace import Trace
+from ridgeline.units import is_or_are, number_ranges
 
 # in this order: "reduce_scatter" holds "reduce", "all_gather" holds "gather"
 _SPELLINGS = (
@@ -236,3 +237,238 @@ def _picked(values: NDArray[Any], rows: Rows) -> NDArray[Any]:
     if not len(values):
         return np.full(len(rows), -1, np.int64)
     return np.where(rows >= 0, values[np.maximum(rows, 0)], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the files say of the whole."""
+
+    numbers: tuple[int, ...] | None = None
+    """Each file's rank; None where they do not all tell one of their own."""
+    world: int = 0
+    """Ranks of the job; 0 where no file says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    here: NDArray[np.bool_]
+    """Row: a group, column: a file. Whose collectives of that group should be in that file."""
+    size: NDArray[np.int64]
+    """Members of each group, the missing too."""
+    absent: tuple[tuple[int, ...], ...]
+    """Ranks of each group that show nothing, where it is known who they are."""
+
+    @property
+    def short(self) -> list[int]:
+        """Groups that lack a member."""
+        return np.flatnonzero(self.size > self.here.sum(axis=1)).tolist()
+
+
+def membership(ranks: Sequence[Collectives], groups: Mapping[str, int], job: Job) -> Membership:
+    here = np.zeros((len(groups), len(ranks)), bool)
+    for r, one in enumerate(ranks):
+        here[[groups[one.groups[g]] for g in np.unique(one.group[one.together])], r] = True
+    talks = here.any(axis=0)
+    numbers = np.array(job.numbers if job.numbers else [-1] * len(ranks))
+    size = here.sum(axis=1)
+    absent: list[tuple[int, ...]] = [()] * len(groups)
+    for name, g in groups.items():
+        if not here[g].any():  # sends alone
+            continue
+        told = max(_told_size(one, name) for one in ranks)
+        members = next((m for one in ranks if (m := _told_members(one, name))), ())
+        if job.numbers and members and np.isin(numbers[here[g]], members).all():
+            here[g] = np.isin(numbers, members) & talks
+            size[g], wanted = len(members), members
+        elif told:
+            size[g], wanted = told, tuple(range(job.world)) if told == job.world else ()
+        elif job.world:  # an old trace tells no groups: all ranks, unless all are here
+            short = int(talks.sum()) < job.world
+            size[g], wanted = (job.world, tuple(range(job.world))) if short else (size[g], ())
+        else:  # one that shows nothing at all may belong to any group
+            size[g], wanted = size[g] + int((~talks).sum()), tuple(numbers[~talks].tolist())
+        if job.numbers:
+            absent[g] = tuple(m for m in wanted if m not in numbers[talks])
+    return Membership(here, size, tuple(absent))
+
+
+def _told_size(one: Collectives, group: str) -> int:
+    if group not in one.groups:
+        return 0
+    return int(one.size[one.group == one.groups.index(group)].max(initial=0))
+
+
+def _told_members(one: Collectives, group: str) -> tuple[int, ...]:
+    return one.members[one.groups.index(group)] if group in one.groups else ()
+
+
+def missing(found: Membership, job: Job) -> str:
+    """Which members are not here, and what that leaves unknown."""
+    short = found.short
+    if not short:
+        return ""
+    lost = sorted({rank for g in short for rank in found.absent[g]})
+    who = f"{number_ranges(lost)} {is_or_are(lost)} missing" if lost else ""
+    if lost and job.numbers and set(lost) <= set(job.numbers):  # a file without collectives
+        who = f"{number_ranges(lost)} {'shows' if len(lost) == 1 else 'show'} no collective"
+    if len(short) > 1:
+        which = f"{len(short)} of {len(found.size)} process groups are not all here"
+        return f"{which}{who and f': {who}'}, so nobody can say who was last in them"
+    here, size = int(found.here[short[0]].sum()), int(found.size[short[0]])
+    whose = "" if size == job.world or len(found.size) == 1 else " of a process group"
+    said = f"{here} of {size} ranks{whose} are here{who and f': {who}'}"
+    return f"{said}, so nobody can say who was last"
+
+
+Table = NDArray[np.int64]
+
+MOST_IN_ONE_COUNT = 64
+"""Kernels that share one sequence number (a coalesced call); with more it is no sequence number."""
+_NEAR = 8
+"""Shifts tried around "begins together" and "ends together", for traces cut at either end."""
+_TELLING_NS = 50_000
+"""A spread up to this needs no other shift: collectives end within microseconds of each other,
+steps of the same program differ by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Row i is one collective, column r a rank: the place in that rank's Collectives, or -1."""
+
+    table: Table
+    """Those that two ranks show at least: enough to compare clocks."""
+    whole: NDArray[np.bool_]
+    """Which of them every member of the group shows: only then the last to come is known."""
+    matched: int
+    """Collectives that all members show whose trace is given."""
+    unmatched: int
+    """Those that some member does not show though its trace is given, or one rank alone."""
+    lacks: tuple[int, ...]
+    """How many of the others' collectives each rank does not show."""
+    members: Membership
+    uneven: str = ""
+    """Where the ranks show very different numbers of collectives."""
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def match(ranks: Sequence[Collectives], job: Job) -> Matching:
+    groups = {name: code for code, name in enumerate({g: 0 for one in ranks for g in one.groups})}
+    members = membership(ranks, groups, job)
+    numbered = _numbered(ranks, groups)
+    kept = [np.flatnonzero(number >= 0) for _, number in numbered]
+    place = np.concatenate(kept)
+    owner = np.repeat(np.arange(len(ranks)), [len(rows) for rows in kept])
+    group, number = (
+        np.concatenate([columns[i][rows] for columns, rows in zip(numbered, kept, strict=True)])
+        for i in (0, 1)
+    )
+    # one column of keys: sorting pairs takes ten times as long
+    numbers, dense = np.unique(number, return_inverse=True)
+    distinct, line = np.unique(group * (len(numbers) + 1) + dense, return_inverse=True)
+    table = np.full((len(distinct), len(ranks)), -1, np.int64)
+    table[line, owner] = place
+    _part_strangers(table, ranks)
+    group_of = distinct // (len(numbers) + 1)
+    shown = table >= 0
+    count = shown.sum(axis=1)
+    absent = members.here[group_of] & ~shown
+    complete = (count >= 2) & ~absent.any(axis=1)
+    shared = count >= 2
+    return Matching(
+        table=table[shared],
+        whole=(complete & (count >= members.size[group_of]))[shared],
+        matched=int(complete.sum()),
+        unmatched=len(table) - int(complete.sum()),
+        lacks=tuple(absent.sum(axis=0).tolist()),
+        members=members,
+        uneven=_uneven(ranks),
+    )
+
+
+def _part_strangers(table: Table, ranks: Sequence[Collectives]) -> None:
+    """Takes out whoever runs another collective than the first rank of the line."""
+    families = np.zeros(table.shape, np.int64)
+    for r, one in enumerate(ranks):
+        here = table[:, r] >= 0
+        families[here, r] = one.family[table[here, r]]
+    first = np.argmax(table >= 0, axis=1) if table.size else np.empty(0, np.int64)
+    expected = families[np.arange(len(table)), first][:, None]
+    table[(table >= 0) & (families != expected) & (families > 0) & (expected > 0)] = -1
+
+
+def _numbered(
+    ranks: Sequence[Collectives], groups: dict[str, int]
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Each rank's group and number within it, the same over ranks; -1: takes no part."""
+    shared = [np.array([groups[g] for g in one.groups], np.int64)[one.group] for one in ranks]
+    numbers = [np.full(len(one), -1, np.int64) for one in ranks]
+    together = [one.together for one in ranks]
+    for group in range(len(groups)):
+        rows = [np.flatnonzero((s == group) & t) for s, t in zip(shared, together, strict=True)]
+        members = [r for r in range(len(ranks)) if len(rows[r])]
+        if len(members) and all(_counts(ranks[r].sequence[rows[r]]) for r in members):
+            for r in members:
+                numbers[r][rows[r]] = _by_count(ranks[r].sequence[rows[r]])
+            continue
+        for r in members:
+            first = members[0]
+            shift = 0 if r == first else _shift(ranks[first], rows[first], ranks[r], rows[r])
+            # numbers may not be negative: a rank may have begun before the first one
+            numbers[r][rows[r]] = np.arange(len(rows[r])) + shift + 2**32
+    return list(zip(shared, numbers, strict=True))
+
+
+def _counts(sequence: NDArray[np.int64]) -> bool:
+    """Whether this is a count: told everywhere, and not the same again and again."""
+    if (sequence < 0).any():
+        return False
+    return int(np.unique(sequence, return_counts=True)[1].max()) <= MOST_IN_ONE_COUNT
+
+
+def _by_count(sequence: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The count, and which of the kernels that share it (in order of start)."""
+    order = np.argsort(sequence, kind="stable")
+    ordered = sequence[order]
+    again = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
+    number = np.empty(len(sequence), np.int64)
+    number[order] = ordered * MOST_IN_ONE_COUNT + again
+    return number
+
+
+def _shift(
+    one: Collectives, its: NDArray[np.int64], other: Collectives, own: NDArray[np.int64]
+) -> int:
+    """What to add to the order in `other` to get the order in `one`."""
+    few = min(len(its), len(own))
+    apart = len(its) - len(own)
+    tried: list[tuple[float, int, int]] = []
+    for shift in {at + near for at in (0, apart) for near in range(-_NEAR, _NEAR + 1)}:
+        low, high = max(0, -shift), min(len(own), len(its) - shift)
+        if high - low < max(1, few // 2):
+            continue
+        mine, theirs = own[low:high], its[low + shift : high + shift]
+        same = other.family[mine] == one.family[theirs]
+        if same.mean() < 0.9:
+            continue
+        spread = _spread((one.end[theirs] - other.end[mine])[same])
+        tried.append((spread, high - low, shift))
+    whole = [t for t in tried if t[1] == few]
+    best = min(whole, key=lambda t: (t[0], abs(t[2])), default=None)
+    part = min((t for t in tried if _NEAR <= t[1] < few), default=None)
+    if part and (best is None or (best[0] > _TELLING_NS and part[0] * 10 < best[0])):
+        best = part
+    return best[2] if best else 0
+
+
+def _spread(differences: NDArray[np.int64]) -> float:
+    """Median distance from the median; exact also where clocks are hours apart."""
+    near = differences - differences[0]
+    return float(np.median(np.abs(near - np.median(near))))
+
+
+def _uneven(ranks: Sequence[Collectives]) -> str:
+    counts = [int(one.together.sum()) for one in ranks if len(one)]
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"ranks show {least} to {most} collectives" if least * 2 < most else ""

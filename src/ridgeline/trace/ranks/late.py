@@ -7,17 +7,20 @@ to when it came is its own, and its own kernels and calls in that time say why.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ridgeline.trace.intervals import union
-from ridgeline.trace.links import Links
-from ridgeline.trace.ranks.align import Alignment
-from ridgeline.trace.ranks.collectives import Collectives
-from ridgeline.trace.ranks.doing import BEFORE, HOST, NOWHERE, doing
-from ridgeline.trace.ranks.waiting import Waits
+from ridgeline.trace.columns import Codes, Events
+from ridgeline.trace.intervals import NOTHING, Spans, clip, covered, innermost, subtract, union
+from ridgeline.trace.kinds import Kind
+from ridgeline.trace.links import Links, Rows, enclosing, nested
+from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, communication_rows, family_of
+from ridgeline.trace.ranks.waiting import Alignment, Waits
 from ridgeline.trace.trace import Trace
 
 LEAST_NS = 5_000
@@ -137,3 +140,229 @@ def _time(ns: int) -> str:
         ((u, ns / s) for u, s in (("s", 1e9), ("ms", 1e6)) if ns >= s), ("µs", ns / 1e3)
     )
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+class Labels(NamedTuple):
+    """A text for each row: `texts[code[i]]`."""
+
+    code: NDArray[np.int64]
+    texts: list[str]
+
+
+class Origins:
+    def __init__(self, trace: Trace, links: Links) -> None:
+        self._trace = trace
+        self._links = links
+
+    def labels(self, rows: Rows, instead: Codes) -> Labels:
+        """`aten::index_put_ in backward of Embedding_0` for each row of `Trace.ops`; the text of
+        `instead` where the row is -1."""
+        known = rows >= 0
+        name = np.where(known, -1, instead).astype(np.int64)
+        phase, module = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
+        if known.any():
+            own = rows[known]
+            root = self._climb(own)
+            name[known] = self._trace.ops.name[own]
+            phase[known] = self._phase(own, root)
+            module[known] = self._module(own, root, phase[known])
+        distinct, code = np.unique(
+            np.column_stack((name, phase, module)), axis=0, return_inverse=True
+        )
+        return Labels(code.reshape(-1), [self._text(*map(int, line)) for line in distinct])
+
+    def _text(self, name: int, phase: int, module: int) -> str:
+        text = _WRAPPERS.sub("", self._trace.text(name))[:LONGEST]
+        when = f" in {_PHASES[phase]}" if phase else ""
+        whose = self._trace.text(module).removeprefix(_MODULE)
+        return text + when + (f" of {whose}" if whose else "")
+
+    def _climb(self, rows: Rows) -> Rows:
+        """The outermost operator around each."""
+        above = self._links.op_parent
+        while True:
+            up = above[rows]
+            if (up < 0).all():
+                return rows
+            rows = np.where(up >= 0, up, rows)
+
+    def _phase(self, rows: Rows, root: Rows) -> NDArray[np.int64]:
+        """Index into _PHASES."""
+        ops, table = self._trace.ops, self._trace.annotations
+        backward = self._trace.names_where(ops.name[root], lambda n: bool(_BACKWARD.search(n)))
+        phases = np.where(backward, _PHASES.index("backward"), 0).astype(np.int64)
+        inner = ops.take(rows)
+        for prefix, phase in _SPANS:
+            spans = table.take(self._trace.names_where(table.name, partial(_begins, prefix)))
+            inside = enclosing(inner, spans, nested(spans)) >= 0
+            phases[inside] = _PHASES.index(phase)
+        return phases
+
+    def _module(self, rows: Rows, root: Rows, phase: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Code of the module's name; of a backward operator: of the forward with its number."""
+        if not self._named_modules.any():
+            return np.full(len(rows), -1, np.int64)
+        forward = self._forward(self._trace.ops.sequence[root])
+        source = np.where(phase == _PHASES.index("backward"), forward, rows)
+        frame = np.where(source >= 0, self._links.op_frame[np.maximum(source, 0)], -1)
+        above = self._links.frame_parent
+        while (off := (frame >= 0) & ~self._named_modules[np.maximum(frame, 0)]).any():
+            frame = np.where(off, above[np.maximum(frame, 0)], frame)
+        return np.where(frame >= 0, self._trace.frames.name[np.maximum(frame, 0)], -1)
+
+    def _forward(self, sequence: NDArray[np.int64]) -> Rows:
+        """The forward operator of each sequence number; the last that holds it: the innermost."""
+        ops = self._trace.ops
+        forward = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread <= 0))
+        forward = forward[
+            ~self._trace.names_where(ops.name[forward], lambda n: bool(_BACKWARD.search(n)))
+        ]
+        if not len(forward):
+            return np.full(len(sequence), -1, np.int64)
+        order = forward[np.argsort(ops.sequence[forward], kind="stable")]
+        at = np.searchsorted(ops.sequence[order], sequence, side="right") - 1
+        held = (at >= 0) & (sequence >= 0) & (ops.sequence[order[np.maximum(at, 0)]] == sequence)
+        return np.where(held, order[np.maximum(at, 0)], -1)
+
+    @cached_property
+    def _named_modules(self) -> NDArray[np.bool_]:
+        frames = self._trace.frames
+        return self._trace.names_where(frames.name, lambda name: name.startswith(_MODULE))
+
+
+HOST = "host: "
+"""Before what the host was in while the device had nothing to do."""
+NOWHERE = HOST + "nothing recorded"
+BEFORE = "before its trace begins"
+
+Label = Callable[[Rows], Labels]
+
+
+def doing(
+    trace: Trace, links: Links, spans: Spans, lanes: Iterable[int]
+) -> tuple[tuple[str, int], ...]:
+    """Names and nanoseconds, the largest first; `lanes`: the threads that ask for collectives."""
+    found: Counter[str] = Counter()
+    rest = clip(spans, _recorded(trace), np.iinfo(np.int64).max)
+    found[BEFORE] = spans.total - rest.total
+    origins = Origins(trace, links)
+    for rows, label in _device_layers(trace, links, origins, spans):
+        rest = _take(found, rest, *_in_turn(trace.device, rows), label, "")
+    # without step marks the main lane may be gloo's worker: the thread of most operators, too
+    threads = list(dict.fromkeys([*lanes, links.main_lane, _busiest(trace.ops)]))
+    for table, label in _host_layers(trace, origins):
+        for lane in threads:
+            rows = np.flatnonzero((table.lane == lane) & _touching(table, rest))
+            rest = _take(found, rest, *_deepest(table, rows), label, HOST)
+    if rest.total:
+        found[NOWHERE] += rest.total
+    named = ((name, ns) for name, ns in found.items() if ns)
+    return tuple(sorted(named, key=lambda item: (-item[1], item[0])))
+
+
+def _busiest(table: Events) -> int:
+    return int(np.bincount(table.lane).argmax()) if len(table) else -1
+
+
+def _recorded(trace: Trace) -> int:
+    """When the first event of any sort begins: late ranks often start recording late, too."""
+    tables = (trace.ops, trace.annotations, trace.calls, trace.device, trace.frames)
+    return min((int(table.ts[0]) for table in tables if len(table)), default=0)
+
+
+def _device_layers(
+    trace: Trace, links: Links, origins: Origins, spans: Spans
+) -> Iterator[tuple[Rows, Label]]:
+    """Kernels of the model, then copies and fills, then other collectives."""
+    device = trace.device
+    touching = _touching(device, spans)
+    communication = np.zeros(len(device), bool)
+    communication[communication_rows(trace)] = True
+    kernel = device.kind == Kind.KERNEL
+
+    def by_operator(rows: Rows) -> Labels:
+        return origins.labels(links.device_op[rows], device.name[rows])
+
+    def by_family(rows: Rows) -> Labels:
+        names, code = np.unique(device.name[rows], return_inverse=True)
+        families = [FAMILIES[family_of(trace.text(int(name)))] for name in names]
+        return Labels(code, [f"communication ({name or 'collective'})" for name in families])
+
+    yield np.flatnonzero(touching & kernel & ~communication), by_operator
+    yield np.flatnonzero(touching & ~kernel), by_operator
+    yield np.flatnonzero(touching & communication), by_family
+
+
+def _host_layers(trace: Trace, origins: Origins) -> Iterator[tuple[Events, Label]]:
+    """Tables from the most telling to the least."""
+
+    def by_name(table: Events) -> Label:
+        def label(rows: Rows) -> Labels:
+            names, code = np.unique(table.name[rows], return_inverse=True)
+            return Labels(code, [trace.text(int(name))[:LONGEST] for name in names])
+
+        return label
+
+    spans = trace.annotations
+    steps = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
+    telling = trace.names_where(
+        spans.name, lambda name: name.startswith(("enumerate(DataLoader", "Optimizer."))
+    )
+    yield trace.ops, lambda rows: origins.labels(rows, trace.ops.name[rows])
+    for table in (spans.take(telling), trace.frames, spans.take(~telling & ~steps), trace.calls):
+        yield table, by_name(table)
+
+
+def _touching(table: Events, spans: Spans) -> NDArray[np.bool_]:
+    return covered(spans, table.ts, table.end) > 0
+
+
+def _in_turn(table: Events, rows: Rows) -> tuple[Spans, Rows]:
+    """Rows as disjoint spans: where two run at once, the time is the earlier one's."""
+    if not len(rows):
+        return NOTHING, rows
+    start, end = table.ts[rows], table.end[rows]
+    reach = np.append(start[0], np.maximum.accumulate(end)[:-1])
+    start = np.maximum(start, reach)
+    keep = end > start
+    return Spans(start[keep], end[keep]), rows[keep]
+
+
+def _deepest(table: Events, rows: Rows) -> tuple[Spans, Rows]:
+    """Nested rows of one thread as disjoint spans, each the innermost row's."""
+    start, end = table.ts[rows], table.end[rows]
+    cuts = np.unique(np.concatenate((start, end)))
+    if len(cuts) < 2:
+        return NOTHING, rows[:0]
+    row = innermost(start, end, cuts[:-1])
+    keep = row >= 0
+    return Spans(cuts[:-1][keep], cuts[1:][keep]), rows[row[keep]]
+
+
+def _take(
+    found: Counter[str], rest: Spans, segments: Spans, rows: Rows, label: Label, before: str
+) -> Spans:
+    """Books what the segments cover of the rest, by their rows' names; gives what is left."""
+    share = covered(rest, segments.start, segments.end)
+    some = share > 0
+    if not some.any():
+        return rest
+    code, texts = label(rows[some])
+    total = np.zeros(len(texts), np.int64)
+    np.add.at(total, code, share[some])
+    for text, ns in zip(texts, total.tolist(), strict=True):
+        found[before + text] += ns
+    return subtract(rest, union(segments.start, segments.end, sorted_=True))
+
+
+_WRAPPERS = re.compile(r"^(autograd::engine::evaluate_function: )?(torch::autograd::)?")
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|AccumulateGrad$")
+_MODULE = "nn.Module: "
+_PHASES = ("", "backward", "input", "optimizer")
+_SPANS = (("enumerate(DataLoader", "input"), ("Optimizer.step", "optimizer"))
+LONGEST = 80
+"""Characters of a name that are told: kernels of templates have thousands."""
+
+
+def _begins(prefix: str, name: str) -> bool:
+    return name.startswith(prefix)

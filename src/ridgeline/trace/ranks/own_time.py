@@ -5,18 +5,27 @@ An exchange of gradients makes the steps of all ranks equally long. The work of 
 that waiting still tells the ranks apart. It needs neither a common clock nor matched collectives.
 """
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from statistics import median
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from ridgeline.records.collective_site import RankPlace
+from ridgeline.records.late_rank import LateRank
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.collective_sites import computing_spans
 from ridgeline.trace.analyses.driving import driving_lanes, on_lanes, time_of
 from ridgeline.trace.analyses.phases import PhaseName, phase_spans
-from ridgeline.trace.intervals import Spans, covered, intersect, subtract, union
+from ridgeline.trace.analyses.step_counts import step_spans
+from ridgeline.trace.intervals import Spans, covered, evenly_spread, intersect, subtract, union
 from ridgeline.trace.links import Links
+from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.ranks.collectives import collectives
 from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace
@@ -92,3 +101,186 @@ def _phases(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
         called = time_of(frames, modules & on_lanes(frames, driving_lanes(trace, links)))
         spans["forward"] = intersect(spans["forward"], called)
     return spans
+
+
+MOMENTS = 4000
+"""Looked at in each rank's steps: 40 of them are a hundredth of the time."""
+MAX_FUNCTIONS = 12
+MIN_CALLEE_SHARE = 0.5
+"""The smallest share of a function's time that one direct call must take to be named."""
+
+
+def own_functions(
+    traces: Sequence[Trace],
+    links: Sequence[Links],
+    windows: Sequence[Window],
+    numbers: Sequence[int],
+) -> tuple[RankPlace, ...]:
+    """The largest differences first; nothing without Python stacks."""
+    if len(traces) < 2:
+        return ()
+    seen = [_Seen(t, li, w) for t, li, w in zip(traces, links, windows, strict=True)]
+    found = []
+    for rank, own in enumerate(seen):
+        for name, ns in own.spent.items():
+            place = place_of(name)
+            others = median(other.spent[name] for r, other in enumerate(seen) if r != rank)
+            if place is not None and ns > others:
+                one = RankPlace(rank=numbers[rank], place=place, ns=ns, others_ns=float(others))
+                found.append((one, own, name))
+    found.sort(key=lambda item: item[0].others_ns - item[0].ns)
+    return tuple(own.described(one, name) for one, own, name in found[:MAX_FUNCTIONS])
+
+
+class _Seen:
+    """Where the main thread of one rank was in its steps, outside of collectives."""
+
+    def __init__(self, trace: Trace, links: Links, window: Window) -> None:
+        self._trace, self._places = trace, Places(trace, links)
+        self._steps = step_spans(trace, window)
+        self._moments, self._lane = np.empty(0, np.int64), links.main_lane
+        self.spent: Counter[str] = Counter()
+        """Nanoseconds a step, by the user's innermost function."""
+        told = collectives(trace, links)
+        waiting = union(told.start, told.end) if told.source == "host" else union(*_none())
+        spans = subtract(self._steps, waiting)
+        if not self._places.known or not spans.total:
+            return
+        self._moments = evenly_spread(spans, MOMENTS)
+        lanes = np.full(len(self._moments), self._lane, np.int64)
+        each = spans.total / len(self._moments) / max(window.steps, 1)
+        codes, counts = np.unique(self._places.at(lanes, self._moments), return_counts=True)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            if code != -1:
+                self.spent[self._places.text(code)] += round(count * each)
+
+    def described(self, one: RankPlace, name: str) -> RankPlace:
+        """Return the place with the function that it mostly calls, the function that calls it, and
+        whether it holds the training loop."""
+        frames = self._trace.frames
+        own, callee = self._places.calls_at(self._lane, self._moments)
+        here = np.flatnonzero(own >= 0)
+        here = here[[self._trace.text(int(code)) == name for code in frames.name[own[here]]]]
+        if not len(here):
+            return one
+        rows, counts = np.unique(own[here], return_counts=True)
+        row = int(rows[counts.argmax()])
+        caller = self._places.caller_of(row)
+        first, last = self._steps.start[0], self._steps.end[-1]
+        return replace(
+            one,
+            encloses_steps=bool(frames.ts[row] <= first and frames.end[row] >= last),
+            callee=self._main_callee(callee[here]),
+            caller=place_of(self._trace.text(int(frames.name[caller]))) if caller >= 0 else None,
+        )
+
+    def _main_callee(self, rows: np.ndarray) -> str:
+        called: Counter[str] = Counter()
+        kinds, counts = np.unique(rows[rows >= 0], return_counts=True)
+        for row, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+            called[self._trace.text(int(self._trace.frames.name[row]))] += count
+        name, count = called.most_common(1)[0] if called else ("", 0)
+        return name if count >= MIN_CALLEE_SHARE * len(rows) else ""
+
+
+def _none() -> tuple[np.ndarray, np.ndarray]:
+    return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+MIN_LATE_SHARE = 0.03
+"""The smallest share of the step by which a rank must be behind the slowest other rank: ranks are
+never exactly together."""
+MIN_SHARE_OF_LATENESS = 0.75
+"""The smallest share of all lateness that one rank must cause. Nine programs with equal ranks had
+0.47 to 0.64 on a busy machine; fourteen with a slow rank had 0.89 to 1."""
+OUTLIER_SHARE = 0.05
+"""The share of the steps that are left out as outliers, those with the largest differences. One
+stall of the scheduler among forty steps does not make a rank late."""
+MIN_STEPS = 8
+"""The fewest steps in which outliers can be told from what happens again and again."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSteps:
+    """The steps of one rank, in nanoseconds."""
+
+    rank: int
+    index: NDArray[np.int64]
+    length_ns: Floats
+    own_ns: dict[str, Floats]
+    """Time without waiting in collectives, by phase, one value for each step."""
+
+    def at(self, index: NDArray[np.int64]) -> "OwnSteps":
+        """Return only the steps with these numbers."""
+        rows = np.flatnonzero(np.isin(self.index, index))
+        own = {phase: ns[rows] for phase, ns in self.own_ns.items()}
+        return OwnSteps(self.rank, self.index[rows], self.length_ns[rows], own)
+
+    def total(self) -> Floats:
+        total: Floats = np.sum([*self.own_ns.values(), np.zeros(len(self.index))], axis=0)
+        return total
+
+
+def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
+    """Return the one rank that keeps the others waiting in the steps that all ranks have; None if
+    there is no such rank."""
+    if len(ranks) < 2:
+        return None
+    shared = reduce(np.intersect1d, [one.index for one in ranks])
+    if not len(shared):
+        return None
+    ranks = [one.at(shared) for one in ranks]
+    behind = _behind(ranks)
+    late = int(np.maximum(behind, 0).mean(axis=1).argmax())
+    kept = _without_outliers(behind[late])
+    lateness = np.maximum(behind[:, kept], 0).mean(axis=1)
+    step_ns = float(np.mean([one.length_ns.mean() for one in ranks]))
+    if (
+        lateness[late] < MIN_SHARE_OF_LATENESS * lateness.sum()
+        or behind[late, kept].mean() < MIN_LATE_SHARE * step_ns
+    ):
+        return None
+    phase, phase_ns = _longer_phase(ranks, late)
+    return LateRank(
+        rank=ranks[late].rank,
+        late_ns=float(np.maximum(behind[late], 0).mean()),
+        step_ns=step_ns,
+        slowest_other_ns=max(float(r.total().mean()) for i, r in enumerate(ranks) if i != late),
+        share_of_lateness=float(lateness[late] / lateness.sum()),
+        phase=phase,
+        phase_ns=phase_ns,
+        steps=len(shared),
+        late_steps=int((behind[late] > 0).sum()),
+    )
+
+
+def _behind(ranks: Sequence[OwnSteps]) -> Floats:
+    """Return how much longer each rank works in each step than the slowest of the others."""
+    totals = np.array([one.total() for one in ranks])
+    slowest_other = [np.delete(totals, r, axis=0).max(axis=0) for r in range(len(ranks))]
+    difference: Floats = totals - np.array(slowest_other)
+    return difference
+
+
+def _without_outliers(behind: Floats) -> NDArray[np.int64]:
+    """Return the indices of the steps that count. If there are enough steps, those with the largest
+    differences are left out."""
+    outliers = math.ceil(OUTLIER_SHARE * len(behind)) if len(behind) >= MIN_STEPS else 0
+    return np.argsort(np.abs(behind))[: len(behind) - outliers]
+
+
+def _longer_phase(ranks: Sequence[OwnSteps], late: int) -> tuple[str, float]:
+    """Return the phase in which the late rank works longer than the others, and by how much."""
+
+    def mean(one: OwnSteps, phase: str) -> float:
+        return float(one.own_ns[phase].mean()) if phase in one.own_ns else 0.0
+
+    others = [one for r, one in enumerate(ranks) if r != late]
+    longer = {
+        phase: mean(ranks[late], phase) - float(np.median([mean(one, phase) for one in others]))
+        for phase in ranks[late].own_ns
+    }
+    phase = max(longer, key=lambda name: longer[name])
+    return phase, longer[phase]

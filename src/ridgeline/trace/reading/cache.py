@@ -279,7 +279,7 @@ def fingerprint() -> str:
     """Of the code that reads and analyses: another version of it trusts nothing kept by this."""
     digest = hashlib.blake2b(digest_size=8)
     package = Path(__file__).parents[2]
-    for folder in ("trace", "formulas", "records"):
+    for folder in ("trace", "cost/formulas", "records"):
         for file in sorted((package / folder).rglob("*.[pc]*")):
             if file.suffix in (".py", ".c"):
                 status = file.stat()

@@ -19,8 +19,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_uint32, 
 from pathlib import Path
 
 from ridgeline.trace.columns import RAW
-from ridgeline.trace.reading.decoder import CAPACITY, Chunk, Stop, empty_chunk
-from ridgeline.trace.reading.lenient import Row
+from ridgeline.trace.reading.event import CAPACITY, Chunk, Row, Stop, empty_chunk
 
 _SOURCE = Path(__file__).with_name("scanner.c")
 _FLAGS = ("-O3", "-shared", "-fPIC")

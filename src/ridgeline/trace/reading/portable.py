@@ -5,31 +5,42 @@ does not fit the types, or whose numbers cannot be told, is where it stops.
 """
 
 import gc
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from msgspec import DecodeError, Raw, ValidationError
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from ridgeline.trace.columns import RAW
 from ridgeline.trace.kinds import kind_of
-from ridgeline.trace.reading.clock import UNKNOWN, nanoseconds
-from ridgeline.trace.reading.decoder import CAPACITY, Chunk, Stop
-from ridgeline.trace.reading.ends import BAD, SHORT, value_end
-from ridgeline.trace.reading.lenient import Row, raw, token
-from ridgeline.trace.reading.pieces import FAILURES, Walk, decoded, piece_end, positions, space
-from ridgeline.trace.reading.tables import TABLES, home_of
-from ridgeline.trace.reading.typed import (
+from ridgeline.trace.reading.event import (
     ABSENT,
+    BAD,
+    CAPACITY,
+    EVENT,
+    EVENTS,
     INFO_FIELDS,
     INFO_KEYS,
+    LATEST_US,
+    PIECES,
     SHAPE_FIELDS,
     SHAPE_KEYS,
+    SHORT,
     Args,
+    Chunk,
     Event,
+    Row,
+    Stop,
+    raw,
+    token,
+    value_end,
 )
+from ridgeline.trace.reading.tables import TABLES, home_of
 
 MOST_TEXT = 1 << 31
 SOME_ROWS = 1 << 12
@@ -392,3 +403,176 @@ def _collector_off() -> Iterator[None]:
     finally:
         if on:
             gc.enable()
+
+
+PIECE = 1 << 18
+"""256 KB: 64 to 512 KB are alike, 16 MB takes half as long again."""
+
+FAILURES = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
+
+_DEEP = b"[" * 16
+"""A sign that something is nested beyond what the scanner takes (64): it is looked at closely."""
+_SPACE = re.compile(rb"[ \n\r\t]*")
+_SEPARATOR = re.compile(rb"[ \n\r\t]*,[ \n\r\t]*")
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+
+
+class Walk:
+    """A piece that is read event by event: where each is, and those known to be odd."""
+
+    def __init__(
+        self,
+        text: bytes,
+        starts: list[int],
+        ends: list[int],
+        events: list[Event] | None = None,
+        odd: set[int] | None = None,
+    ) -> None:
+        self._text = text
+        self.starts = starts
+        self.ends = ends
+        self._events = events
+        self.odd = odd or set()
+
+    def covers(self, text: bytes, at: int) -> bool:
+        return text is self._text and self.index(at) is not None
+
+    def index(self, at: int) -> int | None:
+        i = bisect_left(self.starts, at)
+        return i if i < len(self.starts) and self.starts[i] == at else None
+
+    def event(self, i: int) -> Event | None:
+        """None where it does not fit the types."""
+        if i in self.odd:
+            return None
+        if self._events is not None:
+            return self._events[i]
+        try:
+            return EVENT.decode(self._text[self.starts[i] : self.ends[i]])
+        except FAILURES:
+            return None
+
+
+def space(text: bytes, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def piece_end(text: bytes, start: int) -> int:
+    """Where a piece that starts at an event ends; SHORT or BAD where not even one is whole."""
+    size = PIECE
+    while True:
+        stop = min(start + size, len(text))
+        at = stop
+        while (at := text.rfind(b"{", start + 1, at)) > 0:
+            before = text[max(start, at - 64) : at].rstrip(b" \n\r\t")
+            if before.endswith(b",") and before[:-1].rstrip(b" \n\r\t").endswith(b"}"):
+                return at - (min(64, at - start) - len(before[:-1].rstrip(b" \n\r\t")))
+        if stop == len(text):
+            return value_end(text, start)
+        size *= 4
+
+
+def decoded(text: bytes, start: int, end: int) -> tuple[list[Event], int]:
+    """The events of a piece; up to the bracket that closes them all, if it is in there."""
+    piece = b"[" + text[start:end] + b"]"
+    if _DEEP in piece:
+        raise RecursionError
+    try:
+        return EVENTS.decode(piece), end
+    except DecodeError as error:
+        trailing = _TRAILING.search(str(error))
+        if trailing is None:
+            raise
+    close = piece.rindex(b"]", 0, int(trailing.group(1)))
+    return EVENTS.decode(piece[: close + 1]), start + close - 1
+
+
+def positions(text: bytes, start: int, end: int) -> tuple[list[int], list[int]]:
+    """Where each event of a piece starts and ends, as far as there are whole ones."""
+    starts, ends = [], []
+    try:
+        if _DEEP in text[start:end]:
+            raise RecursionError
+        sizes = [len(memoryview(piece)) for piece in PIECES.decode(b"[" + text[start:end] + b"]")]
+    except FAILURES:
+        sizes = []
+    at = start
+    for size in sizes:
+        starts.append(at)
+        ends.append(at + size)
+        match = _SEPARATOR.match(text, at + size)
+        at = match.end() if match else end
+    if sizes:
+        return starts, ends
+    while (stop := value_end(text, at)) >= 0:
+        starts.append(at)
+        ends.append(stop)
+        match = _SEPARATOR.match(text, stop)
+        if match is None or match.end() >= end or text[match.end()] != 0x7B:
+            break
+        at = match.end()
+    return starts, ends
+
+
+UNKNOWN = -(2**63)
+_PLAIN = re.compile(rb"(-?)([0-9]{1,16})(?:\.([0-9]+))?")
+_LATEST = LATEST_US * 1000
+
+
+def nanoseconds(texts: Sequence[Raw]) -> NDArray[np.int64]:
+    """Half away from zero; UNKNOWN where the text is no plain number within reach."""
+    if not texts:
+        return np.empty(0, np.int64)
+    found = _at_once(b",".join(texts), len(texts))
+    if found is None:
+        found = np.array([_one(bytes(text)) for text in texts], np.int64)
+    found[np.abs(found) >= _LATEST] = UNKNOWN
+    return found
+
+
+def _at_once(joined: bytes, count: int) -> NDArray[np.int64] | None:
+    """All of them, where every one is digits and a point."""
+    if joined.translate(None, b"0123456789.-,"):
+        return None
+    text = np.frombuffer(joined + b",", np.uint8)
+    ends = np.flatnonzero(text == 0x2C)
+    lengths = np.diff(ends, prepend=-1) - 1
+    if len(ends) != count or lengths.min() == 0 or lengths.max() > 32:
+        return None
+    dots = np.flatnonzero(text == 0x2E)
+    owner = np.searchsorted(ends, dots)
+    decimals = np.zeros(count, np.int64)
+    decimals[owner] = ends[owner] - dots - 1
+    up = np.zeros(count, np.int64)
+    if decimals.max(initial=0) > 3:
+        long = decimals[owner] > 3
+        up[owner[long]] = text[dots[long] + 4] >= 0x35
+        joined, decimals = _cut(text, dots[long], ends[owner[long]]), np.minimum(decimals, 3)
+    whole = np.fromstring(joined.replace(b".", b"").decode(), np.int64, sep=",")
+    scale = 10 ** (3 - decimals)
+    if (np.abs(whole.astype(np.float64)) * scale).max() > 9e18:
+        return None
+    negative = text[np.concatenate([[0], ends[:-1] + 1])] == 0x2D
+    return whole * scale + np.where(negative, -up, up)
+
+
+def _cut(text: NDArray[Any], dots: NDArray[Any], ends: NDArray[Any]) -> bytes:
+    """The text without the decimals after the third, of the numbers with these dots and ends."""
+    inside = np.zeros(len(text), np.int8)
+    inside[dots + 4] = 1
+    inside[ends] = -1
+    kept: bytes = text[np.cumsum(inside, dtype=np.int8) == 0].tobytes()
+    return kept.rstrip(b",")
+
+
+def _one(text: bytes) -> int:
+    match = _PLAIN.fullmatch(text)
+    if match is None:
+        return UNKNOWN
+    sign, micros, decimals = match.group(1), match.group(2), match.group(3) or b""
+    ns = int(micros) * 1000 + int(decimals[:3].ljust(3, b"0")) + (decimals[3:4] >= b"5")
+    if ns >= _LATEST:
+        return UNKNOWN
+    return -ns if sign else ns
