@@ -36,10 +36,8 @@ from peer_rules import (
 )
 from torch.utils.benchmark import Measurement, Timer
 
-from ridgeline.comparison.selftest.measure import lay
-from ridgeline.comparison.selftest.measured_windows import table_of, take
-from ridgeline.comparison.selftest.windows import EFFECTS, THRESHOLD, one_candidate
-from ridgeline.comparison.settle import settled
+from ridgeline.comparison.preparation import settled
+from ridgeline.comparison.selftest import EFFECTS, THRESHOLD, lay, one_candidate, table_of, take
 from ridgeline.records.comparison import Surroundings
 from ridgeline.statistics import RoundTable, analyse, estimate, plan_looks, simulated_rounds
 from ridgeline.statistics.noise import sequential_samples

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "unit" / "parity
 from made_up_trials import candidate_of, trials_of_baseline
 from parity_cases import CHEATS, FLOAT32, LOWER, NOTHING
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.records.parity import Alters, Parity
 from ridgeline.records.trial import Trial
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from ridgeline import units
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.harness.trials.arm import run
 from ridgeline.optimization.contest import typical_ms
 from ridgeline.records.run import Target

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ridgeline
-from ridgeline.comparison.hosting.host import Host
+from ridgeline.comparison.host import Host
 from ridgeline.harness.usercode.workload import Workload
 
 pytestmark = pytest.mark.gpu

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.fixes.change import of
 from ridgeline.harness.trials.arm import run
 from ridgeline.optimization.candidate import alters, precision

@@ -12,7 +12,7 @@ from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from ridgeline.comparison.options import Options
+    from ridgeline.comparison.arms import Options
     from ridgeline.records.comparison import Comparison, PairFolder
 
 EXAMPLES = """\b
@@ -135,7 +135,6 @@ def command(
     """
     began_s = time.monotonic()
     from ridgeline.cli.output import check_output, claim_stdout, progress
-    from ridgeline.comparison import gate
 
     claim_stdout()
     check_output(output, PAGE_ENDINGS)
@@ -143,11 +142,13 @@ def command(
     with progress(quiet) as say:
         found = _compared(targets, options, say, began_s)
     _deliver(found, as_json, output)
-    failed = gate.failures(found, fail_if)
+    from ridgeline.comparison.verdicts import exit_code, failures
+
+    failed = failures(found, fail_if)
     for sentence in failed:
         click.echo(f"ridgeline: gate failed: {sentence}", err=True)
     interrupted = getattr(found, "interrupted", getattr(found, "stopped", "") == "interrupted")
-    return 130 if interrupted else gate.exit_code(found, fail_if)
+    return 130 if interrupted else exit_code(found, fail_if)
 
 
 def _compared(
@@ -155,10 +156,10 @@ def _compared(
 ) -> "Comparison | PairFolder":
     import msgspec
 
-    from ridgeline.comparison.folder import compare_folder
     from ridgeline.comparison.functions import compare_functions
-    from ridgeline.comparison.hosting.pipe import SkippedError
-    from ridgeline.comparison.scripts.compare import compare_script_files
+    from ridgeline.comparison.messages import SkippedError
+    from ridgeline.comparison.pair_folder import compare_folder
+    from ridgeline.comparison.scripts import compare_script_files
     from ridgeline.errors import RidgelineError
 
     kinds = {_kind(target) for target in targets}
@@ -206,7 +207,7 @@ def _kind(target: str) -> str:
 
 def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
     from ridgeline.cli.amounts import parse_share
-    from ridgeline.comparison.options import Options
+    from ridgeline.comparison.arms import Options
     from ridgeline.units import parse_seconds
 
     budget, timeout = chosen["budget"], chosen["timeout"]

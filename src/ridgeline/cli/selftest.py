@@ -61,7 +61,7 @@ def command(
     budget_s = parse_seconds("--budget", budget)
     with progress(quiet) as say:
         say("starting")
-        from ridgeline.comparison.selftest.measure import selftest
+        from ridgeline.comparison.selftest import selftest
         from ridgeline.machine import resolve_device
 
         test = selftest(resolve_device(device), budget_s=budget_s, seed=seed, say=say)

@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.comparison.arms import ArmFailed, Disturbing, stand
-from ridgeline.comparison.hosting.answers import Opened
-from ridgeline.comparison.options import Options
+from ridgeline.comparison.arms import ArmFailed, Disturbing, Options, stand
+from ridgeline.comparison.messages import Opened
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.harness.usercode.workload import (
     GOALS,
@@ -144,8 +143,8 @@ def benchmark(
     """
     from functools import partial
 
-    from ridgeline.comparison.hosting.host import Host
-    from ridgeline.equality.calls.randomness import undisturbed
+    from ridgeline.comparison.host import Host
+    from ridgeline.equality.calls.calling import undisturbed
     from ridgeline.measure.latency import time_calls
 
     if not callable(function):
@@ -181,9 +180,9 @@ def compare(
     `check(baseline_output, candidate_output)`, or False; `tolerance` is the relative error allowed
     to a variant that changes precision on purpose.
     """
-    from ridgeline.comparison.hosting.host import Host
-    from ridgeline.comparison.together import together
-    from ridgeline.equality.calls.randomness import undisturbed
+    from ridgeline.comparison.functions import together
+    from ridgeline.comparison.host import Host
+    from ridgeline.equality.calls.calling import undisturbed
 
     seconds = _seconds(budget, budget_s)
     _refuse_nonsense(variants, threshold, goal, items, tolerance)
@@ -216,7 +215,7 @@ def _put_back(
     the rounds call a training step some thousand times, on the caller's own model."""
     import torch
 
-    from ridgeline.equality.calls.keeping import Keeping
+    from ridgeline.equality.calls.held_state import Keeping
 
     kept = []
     for name, function in variants.items():
@@ -263,7 +262,7 @@ def _workload(
     declared: Declared,
     seed: int,
 ) -> Workload:
-    from ridgeline.comparison.hosting.sources import build
+    from ridgeline.comparison.targets import build
 
     if not callable(function):
         raise UsageError(f"{name!r} is {function!r}, which cannot be called")

@@ -1,14 +1,15 @@
 """The arms of a comparison, and how each fares before the rounds begin."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ridgeline.comparison.hosting.answers import Collected, Examined, Opened, Peak, Warmed
-from ridgeline.comparison.hosting.pipe import SkippedError
+from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, SkippedError, Warmed
 from ridgeline.errors import RidgelineError
-from ridgeline.records.comparison import Guard
+from ridgeline.measure.deadline import Deadline
+from ridgeline.records.comparison import Goal, Guard
 
 BASELINE, CONTROL = "baseline", "control"
 
@@ -63,3 +64,69 @@ def stand(targets: Sequence[str], host: Callable[[str, str], Any]) -> list[Stand
     names = {BASELINE: targets[0], CONTROL: targets[0]}
     names |= {str(at): target for at, target in enumerate(targets) if at}
     return [Standing(arm=arm, name=n, host=host(arm, n)) for arm, n in names.items()]
+
+
+Say = Callable[[str], None]
+"""Progress, in words."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    budget_s: float | None = None
+    """Time limit of the whole call if there is a `deadline`, else of the warm-up and the rounds.
+    None stands for `usual_s`, or as long as eight rounds take."""
+    deadline: Deadline | None = None
+    """When the whole call has to be over. None if no budget was given, or if the variants run in
+    the caller's own process, which cannot be ended."""
+    usual_s: float = 60.0
+    threshold: float = 0.02
+    """Differences below this share do not matter."""
+    alpha: float = 0.05
+    seed: int = 0
+    goal: Goal | None = None
+    """None: what the files say, else speed."""
+    isolate: bool = False
+    processes: int = 3
+    """Sets of processes with `isolate`."""
+    cold: bool = False
+    checked: bool = True
+    """Whether results are compared and guards looked at."""
+    rtol: float | None = None
+    """Overrides what the files declare."""
+    timeout_s: float | None = None
+    """A call that has not come back by then hangs; None: 300 s, for a whole script 30 min."""
+    device: str | None = None
+    """"cpu" hides the GPUs; a GPU's name picks it."""
+    most_rounds: int = 480
+    by: Literal["auto", "step", "run"] = "auto"
+    """For scripts: time steps or whole runs; "auto" takes steps where all have some."""
+    steps: int | None = None
+    """For scripts: end each after so many optimizer steps."""
+    arguments: tuple[str, ...] = ()
+    """For scripts: the same for each."""
+
+    @property
+    def budget(self) -> float:
+        return self.usual_s if self.budget_s is None else self.budget_s
+
+    def started(self, began_s: float | None = None) -> "Options":
+        """Return these options with a deadline, for a call that begins now or began at `began_s`.
+
+        The options stay as they are if there is no budget."""
+        if self.budget_s is None:
+            return self
+        return replace(self, deadline=Deadline(self.budget_s, began_s=began_s))
+
+    def left_s(self, spent_s: float) -> float:
+        """Return the seconds left of the budget. Without a deadline the budget is for the warm-up
+        and the rounds alone, of which `spent_s` are over."""
+        return self.budget - spent_s if self.deadline is None else self.deadline.left_s()
+
+    def limit_ns(self, left_s: float, round_ns: float) -> float:
+        """For the rounds, when this much of the budget is left and a round takes so long."""
+        if self.budget_s is not None:
+            return 1e9 * left_s
+        return max(1e9 * left_s, 1.1 * ROUNDS_WANTED * round_ns)
+
+
+ROUNDS_WANTED = 8
+"""Six are needed for a verdict; nobody who named no budget wants to hear that four fitted in."""

@@ -1,18 +1,45 @@
 """Functions compared: in one process, or, where they would disturb each other, each in its own."""
 
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ridgeline.comparison.arms import BASELINE, CONTROL, ArmFailed, Disturbing, stand
-from ridgeline.comparison.hosting.pipe import SkippedError
-from ridgeline.comparison.hosting.remote import RemoteHost, remote_for
-from ridgeline.comparison.isolated import isolated
-from ridgeline.comparison.options import Options, Say
-from ridgeline.comparison.together import together
+from ridgeline.comparison.arms import (
+    BASELINE,
+    CONTROL,
+    ArmFailed,
+    Disturbing,
+    Options,
+    Say,
+    Standing,
+    stand,
+)
+from ridgeline.comparison.messages import SkippedError
+from ridgeline.comparison.preparation import (
+    NO_TIME,
+    collect_all,
+    examine_all,
+    look_after,
+    look_again,
+    plan,
+    shots_of,
+    warm_all,
+)
+from ridgeline.comparison.remote import RemoteHost, remote_for
+from ridgeline.comparison.verdicts import Trial, assemble
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.deadline import BudgetEnded
-from ridgeline.records.comparison import Comparison, Skipped
+from ridgeline.measure.rounds import Rounds
+from ridgeline.records.comparison import Comparison, Skipped, Surroundings
+
+if TYPE_CHECKING:  # it brings torch, which the command's own process does without
+    from ridgeline.comparison.host import Host
+from contextlib import ExitStack
+
+from ridgeline.comparison.preparation import Settling
+from ridgeline.measure.rounds import Stopped
 
 _MANY_LINES = 20
 
@@ -101,3 +128,170 @@ def _noting(comparison: Comparison, note: str) -> Comparison:
     if not note:
         return comparison
     return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+
+
+UNKNOWN_SURROUNDINGS = Surroundings(device="", threads=0, cores=0)
+"""The surroundings if the variants' process did not answer in time."""
+
+
+def together(
+    host: "Host | RemoteHost", standings: list[Standing], options: Options, say: Say
+) -> Comparison:
+    """The arms are open on `host`. Raises Disturbing where they cannot share it."""
+    collect_all(standings, options, say, shared=True)
+    examine_all(standings, options, say, shared=True)
+    began = perf_counter_ns()
+    warm_all(standings, options.left_s(0.0), say, shared=True, cold=options.cold)
+    settling = plan(standings, options, options.left_s((perf_counter_ns() - began) / 1e9))
+    host.begin_rounds()
+    rounds = Rounds(options.seed, perf_counter_ns)
+    stopped = rounds.run(
+        shots_of(standings, shared=True),
+        until=settling.looks.rounds,
+        limit_ns=settling.limit_ns,
+        decide=settling.decided,
+        on_round=settling.reporter(say),
+    )
+    surroundings, notes = UNKNOWN_SURROUNDINGS, tuple[str, ...]()
+    try:
+        surroundings = host.end_rounds()
+        notes += look_after([s for s in standings if s.arm != CONTROL], options, say)
+        if stopped != "interrupted":
+            notes += look_again(standings, options, say)
+    except KeyboardInterrupt:  # the rounds are taken: what they say stays
+        stopped = "interrupted"
+    except BudgetEnded:
+        notes += (f"the checks after the rounds were not finished: {NO_TIME}",)
+    return assemble(
+        Trial(
+            standings=standings,
+            rounds=rounds.taken,
+            rounds_s=rounds.elapsed_ns / 1e9,
+            settling=settling,
+            stopped=stopped,
+            surroundings=surroundings,
+            mode="one process",
+            unit="call",
+            options=options,
+            spent_s=spent_s(options, began),
+            notes=notes,
+        )
+    )
+
+
+def spent_s(options: Options, began_ns: int) -> float:
+    """Return the seconds spent of the budget. They count from the beginning of the call if it has a
+    deadline, else from the beginning of the warm-up."""
+    if options.deadline is not None:
+        return options.deadline.spent_s()
+    return (perf_counter_ns() - began_ns) / 1e9
+
+
+def isolated(targets: Sequence[str], options: Options, say: Say) -> Comparison:
+    """Compare targets `file.py:name`, the first one the baseline."""
+    run = _Run(targets, options, say)
+    for number in range(options.processes):
+        try:
+            with ExitStack() as stack:
+                stopped = run.one_set(number, stack)
+        except KeyboardInterrupt:
+            if number == 0:
+                raise  # nothing is measured yet
+            stopped = run.cut_short("interrupted")
+        except BudgetEnded:
+            if not run.has_rounds:
+                raise
+            stopped = run.cut_short("budget")
+        if stopped == "interrupted" or options.left_s(0.0) <= 0:
+            break
+    return run.assembled()
+
+
+class _Run:
+    """The sets so far."""
+
+    def __init__(self, targets: Sequence[str], options: Options, say: Say) -> None:
+        self._targets, self._options, self._say = targets, options, say
+        self._warming_s = 0.0
+        self._rounds = Rounds(options.seed, perf_counter_ns)
+        self._settling: Settling | None = None
+        self._first: list[Standing] = []
+        self._surroundings: Surroundings | None = None
+        self._stopped: Stopped = "all rounds"
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def has_rounds(self) -> bool:
+        return bool(self._rounds.taken)
+
+    def one_set(self, number: int, stack: ExitStack) -> Stopped:
+        """Fresh processes, built and warmed, and their share of the rounds."""
+        options, sets = self._options, self._options.processes
+        set_began = perf_counter_ns()
+        standings = stand(self._targets, lambda arm, name: stack.enter_context(remote_for(options)))
+        for standing in standings:
+            self._say(f"set {number + 1} of {sets}, {standing.name}: building")
+            standing.open(options.seed)
+        opening_s = (perf_counter_ns() - set_began) / 1e9
+        checked = number == 0 and options.checked  # the results of one set are those of all
+        chosen = msgspec.structs.replace(options, checked=checked)
+        collect_all(standings, chosen, self._say, shared=False)
+        examine_all(standings, chosen, self._say, shared=False)
+        began = perf_counter_ns()
+        sets_left = sets if options.deadline is None else sets - number
+        warm_s = options.left_s(0.0) / sets_left
+        warm_all(standings, warm_s, self._say, shared=False, cold=options.cold)
+        warming_s = (perf_counter_ns() - began) / 1e9
+        self._warming_s += warming_s
+        if self._settling is None:
+            left_s = options.left_s(warming_s * sets)
+            if options.deadline is not None:  # later sets will take as long to prepare as this one
+                left_s -= (opening_s + warming_s) * (sets - 1)
+            self._settling = plan(standings, options, left_s, sets=sets)
+            self._first = standings
+        standings[0].ask("begin_rounds")
+        stopped = self._rounds.run(
+            shots_of(standings, shared=False),
+            until=(len(self._rounds.taken) + self._settling.per_set,),
+            limit_ns=self._settling.limit_ns / sets,
+            decide=lambda taken: False,
+            process=number,
+            on_round=self._settling.reporter(self._say),
+        )
+        if stopped != "all rounds":
+            self._stopped = stopped  # one set cut short cuts the whole short
+        self._surroundings = standings[0].ask("end_rounds")
+        if number == 0:
+            own = [s for s in standings if s.arm != CONTROL]
+            self._notes += look_after(own, options, self._say)
+        return stopped
+
+    def cut_short(self, why: Stopped) -> Stopped:
+        """Note that a later set could not be prepared, and return why. The rounds of earlier sets
+        stay."""
+        self._stopped = why
+        return self._stopped
+
+    def _spent_s(self) -> float:
+        if self._options.deadline is not None:
+            return self._options.deadline.spent_s()
+        return self._warming_s + self._rounds.elapsed_ns / 1e9
+
+    def assembled(self) -> Comparison:
+        assert self._settling is not None
+        surroundings = self._surroundings or UNKNOWN_SURROUNDINGS
+        return assemble(
+            Trial(
+                standings=self._first,
+                rounds=self._rounds.taken,
+                rounds_s=self._rounds.elapsed_ns / 1e9,
+                settling=self._settling,
+                stopped=self._stopped,
+                surroundings=surroundings,
+                mode="isolated processes",
+                unit="call",
+                options=self._options,
+                spent_s=self._spent_s(),
+                notes=self._notes,
+            )
+        )

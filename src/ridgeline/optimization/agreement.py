@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ridgeline import units
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.fixes.change import of
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.candidate import alters, precision

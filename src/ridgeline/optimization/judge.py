@@ -4,7 +4,7 @@ and what rounding alone does to it, are what it is judged by."""
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.bench_protocol import BUDGET_ENDED, TIME_OVER, Bench
 from ridgeline.optimization.candidate import Candidate, alters, precision

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.candidate import Candidate, alters, asked, precision
 from ridgeline.records.parity import MEANS, Parity

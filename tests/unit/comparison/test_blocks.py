@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.comparison.blocks import BLOCK_NS, even_calls
+from ridgeline.comparison.preparation import BLOCK_NS, even_calls
 
 
 def test_a_block_is_at_least_ten_milliseconds() -> None:

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from ridgeline.comparison.arms import Standing, stand
-from ridgeline.comparison.functions import without_broken
-from ridgeline.comparison.hosting.answers import Collected, Examined, Opened, Peak, Warmed
-from ridgeline.comparison.hosting.remote import RemoteHost
-from ridgeline.comparison.options import Options
-from ridgeline.comparison.scripts import arm as script_arm
-from ridgeline.comparison.together import together
+from ridgeline.comparison import scripts as script_arm
+from ridgeline.comparison.arms import Options, Standing, stand
+from ridgeline.comparison.functions import together, without_broken
+from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, Warmed
+from ridgeline.comparison.remote import RemoteHost
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.usercode.process import Ended
 from ridgeline.measure.clock import Reading
@@ -81,9 +79,8 @@ def compared(budget_s: float, **takes_s: float) -> tuple[Comparison, SlowHost, C
         for standing in standings[::2]:
             standing.open(0)
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("together", "prepare"):
-                name = f"ridgeline.comparison.{module}.perf_counter_ns"
-                patch.setattr(name, lambda: int(1e9 * clock.now_s), raising=False)
+            name = "ridgeline.comparison.functions.perf_counter_ns"
+            patch.setattr(name, lambda: int(1e9 * clock.now_s))
             return together(host, standings, options, lambda text: None)  # type: ignore[arg-type]
 
     try:

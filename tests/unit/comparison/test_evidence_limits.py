@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from verdict_on import built, judged, verdict_on, workload
 
-from ridgeline.equality.calls import keeping, leaf, reference
-from ridgeline.equality.calls.digest import digest
-from ridgeline.equality.calls.evidence import collect
+from ridgeline.equality.calls import held_state, outputs, reference
+from ridgeline.equality.calls.collection import collect
 from ridgeline.equality.calls.examine import examine
-from ridgeline.equality.calls.leaf import Room
-from ridgeline.equality.calls.outputs import outputs_of
+from ridgeline.equality.calls.held_state import digest
+from ridgeline.equality.calls.outputs import Room, outputs_of
 from ridgeline.harness.usercode.workload import Declared
 
 X = torch.randn(64, 64)
@@ -22,8 +21,8 @@ X = torch.randn(64, 64)
 def test_a_large_output_is_compared_by_a_sample_that_is_the_same_for_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaf, "WHOLE_ELEMENTS", 1000)
-    monkeypatch.setattr(leaf, "SAMPLED_ELEMENTS", 100)
+    monkeypatch.setattr(outputs, "WHOLE_ELEMENTS", 1000)
+    monkeypatch.setattr(outputs, "SAMPLED_ELEMENTS", 100)
     verdict = verdict_on(lambda: X * 2, lambda: X + X)
     assert verdict.results.status == "bit-identical"
     assert verdict.results.compared == 100
@@ -37,8 +36,8 @@ def test_a_large_output_is_compared_by_a_sample_that_is_the_same_for_both(
 def test_a_file_with_a_check_keeps_more_and_still_compares_with_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaf, "WHOLE_ELEMENTS", 2000)
-    monkeypatch.setattr(leaf, "SAMPLED_ELEMENTS", 100)
+    monkeypatch.setattr(outputs, "WHOLE_ELEMENTS", 2000)
+    monkeypatch.setattr(outputs, "SAMPLED_ELEMENTS", 100)
     checked = workload(lambda: X * 2)
     checked.declared = Declared(check=lambda a, b: True)
     verdict = judged(checked, workload(lambda: X + X))
@@ -73,7 +72,7 @@ def test_state_too_large_to_keep_is_not_put_back_and_the_extra_calls_are_not_mad
         weight.add_(1)
         return weight[:10].clone()
 
-    monkeypatch.setattr(keeping.Keeping.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(held_state.Keeping.__init__, "__defaults__", (100,))
     evidence = collect(workload(step), seed=1, as_baseline=True)
     assert "weight changes and is too large" in evidence.repeat.why
     assert "too large" in evidence.reference.why_not
@@ -86,7 +85,7 @@ def test_weights_too_large_to_keep_do_not_hinder_where_they_do_not_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     big, small = torch.randn(1000, 8), torch.randn(4, 1000)
-    monkeypatch.setattr(keeping.Keeping.__init__, "__defaults__", (20_000,))
+    monkeypatch.setattr(held_state.Keeping.__init__, "__defaults__", (20_000,))
     evidence = collect(workload(lambda x: x @ big, small), seed=1, as_baseline=True)
     assert evidence.repeat.outputs is not None
     assert evidence.fresh[0].names == ("input 0",)
@@ -157,8 +156,8 @@ def test_a_default_device_or_dtype_of_the_users_does_not_matter() -> None:
 def test_evidence_has_no_live_tensor_in_it() -> None:
     x = torch.randn(8, requires_grad=True)
     evidence = collect(workload(lambda: x * 2), seed=1, as_baseline=True)
-    for outputs in evidence.outputs:
-        for each in outputs.leaves:
+    for returned in evidence.outputs:
+        for each in returned.leaves:
             assert each.values is not None
             assert not each.values.requires_grad
     assert msgspec.structs.asdict(evidence)["name"] == "made up"

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from verdict_on import SEED, workload
 
-from ridgeline.equality.calls.evidence import collect, load_evidence, save_evidence
+from ridgeline.equality.calls.collection import collect, load_evidence, save_evidence
 from ridgeline.equality.calls.examine import examine
 from ridgeline.equality.calls.outputs import outputs_of, put_together
 
 JUDGE = """
 import sys
 from pathlib import Path
-from ridgeline.equality.calls.evidence import load_evidence
+from ridgeline.equality.calls.collection import load_evidence
 from ridgeline.equality.calls.examine import examine
 ours, theirs = (load_evidence(Path(p)) for p in sys.argv[1:3])
 results, guards = examine(ours, theirs, check=lambda a, b: bool((a.logits == b.logits).all()))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from verdict_on import workload
 
-from ridgeline.equality.calls.evidence import collect
+from ridgeline.equality.calls.collection import collect
 from ridgeline.harness.usercode.workload import Workload
 
 

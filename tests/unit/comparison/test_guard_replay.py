@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from verdict_on import verdict_on, workload
 
-from ridgeline.equality.calls.evidence import collect
-from ridgeline.equality.calls.replay import cached_replay
+from ridgeline.equality.calls.collection import collect
+from ridgeline.equality.calls.guards import cached_replay
 
 torch.manual_seed(0)
 W = torch.randn(64, 64)

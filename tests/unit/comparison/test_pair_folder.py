@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.comparison.folder import find_pairs, title_of
+from ridgeline.comparison.pair_folder import find_pairs, title_of
 from ridgeline.errors import UsageError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ridgeline.comparison.hosting.answers import Warmed
-from ridgeline.comparison.payback import payback
+from ridgeline.comparison.messages import Warmed
+from ridgeline.comparison.verdicts import payback
 
 
 def warmed(steady_ms: float, excess_ms: float) -> Warmed:

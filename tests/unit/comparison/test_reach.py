@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from verdict_on import workload
 
-from ridgeline.equality.calls.reach import reach, reachable
+from ridgeline.equality.calls.held_state import reach, reachable
 
 GLOBAL = torch.ones(3)
 UNNAMED = torch.ones(3)

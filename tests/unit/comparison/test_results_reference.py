@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from verdict_on import workload
 
-from ridgeline.equality.calls.evidence import collect
-from ridgeline.equality.calls.observed import Reference
+from ridgeline.equality.calls.collection import collect
+from ridgeline.equality.calls.evidence import Reference
 
 torch.manual_seed(0)
 X, W = torch.randn(32, 64), torch.randn(64, 32)

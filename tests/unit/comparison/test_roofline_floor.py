@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from verdict_on import workload
 
-from ridgeline.comparison.validity import floor_of_candidate
-from ridgeline.equality.calls import floor
-from ridgeline.equality.calls.evidence import collect
-from ridgeline.equality.calls.floor import examine_floor, floor_ns
-from ridgeline.equality.calls.observed import Evidence, Work
+from ridgeline.comparison.verdicts import floor_of_candidate
+from ridgeline.equality.calls import guards
+from ridgeline.equality.calls.collection import collect
+from ridgeline.equality.calls.evidence import Evidence, Work
+from ridgeline.equality.calls.guards import examine_floor, floor_ns
 from ridgeline.records.comparison import Guard
 from ridgeline.records.machine import Ceiling, Device
 
@@ -53,21 +53,21 @@ def test_a_ceiling_that_a_variant_exceeds_is_measured_again(
     product: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     high = msgspec.structs.replace(PEAK, value=1e10)
-    monkeypatch.setattr(floor, "cached", lambda device: DEVICE)
+    monkeypatch.setattr(guards, "cached", lambda device: DEVICE)
     asked: list[tuple[str, ...]] = []
 
     def measured(device: str, dtypes: list[str], budget_s: float) -> Device:
         asked.append(tuple(dtypes))
         return msgspec.structs.replace(DEVICE, ceilings=(high, COPY))
 
-    monkeypatch.setattr(floor, "measure", measured)
+    monkeypatch.setattr(guards, "measure", measured)
     assert examine_floor(product, 0.2e6, "cpu").outcome == "passed"
     assert asked == [("float32",)]
     assert examine_floor(product, 0.01e6, "cpu").outcome == "failed"
 
 
 def test_a_floor_that_the_baseline_breaks_too_does_not_judge_the_candidate() -> None:
-    failed, passed = (Guard(name=floor.NAME, outcome=o) for o in ("failed", "passed"))  # type: ignore[arg-type]
+    failed, passed = (Guard(name=guards.FLOOR_GUARD, outcome=o) for o in ("failed", "passed"))  # type: ignore[arg-type]
     excused = floor_of_candidate(failed, failed)
     assert excused is not None
     assert excused.outcome == "not looked for"

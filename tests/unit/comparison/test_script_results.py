@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from ridgeline.comparison.scripts.record import ScriptRecord
-from ridgeline.comparison.scripts.results import compare_scripts
+from ridgeline.equality.scripts import ScriptRecord, compare_scripts
 
 LOSSES = tuple(2.0 / (1 + step) for step in range(40))
 NORMS = (3.0, 4.0, 0.0)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ridgeline.cli.selftest import command
-from ridgeline.comparison.selftest import measure as measuring
+from ridgeline.comparison import selftest as measuring
 from ridgeline.errors import UsageError
 from ridgeline.records.selftest import SelfTest
 from tests.unit.report.made_up_selftest import bench, selftest

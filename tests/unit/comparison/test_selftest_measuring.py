@@ -5,16 +5,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ridgeline.comparison.selftest.injected import Slowed, calibrate
-from ridgeline.comparison.selftest.measured_windows import (
+from ridgeline.comparison.selftest import (
+    EFFECTS,
     LONG,
     SHORT,
+    Slowed,
     Taken,
+    calibrate,
     judge_all,
     take,
     window_length,
 )
-from ridgeline.comparison.selftest.windows import EFFECTS
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ridgeline.comparison.selftest.windows import (
+from ridgeline.comparison.selftest import (
     EFFECTS,
     Judged,
     Window,

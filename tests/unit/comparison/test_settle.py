@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ridgeline.comparison.options import Options
-from ridgeline.comparison.settle import Settling, events_agree, kept, settled
+from ridgeline.comparison.arms import Options
+from ridgeline.comparison.preparation import Settling, events_agree, kept, settled
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round
 from ridgeline.statistics.noise import simulated_crowd, simulated_rounds

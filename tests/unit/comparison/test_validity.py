@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ridgeline.comparison.validity import validity
+from ridgeline.comparison.verdicts import validity
 from ridgeline.records.comparison import Guard
 
 from made_comparison import EQUAL  # isort: skip

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from msgspec import Struct
 
-from ridgeline.equality.calls.evidence import Evidence, collect
+from ridgeline.equality.calls.collection import Evidence, collect
 from ridgeline.equality.calls.examine import examine
 from ridgeline.harness.usercode.workload import Check, Declared, Workload, unpacked
 from ridgeline.records.comparison import Guard, Results
@@ -35,7 +35,7 @@ def workload(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Workloa
 
 def built(factory: Callable[[], Any]) -> Workload:
     """From a factory, as a file's target is."""
-    from ridgeline.equality.calls.randomness import seed_all
+    from ridgeline.equality.calls.calling import seed_all
 
     seed_all(SEED)
     parts = unpacked(factory())

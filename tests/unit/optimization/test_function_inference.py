@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import function_form

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.comparison.selftest.windows import EFFECTS
+from ridgeline.comparison.selftest import EFFECTS
 from ridgeline.records.comparison import Surroundings
 from ridgeline.records.selftest import Bench, Procedure, SelfTest, Source, Tally
 from ridgeline.statistics.rate import wilson

@@ -1,5 +1,7 @@
 """Single calls of a workload: seeded, waited for, and timed."""
 
+import hashlib
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -7,13 +9,12 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
 import torch
 
 from ridgeline.cost.counting.surroundings import eager
-from ridgeline.equality.calls import leaf
-from ridgeline.equality.calls.leaf import Room
-from ridgeline.equality.calls.outputs import Outputs, outputs_of
-from ridgeline.equality.calls.randomness import seed_all
+from ridgeline.equality.calls import outputs
+from ridgeline.equality.calls.outputs import Outputs, Room, outputs_of
 from ridgeline.harness.usercode.workload import Workload
 
 _PLUMBING = ("torch", "tqdm", "multiprocessing", "concurrent")
@@ -38,7 +39,7 @@ class Caller:
         """What a call returned, as evidence; by the same measure for every call. A check of the
         file's own sees whole outputs or nothing, so more is kept for one."""
         times = 4 if self.workload.declared.check is not None else 1
-        return outputs_of(value, Room(times * leaf.ALL_ELEMENTS, times * leaf.WHOLE_ELEMENTS))
+        return outputs_of(value, Room(times * outputs.ALL_ELEMENTS, times * outputs.WHOLE_ELEMENTS))
 
     def __call__(self, turn: int = 0) -> tuple[Any, float]:
         """What call number `turn` returns, and how long it took."""
@@ -99,3 +100,49 @@ def threads_left() -> Iterator[list[str]]:
         ours = thread.name.startswith("ridgeline")
         if id(thread) not in before and not ours and not home.startswith(_PLUMBING):
             left.append(thread.name)
+
+
+_NUMPY_SEEDS = 2**32
+
+
+def seed_all(seed: int) -> None:
+    """Every generator a program draws from unless it made its own. A CUDA device that nobody has
+    started yet gets its seed when somebody does."""
+    random.seed(seed)
+    np.random.seed(seed % _NUMPY_SEEDS)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
+def drawn() -> str:
+    """Where the generators stand: two programs that began alike and stand alike have drawn the
+    same numbers."""
+    marks = hashlib.sha256()
+    marks.update(torch.get_rng_state().numpy().tobytes())
+    marks.update(repr(random.getstate()).encode())
+    _, keys, *place = np.random.get_state()
+    marks.update(np.asarray(keys).tobytes() + repr(place).encode())
+    if torch.cuda.is_initialized():
+        for state in torch.cuda.get_rng_state_all():
+            marks.update(state.numpy().tobytes())
+    return marks.hexdigest()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever is drawn inside, the user's next numbers are the ones they would have been."""
+    state, legacy, default = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    started = torch.cuda.is_initialized()
+    devices: list[Any] = torch.cuda.get_rng_state_all() if started else []
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(legacy)
+        torch.set_rng_state(default)
+        if started:
+            torch.cuda.set_rng_state_all(devices)
+        elif torch.cuda.is_available():
+            # Nobody had drawn from it: torch.manual_seed would have given it the same seed.
+            torch.cuda.manual_seed_all(torch.initial_seed())

@@ -1,20 +1,210 @@
 """Evidence of two workloads set beside each other: are the results the same, is the check any good,
 and was anything seen that would make a timing lie."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 
+import msgspec
+import torch
 from msgspec import Struct
 
-from ridgeline.equality.calls.equality import Judged, Pair, Rule, judge
-from ridgeline.equality.calls.error import distance
+from ridgeline.equality.calls.evidence import Evidence
 from ridgeline.equality.calls.guards import guards_of
-from ridgeline.equality.calls.observed import Evidence
-from ridgeline.equality.calls.own_check import Asked
+from ridgeline.equality.calls.judge import Judged, Pair, Rule, distance, judge, numbers, shuffled
+from ridgeline.equality.calls.outputs import Leaf, Outputs, put_together
 from ridgeline.equality.calls.pairing import Paired, pair_up
-from ridgeline.equality.calls.strength import Judgement, by_rule, strength_of, thinned
+from ridgeline.errors import TargetError
 from ridgeline.harness.usercode.workload import Check, Declared
-from ridgeline.records.comparison import Guard, Results
+from ridgeline.records.comparison import Guard, Results, Strength
+
+SCALES = (1.5, 1.05, 1.01)
+ENOUGH = 8
+"""Fewer numbers agree by chance, or hide what a sum hides."""
+_TRIED_ELEMENTS = 2**16
+
+Accepts = Callable[[Sequence[Leaf]], bool]
+"""Whether a check passes these leaves in place of the candidate's."""
+
+
+class Judgement(Struct, frozen=True):
+    strength: Strength
+    reasons: tuple[str, ...]
+
+
+def strength_of(
+    pairs: Sequence[Pair], accepts: Accepts, compared: int, nan_share: float
+) -> Judgement:
+    """Try wrong answers on a check. `accepts` is told one leaf for each pair."""
+    if not compared:
+        return Judgement("none", ("nothing that was returned or changed could be compared",))
+    reasons = []
+    floats = any(_is_float(pair) for pair in pairs)
+    if accepts([_zeros(pair) for pair in pairs]):
+        stale = all(pair.is_state for pair in pairs)
+        reasons.append("a step not taken would pass" if stale else "an answer of zeros would pass")
+    for scale in SCALES if floats else ():
+        if accepts([_scaled(pair, scale) for pair in pairs]):
+            reasons.append(f"an answer {100 * (scale - 1):.0f} % off would pass")
+            break
+    movable = [pair for pair in pairs if _can_be_shuffled(pair)]
+    if movable and accepts([_shuffled(pair) for pair in pairs]):
+        reasons.append("the right numbers in the wrong places would pass")
+    changed = any(pair.is_state for pair in pairs)
+    if compared < ENOUGH and not changed:
+        reasons.append(
+            f"{'one number was' if compared == 1 else f'{compared} numbers were'} compared"
+        )
+    if nan_share > 0.5:
+        reasons.append(f"{100 * nan_share:.0f} % of the numbers are NaN in both")
+    return Judgement("weak" if reasons else "strong", tuple(reasons))
+
+
+def by_rule(pairs: Sequence[Pair], rule: Rule) -> Accepts:
+    """Our own check, as `strength_of` asks it."""
+
+    def accepts(leaves: Sequence[Leaf]) -> bool:
+        return all(
+            judge(msgspec.structs.replace(pair, candidate=leaf), rule).ok
+            for pair, leaf in zip(pairs, leaves, strict=True)
+        )
+
+    return accepts
+
+
+def thinned(pair: Pair) -> Pair:
+    """The pair by a part of its elements: a scale or a shuffle shows in any part of a tensor."""
+    values = pair.baseline.values
+    if values is None or values.numel() <= _TRIED_ELEMENTS:
+        return pair
+    step = -(-values.numel() // _TRIED_ELEMENTS)
+
+    def thin(leaf: Leaf | None) -> Leaf | None:
+        if leaf is None or leaf.values is None or leaf.values.numel() != values.numel():
+            return leaf
+        few = leaf.values.reshape(-1)[::step]
+        nans = int(numbers(few).isnan().sum()) if leaf.nans else 0
+        infinities = int(numbers(few).isinf().sum()) if leaf.infinities else 0
+        return msgspec.structs.replace(
+            leaf, values=few, shape=tuple(few.shape), whole=False, nans=nans, infinities=infinities
+        )
+
+    parts = ("baseline", "candidate", "reference", "before")
+    changes = {name: thin(getattr(pair, name)) for name in parts}
+    return msgspec.structs.replace(pair, **changes)
+
+
+def _zeros(pair: Pair) -> Leaf:
+    if pair.before is not None and pair.before.values is not None:
+        return _leaf_with(pair.baseline, pair.before.values)
+    values = pair.baseline.values
+    return pair.baseline if values is None else _leaf_with(pair.baseline, torch.zeros_like(values))
+
+
+def _scaled(pair: Pair, scale: float) -> Leaf:
+    values = pair.baseline.values
+    if values is None or not _is_float(pair):
+        return pair.baseline
+    start = _start(pair, values)
+    return _leaf_with(pair.baseline, start + (_wide(values) - start) * scale)
+
+
+def _shuffled(pair: Pair) -> Leaf:
+    values = pair.baseline.values
+    if values is None:
+        return pair.baseline
+    if not _is_float(pair):
+        return _leaf_with(pair.baseline, shuffled(values))
+    start = _start(pair, values)
+    return _leaf_with(pair.baseline, start + shuffled(_wide(values) - start))
+
+
+def _can_be_shuffled(pair: Pair) -> bool:
+    values = pair.baseline.values
+    return values is not None and values.numel() > 1 and not torch.equal(values, shuffled(values))
+
+
+def _start(pair: Pair, values: torch.Tensor) -> torch.Tensor:
+    before = pair.before.values if pair.before is not None else None
+    return _wide(before) if before is not None else torch.zeros_like(_wide(values))
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.complex128) if values.is_complex() else values.double()
+
+
+def _leaf_with(leaf: Leaf, values: torch.Tensor) -> Leaf:
+    # Kept in the leaf's own dtype: a file's check may look at it.
+    if leaf.values is not None and leaf.kind != "number":
+        values = values.to(leaf.values.dtype)
+    row = numbers(values)
+    nans, infinities = int(row.isnan().sum()), int(row.isinf().sum())
+    return msgspec.structs.replace(leaf, values=values, nans=nans, infinities=infinities)
+
+
+def _is_float(pair: Pair) -> bool:
+    values = pair.baseline.values
+    return values is not None and (values.is_floating_point() or values.is_complex())
+
+
+class Asked:
+    """A check, asked about the outputs of each call."""
+
+    def __init__(self, check: Check, baseline: Evidence, candidate: Evidence) -> None:
+        self._check = check
+        self._calls = list(zip(baseline.outputs, candidate.outputs, strict=False))
+
+    def cannot(self) -> str:
+        """Why the check cannot be asked; "" where it can."""
+        if any(not outputs.whole for pair in self._calls for outputs in pair):
+            return "the outputs are too large to keep whole for a check of its own"
+        return ""
+
+    def refuse_senseless(self) -> None:
+        """A check that rejects the baseline beside itself is broken, and says nothing."""
+        ours = self._calls[0][0]
+        words = self._ask(ours, ours, None)
+        if words:
+            raise TargetError(
+                f"the check rejects the baseline's own output beside itself: {words}",
+                "check(baseline_output, candidate_output) must accept two equal outputs",
+            )
+
+    def objection(self) -> str:
+        """What the check has against the candidate; "" where nothing."""
+        for turn, (ours, theirs) in enumerate(self._calls):
+            words = self._ask(ours, theirs, None)
+            if words:
+                return words if turn == 0 else f"call {turn + 1}: {words}"
+        return ""
+
+    def accepts(self, leaves: Sequence[Leaf]) -> bool:
+        """Whether the baseline's first output would pass beside itself with these values in it."""
+        ours = self._calls[0][0]
+        return not self._ask(ours, ours, tuple(leaves))
+
+    @property
+    def first(self) -> Outputs:
+        """The baseline's."""
+        return self._calls[0][0]
+
+    def _ask(self, ours: Outputs, theirs: Outputs, leaves: tuple[Leaf, ...] | None) -> str:
+        """The objection in words."""
+        try:
+            answer = self._check(put_together(ours), put_together(theirs, leaves))
+        except AssertionError as error:
+            lines = [line for line in str(error).strip().splitlines() if line.strip()]
+            return lines[0][:300] if lines else "an assertion failed"
+        except Exception as error:
+            return f"it raised {type(error).__name__}: {str(error)[:200]}"
+        if isinstance(answer, str):
+            return answer[:300]
+        if answer is None:
+            return ""
+        try:
+            return "" if bool(answer) else "it returned False"
+        except (RuntimeError, ValueError, TypeError):
+            return f"it returned a {type(answer).__name__}, neither True nor False"
+
 
 UNDECLARED = Declared()
 WIDEST_SPREAD = 0.01

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from ridgeline.equality.calls.equality import Pair
-from ridgeline.equality.calls.error import Error, error, numbers, same_outputs
-from ridgeline.equality.calls.keeping import Changed
-from ridgeline.equality.calls.leaf import Leaf, sampled_alike
-from ridgeline.equality.calls.observed import Evidence, Fresh
-from ridgeline.equality.calls.outputs import Outputs
+from ridgeline.equality.calls.evidence import Evidence, Fresh
+from ridgeline.equality.calls.held_state import Changed
+from ridgeline.equality.calls.judge import Error, Pair, error, numbers, same_outputs
+from ridgeline.equality.calls.outputs import Leaf, Outputs, sampled_alike
 
 _TRAINED = ("parameter", "buffer")
 

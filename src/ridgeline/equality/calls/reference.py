@@ -16,12 +16,10 @@ from ridgeline.cost.counting.operands import operator_name
 from ridgeline.cost.counting.surroundings import silenced
 from ridgeline.cost.counting.values import contained
 from ridgeline.equality.calls.calling import Caller, as_written
-from ridgeline.equality.calls.error import error, numbers
-from ridgeline.equality.calls.keeping import Keeping
-from ridgeline.equality.calls.leaf import Leaf, Room, leaf_of
-from ridgeline.equality.calls.observed import Reference
-from ridgeline.equality.calls.outputs import Outputs
-from ridgeline.equality.calls.reach import reach, reachable
+from ridgeline.equality.calls.evidence import Reference
+from ridgeline.equality.calls.held_state import Keeping, reach, reachable
+from ridgeline.equality.calls.judge import error, numbers
+from ridgeline.equality.calls.outputs import Leaf, Outputs, Room, leaf_of
 
 MOST_BYTES = 2**31
 """Of float tensors to turn into float64, which takes two to four times as much again."""

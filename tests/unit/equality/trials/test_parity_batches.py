@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import OutputPrint, TensorPrint, Trial, WatchedStep
 

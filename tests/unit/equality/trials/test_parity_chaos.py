@@ -7,9 +7,9 @@ from math import hypot
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.equality.trials.compare import compare
-from ridgeline.equality.trials.floors import ULP, floor_of
-from ridgeline.equality.trials.rounding import LOST, allowed
+from ridgeline.equality.trials.distances import ULP
+from ridgeline.equality.trials.noise_bands import LOST, allowed_by_perturbation, floor_of
+from ridgeline.equality.trials.parity import compare
 from ridgeline.records.trial import TensorPrint, Trial, WatchedStep
 
 NAMES = tuple(f"layer{number}.weight" for number in range(9))
@@ -152,14 +152,14 @@ def test_no_update_is_weak() -> None:
 
 def test_a_precision_between_two_jitters_is_allowed_what_lies_between() -> None:
     tf32 = floor_of("rounding", "tf32")
-    adds_up = allowed(tf32, [(ULP, 1e-7), (2.0**-8, 1e-7 * 2**15)])
+    adds_up = allowed_by_perturbation(tf32, [(ULP, 1e-7), (2.0**-8, 1e-7 * 2**15)])
     assert adds_up == pytest.approx(8 * 1e-7 * 2**12)
-    apart = allowed(tf32, [(ULP, 4e-3), (2.0**-8, 0.2)], sketched=True)
+    apart = allowed_by_perturbation(tf32, [(ULP, 4e-3), (2.0**-8, 0.2)], sketched=True)
     assert 3 * 0.08 < apart < 3 * 0.1
 
 
 def test_nothing_is_scaled_from_a_jitter_that_ran_apart() -> None:
     coarse = floor_of("rounding", "bfloat16")
-    assert allowed(coarse, [(ULP, 1e-7)]) < 0.05
-    assert allowed(coarse, [(ULP, 4e-3)]) == LOST
-    assert allowed(floor_of("rounding", "float32"), [(2.0**-8, 0.5)]) == 0.0
+    assert allowed_by_perturbation(coarse, [(ULP, 1e-7)]) < 0.05
+    assert allowed_by_perturbation(coarse, [(ULP, 4e-3)]) == LOST
+    assert allowed_by_perturbation(floor_of("rounding", "float32"), [(2.0**-8, 0.5)]) == 0.0

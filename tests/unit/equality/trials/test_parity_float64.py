@@ -2,8 +2,8 @@
 
 from math import nan
 
-from ridgeline.equality.trials.float64 import closer
-from ridgeline.equality.trials.words import small
+from ridgeline.equality.differences import small
+from ridgeline.equality.trials.outputs import closer
 
 
 def test_three_times_the_baselines_error_passes_and_four_does_not() -> None:

@@ -4,7 +4,7 @@ import pytest
 from made_up_trials import candidate_of, trials_of_baseline
 from parity_cases import FLOAT32, LOWER, NOTHING
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 
 SEEDS = (0, 1, 2, 3)
 

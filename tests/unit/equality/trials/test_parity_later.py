@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.records.trial import LaterStep, TensorPrint, Trial, WatchedStep
 
 WATCHED, STEPS = 8, 40

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.equality.trials.compare import compare
+from ridgeline.equality.trials.parity import compare
 from ridgeline.records.parity import Alters
 from ridgeline.records.trial import TensorPrint, Trial, WatchedStep
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.equality.trials.outputs_apart import apart
+from ridgeline.equality.trials.distances import apart
 from ridgeline.harness.trials import given, prints
 from ridgeline.harness.trials.answers import MOST, SKETCH, Answers
 from ridgeline.harness.trials.watch import Watch

@@ -1,0 +1,386 @@
+"""Where workloads live and are run: this process.
+
+A comparison talks to hosts and never to workloads. `Host` is the process it runs in (the Python
+API), `RemoteHost` a child with a `Host` of its own at the other end of a pipe (the command). Every
+answer is therefore a record that can travel.
+"""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from ridgeline.comparison import host
+from ridgeline.comparison.arms import BASELINE
+from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, Warmed
+from ridgeline.comparison.preparation import BLOCK_NS
+from ridgeline.comparison.targets import open_target
+from ridgeline.cost.counting.traffic import stored_bytes
+from ridgeline.equality.calls.collection import (
+    BUDGET_S,
+    Evidence,
+    collect,
+    load_evidence,
+    save_evidence,
+)
+from ridgeline.equality.calls.examine import examine
+from ridgeline.equality.calls.guards import cached_replay, examine_floor
+from ridgeline.equality.calls.held_state import reachable
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.harness.usercode.explain import explain
+from ridgeline.harness.usercode.load import module_at, split
+from ridgeline.harness.usercode.workload import Declared, Workload
+from ridgeline.machine import identity, nvml, processor
+from ridgeline.measure.clock import Clock, Reading, clock_for
+from ridgeline.measure.peak import measure_peak
+from ridgeline.measure.rounds import Block
+from ridgeline.measure.session import Session
+from ridgeline.records.comparison import Guard, Surroundings
+from ridgeline.statistics.steady import steady_start
+
+LATE_S = 3.0
+_MOST_WARM_SAMPLES = 200
+
+
+class Host:
+    """Workloads by arm, and what can be asked of them."""
+
+    def __init__(self, cold: bool = False) -> None:
+        self._cold = cold
+        self._workloads: dict[str, Workload] = {}
+        self._evidence: dict[str, Evidence] = {}
+        self._late: dict[str, Evidence] = {}
+        self._sessions: dict[str, Session] = {}
+        self._recompiles: dict[str, int] = {}
+        self._settings = host.current_settings()
+        self._threads = threading.active_count()
+        self._watch: Any = None
+        self._throttle: Throttle | None = None
+        self._clock: Clock | None = None
+        self._flush: Callable[[], object] | None = None
+
+    @property
+    def calls_made(self) -> int:
+        """Grows while calls come back: a sign of life."""
+        return sum(w.calls_made for w in self._workloads.values())
+
+    def open(self, arm: str, target: str, seed: int, device: str | None = None) -> Opened:
+        """Import and build a target. `device` is what was asked for, where anything was."""
+        if device is not None and not device.startswith("cpu") and not torch.cuda.is_available():
+            raise UsageError(f"there is no device {device} here", "leave --device out, or use cpu")
+        return self.adopt(arm, open_target(target, seed))
+
+    def adopt(self, arm: str, workload: Workload) -> Opened:
+        self._workloads[arm] = workload
+        declared = workload.declared
+        return Opened(
+            goal=declared.goal,
+            items=declared.items,
+            rtol=declared.rtol,
+            has_check=declared.check is not None,
+            changed=self._changed(),
+            device=self.device(),
+        )
+
+    def device(self) -> str:
+        """Where the work is: a GPU once anything touched one."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            return f"cuda:{torch.cuda.current_device()}"
+        return "cpu"
+
+    def collect(
+        self, arm: str, seed: int, as_baseline: bool, budget_s: float | None = None
+    ) -> Collected:
+        """Return what the first calls of an arm return and change, and how long they took.
+        `budget_s` limits the calls after those that are compared, if it is less than usual."""
+        workload = self._workloads[arm]
+        like = None if as_baseline else self._evidence.get("baseline")
+        try:
+            evidence = collect(
+                workload, seed=seed, as_baseline=as_baseline, like=like,
+                budget_s=BUDGET_S if budget_s is None else min(budget_s, BUDGET_S),
+            )  # fmt: skip
+        except (Exception, SystemExit) as error:
+            raise explain(error, f"calling {workload.name}") from error
+        self._evidence[arm] = evidence
+        cold = tuple(evidence.call_ns)
+        if workload.first_call_ns is not None:
+            cold = (workload.first_call_ns, *cold)
+        return Collected(call_ns=cold, changed=self._changed())
+
+    def first_calls(self, arm: str) -> Collected:
+        """The first call alone, where nobody wants results compared."""
+        workload = self._workloads[arm]
+        clock, took = self._clock_now(), []
+        if workload.first_call_ns is not None:
+            took.append(workload.first_call_ns)
+        else:
+            took.append(self._guarded(workload, lambda: clock.time(workload, 1)).wall_ns)
+        return Collected(call_ns=tuple(took), changed=self._changed())
+
+    def save(self, arm: str, path: str) -> None:
+        save_evidence(self._evidence[arm], Path(path))
+
+    def load(self, arm: str, path: str) -> None:
+        """Evidence of an arm that lives in another process."""
+        self._evidence[arm] = load_evidence(Path(path))
+
+    def examine(self, candidate: str, rtol: float | None, check_in: str) -> Examined:
+        """The candidate's results against the baseline's; `check_in` is the target whose file has
+        its own check, "" for none."""
+        declared = Declared(rtol=rtol)
+        check = None
+        if check_in:
+            own = [w for w in self._workloads.values() if w.name == check_in]
+            check = own[0].declared.check if own else module_at(split(check_in)[0]).check
+        results, guards = examine(
+            self._evidence["baseline"], self._evidence[candidate], declared=declared, check=check
+        )
+        return Examined(results=results, guards=guards)
+
+    def look_again(self, arm: str, seed: int, budget_s: float | None = None) -> None:
+        """Evidence once more, now that the workload has been called some thousand times: one that
+        behaved while it was looked at may have begun to remember since."""
+        workload = self._workloads[arm]
+        like = None if arm == BASELINE else self._late.get(BASELINE)
+        late_s = LATE_S if budget_s is None else min(budget_s, LATE_S)
+        self._late[arm] = self._guarded(
+            workload,
+            lambda: collect(
+                workload, seed=seed, calls=1, as_baseline=False, like=like, budget_s=late_s
+            ),
+        )
+
+    def replays(self, candidate: str) -> Guard:
+        """The guard against cached replay, by that later evidence."""
+        return cached_replay(self._late[BASELINE], self._late[candidate])
+
+    def floor(self, arm: str, measured_ns: float, may_measure: bool = True) -> Guard:
+        """Return whether the arm was faster than its own arithmetic allows. `may_measure` says that
+        there is time to measure a ceiling again."""
+        return examine_floor(
+            self._evidence[arm], measured_ns, self.device(), may_measure=may_measure
+        )
+
+    def warm_up(self, arm: str, limit_s: float) -> Warmed:
+        """Size the arm's block and run it until it is steady."""
+        workload, clock = self._workloads[arm], self._clock_now()
+        before = self._flusher() if self._cold else None
+        # One flush takes longer than most calls: cold blocks are as short as the clock allows.
+        shortest = clock.shortest_ns if self._cold else BLOCK_NS
+        session = Session(clock, workload.timed, shortest_ns=shortest, before=before)
+        self._sessions[arm] = session
+
+        def run() -> None:
+            session.size_block()
+            session.warm_up(1e9 * limit_s, _MOST_WARM_SAMPLES, lambda phase, share: None)
+
+        self._guarded(workload, run)
+        return _warmed(session, self._evidence.get(arm))
+
+    def resize(self, arm: str, calls: int) -> None:
+        """Make a block so many calls long."""
+        self._sessions[arm].calls = calls
+
+    def block(self, arm: str) -> Block:
+        """One sample."""
+        session = self._sessions[arm]
+        workload = self._workloads[arm]
+
+        def run() -> Reading:
+            if not self._cold and 4 * session.per_call_ns[-1] < BLOCK_NS:
+                workload.timed()  # the other arm left its own data in the caches
+            session.read()
+            return session.readings[-1]
+
+        before = _graphs_compiled()
+        reading = self._guarded(workload, run)
+        self._recompiles[arm] = self._recompiles.get(arm, 0) + _graphs_compiled() - before
+        throttled = self._throttle.look() if self._throttle else ""
+        return Block(reading, session.calls, throttled)
+
+    def peak(self, arm: str) -> Peak:
+        """Peak memory of one call, with what the workload holds."""
+        workload = self._workloads[arm]
+        found, method = self._guarded(workload, lambda: peak_of(workload, self.device()))
+        return Peak(bytes=found, method=method)
+
+    def recompiles(self, arm: str) -> int:
+        """Graphs compiled while the arm's blocks ran."""
+        return self._recompiles.get(arm, 0)
+
+    def begin_rounds(self) -> None:
+        """Begin to watch the surroundings."""
+        from ridgeline.machine.surroundings import Watch
+
+        device = torch.device(self.device())
+        self._watch = Watch(device)
+        self._throttle = Throttle(device) if device.type == "cuda" else None
+
+    def end_rounds(self) -> Surroundings:
+        return self._watch.surroundings()  # type: ignore[no-any-return]
+
+    def _changed(self) -> tuple[str, ...]:
+        return host.changed_settings(self._settings, host.current_settings())
+
+    def _clock_now(self) -> Clock:
+        if self._clock is None:
+            self._clock = clock_for(self.device())
+        return self._clock
+
+    def _flusher(self) -> Callable[[], object]:
+        if self._flush is None:
+            self._flush = flusher(torch.device(self.device()))
+        return self._flush
+
+    def _guarded(self, workload: Workload, run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except (Exception, SystemExit) as error:
+            raise explain(error, f"calling {workload.name}") from error
+
+
+def _graphs_compiled() -> int:
+    """In this process, so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+
+
+def _warmed(session: Session, evidence: Evidence | None) -> Warmed:
+    per_call, readings = session.per_call_ns, session.readings
+    # The first two readings sized the block: they are calls too, but may hold anything.
+    start = steady_start(per_call[2:])
+    early = len(per_call) if start is None else 2 + start
+    steady_ns = median(per_call[early:] or per_call[-8:])
+    cold = list(evidence.call_ns) if evidence is not None else []
+    counts = [round(r.total_ns / p) if p else 1 for r, p in zip(readings, per_call, strict=True)]
+    spent = sum(cold) + sum(reading.wall_ns for reading in readings[:early])
+    walls = median(reading.wall_ns for reading in readings[-8:])
+    return Warmed(
+        block_calls=session.calls,
+        block_ns=walls,
+        steady=start is not None,
+        steady_ns=steady_ns,
+        excess_ns=max(spent - (len(cold) + sum(counts[:early])) * steady_ns, 0.0),
+        calls=len(cold) + sum(counts),
+        events_share=median(reading.total_ns for reading in readings[-8:]) / max(walls, 1.0),
+        clock=session.clock.name,
+    )
+
+
+Settings = dict[str, str]
+
+
+def current_settings() -> Settings:
+    """Each setting that changes speed or results and can be read back."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    found = {
+        "threads": torch.get_num_threads(),
+        "interop threads": torch.get_num_interop_threads(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "float32 matmul precision": _matmul_precision(),
+        "cudnn TF32": _read(lambda: cudnn.allow_tf32),
+        "cudnn.benchmark": cudnn.benchmark,
+        "cudnn.deterministic": cudnn.deterministic,
+        "cudnn.enabled": cudnn.enabled,
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "gradients": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast on cuda": torch.is_autocast_enabled("cuda"),
+        "autocast on cpu": torch.is_autocast_enabled("cpu"),
+        "flash attention": cuda.flash_sdp_enabled(),
+        "memory-efficient attention": cuda.mem_efficient_sdp_enabled(),
+        "math attention": cuda.math_sdp_enabled(),
+        "cudnn attention": cuda.cudnn_sdp_enabled(),
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "attention fast path": torch.backends.mha.get_fastpath_enabled(),
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def changed_settings(before: Settings, after: Settings) -> tuple[str, ...]:
+    """ "threads 2 → 1" for each setting that is not as it was."""
+    return tuple(
+        f"{name} {before[name]} → {after[name]}"
+        for name in before
+        if after.get(name, before[name]) != before[name]
+    )
+
+
+def _matmul_precision() -> str:
+    return _read(torch.get_float32_matmul_precision)
+
+
+def _read(get: object) -> str:
+    """torch raises where its old and its new TF32 switches have both been used."""
+    try:
+        return str(get())  # type: ignore[operator]
+    except RuntimeError:
+        return "set by torch.backends' fp32_precision"
+
+
+# A power cap is how a sustained load ordinarily runs on a large GPU, and holds for all arms of a
+# round alike; heat and brakes come and go between two samples.
+_CAUSES = (
+    (nvml.HW_THERMAL | nvml.SW_THERMAL, "thermal throttling"),
+    (nvml.HW_POWER_BRAKE, "external power brake"),
+    (nvml.HW_SLOWDOWN, "hardware slowdown"),
+)
+
+
+class Throttle:
+    """One look a sample."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._session = nvml.session()
+        self._library = self._session.__enter__()
+        self._handle = nvml.find(self._library, identity.address(device)) if self._library else None
+
+    def look(self) -> str:
+        """The cause, or ""."""
+        reading = nvml.reading(self._library, self._handle) if self._handle is not None else None
+        if reading is None:
+            return ""
+        return next((cause for bits, cause in _CAUSES if reading.reasons & bits), "")
+
+
+_UNKNOWN_CACHE_BYTES = 64 * 2**20
+
+
+def flusher(device: torch.device) -> Callable[[], object]:
+    """A call that leaves nothing of the workload in the device's last-level cache: it writes twice
+    its size. (Lines an application pinned as persisting would survive it; torch pins none.)"""
+    if device.type == "cuda":
+        size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+    else:
+        size = processor.cache_bytes()
+    buffer = torch.empty(2 * (size or _UNKNOWN_CACHE_BYTES), dtype=torch.uint8, device=device)
+    return lambda: buffer.add_(1)
+
+
+def peak_of(workload: Workload, device: str) -> tuple[int | None, str]:
+    """Bytes and how they were found, or None and why not. What the workload holds (weights, data,
+    optimizer state) plus the highest point its call reaches above that."""
+    held = [t for _, t in reachable(workload) if t.device.type == torch.device(device).type]
+    static = stored_bytes(*held)
+    if device == "cpu":
+        try:
+            measured = measure_peak(workload, device, static, "inference")
+        except RidgelineError as error:
+            return None, f"not measured: {error.message}"
+        return measured.peak_bytes, measured.method
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    kept = workload()
+    torch.cuda.synchronize(device)
+    above = torch.cuda.max_memory_allocated(device) - before
+    del kept
+    return static + above, "CUDA caching allocator, above what the workload holds"

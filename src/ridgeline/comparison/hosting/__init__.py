@@ -1,1 +1,0 @@
-"""Where workloads live: this process or a child, and what can be asked of either."""

@@ -1,0 +1,385 @@
+"""Everything around the rounds: first calls, results, warm-up and the plan; memory afterwards."""
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from ridgeline.comparison.arms import BASELINE, CONTROL, Disturbing, Options, Say, Standing
+from ridgeline.measure.clock import Reading
+from ridgeline.measure.rounds import Block, Round, Stopped
+from ridgeline.records.comparison import Estimate, Goal
+from ridgeline.records.facts import Verdict
+from ridgeline.statistics.looks import plan_looks
+from ridgeline.statistics.processor_time import (
+    ProcessorTimes,
+    decide_by_processor_time,
+    deciding_estimates,
+)
+from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
+
+Floats = NDArray[np.float64]
+
+_EVENTS_AGREE = 0.9
+"""Events that see less than this of the wall time have missed work on another stream."""
+
+
+class Settling:
+    """The plan of one comparison, made before its first round."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        round_ns: float,
+        limit_ns: float,
+        names: Sequence[str] = (),
+        by_events: bool = True,
+        items: Sequence[float] | None = None,
+        sets: int = 1,
+    ) -> None:
+        """`items` a call of each arm handles, where throughput is compared; `sets` of processes
+        that share the rounds."""
+        self.limit_ns = limit_ns
+        self.by_events = by_events
+        self._options = options
+        self._items = items
+        self._names = ("the baseline", "the control", *names[2:]) if names else ()
+        fitting = int(limit_ns / max(round_ns, 1.0))
+        self.most = max(min(fitting, options.most_rounds), 1)
+        self.per_set = max(math.ceil(self.most / sets), 2)
+        if sets > 1:
+            # One look at the end: sets of processes are compared as wholes.
+            self.most = self.per_set * sets
+            self.looks = plan_looks(self.most, alpha=options.alpha, first=self.most)
+        else:
+            self.looks = plan_looks(self.most, alpha=options.alpha)
+
+    def decided(self, rounds: Sequence[Round]) -> bool:
+        """Whether every candidate has its verdict, and a ratio worth printing."""
+        found = self.analysis(rounds)
+        return all(
+            settled(verdict, estimate, self._options.threshold)
+            for verdict, estimate in deciding_estimates(found)
+        )
+
+    def analysis(self, rounds: Sequence[Round], stopped: Stopped = "decided") -> Analysis:
+        """Return the analysis of the rounds, at the significance level that was planned for this
+        number of rounds. Processor time decides where the machine was too crowded for wall time."""
+        options, table = self._options, self.table(rounds)
+        alpha = self.looks.level_at(len(rounds), time_over=stopped == "budget")
+        found = analyse(table, alpha=alpha, threshold=options.threshold, seed=options.seed)
+        times = self._processor_times(rounds)
+        if times is None:
+            return found
+        calls = np.array([[block.calls for block in one.blocks] for one in rounds])
+        second = replace(table, samples=self._by_item(times.process / calls))
+        return decide_by_processor_time(
+            found, times, second, alpha=alpha, threshold=options.threshold, seed=options.seed
+        )
+
+    def _processor_times(self, rounds: Sequence[Round]) -> ProcessorTimes | None:
+        """Return the processor times of the rounds. Return None if a block was timed by a device,
+        or if the system does not count what is needed."""
+        readings = [[block.reading for block in one.blocks] for one in rounds]
+        every = [reading for row in readings for reading in row]
+        if any(r.thread_ns is None or r.sleeps is None or r.issue_ns is not None for r in every):
+            return None
+
+        def column(of: Callable[[Reading], float | None]) -> Floats:
+            return np.array([[of(reading) for reading in row] for row in readings], np.float64)
+
+        return ProcessorTimes(
+            wall=column(lambda r: r.wall_ns),
+            process=column(lambda r: r.cpu_ns),
+            thread=column(lambda r: r.thread_ns),
+            sleeps=column(lambda r: r.sleeps),
+        )
+
+    def per_call(self, rounds: Sequence[Round]) -> Floats:
+        """Nanoseconds a call, by round and arm."""
+        return np.array([[self._sample(b) for b in r.blocks] for r in rounds], dtype=np.float64)
+
+    def table(self, rounds: Sequence[Round]) -> RoundTable:
+        """What is compared: time a call, or an item where throughput is the goal."""
+        samples = self._by_item(self.per_call(rounds))
+        processes = np.array([r.process for r in rounds])
+        return RoundTable(
+            samples=samples,
+            positions=np.array([r.positions for r in rounds]),
+            process=processes if len(set(processes.tolist())) > 1 else None,
+            names=self._names,
+        )
+
+    def _by_item(self, per_call: Floats) -> Floats:
+        return per_call if self._items is None else per_call / np.asarray(self._items)
+
+    def reporter(self, say: Say) -> Callable[[int], None]:
+        return lambda taken: say(f"round {taken} of at most {self.most}")
+
+    def _sample(self, block: Block) -> float:
+        reading = block.reading
+        return (reading.total_ns if self.by_events else reading.wall_ns) / block.calls
+
+
+def settled(verdict: Verdict, estimate: Estimate, threshold: float) -> bool:
+    """Decided, and known to within the threshold or a tenth of the effect."""
+    if verdict == "UNDECIDED":
+        return False
+    half = math.log(estimate.ci_high / estimate.ci_low) / 2
+    return half <= max(threshold, abs(math.log(estimate.ratio)) / 10)
+
+
+def events_agree(shares: Sequence[float]) -> bool:
+    return all(share >= _EVENTS_AGREE for share in shares)
+
+
+def kept(rounds: Sequence[Round]) -> tuple[list[Round], int, str]:
+    """The rounds without those in which the device was throttled, how many those were, and why. If
+    they are more than half, throttled is how this device runs, and all stay."""
+    hot = [r for r in rounds if r.throttled]
+    if not hot:
+        return list(rounds), 0, ""
+    cause = hot[0].throttled
+    if 2 * len(hot) > len(rounds):
+        return list(rounds), 0, f"{cause} in {len(hot)} of {len(rounds)} rounds: all were kept"
+    return [r for r in rounds if not r.throttled], len(hot), cause
+
+
+BLOCK_NS = 10e6
+"""A sample's length: 10 ms is 1000 times what the clock, a context switch's cost and the loop
+itself leave uncertain, and a stall of a scheduler's slice (3 to 4 ms) does not rule it."""
+ALIKE = 3.0
+"""Arms whose calls differ by less than this have blocks of as many calls."""
+_MOST = 1 << 20
+
+
+def even_calls(call_ns: Sequence[float]) -> list[int]:
+    """For each arm, by its steady time of a call: enough calls for it and all that are alike."""
+    fitting = [min(max(math.ceil(BLOCK_NS / max(ns, 1.0)), 1), _MOST) for ns in call_ns]
+    return [
+        max(calls for calls, other in zip(fitting, call_ns, strict=True) if _alike(ns, other))
+        for ns in call_ns
+    ]
+
+
+def _alike(one: float, other: float) -> bool:
+    return max(one, other) < ALIKE * max(min(one, other), 1e-9) or one == other
+
+
+NO_TIME = "too little of the budget was left"
+WARMUP_SHARE = 0.25
+"""Of the budget, over all arms: a compiler's time is not in it, only what follows it."""
+_LEAST_SHARE = 0.25
+"""Share of a budget without a deadline that is kept for the rounds, however long the warm-up took.
+"""
+EVIDENCE_SHARE = 0.3
+"""Share of the rest of a budget that checking the variants' results may take. The remainder is for
+timing them."""
+LATE_S = 1.0
+"""Time limit for checking one variant's results again after the rounds, if there is a deadline."""
+CLOSING_S = 1.0
+"""Time reserved for ending the processes and writing the answer."""
+AFTERWARDS_SHARE = 0.4
+"""The largest share of the time left when the rounds begin that is reserved for what follows them:
+a verdict is worth more than the memory peak."""
+FLOOR_S = 4.0
+"""Time that measuring a ceiling again may take."""
+CALLS_FOR_MEMORY, CALLS_AGAIN = 4, 4
+"""The cost of measuring a variant's memory, and of checking its results again, in usual calls. Both
+run the variant under observation, which makes a call several times as long."""
+
+
+def collect_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
+    """First calls and evidence, the baseline first. `shared`: all arms live in one process, where
+    an arm that changes its settings changes them for all."""
+    for standing in standings:
+        if standing.arm == CONTROL and shared:
+            continue  # the same workload as the baseline
+        say(f"{standing.name}: first calls")
+        if options.checked and standing.arm != CONTROL:
+            standing.collected = standing.ask(
+                "collect",
+                arm=standing.arm,
+                seed=options.seed,
+                as_baseline=standing.arm == BASELINE,
+                budget_s=_evidence_s(len(standings) - 1, options),
+            )
+        else:
+            standing.collected = standing.ask("first_calls", arm=standing.arm)
+        if shared and standing.collected is not None and standing.collected.changed:
+            raise Disturbing(standing.collected.changed)
+
+
+def _evidence_s(arms: int, options: Options) -> float | None:
+    if options.deadline is None:
+        return None
+    return EVIDENCE_SHARE * max(options.deadline.left_s(), 0.0) / arms
+
+
+def examine_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
+    """Each candidate's evidence against the baseline's."""
+    if not options.checked:
+        return
+    baseline = standings[0]
+    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+        path = str(Path(folder) / "baseline.pt")
+        if not shared:
+            baseline.ask("save", arm=BASELINE, path=path)
+        for standing in standings[2:]:
+            say(f"{standing.name}: comparing results")
+            if not shared:
+                standing.ask("load", arm=BASELINE, path=path)
+            both = [s for s in (standing, baseline) if s.opened is not None]
+            declared = [s.opened.rtol for s in both if s.opened and s.opened.rtol]
+            checks = [s.name for s in both if s.opened and s.opened.has_check]
+            standing.examined = standing.ask(
+                "examine",
+                candidate=standing.arm,
+                rtol=options.rtol or (declared[0] if declared else None),
+                check_in=checks[0] if checks else "",
+            )
+
+
+def warm_all(
+    standings: Sequence[Standing], budget_s: float, say: Say, shared: bool, cold: bool
+) -> None:
+    each_s = budget_s * WARMUP_SHARE / len(standings)
+    for standing in standings:
+        if standing.arm == CONTROL and shared:
+            standing.warmed = standings[0].warmed
+            continue
+        say(f"{standing.name}: warming up")
+        standing.warmed = standing.ask("warm_up", arm=standing.arm, limit_s=each_s)
+    if not cold:  # a flush before each call: there blocks are as short as the clock allows
+        _even_blocks(standings, shared)
+
+
+def _even_blocks(standings: Sequence[Standing], shared: bool) -> None:
+    warmed = [standing.warmed for standing in standings if standing.warmed is not None]
+    counts = even_calls([w.steady_ns for w in warmed])
+    for standing, found, calls in zip(standings, warmed, counts, strict=True):
+        if not (standing.arm == CONTROL and shared):
+            standing.ask("resize", arm=standing.arm, calls=calls)
+        longer = calls / found.block_calls
+        standing.warmed = msgspec.structs.replace(
+            found, block_calls=calls, block_ns=found.block_ns * longer
+        )
+
+
+def plan(standings: Sequence[Standing], options: Options, left_s: float, sets: int = 1) -> Settling:
+    """How many rounds the time left allows, now that it is known what one takes."""
+    if options.deadline is None:
+        left_s = max(left_s, _LEAST_SHARE * options.budget)
+    else:
+        left_s -= min(afterwards_s(standings, options), AFTERWARDS_SHARE * max(left_s, 0.0))
+    warmed = [s.warmed for s in standings if s.warmed is not None]
+    items = [s.opened.items for s in _opened(standings) if s.opened and s.opened.items]
+    by_item = goal_of(standings, options) == "throughput" and len(items) == len(standings)
+    round_ns = sum(w.block_ns for w in warmed)
+    return Settling(
+        options,
+        names=[standing.name for standing in standings],
+        round_ns=round_ns,
+        limit_ns=options.limit_ns(left_s, round_ns),
+        by_events=events_agree([w.events_share for w in warmed]),
+        items=items if by_item else None,
+        sets=sets,
+    )
+
+
+def goal_of(standings: Sequence[Standing], options: Options) -> Goal:
+    """What was asked for, else what a candidate's file or the baseline's says."""
+    said = [s.opened.goal for s in (*standings[2:], standings[0]) if s.opened and s.opened.goal]
+    return options.goal or (said[0] if said else "speed")
+
+
+def shots_of(standings: Sequence[Standing], shared: bool) -> list[Callable[[], Block]]:
+    """One sample of each arm; in one process the control is the baseline once more."""
+
+    def shot(standing: Standing) -> Callable[[], Block]:
+        arm = BASELINE if shared and standing.arm == CONTROL else standing.arm
+        return lambda: standing.ask("block", arm=arm)
+
+    return [shot(standing) for standing in standings]
+
+
+def afterwards_s(standings: Sequence[Standing], options: Options) -> float:
+    """Return the seconds to reserve for what follows the rounds, estimated from the length of the
+    variants' calls."""
+    own = [s for s in standings if s.arm != CONTROL]
+    again_s = sum(_again_s(standing) for standing in own) if options.checked else 0.0
+    return sum(_memory_s(standing) for standing in own) + again_s + CLOSING_S
+
+
+def _memory_s(standing: Standing) -> float:
+    return CALLS_FOR_MEMORY * _call_s(standing)
+
+
+def _again_s(standing: Standing) -> float:
+    return LATE_S + CALLS_AGAIN * _call_s(standing)
+
+
+def _call_s(standing: Standing) -> float:
+    return standing.warmed.steady_ns / 1e9 if standing.warmed is not None else 0.0
+
+
+def look_after(standings: Sequence[Standing], options: Options, say: Say) -> tuple[str, ...]:
+    """Recompilations, and peak memory: after the rounds, because that looking glass is slow and
+    leaves traces. Returns what there was no time for, in sentences."""
+    left: list[str] = []
+    for standing in standings:
+        standing.recompiles = standing.ask("recompiles", arm=standing.arm)
+        if options.checked and standing.warmed is not None:
+            standing.floor = standing.ask(
+                "floor",
+                arm=standing.arm,
+                measured_ns=standing.warmed.steady_ns,
+                may_measure=_has_time(options, FLOOR_S),
+            )
+        if not _has_time(options, _memory_s(standing) + CLOSING_S):
+            left.append(f"the memory of {standing.name} was not measured: {NO_TIME}")
+            continue
+        say(f"{standing.name}: memory")
+        standing.peak = standing.ask("peak", arm=standing.arm)
+    return tuple(left)
+
+
+def _has_time(options: Options, needed_s: float) -> bool:
+    return options.deadline is None or options.deadline.left_s() >= needed_s
+
+
+def look_again(standings: Sequence[Standing], options: Options, say: Say) -> tuple[str, ...]:
+    """Cached replay, looked for once more after the rounds. In one process only: the evidence of
+    all arms is at hand there. Returns what there was no time for, in sentences."""
+    if not options.checked:
+        return ()
+    own = [standing for standing in standings if standing.arm != CONTROL]
+    needed_s = sum(_again_s(standing) for standing in own) + CLOSING_S
+    if not _has_time(options, needed_s):
+        return (f"results were not checked again after the rounds: {NO_TIME}",)
+    for standing in own:
+        say(f"{standing.name}: checking results again")
+        standing.ask(
+            "look_again",
+            arm=standing.arm,
+            seed=options.seed,
+            budget_s=None if options.deadline is None else LATE_S,
+        )
+    for standing in standings[2:]:
+        guard = standing.ask("replays", candidate=standing.arm)
+        if guard.outcome == "failed" and standing.examined is not None:
+            others = [g for g in standing.examined.guards if g.name != guard.name]
+            late = msgspec.structs.replace(guard, detail=f"after the rounds, {guard.detail}")
+            standing.examined = msgspec.structs.replace(standing.examined, guards=(late, *others))
+    return ()
+
+
+def _opened(standings: Sequence[Standing]) -> list[Standing]:
+    """Arms whose file was read; the control's is the baseline's."""
+    return [standings[0] if s.arm == CONTROL and s.opened is None else s for s in standings]

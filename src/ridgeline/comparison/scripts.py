@@ -1,0 +1,267 @@
+"""One script, run again and again, each time in a fresh process."""
+
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ridgeline.comparison.arms import Options, Say, Standing, stand
+from ridgeline.comparison.functions import spent_s, without_broken
+from ridgeline.comparison.messages import Collected, Examined, Peak, Warmed
+from ridgeline.comparison.preparation import CLOSING_S, Settling
+from ridgeline.comparison.verdicts import Trial, assemble
+from ridgeline.equality.scripts import ScriptRecord, compare_scripts
+from ridgeline.errors import TargetError, UsageError
+from ridgeline.harness.usercode.process import Ended, to_its_end
+from ridgeline.measure.clock import Reading
+from ridgeline.measure.deadline import BudgetEnded
+from ridgeline.measure.rounds import Block, Rounds
+from ridgeline.records.comparison import Comparison
+from ridgeline.statistics.pace import pace
+from ridgeline.statistics.steady import settled
+
+LEAST_STEPS = 8
+"""Fewer intervals cannot show where warming up ends."""
+DEFAULT_TIMEOUT_S = 1800.0
+
+By = Literal["step", "run"]
+
+
+class ScriptRun(Struct, frozen=True, kw_only=True):
+    """One run, seen from outside as well."""
+
+    record: ScriptRecord
+    wall_ns: float
+    cpu_ns: float
+    peak_rss_bytes: int
+
+
+class ScriptArm:
+    """Runs of one script, and what they left behind."""
+
+    def __init__(self, script: str, options: Options, folder: Path) -> None:
+        self.script = script
+        self.runs: list[ScriptRun] = []
+        self._options = options
+        self._folder = folder
+        folder.mkdir()
+
+    def run(self) -> ScriptRun:
+        """Once more, from start to end."""
+        result = self._folder / "record.json"
+        result.unlink(missing_ok=True)
+        options = self._options
+        command = [
+            sys.executable, "-m", "ridgeline.comparison.script_child", str(result),
+            str(options.seed), str(options.steps or 0), self.script, *options.arguments,
+        ]  # fmt: skip
+        limit = options.timeout_s or DEFAULT_TIMEOUT_S
+        left = math.inf if options.deadline is None else options.deadline.left_s()
+        if left <= 0:
+            raise BudgetEnded("run", self.script)
+        ended = to_its_end(command, self._environment(), min(limit, left))
+        if ended.code is None and left < limit:
+            raise BudgetEnded("run", self.script)
+        if ended.code != 0:
+            raise self._failed(ended, limit)
+        run = ScriptRun(
+            record=_read(result),
+            wall_ns=ended.wall_ns,
+            cpu_ns=ended.cpu_ns,
+            peak_rss_bytes=ended.peak_rss_bytes,
+        )
+        self.runs.append(run)
+        return run
+
+    def block(self, by: By) -> Block:
+        """One sample of a round."""
+        return Block(reading(self.run(), by), 1)
+
+    def _environment(self) -> dict[str, str]:
+        # What one arm compiles must not be found ready by another.
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
+        device = self._options.device
+        if device is not None:
+            kind, _, index = device.partition(":")
+            own["CUDA_VISIBLE_DEVICES"] = "" if kind == "cpu" else index or "0"
+        return os.environ | own
+
+    def _failed(self, ended: Ended, limit: float) -> TargetError:
+        if ended.code is None:
+            return TargetError(
+                f"{self.script} has not ended in {limit:g} s",
+                "allow it more with --timeout, or end it early with --steps N",
+            )
+        how = (
+            f"was killed by {ended.signal}"
+            if ended.signal
+            else f"ended with exit code {ended.code}"
+        )
+        hint = "\n  ".join(["it said:", *ended.said]) if ended.said else ""
+        return TargetError(f"{self.script} {how}", hint)
+
+
+def has_steps(run: ScriptRun) -> bool:
+    return len(run.record.step_ns) >= LEAST_STEPS
+
+
+def reading(run: ScriptRun, by: By) -> Reading:
+    """A run as one sample: its steady step, or all of it."""
+    if by == "run":
+        return Reading(total_ns=run.wall_ns, wall_ns=run.wall_ns, cpu_ns=run.cpu_ns)
+    steps = run.record.step_ns
+    start = settled(steps)
+    typical = pace(steps)
+    cpu = run.record.step_cpu_ns[start:]
+    told = Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)
+    thread, sleeps = run.record.step_thread_ns[start:], run.record.step_sleeps[start:]
+    if run.record.clock != "wall" or not thread or not sleeps:
+        return told
+    return replace(told, thread_ns=median(thread), sleeps=round(median(sleeps)))
+
+
+def _read(path: Path) -> ScriptRecord:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ScriptRecord)
+    except OSError:  # os._exit(0): it ended well, and told us nothing
+        return ScriptRecord()
+
+
+def compare_script_files(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
+    """Compare scripts, the first one the baseline."""
+    for script in scripts:
+        if not Path(script).is_file():
+            raise UsageError(f"there is no file {script}")
+    return without_broken(scripts, lambda left: _compare(left, options, say))
+
+
+def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
+    from ridgeline.machine.surroundings import Watch
+
+    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+        began = perf_counter_ns()
+        home = Path(folder)
+        standings = stand(scripts, lambda arm, name: ScriptArm(name, options, home / arm))
+        first = _first_runs(standings, say)
+        by, why = _unit(options, first)
+        settling = _plan(options, standings, by)
+        watch = Watch(_cpu())
+        rounds = Rounds(options.seed, perf_counter_ns)
+        stopped = rounds.run(
+            [_shot(standing, by) for standing in standings],
+            until=settling.looks.rounds,
+            limit_ns=settling.limit_ns,
+            decide=settling.decided,
+            on_round=settling.reporter(say),
+        )
+        for standing in standings:
+            _describe(standing, by)
+        if options.checked:
+            _examine(standings, options)
+        return assemble(
+            Trial(
+                standings=standings,
+                rounds=rounds.taken,
+                rounds_s=rounds.elapsed_ns / 1e9,
+                settling=settling,
+                stopped=stopped,
+                surroundings=watch.surroundings(),
+                mode="scripts",
+                unit=by,
+                options=options,
+                spent_s=spent_s(options, began),
+                notes=(why,),
+            )
+        )
+
+
+def _first_runs(standings: Sequence[Standing], say: Say) -> list[ScriptRun]:
+    """One run of each before the rounds: bytecode, file caches and compiled kernels."""
+    found = []
+    for standing in standings:
+        say(f"{standing.name}: first run")
+        found.append(standing.ask("run"))
+    return found
+
+
+def _unit(options: Options, runs: Sequence[ScriptRun]) -> tuple[By, str]:
+    if options.by == "run":
+        return "run", "timed by the whole run, start-up included"
+    if all(has_steps(run) for run in runs):
+        return "step", "timed by the steady step, from one optimizer step to the next"
+    fewest = min(run.record.steps for run in runs)
+    seen = f"{fewest} optimizer steps in a run" if fewest else "no optimizer steps in a run"
+    if options.by == "step" or options.steps:
+        raise TargetError(
+            f"{seen}: {LEAST_STEPS + 1} are needed to time steps",
+            "time whole runs with --by run, and leave --steps out",
+        )
+    return "run", f"{seen}: timed by the whole run, start-up included"
+
+
+def _plan(options: Options, standings: Sequence[Standing], by: By) -> Settling:
+    round_ns = sum(standing.host.runs[0].wall_ns for standing in standings)
+    left_s = options.left_s(0.0)
+    if options.deadline is not None:
+        left_s -= CLOSING_S
+    limit_ns = options.limit_ns(left_s, round_ns)
+    names = [standing.name for standing in standings]
+    return Settling(options, names=names, round_ns=round_ns, limit_ns=limit_ns)
+
+
+def _shot(standing: Standing, by: By) -> Any:
+    def shot() -> Block:
+        block: Block = standing.ask("block", by=by)
+        return block
+
+    return shot
+
+
+def _describe(standing: Standing, by: By) -> None:
+    """The runs of an arm in the words every arm is described with."""
+    first, *later = standing.host.runs
+    runs = later or [first]
+    steady_ns = median(reading(run, by).total_ns for run in runs)
+    # Start-up and compiling: all of the first run that was no steady step (or no steady run).
+    excess_ns = first.wall_ns - (first.record.steps if by == "step" else 1) * steady_ns
+    standing.collected = Collected(call_ns=(first.wall_ns,), changed=())
+    standing.warmed = Warmed(
+        block_calls=1,
+        block_ns=first.wall_ns,
+        steady=True,
+        steady_ns=steady_ns,
+        excess_ns=max(excess_ns, 0.0),
+        calls=1,
+        events_share=1.0,
+        clock=first.record.clock if by == "step" else "wall",
+    )
+    on_device = max(run.record.device_peak_bytes for run in runs)
+    if on_device:
+        standing.peak = Peak(bytes=on_device, method="CUDA caching allocator, whole run")
+    else:
+        resident = round(median(run.peak_rss_bytes for run in runs))
+        standing.peak = Peak(bytes=resident, method="largest resident size of the process")
+
+
+def _examine(standings: Sequence[Standing], options: Options) -> None:
+    baseline, control = (standings[at].host.runs for at in (0, 1))
+    for standing in standings[2:]:
+        results = compare_scripts(
+            baseline[0].record, control[0].record, standing.host.runs[0].record, options.rtol
+        )
+        standing.examined = Examined(results=results, guards=())
+
+
+def _cpu() -> Any:
+    import torch
+
+    return torch.device("cpu")

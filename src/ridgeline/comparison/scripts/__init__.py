@@ -1,1 +1,0 @@
-"""Whole scripts: run in fresh processes, timed by their steps, compared by their losses."""

@@ -1,0 +1,306 @@
+"""From rounds to a verdict on each candidate: the record that everything is printed from."""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Literal
+
+from msgspec import Struct
+
+from ridgeline.comparison.arms import Options, Standing
+from ridgeline.comparison.messages import Warmed
+from ridgeline.comparison.preparation import Settling, events_agree, goal_of, kept
+from ridgeline.errors import RidgelineError
+from ridgeline.measure.rounds import Round, Stopped
+from ridgeline.records.comparison import (
+    Arm,
+    Candidate,
+    Comparison,
+    Goal,
+    Guard,
+    PairFolder,
+    Results,
+    Skipped,
+    Surroundings,
+)
+from ridgeline.records.facts import Verdict
+from ridgeline.statistics.outliers import classify
+from ridgeline.statistics.rounds import Analysis
+from ridgeline.statistics.summary import summarize
+
+UNCHECKED = Results(
+    status="not compared", method="none", strength="none", detail="results were not compared"
+)
+
+
+class Trial(Struct, kw_only=True):
+    """All that was measured."""
+
+    standings: Sequence[Standing]
+    rounds: Sequence[Round]
+    rounds_s: float
+    """What the rounds alone took."""
+    settling: Settling
+    stopped: Stopped
+    surroundings: Surroundings
+    mode: Literal["one process", "isolated processes", "scripts"]
+    unit: Literal["call", "run", "step"]
+    options: Options
+    spent_s: float
+    notes: tuple[str, ...] = ()
+
+
+def assemble(trial: Trial) -> Comparison:
+    if not trial.rounds:
+        raise RidgelineError(
+            "UNDECIDED: the budget ended before the first round was over"
+            if trial.stopped == "budget"
+            else "stopped before the first round was over",
+            "allow more time with --budget",
+        )
+    rounds, discarded, heat = kept(trial.rounds)
+    options, standings = trial.options, trial.standings
+    found = trial.settling.analysis(rounds, trial.stopped)
+    samples = trial.settling.per_call(rounds)
+    arms = [
+        _arm(standing, samples[:, at].tolist(), rounds, at, discarded, trial.settling)
+        for at, standing in enumerate(standings)
+    ]
+    goal = goal_of(standings, options)
+    candidates = [
+        _assembled_candidate(trial, found, arms, goal, number)
+        for number in range(len(standings) - 2)
+    ]
+    return Comparison(
+        baseline=arms[0],
+        control=found.control,
+        control_arm=arms[1],
+        candidates=tuple(candidates),
+        unit=trial.unit,
+        mode=trial.mode,
+        cache="cold" if options.cold else "warm",
+        goal=goal,
+        threshold=options.threshold,
+        alpha=options.alpha,
+        looks=trial.settling.looks.rounds,
+        stopped=trial.stopped,
+        rounds=len(rounds),
+        budget_s=options.budget,
+        spent_s=trial.spent_s,
+        rounds_s=trial.rounds_s,
+        seed=options.seed,
+        drift=found.drift,
+        order=found.order,
+        surroundings=trial.surroundings,
+        notes=(*trial.notes, heat) if heat else trial.notes,
+    )
+
+
+def _arm(
+    standing: Standing,
+    samples: list[float],
+    rounds: Sequence[Round],
+    at: int,
+    discarded: int,
+    settling: Settling,
+) -> Arm:
+    blocks = [r.blocks[at] for r in rounds]
+    warmed, opened, collected = standing.warmed, standing.opened, standing.collected
+    clock = warmed.clock if warmed else "wall"
+    if clock != "wall" and not settling.by_events:
+        clock = "wall, device-wide wait"
+    return Arm(
+        name=standing.name,
+        samples_ns=tuple(samples),
+        summary=summarize(samples),
+        outliers=classify(samples),
+        block_calls=blocks[0].calls,
+        cpu_median_ns=median(b.reading.cpu_ns / b.calls for b in blocks),
+        clock=clock,
+        first_call_ns=collected.call_ns[0] if collected and collected.call_ns else None,
+        warmup_ns=warmed.excess_ns if warmed else None,
+        warmup_calls=warmed.calls if warmed else 0,
+        steady=warmed.steady if warmed else True,
+        recompiles=standing.recompiles,
+        peak_bytes=standing.peak.bytes if standing.peak else None,
+        peak_method=standing.peak.method if standing.peak else "",
+        items=opened.items if opened else None,
+        discarded=discarded,
+    )
+
+
+def _assembled_candidate(
+    trial: Trial, found: Analysis, arms: Sequence[Arm], goal: Goal, number: int
+) -> Candidate:
+    standing, base = trial.standings[2 + number], trial.standings[0]
+    baseline, arm = arms[0], arms[2 + number]
+    estimate = found.estimates[number]
+    second = found.processor_estimates[number] if found.processor_estimates else None
+    deciding = second if second and found.decided_by[number] == "processor_time" else estimate
+    results = standing.examined.results if standing.examined else UNCHECKED
+    guards = standing.examined.guards if standing.examined else ()
+    floor = floor_of_candidate(base.floor, standing.floor)
+    guards += tuple(g for g in (_streams(standing), floor) if g is not None)
+    verdict, why = validity(found.verdicts[number], found.whys[number], results, guards)
+    memory = _ratio(baseline.peak_bytes, arm.peak_bytes)
+    by_item = goal == "throughput" and bool(baseline.items and arm.items)
+    pays_after, pays = payback(base.warmed, standing.warmed, verdict, trial.unit)
+    return Candidate(
+        arm=arm,
+        verdict=verdict,
+        why=why,
+        estimate=estimate,
+        results=results,
+        guards=guards,
+        cpu_ratio=_ratio(baseline.cpu_median_ns, arm.cpu_median_ns),
+        memory_ratio=memory,
+        decided_by="" if verdict == "INVALID" else found.decided_by[number],
+        processor_estimate=second,
+        throughput_ratio=deciding.ratio if by_item else None,
+        pays_after=pays_after,
+        pays=pays,
+        goal_met=_goal_met(goal, verdict, memory, trial.options.threshold),
+    )
+
+
+def _streams(standing: Standing) -> Guard | None:
+    warmed = standing.warmed
+    if warmed is None or warmed.clock == "wall":
+        return None
+    if events_agree([warmed.events_share]):
+        return Guard(name="work on another stream", outcome="passed")
+    return Guard(
+        name="work on another stream",
+        outcome="warned",
+        detail=f"device events saw {warmed.events_share:.0%} of the time until the device was "
+        "idle: timed by the wall clock and a device-wide wait instead",
+    )
+
+
+def _goal_met(goal: Goal, verdict: Verdict, memory: float | None, threshold: float) -> bool | None:
+    if verdict == "INVALID":
+        return False
+    if goal == "memory":
+        return None if memory is None else memory > 1 + threshold
+    return {"FASTER": True, "SLOWER": False, "SAME": False}.get(verdict)
+
+
+def _ratio(baseline: float | None, candidate: float | None) -> float | None:
+    if not baseline or not candidate:
+        return None
+    ratio = baseline / candidate
+    return ratio if math.isfinite(ratio) else None
+
+
+def validity(
+    verdict: Verdict, why: str, results: Results, guards: Sequence[Guard]
+) -> tuple[Verdict, str]:
+    """The verdict and why, or INVALID and what forbids one."""
+    if results.status == "different":
+        return "INVALID", f"results differ: {results.detail}"
+    failed = [guard for guard in guards if guard.outcome == "failed"]
+    if failed:
+        said = failed[0].detail or "it failed"
+        return "INVALID", f"{failed[0].name}: {said}"
+    return verdict, why
+
+
+def floor_of_candidate(baseline: Guard | None, candidate: Guard | None) -> Guard | None:
+    """Return the candidate's check against its roofline floor, given the baseline's. A baseline
+    that is itself faster than its floor shows that the ceiling is too low, so that the ceiling says
+    nothing about the candidate."""
+    if baseline is None or candidate is None:
+        return candidate
+    if baseline.outcome != "failed" or candidate.outcome != "failed":
+        return candidate
+    return Guard(
+        name=candidate.name,
+        outcome="not looked for",
+        detail="the ceiling is too low: the baseline is faster than it as well",
+    )
+
+
+_LEAST_NS = 50e6
+"""A start that costs less than this more than the baseline's is no compilation, but luck."""
+
+
+def payback(
+    baseline: Warmed | None, candidate: Warmed | None, verdict: Verdict, unit: str
+) -> tuple[int | None, str]:
+    """Calls after which the candidate has overtaken the baseline, and that in words. None where it
+    never does, or where it is not known to be faster."""
+    if baseline is None or candidate is None:
+        return None, ""
+    extra_ns = candidate.excess_ns - baseline.excess_ns
+    gain_ns = baseline.steady_ns - candidate.steady_ns
+    if extra_ns < max(_LEAST_NS, 5 * candidate.steady_ns):
+        return (0, "at once") if verdict == "FASTER" else (None, "")
+    if verdict == "UNDECIDED":
+        return None, "not known"
+    if verdict != "FASTER" or gain_ns <= 0:
+        return None, "never"
+    calls = math.ceil(extra_ns / gain_ns)
+    return calls, f"after {calls:,} {unit}{'' if calls == 1 else 's'}"
+
+
+CONDITIONS = ("slower", "not-faster", "undecided")
+GATE_FAILED, NOT_MEASURED = 3, 4
+
+
+def failures(found: Comparison | PairFolder, conditions: Sequence[str]) -> tuple[str, ...]:
+    """A sentence for each candidate that trips the gate. With any gate, an INVALID one trips it: a
+    wrong answer is no pass."""
+    if not conditions:
+        return ()
+    return tuple(
+        f"{candidate.arm.name} is {candidate.verdict}"
+        for comparison in _comparisons(found)
+        for candidate in comparison.candidates
+        if _trips(candidate, conditions, comparison.goal)
+    )
+
+
+def exit_code(found: Comparison | PairFolder, conditions: Sequence[str]) -> int:
+    """3 where the gate failed, 4 where something could not be measured or is not valid, else 0."""
+    if failures(found, conditions):
+        return GATE_FAILED
+    if any(row.status == "BROKEN" for row in _unmeasured(found)):
+        return NOT_MEASURED
+    candidates = list(_candidates(found))
+    if not candidates or any(c.verdict == "INVALID" for c in candidates):
+        return NOT_MEASURED
+    return 0
+
+
+def _trips(candidate: Candidate, conditions: Sequence[str], goal: Goal) -> bool:
+    verdict = candidate.verdict
+    if goal == "memory" and candidate.goal_met:
+        return False  # what it aims at it reached; the price is printed
+    return (
+        verdict == "INVALID"
+        or ("slower" in conditions and verdict == "SLOWER")
+        or ("undecided" in conditions and verdict == "UNDECIDED")
+        or ("not-faster" in conditions and not _proven(candidate))
+    )
+
+
+def _proven(candidate: Candidate) -> bool:
+    """A speedup whose results nobody could compare is no proven one."""
+    return candidate.verdict == "FASTER" and candidate.results.ok
+
+
+def _comparisons(found: Comparison | PairFolder) -> Iterable[Comparison]:
+    if isinstance(found, Comparison):
+        return (found,)
+    return (row.comparison for row in found.pairs if not isinstance(row, Skipped))
+
+
+def _candidates(found: Comparison | PairFolder) -> Iterable[Candidate]:
+    return (c for comparison in _comparisons(found) for c in comparison.candidates)
+
+
+def _unmeasured(found: Comparison | PairFolder) -> Iterable[Skipped]:
+    for comparison in _comparisons(found):
+        yield from comparison.broken
+    if isinstance(found, PairFolder):
+        yield from (row for row in found.pairs if isinstance(row, Skipped))
