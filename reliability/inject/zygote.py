@@ -22,7 +22,7 @@ import torch
 import ridgeline.harness.capture.begin as beginning
 from ridgeline.harness.capture import farewell as leaving
 from ridgeline.records.run import RunFile, Settings, Target
-from ridgeline.records.run_process import started
+from ridgeline.records.run_directory import started
 
 SLOWEST = 30.0
 

@@ -142,7 +142,7 @@ def steps_file(folder: Path) -> list[str]:
         f"""
 from pathlib import Path
 from ridgeline.harness.capture import journal
-from ridgeline.records.step import Step
+from ridgeline.records.run import Step
 journal.MOST_ROWS = 20_000
 made = journal.Journal(Path("."), 0)
 for i in range(30):
@@ -160,7 +160,7 @@ def telemetry_file(folder: Path) -> list[str]:
 from pathlib import Path
 from ridgeline.harness.capture import watching
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.telemetry import ProcessSample, Telemetry
+from ridgeline.records.run import ProcessSample, Telemetry
 made = watching._Journal(RunDirectory(Path(".")), Path("telemetry.jsonl"))
 many = tuple(ProcessSample(pid=10**6 + k, rss_bytes=10**9, threads=9) for k in range(3000))
 for i in range(400): made.keep(Telemetry(at_ns=i, processes=many), i * 10**9)

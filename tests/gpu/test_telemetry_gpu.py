@@ -9,7 +9,7 @@ import torch
 from ridgeline.diagnosis.energy import COUNTER, POWER, energy
 from ridgeline.diagnosis.telemetered import telemetered
 from ridgeline.machine.telemetry import Sampler
-from ridgeline.records.telemetry import Telemetry
+from ridgeline.records.run import Telemetry
 
 pytestmark = [
     pytest.mark.gpu,

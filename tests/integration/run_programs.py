@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.records.run import Capture
+from ridgeline.records.run import Capture, Step
 from ridgeline.records.run_summary import RunSummary
-from ridgeline.records.step import Step
 from tests.programs.truth import told
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

@@ -13,12 +13,9 @@ import msgspec
 import pytest
 
 from ridgeline.cli import runs
-from ridgeline.records.run import Capture, RunFile, Status, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import runs_root
-from ridgeline.records.run_process import started
+from ridgeline.records.run import Capture, RunFile, Status, Step, Target
+from ridgeline.records.run_directory import RunDirectory, runs_root, started
 from ridgeline.records.run_summary import RunSummary, StepTimes, Verdict
-from ridgeline.records.step import Step
 from tests.integration.cold_and_warm import Warm
 
 USAGE, NOT_DONE = 2, 4

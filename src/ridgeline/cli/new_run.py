@@ -12,8 +12,7 @@ from ridgeline.harness.capture.redaction import redacted, redacted_text
 from ridgeline.integrations.beginning import begun
 from ridgeline.machine.cache import folder
 from ridgeline.records.run import Settings, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import restarted_name, run_name, runs_root
+from ridgeline.records.run_directory import RunDirectory, restarted_name, run_name, runs_root
 
 _LONGEST_CODE = 200
 

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
 from ridgeline.records.finding import Finding
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_reading import NewerSchema
+from ridgeline.records.run_directory import NewerSchema, RunDirectory
 from ridgeline.records.runs import began
 from ridgeline.report.finding_lines import shown
 from ridgeline.report.plain import printable, shorten

@@ -61,8 +61,7 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
     if context.invoked_subcommand is not None:
         return
     from ridgeline.cli import run_listing
-    from ridgeline.records.run_removal import remove_unfinished
-    from ridgeline.records.runs import all_runs
+    from ridgeline.records.runs import all_runs, remove_unfinished
 
     with _printable_errors():
         folder = _folder(root)
@@ -234,7 +233,7 @@ def _say(sentence: str) -> None:
 
 def _summary(run: "RunDirectory") -> "RunSummary":
     """As it was concluded; for one killed, running or damaged, from what it left."""
-    from ridgeline.records.run_reading import NewerSchema
+    from ridgeline.records.run_directory import NewerSchema
 
     try:
         kept = run.summary()
@@ -257,7 +256,7 @@ def _busy(run: "RunDirectory") -> bool:
 
 
 def _folder(root: Path | None) -> Path:
-    from ridgeline.records.run_making import runs_root
+    from ridgeline.records.run_directory import runs_root
 
     return runs_root() if root is None else root
 

@@ -53,7 +53,7 @@ def start_watcher(directory: RunDirectory, rank: int) -> None:
 def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
     from ridgeline.harness.capture.watched import Watched
     from ridgeline.harness.capture.watching import deafen, watch
-    from ridgeline.records.run_process import started
+    from ridgeline.records.run_directory import started
 
     deafen()
     _keep_stderr_only()

@@ -10,11 +10,9 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.diagnosis.run_read import MAX_COMPARED_RANKS
 from ridgeline.errors import UsageError
-from ridgeline.records.collective_site import Exchange, RankPlace
-from ridgeline.records.late_rank import LateRank
-from ridgeline.records.step import Phase, Step
-from ridgeline.records.trace import Window
-from ridgeline.records.trace_ranks import Ranks
+from ridgeline.records.run import Phase, Step
+from ridgeline.records.sites import Exchange, LateRank, RankPlace
+from ridgeline.records.trace import Ranks, Window
 from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.job import compared

@@ -10,13 +10,8 @@ from msgspec import Struct
 
 from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.shares import Shares
-from ridgeline.records.collective_site import Exchange, RankPlace
-from ridgeline.records.input_site import InputSites
-from ridgeline.records.late_rank import LateRank
 from ridgeline.records.machine import Device
-from ridgeline.records.op_site import OpSite, Sites
-from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Capture, RunFile
+from ridgeline.records.run import Capture, PythonView, RunFile, Step, Telemetry
 from ridgeline.records.run_summary import (
     Efficiency,
     MemoryUse,
@@ -25,12 +20,9 @@ from ridgeline.records.run_summary import (
     Telemetered,
     Throughput,
 )
-from ridgeline.records.step import Step
-from ridgeline.records.step_work import StepWork
-from ridgeline.records.telemetry import Telemetry
-from ridgeline.records.trace import Cause, IdleCause, KernelRow, TraceStudy
-from ridgeline.records.trace_memory import TraceMemory
-from ridgeline.records.trace_ranks import Ranks
+from ridgeline.records.sites import Exchange, InputSites, LateRank, OpSite, RankPlace, Sites
+from ridgeline.records.step_work import StepWork, TraceMemory
+from ridgeline.records.trace import Cause, IdleCause, KernelRow, Ranks, TraceStudy
 from ridgeline.source.reading.sources import Sources
 
 Need = Literal[

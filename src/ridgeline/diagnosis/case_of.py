@@ -15,12 +15,8 @@ from ridgeline.diagnosis.limit import Seen, shares_in
 from ridgeline.diagnosis.run_read import RunRead, read_run
 from ridgeline.diagnosis.shares import Shares, cpu_shares, gpu_shares
 from ridgeline.diagnosis.traced import Traced, sites_of
-from ridgeline.records.input_site import InputSites
-from ridgeline.records.late_rank import LateRank
 from ridgeline.records.machine import Device
-from ridgeline.records.op_site import Sites
-from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Capture, RunFile, feeding
+from ridgeline.records.run import Capture, PythonView, RunFile, Step, feeding
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import (
     Efficiency,
@@ -29,7 +25,7 @@ from ridgeline.records.run_summary import (
     Telemetered,
     Throughput,
 )
-from ridgeline.records.step import Step
+from ridgeline.records.sites import InputSites, LateRank, Sites
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy
 from ridgeline.source.reading.sources import Sources

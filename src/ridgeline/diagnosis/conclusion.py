@@ -36,10 +36,8 @@ from ridgeline.diagnosis.throughput import throughput
 from ridgeline.diagnosis.traced import Traced, device_with_ceilings, traced
 from ridgeline.records.finding import Finding, Findings
 from ridgeline.records.machine import Device
-from ridgeline.records.python_view import PythonView, Sampled
-from ridgeline.records.run import Capture, OutOfMemory, Status
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_process import alive
+from ridgeline.records.run import Capture, OutOfMemory, PythonView, Sampled, Status, Step
+from ridgeline.records.run_directory import RunDirectory, is_process_alive
 from ridgeline.records.run_summary import (
     Energy,
     MemoryUse,
@@ -51,7 +49,6 @@ from ridgeline.records.run_summary import (
     Throughput,
     Verdict,
 )
-from ridgeline.records.step import Step
 
 
 def _silent(text: str) -> None:
@@ -205,7 +202,7 @@ def _rank_ends(read: RunRead) -> tuple[RankEnd, ...]:
     for one in read.captures:
         if shown is None or one.rank == shown.rank:
             continue
-        gone = one.ended == "running" and not alive(one.pid, 0.0)
+        gone = one.ended == "running" and not is_process_alive(one.pid, 0.0)
         status: Status = "killed" if gone else one.ended
         badly = status in ("raised", "killed") and 0 < end_ns(one) < (end_ns(shown) or math.inf)
         stuck = status == "running" and shown.ended != "running"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from ridgeline.diagnosis.counter import amount, growth
 from ridgeline.diagnosis.gpus_at_work import at_work, readings
+from ridgeline.records.run import Telemetry
 from ridgeline.records.run_summary import Energy
-from ridgeline.records.telemetry import Telemetry
 
 COUNTER = "GPU energy counter"
 POWER = "GPU power, summed"

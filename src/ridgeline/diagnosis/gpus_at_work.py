@@ -7,7 +7,7 @@ that did nothing while the program stepped are then somebody else's, or nobody's
 from collections.abc import Sequence
 
 from ridgeline.diagnosis.counter import NEAR_NS
-from ridgeline.records.telemetry import DeviceSample, Telemetry
+from ridgeline.records.run import DeviceSample, Telemetry
 
 Readings = dict[int, list[tuple[int, DeviceSample]]]
 """By device, in the order of time."""

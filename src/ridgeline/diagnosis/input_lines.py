@@ -18,7 +18,7 @@ from ridgeline.diagnosis.python_frames import (
     is_not_the_programs,
     is_worker_loop,
 )
-from ridgeline.records.python_view import InputLines, PythonLine
+from ridgeline.records.run import InputLines, PythonLine
 
 MOST = 30
 

@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.across_ranks import MIN_EXPLAINED_SHARE, cause_of
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.collective_site import RankPlace
-from ridgeline.records.late_rank import LateRank
-from ridgeline.records.trace import Place
-from ridgeline.records.trace_ranks import Ranks, RankTime
+from ridgeline.records.sites import LateRank, RankPlace
+from ridgeline.records.trace import Place, Ranks, RankTime
 from ridgeline.source.reading.calls import SourceCall, all_calls, calls_at
 from ridgeline.source.reading.sources import Source, Sources
 from ridgeline.trace.ranks.late import BEFORE

@@ -29,7 +29,6 @@ from ridgeline.diagnosis.shares import (
     phase_shares,
     unexplained,
 )
-from ridgeline.records.late_rank import LateRank
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import (
     Bound,
@@ -39,6 +38,7 @@ from ridgeline.records.run_summary import (
     Telemetered,
     Verdict,
 )
+from ridgeline.records.sites import LateRank
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy
 from ridgeline.records.trust import Confidence, Trust

@@ -13,10 +13,9 @@ from ridgeline.diagnosis.shares import (
     unexplained,
 )
 from ridgeline.diagnosis.step_times import share_of
-from ridgeline.records.late_rank import LateRank
-from ridgeline.records.run import Capture, OutOfMemory, feeding
+from ridgeline.records.run import Capture, OutOfMemory, Phase, feeding
 from ridgeline.records.run_summary import Deciding, Efficiency, MemoryUse, StepTimes, Verdict
-from ridgeline.records.step import Phase
+from ridgeline.records.sites import LateRank
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Cause, IdleCause, TraceStudy
 from ridgeline.records.trust import Trust

@@ -6,10 +6,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.run import Capture, Window
+from ridgeline.records.run import Capture, Step, Telemetry, Window
 from ridgeline.records.run_summary import MemoryUse
-from ridgeline.records.step import Step
-from ridgeline.records.telemetry import Telemetry
 from ridgeline.statistics.trend import fold, kendall_score, trend
 
 FEWEST_READINGS = 3

@@ -4,8 +4,7 @@ import shlex
 from pathlib import Path
 
 from ridgeline.records.machine import Device
-from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Capture, Target
+from ridgeline.records.run import Capture, PythonView, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import Verdict
 

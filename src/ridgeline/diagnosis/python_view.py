@@ -24,7 +24,7 @@ from ridgeline.diagnosis.python_frames import (
     is_worker_loop,
     owner,
 )
-from ridgeline.records.python_view import PythonLine, PythonView, Sampled
+from ridgeline.records.run import PythonLine, PythonView, Sampled
 
 MOST_LINES = 50
 HALF_A_LINE_NS = 500_000_000

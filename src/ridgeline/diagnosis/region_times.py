@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from ridgeline.records.run import Step
 from ridgeline.records.run_summary import RegionTime
-from ridgeline.records.step import Step
 
 MOST_REGIONS = 8
 

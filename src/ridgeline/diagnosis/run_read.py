@@ -8,11 +8,8 @@ from msgspec import Struct
 
 from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.errors import RidgelineError
-from ridgeline.records.run import Capture, RunFile, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_reading import Lines, NewerSchema
-from ridgeline.records.step import Step
-from ridgeline.records.telemetry import Telemetry
+from ridgeline.records.run import Capture, RunFile, Step, Target, Telemetry
+from ridgeline.records.run_directory import Lines, NewerSchema, RunDirectory
 
 T = TypeVar("T")
 

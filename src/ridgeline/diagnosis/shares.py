@@ -11,8 +11,8 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.diagnosis.step_times import share_of
+from ridgeline.records.run import Phase
 from ridgeline.records.run_summary import StepTimes
-from ridgeline.records.step import Phase
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Cause, IdleCause, TraceStudy
 

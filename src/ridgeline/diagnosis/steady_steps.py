@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.intervals import FEWEST, Floats
-from ridgeline.records.step import Phase, Step
+from ridgeline.records.run import Phase, Step
 from ridgeline.records.trust import Trust
 from ridgeline.statistics.steady import steady_start
 from ridgeline.statistics.trend import fold, trend

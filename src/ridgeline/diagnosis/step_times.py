@@ -6,8 +6,8 @@ import numpy as np
 
 from ridgeline.diagnosis.intervals import Floats, mean_interval, median_interval
 from ridgeline.diagnosis.steady_steps import SteadySteps, duration, steady_steps
+from ridgeline.records.run import Phase, Step
 from ridgeline.records.run_summary import PhaseTime, StepTimes
-from ridgeline.records.step import Phase, Step
 from ridgeline.records.trust import Trust
 
 ORDER: tuple[Phase, ...] = (

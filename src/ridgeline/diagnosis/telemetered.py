@@ -6,8 +6,8 @@ from statistics import fmean
 
 from ridgeline.diagnosis.counter import growth
 from ridgeline.diagnosis.gpus_at_work import at_work, inside, readings
+from ridgeline.records.run import DeviceSample, Telemetry
 from ridgeline.records.run_summary import Telemetered
-from ridgeline.records.telemetry import DeviceSample, Telemetry
 
 # A reason seen in fewer looks than this did not make the step what it is.
 _OFTEN = 0.1

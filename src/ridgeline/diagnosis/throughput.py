@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from ridgeline.diagnosis.step_times import rate_ms
+from ridgeline.records.run import Step
 from ridgeline.records.run_summary import StepTimes, Throughput
-from ridgeline.records.step import Step
 
 
 def throughput(

@@ -7,14 +7,12 @@ from msgspec import Struct
 from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.diagnosis.hand_fed import HandFed, hand_fed, makes_input
 from ridgeline.errors import UsageError
-from ridgeline.records.input_site import InputSites
 from ridgeline.records.machine import Device
-from ridgeline.records.op_site import Sites
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import SyncPoint
-from ridgeline.records.step_work import StepWork
+from ridgeline.records.sites import InputSites, Sites
+from ridgeline.records.step_work import StepWork, TraceMemory
 from ridgeline.records.trace import TraceStudy, Window
-from ridgeline.records.trace_memory import TraceMemory
 from ridgeline.trace.analyses.activations import activations
 from ridgeline.trace.analyses.copy_sites import copy_sites
 from ridgeline.trace.analyses.input_sites import input_sites

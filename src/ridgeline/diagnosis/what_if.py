@@ -8,7 +8,7 @@ scaled until the steps gone through take as long as the untraced ones did.
 from collections.abc import Collection
 from functools import lru_cache
 
-from ridgeline.records.replay import Replay
+from ridgeline.records.sites import Replay
 
 LATENCY_NS = 5_000
 """From the launching call to the device: 3 to 8 µs on GPUs from V100 to H200."""

@@ -10,8 +10,7 @@ import msgspec
 from ridgeline import __version__
 from ridgeline.harness.capture.environment import environment
 from ridgeline.records.run import RunFile, Settings, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_process import started
+from ridgeline.records.run_directory import RunDirectory, started
 
 
 def begun(directory: RunDirectory, target: Target, settings: Settings, ranks: int = 1) -> None:

@@ -11,8 +11,7 @@ from ridgeline.harness.capture import beside, live
 from ridgeline.harness.capture.lock import EXIT_WAIT_S
 from ridgeline.integrations.beginning import begun
 from ridgeline.records.run import Settings, Status, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import runs_root
+from ridgeline.records.run_directory import RunDirectory, runs_root
 from ridgeline.records.run_summary import RunSummary, Verdict
 from ridgeline.records.trust import Trust
 

@@ -10,8 +10,8 @@ from ridgeline.diagnosis.conclusion import conclude
 from ridgeline.harness.capture.packing import pack
 from ridgeline.integrations.ceilings import Say, know_ceilings, remember_exceeded
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_removal import remove_unfinished
 from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.runs import remove_unfinished
 
 ROOM_FOR_LAST_WORDS_BYTES = 64 * 1024
 """With less than this free on the disk, a program may have been unable to write how it ended."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ridgeline.machine import nvml
 from ridgeline.machine.nvml import ask
-from ridgeline.records.telemetry import DeviceSample
+from ridgeline.records.run import DeviceSample
 
 _SECOND = 1_000_000_000
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ridgeline.records.telemetry import ProcessSample
+from ridgeline.records.run import ProcessSample
 
 
 class PortableTree:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ridgeline.records.telemetry import ProcessSample
+from ridgeline.records.run import ProcessSample
 
 PROC = "/proc"
 

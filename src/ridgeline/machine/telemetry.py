@@ -13,7 +13,7 @@ from ridgeline.machine import nvml, processes
 from ridgeline.machine.device_telemetry import Devices
 from ridgeline.machine.package_energy import PackageEnergy
 from ridgeline.machine.portable import PortableTree
-from ridgeline.records.telemetry import ProcessSample, Telemetry
+from ridgeline.records.run import ProcessSample, Telemetry
 
 _SECOND = 1_000_000_000
 # 11 processes cost 0.3 ms a look and up to 2 kB a line; a program with 64 workers would fill its

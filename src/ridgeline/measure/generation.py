@@ -14,7 +14,7 @@ import numpy as np
 from ridgeline.errors import UsageError
 from ridgeline.measure.clock import Clock, clock_for
 from ridgeline.measure.decode import Decoder, checked_prompt, evaluating
-from ridgeline.records.generation import Generation, TokenTimes
+from ridgeline.records.latency import Generation, TokenTimes
 from ridgeline.statistics.summary import summarize
 from ridgeline.statistics.trend import trend
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.records.memory import MeasuredPeak
+from ridgeline.records.cost import MeasuredPeak
 
 if TYPE_CHECKING:
     import torch

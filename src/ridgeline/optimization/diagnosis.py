@@ -22,8 +22,7 @@ from ridgeline.optimization.launcher import MODULE, behind, recorded
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import restarted_name, run_name
+from ridgeline.records.run_directory import RunDirectory, restarted_name, run_name
 from ridgeline.records.run_summary import RunSummary
 
 DIAGNOSED = 60

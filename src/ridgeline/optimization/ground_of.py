@@ -10,8 +10,8 @@ from ridgeline.fixes.cross_entropies import CLASSES
 from ridgeline.machine import numa, nvml
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground, NumaNode
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import DeviceSeen
+from ridgeline.records.sites import OpSite
 from ridgeline.trace.analyses.categories import category_of
 
 LARGE, TILE = 1024, 64

@@ -10,7 +10,72 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.step import StepMemory
+Phase = Literal[
+    "input",  # waiting for the DataLoader
+    "transfer",  # from the batch in hand to the first forward: the copy to the device
+    "forward",  # outermost module calls that train, loss modules included
+    "backward",
+    "optimizer",  # the step itself, zero_grad, gradient scaling
+    "evaluation",  # outermost calls in eval mode or without gradients, between training steps
+    "other",
+]
+StepWindow = Literal["settle", "light", "traced", "memory", "disturbed"]
+"""Which window it fell in. Times come from "light" only; "disturbed" is the step after a pause of
+ours (a trace being written), and any step that a pause fell into."""
+
+
+class StepMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the allocators of the device and of the host count at the end of a step."""
+
+    allocated_bytes: int = 0
+    peak_bytes: int = 0
+    """Highest since the program began, or since the program itself reset it."""
+    reserved_bytes: int = 0
+    retries: int = 0
+    """Allocations that had to free cached blocks and try again, since the program began."""
+    host_bytes: int = 0
+    """Bytes that malloc has handed out to the program and not got back; 0 if it is not known."""
+
+
+class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    index: int
+    start_ns: int
+    dur_ns: int
+    """On the host, from the end of the step before to the end of this one."""
+    window: StepWindow = "light"
+    host: dict[Phase, int] = {}
+    device_ns: int | None = None
+    """The same span on the device's own clock (events on the stream); None on a CPU, or where the
+    events could not be read (a graph being captured)."""
+    device: dict[Phase, int] = {}
+    """The device's timeline by phase: under `input` is the time it had nothing left to do while the
+    program waited for data, so these are exposed times."""
+    loss: float | None = None
+    """The scalar handed to backward; the last one if there are several backwards. A gradient
+    scaler's factor and a division by the number of backwards are undone. None if it is not finite.
+    """
+    loss_broke: str = ""
+    """What it is then: nan, inf, -inf."""
+    samples: int = 0
+    """Along the first dimension of the batch; 0 where unknown."""
+    tokens: int = 0
+    """Elements of an integer batch of two dimensions; 0 where it is not text."""
+    forwards: int = 0
+    backwards: int = 0
+    optimizer_steps: int = 0
+    skipped: bool = False
+    """The gradient scaler found infinities and left the parameters alone."""
+    compile_ns: int = 0
+    """Time torch.compile spent compiling inside this step."""
+    memory: StepMemory | None = None
+    """Memory at the end of the step; None if it was not read. It is read only as often as reading
+    costs at most 0.2 % of the program's time."""
+    detailed: bool = True
+    """False: only its length was taken, because taking more would cost too much of a step so short:
+    phases, calls, samples and loss are those of its neighbours."""
+    regions: dict[str, int] = {}
+    """Time inside `ridgeline.region("name")`, by name."""
+
 
 SCHEMA = 1
 
@@ -376,3 +441,121 @@ class Capture(Struct, frozen=True, kw_only=True):
     """What was not recorded, and why, a sentence each."""
     problems: tuple[str, ...] = ()
     """Faults of ours, a sentence each: the program went on without them."""
+
+
+class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One process of the program: itself, or a worker. Counters are since it began."""
+
+    pid: int
+    worker: bool = False
+    cpu_s: float = 0.0
+    """User and system time."""
+    rss_bytes: int = 0
+    read_bytes: int = 0
+    """From storage; 0 where the system does not say."""
+    write_bytes: int = 0
+    major_faults: int = 0
+    """Page faults that had to wait for storage."""
+    threads: int = 0
+
+
+class DeviceSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU. None: the driver does not say."""
+
+    index: int
+    """As NVML counts them."""
+    utilisation_percent: int | None = None
+    memory_used_bytes: int | None = None
+    sm_mhz: int | None = None
+    sm_max_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    energy_j: float | None = None
+    """The device's own counter, since the driver was loaded."""
+    throttle: tuple[str, ...] = ()
+    """Why its clocks are held down: "power cap", "thermal", "hardware slowdown", …"""
+    others: int = 0
+    """Other processes with work on it."""
+    ours: bool = False
+    """A process of the program was seen at work on it; False too where ids cannot be matched."""
+
+
+class Telemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at_ns: int
+    """CLOCK_MONOTONIC, as the steps."""
+    processes: tuple[ProcessSample, ...] = ()
+    devices: tuple[DeviceSample, ...] = ()
+    host_cpu_percent: float | None = None
+    """Of all processors, whoever used them."""
+    host_memory_available_bytes: int | None = None
+    package_energy_j: float | None = None
+    """The processor's own energy counter (RAPL), where it may be read."""
+
+
+DEEPEST = 64
+OTHERS = "(others)"
+"""A stack of this alone: samples whose stacks there was no room for."""
+CUT = "…"
+"""A frame that stands for those left out of a deeper stack; both ends of it are kept."""
+
+
+class Sampled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of python-<pid>.jsonl: stacks seen in one process since its line before.
+
+    A stack is a tuple of frames "file:line:function", outermost first, cut at `DEEPEST` frames."""
+
+    pid: int
+    process: Literal["main", "worker"] = "main"
+    worker: int = -1
+    at_ns: int = 0
+    samples: int = 0
+    interval_ns: int = 0
+    stacks: tuple[tuple[tuple[str, ...], int], ...] = ()
+    """(frames, times seen)."""
+
+
+class PythonLine(Struct, frozen=True, kw_only=True):
+    """A line of the user's own code and the time spent in it or in what it calls."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+    """The text of the line, where the file can still be read."""
+    process: Literal["main", "worker"] = "main"
+    share: float = 0.0
+    """Of the samples of its kind of process, with what it calls outside the user's code."""
+    total_share: float = 0.0
+    """With everything it calls."""
+    seconds: float = 0.0
+    calls: str = ""
+    """The library function most of that time was in: PIL.Image.resize."""
+
+
+class InputLines(Struct, frozen=True, kw_only=True):
+    """What makes batches: the user's code beneath a loader, or in a function that by its name
+    makes them, in whichever process it ran."""
+
+    main_samples: int = 0
+    worker_samples: int = 0
+    lines: tuple[PythonLine, ...] = ()
+    """Costliest first; shares are of these samples. Without a file: a library's own dataset or
+    collation, named in `calls`."""
+    functions: tuple[str, ...] = ()
+    """file:function of all of the user's that were on the way, in the order of their names."""
+
+
+class PythonView(Struct, frozen=True, kw_only=True):
+    main_samples: int = 0
+    worker_samples: int = 0
+    worker_idle_samples: int = 0
+    """Of those: no index to work on. Shares of workers are of the others."""
+    workers: int = 0
+    interval_ns: int = 0
+    lines: tuple[PythonLine, ...] = ()
+    """Costliest first by their own share, main and workers together."""
+    functions: tuple[PythonLine, ...] = ()
+    """The same by function: the line is where it begins."""
+    input: InputLines = InputLines()

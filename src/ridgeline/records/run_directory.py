@@ -8,23 +8,31 @@ file open.
 import contextlib
 import errno
 import os
+import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
-from ridgeline.records import run_process
-from ridgeline.records.run import Capture, RunFile, Status
-from ridgeline.records.run_making import make_directory
-from ridgeline.records.run_reading import Lines, NewerSchema, read_lines, read_whole
+from ridgeline.records.run import (
+    SCHEMA,
+    Capture,
+    RunFile,
+    Sampled,
+    Status,
+    Step,
+    TargetKind,
+    Telemetry,
+)
 
 if TYPE_CHECKING:
-    from ridgeline.records.python_view import Sampled
     from ridgeline.records.run_summary import RunSummary
-    from ridgeline.records.step import Step
-    from ridgeline.records.telemetry import Telemetry
 
 LATELY_S = 120.0
 """Written to within this time, a run on another machine is running: telemetry comes ten times a
@@ -185,23 +193,17 @@ class RunDirectory:
         return tuple(
             capture.rank
             for capture in self.captures()
-            if capture.ended == "running" and run_process.alive(capture.pid, 0.0)
+            if capture.ended == "running" and is_process_alive(capture.pid, 0.0)
         )
 
     def steps(self, rank: int = 0) -> "Lines[Step]":
-        from ridgeline.records.step import Step
-
         return read_lines(self.steps_file(rank), Step)
 
     def telemetry(self, rank: int = 0) -> "Lines[Telemetry]":
-        from ridgeline.records.telemetry import Telemetry
-
         return read_lines(self.telemetry_file(rank), Telemetry)
 
     def sampled(self) -> "Lines[Sampled]":
         """Of every process, one after the other."""
-        from ridgeline.records.python_view import Sampled
-
         pids = (_number(name, "python-", ".jsonl") for name in self._names())
         files = [
             read_lines(self.python_file(pid), Sampled)
@@ -233,7 +235,7 @@ class RunDirectory:
         host = run.environment.host
         if host and host != os.uname().nodename:
             return time.time() - self._last_written() < LATELY_S
-        return run_process.alive(run.pid, run.pid_started)
+        return is_process_alive(run.pid, run.pid_started)
 
     def size(self) -> int:
         """Bytes of all files in here; links are not followed."""
@@ -241,7 +243,7 @@ class RunDirectory:
 
     def remove(self) -> int:
         """Delete the run, and say how many bytes that freed; see `run_removal`."""
-        from ridgeline.records.run_removal import remove
+        from ridgeline.records.runs import remove
 
         return remove(self)
 
@@ -287,3 +289,238 @@ def plain_files(folder: Path | str) -> Iterator[os.stat_result]:
                     yield from plain_files(entry.path)
                 elif entry.is_file(follow_symlinks=False):
                     yield entry.stat(follow_symlinks=False)
+
+
+T = TypeVar("T")
+
+LONGEST_LINE = 16 << 20
+"""A step takes 0.3 kB, a second of sampled stacks at most some hundred."""
+MOST_BYTES = 128 << 20
+"""Of one file of lines, the first: 400,000 steps, and 4 times as much memory once decoded."""
+MOST_WHOLE = 64 << 20
+
+
+class Lines(tuple[T, ...]):
+    """The records of a file of lines, and what was not read of it."""
+
+    damaged: int = 0
+    """Lines that could not be read and were skipped; a last line cut by a kill is none of them."""
+    unread_bytes: int = 0
+    """Beyond what is read of one file."""
+
+    def __new__(cls, items: Iterable[T] = (), damaged: int = 0, unread_bytes: int = 0) -> Self:
+        made = super().__new__(cls, tuple(items))
+        made.damaged = damaged
+        made.unread_bytes = unread_bytes
+        return made
+
+
+class NewerSchema(RidgelineError):
+    """Written by a later version: nothing in it can be trusted to mean what it did."""
+
+
+class _Versioned(Struct):
+    schema: int = SCHEMA
+
+
+def read_lines(path: Path, kind: type[T], most: int = MOST_BYTES) -> Lines[T]:
+    """Every line of `path` that holds a `kind`; none where there is no such file."""
+    decoder = msgspec.json.Decoder(kind)
+    items: list[T] = []
+    damaged = 0
+    try:
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            for line, ended in _lines(file, most):
+                try:
+                    items.append(decoder.decode(line))
+                except (ValueError, RecursionError):
+                    damaged += ended
+    except FileNotFoundError:
+        return Lines()
+    except OSError as error:
+        raise RidgelineError(f"{path} cannot be read: {error.strerror or error}") from error
+    return Lines(items, damaged, max(size - most, 0))
+
+
+def read_whole(path: Path, kind: type[T]) -> T:
+    """The record in `path`. FileNotFoundError where there is none; a newer schema, damage, and
+    what is no file at all are a sentence."""
+    try:
+        with opened(path) as file:
+            data = file.read(MOST_WHOLE + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RidgelineError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(data) > MOST_WHOLE:
+        raise RidgelineError(f"{path} is damaged: it is larger than {MOST_WHOLE >> 20} MiB")
+    if not data.strip():
+        raise RidgelineError(f"{path} is damaged: it is empty")
+    refuse_newer(path, data)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise RidgelineError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+
+
+def refuse_newer(path: Path, data: bytes) -> None:
+    try:
+        schema = msgspec.json.decode(data, type=_Versioned).schema
+    except (ValueError, RecursionError):
+        return  # damaged, which the reading proper says better
+    if schema > SCHEMA:
+        raise NewerSchema(
+            f"{path} was written by a newer ridgeline: its schema is {schema}, and this one reads "
+            f"up to {SCHEMA}",
+            "upgrade ridgeline to read this run",
+        )
+
+
+def opened(path: Path) -> IO[bytes]:
+    """`path` for reading, where it is a plain file: no link is followed, no pipe waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def _lines(file: IO[bytes], most: int) -> Iterator[tuple[bytes, bool]]:
+    """(line, whether its end was seen), blank ones left out; of one that is too long, a stub that
+    cannot be decoded."""
+    left, long = most, False
+    while left > 0 and (line := file.readline(min(left, LONGEST_LINE))):
+        left -= len(line)
+        ended = line.endswith(b"\n")
+        part, long = long, not ended and len(line) == LONGEST_LINE
+        if long or part:
+            if ended or not long:
+                yield b"", True
+        elif line.strip():
+            yield line, ended
+
+
+def started(pid: int) -> float:
+    """When process `pid` began, in the system's clock ticks; 0 where it is gone or not said."""
+    fields = _fields(pid)
+    try:
+        return float(fields[19]) if len(fields) > 19 else 0.0
+    except ValueError:
+        return 0.0
+
+
+def is_process_alive(pid: int, began: float) -> bool:
+    """Whether the process that had this id and began then still runs. `began` 0: any of that id."""
+    if pid <= 0:
+        return False
+    fields = _fields(pid)
+    if fields:
+        # A zombie has ended: only its parent has not asked yet.
+        return fields[0] not in ("Z", "X", "x") and (not began or started(pid) == began)
+    return not os.path.isdir("/proc/self") and _answers(pid)
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/<pid>/stat, from the state on; empty where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read(4096).decode("ascii", "replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()  # the name before it may hold anything, spaces too
+
+
+def _answers(pid: int) -> bool:
+    """Without /proc: whether the id is taken."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+HOME = ".ridgeline"
+MAX_PROGRAM_NAME_LENGTH = 40
+
+
+def make_directory(root: Path, name: str, shared: bool) -> Path:
+    """See RunDirectory.make."""
+    _refuse_name(name)
+    try:
+        _make_root(root)
+        for number in range(1, 1000):
+            path = root / (name if number == 1 else f"{name}-{number}")
+            if _made(path) or shared:
+                return path
+    except OSError as error:
+        raise RidgelineError(
+            f"a run directory cannot be made in {root}: {error.strerror or error}",
+            "choose another place with --runs-dir",
+        ) from error
+    raise RidgelineError(f"there are a thousand runs called {name} in {root}")
+
+
+def runs_root(directory: Path | None = None) -> Path:
+    """Where the runs of programs started in `directory` are kept."""
+    return (Path.cwd() if directory is None else directory) / HOME / "runs"
+
+
+def run_name(kind: TargetKind, program: str, at: datetime) -> str:
+    """Return the name of a run that begins at `at`, such as 1115-120301-train."""
+    stem = {"script": Path(program).stem, "module": program, "code": "code"}.get(kind)
+    if stem in ("__main__", ""):
+        stem = Path(program).absolute().parent.name
+    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem or "program").strip("-.")
+    return f"{at:%m%d-%H%M%S}-{word[:MAX_PROGRAM_NAME_LENGTH] or 'program'}"
+
+
+def restarted_name(name: str, restarts: int) -> str:
+    """Return the name of a job's run after this number of restarts; `name` is the first run's."""
+    return f"{name}-restart{restarts}" if restarts else name
+
+
+def _refuse_name(name: str) -> None:
+    if not name or name.startswith(".") or len(name) > 120 or not name.isprintable():
+        raise RidgelineError(f"{name!r} cannot be the name of a run")
+    if "/" in name or "\\" in name:
+        raise RidgelineError(f"{name!r} cannot be the name of a run: it is a path")
+
+
+def _make_root(root: Path) -> None:
+    home = root.parent
+    if (home.name, root.name) != (HOME, "runs"):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return
+    if _made(home):
+        with contextlib.suppress(OSError), open(home / ".gitignore", "x") as file:
+            file.write("*\n")
+    _made(root)
+
+
+def _made(path: Path) -> bool:
+    """Whether `path` had to be made. What is there already must be a directory of this user, not a
+    link: a folder that others can write to, or a repository, may hold one that leads elsewhere."""
+    try:
+        os.mkdir(path, 0o700)
+        return True
+    except FileExistsError:
+        found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode):
+        raise RidgelineError(f"{path} is a link, and links are not followed", "remove it")
+    if not stat.S_ISDIR(found.st_mode):
+        raise RidgelineError(f"{path} is in the way: it is not a directory")
+    # Who owns the folder around it can put anything there anyway; and some shared file systems
+    # show one owner for everything.
+    trusted = {0, os.geteuid(), os.lstat(path.absolute().parent).st_uid}
+    if os.geteuid() != 0 and found.st_uid not in trusted:
+        hint = "choose another place with --runs-dir"
+        raise RidgelineError(f"{path} belongs to another user", hint)
+    return False

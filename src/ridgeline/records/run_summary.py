@@ -9,9 +9,7 @@ from msgspec import Struct
 
 from ridgeline.records.finding import Findings
 from ridgeline.records.machine import CeilingState
-from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import OutOfMemory, Status
-from ridgeline.records.step import Phase
+from ridgeline.records.run import OutOfMemory, Phase, PythonView, Status
 from ridgeline.records.trust import Trust
 
 Bound = Literal[

@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.records.cost import PHASES, Cost, ModuleCost, Totals
+from ridgeline.records.cost import PHASES, Cost, MeasuredPeak, Memory, ModuleCost, Totals
 from ridgeline.records.latency import Latency
-from ridgeline.records.memory import MeasuredPeak, Memory
 from ridgeline.records.model import ModelReport
 from ridgeline.report.reason import reason
 

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ridgeline import units
-from ridgeline.records.generation import Generation
+from ridgeline.records.latency import Generation
 from ridgeline.records.model import Sweep
 
 

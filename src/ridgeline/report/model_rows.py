@@ -1,8 +1,7 @@
 """A model report as labelled lines: what the side-by-side table, Markdown and CSV all print."""
 
 from ridgeline import units
-from ridgeline.records.cost import PHASES, Phase
-from ridgeline.records.memory import Memory
+from ridgeline.records.cost import PHASES, Memory, Phase
 from ridgeline.records.model import ModelReport, Placement
 
 

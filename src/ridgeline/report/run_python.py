@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from ridgeline import units
-from ridgeline.records.python_view import PythonLine, PythonView
+from ridgeline.records.run import PythonLine, PythonView
 from ridgeline.report import trace_markdown
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import LEAST_SHARE, Column, share

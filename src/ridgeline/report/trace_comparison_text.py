@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ridgeline import units
-from ridgeline.records.trace_comparison import Difference, TraceComparison
+from ridgeline.records.trace import Difference, TraceComparison
 from ridgeline.report.cells import markdown_cell
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import LEAST_SHARE, Column, Section, number, time

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ridgeline.records.finding import Findings
-from ridgeline.records.trace import TraceStudy
-from ridgeline.records.trace_comparison import TraceComparison
+from ridgeline.records.trace import TraceComparison, TraceStudy
 from ridgeline.report.cells import spreadsheet_cell
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_document import comparison_document, to_json_document

@@ -11,6 +11,7 @@ from typing import Any
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import (
     DeviceTime,
+    Difference,
     Gap,
     IdleCause,
     KernelRow,
@@ -18,12 +19,12 @@ from ridgeline.records.trace import (
     ModuleRow,
     OpRow,
     Place,
+    RankTime,
     RooflineRow,
+    TraceComparison,
     TraceStudy,
     Window,
 )
-from ridgeline.records.trace_comparison import Difference, TraceComparison
-from ridgeline.records.trace_ranks import RankTime
 from ridgeline.records.trust import Check, Trust
 from ridgeline.report.finding_document import finding_keys
 from ridgeline.report.plain import printable

@@ -3,8 +3,7 @@
 from collections import Counter
 
 from ridgeline import units
-from ridgeline.records.trace import TraceStudy
-from ridgeline.records.trace_ranks import CollectiveRow, RankTime
+from ridgeline.records.trace import CollectiveRow, RankTime, TraceStudy
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
 

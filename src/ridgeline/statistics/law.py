@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.law import Form, Law
+from ridgeline.records.model import Form, Law
 from ridgeline.statistics.polynomial import exact_polynomial
 
 Floats = NDArray[np.float64]

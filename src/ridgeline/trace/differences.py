@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from ridgeline.records.trace import TraceStudy
-from ridgeline.records.trace_comparison import Difference, TraceComparison
+from ridgeline.records.trace import Difference, TraceComparison, TraceStudy
 from ridgeline.records.trust import Check
 from ridgeline.trace.differences_verdict import not_comparable, verdict
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ridgeline import units
-from ridgeline.records.trace_comparison import Difference
+from ridgeline.records.trace import Difference
 
 SAME = 0.01
 """Changes below this share of a step are called none: two steps of one trace differ by more."""

@@ -16,11 +16,11 @@ from ridgeline.records.trace import (
     Overlap,
     Phase,
     Place,
+    Ranks,
     Region,
     TraceStudy,
     Window,
 )
-from ridgeline.records.trace_ranks import Ranks
 from ridgeline.records.trust import Check
 from ridgeline.trace.left_out import kept, left_out, touched, trust_of
 from ridgeline.trace.validation import trust_in

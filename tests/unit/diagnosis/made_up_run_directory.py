@@ -8,17 +8,19 @@ from msgspec import Struct
 
 from ridgeline.records.run import (
     Capture,
+    DeviceSample,
     DeviceSeen,
     LoaderSeen,
+    ProcessSample,
     RunFile,
     Settings,
     Status,
+    Step,
     Target,
+    Telemetry,
     Window,
 )
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.step import Step
-from ridgeline.records.telemetry import DeviceSample, ProcessSample, Telemetry
 from tests.unit.diagnosis.made_up_steps import MS, noisy, step
 from tests.unit.trace.traces_made import Made
 

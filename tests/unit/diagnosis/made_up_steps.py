@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ridgeline.records.step import Phase, Step, StepWindow
+from ridgeline.records.run import Phase, Step, StepWindow
 
 MS = 1_000_000
 BASE: dict[Phase, float] = {

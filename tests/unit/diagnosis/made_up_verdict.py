@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from ridgeline.records.run import Capture, DeviceSeen, LoaderSeen
+from ridgeline.records.run import Capture, DeviceSeen, LoaderSeen, Phase
 from ridgeline.records.run_summary import Bound, PhaseTime, StepTimes, Verdict
-from ridgeline.records.step import Phase
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import (
     CategoryRow,

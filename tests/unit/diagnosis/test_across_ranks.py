@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.diagnosis.across_ranks import AcrossRanks, of_traces
 from ridgeline.diagnosis.attempts import Attempts
-from ridgeline.records.step import Phase, Step
+from ridgeline.records.run import Phase, Step
 from ridgeline.trace.window import window_of
 from tests.unit.diagnosis.made_up_steps import noise, step
 from tests.unit.trace.traces_made import WORKER, Made

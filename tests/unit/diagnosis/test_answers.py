@@ -6,9 +6,9 @@ from ridgeline.diagnosis.answers import answers, short_name
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.machine import Ceiling, Device
-from ridgeline.records.op_site import Sites
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import MemoryUse, Telemetered
+from ridgeline.records.sites import Sites
 from ridgeline.records.trace import (
     CategoryRow,
     Idle,

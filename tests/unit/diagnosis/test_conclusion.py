@@ -20,13 +20,14 @@ from ridgeline.records.run import (
     Environment,
     LoaderSeen,
     OutOfMemory,
+    ProcessSample,
     Status,
+    StepMemory,
+    Telemetry,
     Window,
 )
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary, SyncPoint
-from ridgeline.records.step import StepMemory
-from ridgeline.records.telemetry import ProcessSample, Telemetry
 from ridgeline.report.run_document import document
 from ridgeline.report.run_markdown import markdown
 from ridgeline.report.run_rows import rows

@@ -4,7 +4,7 @@ import pytest
 
 from ridgeline.diagnosis import counter
 from ridgeline.diagnosis.energy import COUNTER, PACKAGE, POWER, energy
-from ridgeline.records.telemetry import DeviceSample, Telemetry
+from ridgeline.records.run import DeviceSample, Telemetry
 
 SECOND = 1_000_000_000
 

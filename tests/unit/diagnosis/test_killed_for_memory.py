@@ -4,10 +4,18 @@ import pytest
 
 from ridgeline.diagnosis.killed_for_memory import with_death_for_memory
 from ridgeline.diagnosis.run_read import RunRead
-from ridgeline.records.run import Capture, Environment, OutOfMemory, RunFile, Status, Target
+from ridgeline.records.run import (
+    Capture,
+    Environment,
+    OutOfMemory,
+    ProcessSample,
+    RunFile,
+    Status,
+    Step,
+    Target,
+    Telemetry,
+)
 from ridgeline.records.run_summary import MemoryUse
-from ridgeline.records.step import Step
-from ridgeline.records.telemetry import ProcessSample, Telemetry
 
 GIB, MS = 2**30, 1_000_000
 

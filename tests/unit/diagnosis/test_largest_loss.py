@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.shares import Shares
-from ridgeline.records.op_site import OwnCode, Sites
-from ridgeline.records.run import RunFile, Settings, Target
-from ridgeline.records.step import Phase
+from ridgeline.records.run import Phase, RunFile, Settings, Target
+from ridgeline.records.sites import OwnCode, Sites
 from ridgeline.records.trace import Place
 from ridgeline.report.finding_lines import below, instead, largest_loss
 from tests.unit.diagnosis import made_up_verdict as made

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.hand_fed import HandFed, feeds
 from ridgeline.diagnosis.limit import limit, winner
 from ridgeline.diagnosis.shares import Shares, cpu_shares
-from ridgeline.records.late_rank import LateRank
-from ridgeline.records.run import Capture, DeviceSeen, OutOfMemory
+from ridgeline.records.run import Capture, DeviceSeen, OutOfMemory, Phase
 from ridgeline.records.run_summary import (
     Efficiency,
     MemoryUse,
@@ -19,7 +18,7 @@ from ridgeline.records.run_summary import (
     Telemetered,
     Verdict,
 )
-from ridgeline.records.step import Phase
+from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import (
     CategoryRow,
     Cause,

@@ -4,10 +4,16 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.memory_use import memory_use
-from ridgeline.records.run import Capture, DeviceSeen, Window
+from ridgeline.records.run import (
+    Capture,
+    DeviceSeen,
+    ProcessSample,
+    Step,
+    StepMemory,
+    Telemetry,
+    Window,
+)
 from ridgeline.records.run_summary import MemoryUse
-from ridgeline.records.step import Step, StepMemory
-from ridgeline.records.telemetry import ProcessSample, Telemetry
 
 MS, MIB = 1_000_000, 2**20
 

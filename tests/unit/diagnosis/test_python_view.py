@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.diagnosis.python_view import python_view
 from ridgeline.harness import capture
-from ridgeline.records.python_view import CUT, OTHERS, PythonLine, PythonView, Sampled
+from ridgeline.records.run import CUT, OTHERS, PythonLine, PythonView, Sampled
 from ridgeline.records.run_directory import RunDirectory
 
 MS = 1_000_000

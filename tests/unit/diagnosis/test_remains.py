@@ -6,8 +6,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.remains import remains
 from ridgeline.diagnosis.shares import Shares
-from ridgeline.records.python_view import PythonView
-from ridgeline.records.run import Capture, LoaderSeen
+from ridgeline.records.run import Capture, LoaderSeen, PythonView
 from ridgeline.records.run_summary import Efficiency, Telemetered
 from ridgeline.records.trace import CategoryRow
 from tests.unit.diagnosis import made_up_verdict as made

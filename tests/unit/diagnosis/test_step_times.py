@@ -8,7 +8,7 @@ from ridgeline.diagnosis.intervals import mean_interval, median_interval
 from ridgeline.diagnosis.limit import limit
 from ridgeline.diagnosis.step_times import rate_ms, share_of, step_times
 from ridgeline.diagnosis.throughput import throughput
-from ridgeline.records.step import Step
+from ridgeline.records.run import Step
 from tests.unit.diagnosis.made_up_steps import BASE, MS, noise, noisy, step
 from tests.unit.diagnosis.made_up_verdict import capture
 

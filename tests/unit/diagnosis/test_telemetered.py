@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.telemetered import telemetered
+from ridgeline.records.run import DeviceSample, ProcessSample, Telemetry
 from ridgeline.records.run_summary import Telemetered
-from ridgeline.records.telemetry import DeviceSample, ProcessSample, Telemetry
 
 SECOND = 1_000_000_000
 

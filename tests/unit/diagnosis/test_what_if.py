@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.diagnosis.what_if import LATENCY_NS, RETURN_NS, length_ns, saved_shares, scale_for
-from ridgeline.records.replay import Replay
+from ridgeline.records.sites import Replay
 
 US = 1000
 

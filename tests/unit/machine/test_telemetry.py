@@ -15,7 +15,7 @@ from ridgeline.machine import nvml, telemetry
 from ridgeline.machine.device_telemetry import Devices, named
 from ridgeline.machine.package_energy import PackageEnergy
 from ridgeline.machine.telemetry import Sampler, busy_percent
-from ridgeline.records.telemetry import ProcessSample
+from ridgeline.records.run import ProcessSample
 
 SECOND = 1_000_000_000
 UUIDS = [(0, "GPU-aa11"), (1, "GPU-bb22"), (1, "MIG-part"), (2, "GPU-bc33")]

@@ -4,9 +4,9 @@ import pytest
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.ground_of import ground_of
-from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.run import Capture, DeviceSeen
 from ridgeline.records.run_summary import StepTimes
+from ridgeline.records.sites import OpSite, Sites
 
 WIDE = ([4096, 50257],)
 

@@ -6,9 +6,9 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.ground import Ground
-from ridgeline.records.op_site import OpSite, SiteKernel, Sites
 from ridgeline.records.run import Capture, DeviceSeen
 from ridgeline.records.run_summary import PhaseTime, StepTimes
+from ridgeline.records.sites import OpSite, SiteKernel, Sites
 from tests.unit.diagnosis.made_up_verdict import work
 
 

@@ -11,13 +11,9 @@ import msgspec
 import pytest
 
 from ridgeline.errors import RidgelineError
-from ridgeline.records import run_reading
-from ridgeline.records.python_view import Sampled
-from ridgeline.records.run import SCHEMA, Capture, RunFile, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import runs_root
-from ridgeline.records.step import Step
-from ridgeline.records.telemetry import Telemetry
+from ridgeline.records import run_directory
+from ridgeline.records.run import SCHEMA, Capture, RunFile, Sampled, Step, Target, Telemetry
+from ridgeline.records.run_directory import RunDirectory, runs_root
 
 RUN = RunFile(name="r", target=Target(kind="script", name="train.py"))
 
@@ -205,7 +201,7 @@ def test_damaged_lines_are_skipped_and_counted(run: RunDirectory) -> None:
 def test_a_line_too_long_costs_that_line(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_reading, "LONGEST_LINE", 200)
+    monkeypatch.setattr(run_directory, "LONGEST_LINE", 200)
     for length in (199, 200, 201, 400, 401, 1000):
         long = b'"' + b"x" * (length - 3) + b'"\n'
         run.steps_file().write_bytes(line(step(0)) + long + line(step(1)))
@@ -220,7 +216,7 @@ def test_of_a_file_too_large_the_first_part_is_read_and_the_rest_is_said(
     whole = b"".join(line(step(index)) for index in range(10))
     run.steps_file().write_bytes(whole)
     most = len(line(step(0))) * 4 + 5
-    read = run_reading.read_lines(run.steps_file(), Step, most)
+    read = run_directory.read_lines(run.steps_file(), Step, most)
     assert read == tuple(step(index) for index in range(4))
     assert read.unread_bytes == len(whole) - most
 

@@ -7,8 +7,7 @@ import pytest
 
 from ridgeline.errors import RidgelineError
 from ridgeline.records.run import RunFile, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import runs_root
+from ridgeline.records.run_directory import RunDirectory, runs_root
 from ridgeline.records.runs import all_runs, find
 
 NAMES = {

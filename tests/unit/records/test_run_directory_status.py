@@ -10,9 +10,7 @@ import pytest
 
 from ridgeline.errors import RidgelineError
 from ridgeline.records.run import Capture, Environment, RunFile, Status, Target
-from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_making import runs_root
-from ridgeline.records.run_process import alive, started
+from ridgeline.records.run_directory import RunDirectory, is_process_alive, runs_root, started
 
 RUN = RunFile(name="r", target=Target(kind="script", name="train.py"))
 
@@ -68,13 +66,13 @@ def test_a_zombie_is_dead() -> None:
     assert child.stdout is not None
     child.stdout.read()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and left as a zombie
-    assert not alive(child.pid, 0)
+    assert not is_process_alive(child.pid, 0)
     child.wait()
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31 - 1])
 def test_no_process_is_not_alive(pid: int) -> None:
-    assert not alive(pid, 0)
+    assert not is_process_alive(pid, 0)
 
 
 def test_a_run_on_another_machine_runs_while_it_is_written_to(run: RunDirectory) -> None:

@@ -2,13 +2,21 @@
 
 from typing import Any
 
-from ridgeline.records.cost import Cost, ModuleCost, OpCost, Parameters, Phase, Totals, Unformulated
-from ridgeline.records.generation import Generation, TokenTimes
-from ridgeline.records.latency import Latency, Summary
-from ridgeline.records.law import Law
+from ridgeline.records.cost import (
+    Cost,
+    LiveTensor,
+    MeasuredPeak,
+    Memory,
+    ModuleCost,
+    OpCost,
+    Parameters,
+    Phase,
+    Totals,
+    Unformulated,
+)
+from ridgeline.records.latency import Generation, Latency, Summary, TokenTimes
 from ridgeline.records.machine import Device
-from ridgeline.records.memory import LiveTensor, MeasuredPeak, Memory
-from ridgeline.records.model import Fit, ModelReport, Placement, Sweep, SweepPoint
+from ridgeline.records.model import Fit, Law, ModelReport, Placement, Sweep, SweepPoint
 
 FORWARD = Totals(calls=3, macs=500, flops=1000, all_flops=1100, bytes=400, skipped_flops=100)
 BACKWARD = Totals(calls=5, macs=900, flops=1800, all_flops=2000, bytes=900)

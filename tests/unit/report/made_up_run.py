@@ -1,6 +1,6 @@
 """A run's summary as the conclusion would make it: a program that waits for its loader."""
 
-from ridgeline.records.python_view import PythonLine, PythonView
+from ridgeline.records.run import Phase, PythonLine, PythonView
 from ridgeline.records.run_summary import (
     Deciding,
     Efficiency,
@@ -14,7 +14,6 @@ from ridgeline.records.run_summary import (
     Throughput,
     Verdict,
 )
-from ridgeline.records.step import Phase
 from ridgeline.records.trust import Trust
 
 MEAN = 152.4

@@ -2,8 +2,10 @@
 
 from ridgeline.records.trace import (
     CategoryRow,
+    CollectiveRow,
     CriticalPath,
     DeviceTime,
+    Difference,
     Gap,
     Idle,
     IdleCause,
@@ -16,16 +18,17 @@ from ridgeline.records.trace import (
     PathShare,
     Phase,
     Place,
+    Ranks,
+    RankTime,
     Region,
     Roofline,
     RooflineRow,
     StepTime,
     StreamTime,
+    TraceComparison,
     TraceStudy,
     Window,
 )
-from ridgeline.records.trace_comparison import Difference, TraceComparison
-from ridgeline.records.trace_ranks import CollectiveRow, Ranks, RankTime
 from ridgeline.records.trust import Check, Trust
 
 MS = 1_000_000

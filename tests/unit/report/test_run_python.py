@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ridgeline.records.python_view import PythonLine, PythonView
+from ridgeline.records.run import PythonLine, PythonView
 from ridgeline.report.run_python import lines_table, lines_text
 
 VIEW = PythonView(

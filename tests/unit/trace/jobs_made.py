@@ -6,8 +6,7 @@ from typing import Any
 
 from traces_made import AUTOGRAD, HOST, Made
 
-from ridgeline.records.trace import Window
-from ridgeline.records.trace_ranks import Ranks
+from ridgeline.records.trace import Ranks, Window
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.job import ranks
 from ridgeline.trace.trace import Trace

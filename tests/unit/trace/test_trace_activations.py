@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ridgeline.records.trace_memory import TraceMemory
+from ridgeline.records.step_work import TraceMemory
 from ridgeline.trace.analyses.activations import activations
 from ridgeline.trace.links import Links
 from ridgeline.trace.window import window_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from traces_made import Made
 
-from ridgeline.records.op_site import CopySite
+from ridgeline.records.sites import CopySite
 from ridgeline.trace.analyses.copy_sites import copy_sites
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace

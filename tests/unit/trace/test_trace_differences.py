@@ -8,16 +8,17 @@ from ridgeline import units
 from ridgeline.records.trace import (
     CategoryRow,
     DeviceTime,
+    Difference,
     Idle,
     IdleCause,
     KernelRow,
     ModuleRow,
     OpRow,
     Phase,
+    TraceComparison,
     TraceStudy,
     Window,
 )
-from ridgeline.records.trace_comparison import Difference, TraceComparison
 from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.differences import differences
 from ridgeline.trace.differences_verdict import _percent, _time

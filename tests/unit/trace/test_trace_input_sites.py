@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ridgeline.records.input_site import InputSites
+from ridgeline.records.sites import InputSites
 from ridgeline.trace.analyses.input_sites import input_sites
 from ridgeline.trace.links import Links
 from ridgeline.trace.study import study_one

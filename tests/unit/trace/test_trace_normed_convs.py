@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.records.normed_conv import NormedConv
+from ridgeline.records.sites import NormedConv
 from ridgeline.trace.analyses.normed_convs import normed_convs
 from ridgeline.trace.links import Links
 from ridgeline.trace.study import study_one

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from traces_made import AUTOGRAD, Made
 
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.trace.analyses.op_sites import op_sites
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace

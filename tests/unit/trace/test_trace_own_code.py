@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from traces_made import Made
 
-from ridgeline.records.op_site import OwnCode
+from ridgeline.records.sites import OwnCode
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.own_code import own_code
 from ridgeline.trace.links import Links

@@ -8,8 +8,7 @@ import pytest
 from jobs_made import Rank
 from traces_made import HOST, Made
 
-from ridgeline.records.trace import Region, TraceStudy
-from ridgeline.records.trace_ranks import Ranks
+from ridgeline.records.trace import Ranks, Region, TraceStudy
 from ridgeline.records.trust import Check
 from ridgeline.trace.merging import merged
 from ridgeline.trace.study import study

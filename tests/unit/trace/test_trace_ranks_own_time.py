@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.records.collective_site import RankPlace
+from ridgeline.records.sites import RankPlace
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.own_time import OwnTime, own_functions, own_time, waiting_phases
 from ridgeline.trace.window import window_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from traces_made import HOST, Made
 
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import SyncSite
 from ridgeline.trace.analyses.copy_sites import copy_sites
 from ridgeline.trace.analyses.sync_costs import SyncCosts, sync_costs
 from ridgeline.trace.links import Links

@@ -14,8 +14,7 @@ from ridgeline.cost.counting.optimizers import OptimizerAccount
 from ridgeline.cost.counting.parameters import count_parameters
 from ridgeline.cost.counting.passes import Pass, device_of, run_pass
 from ridgeline.cost.counting.totals import cost_of
-from ridgeline.records.cost import Backend, Cost, Parameters
-from ridgeline.records.memory import Memory
+from ridgeline.records.cost import Backend, Cost, Memory, Parameters
 
 
 class Account(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,7 @@ gradients do not (zero_grad sets them to None).
 from ridgeline.cost.counting.ledger import Entry
 from ridgeline.cost.counting.optimizers import OptimizerAccount
 from ridgeline.cost.counting.passes import Pass
-from ridgeline.records.cost import Backend
-from ridgeline.records.memory import LiveTensor, Memory
+from ridgeline.records.cost import Backend, LiveTensor, Memory
 
 LARGEST = 12
 

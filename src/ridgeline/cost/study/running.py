@@ -12,8 +12,8 @@ from ridgeline.cost.study.room import free_bytes, watched
 from ridgeline.cost.study.step import Step
 from ridgeline.errors import RidgelineError
 from ridgeline.measure import measure_peak, time_calls
+from ridgeline.records.cost import MeasuredPeak, Memory
 from ridgeline.records.latency import Latency
-from ridgeline.records.memory import MeasuredPeak, Memory
 
 
 def can_run(

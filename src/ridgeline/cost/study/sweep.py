@@ -6,8 +6,7 @@ from itertools import pairwise
 
 from ridgeline.cost.study.inputs import Dimension
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.records.law import Law
-from ridgeline.records.model import Sweep, SweepPoint
+from ridgeline.records.model import Law, Sweep, SweepPoint
 from ridgeline.statistics.law import fit_law, predict
 
 QUANTITIES = {"flops": "FLOP", "peak_bytes": "B", "median_ms": "ms"}

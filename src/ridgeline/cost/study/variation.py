@@ -10,7 +10,7 @@ from ridgeline.cost.study.running import can_run, make_step, time_step
 from ridgeline.cost.study.sweep import sweep
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.measure import time_generation
-from ridgeline.records.generation import Generation
+from ridgeline.records.latency import Generation
 from ridgeline.records.model import Fit, Sweep, SweepPoint
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE
 from ridgeline.records.finding import Source as Told
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.assigned import begins
 from ridgeline.source.reading.calls import all_calls, calls_at
 

@@ -12,8 +12,8 @@ from collections import defaultdict
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._loaders import loaders_seen, program_files
-from ridgeline.records.input_site import InputSite
-from ridgeline.records.python_view import PythonLine
+from ridgeline.records.run import PythonLine
+from ridgeline.records.sites import InputSite
 from ridgeline.source.reading.calls import calls_at
 from ridgeline.source.reading.collation import collating
 from ridgeline.source.reading.randomness import draws

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.model_made import ModelMade, model_made
 
 KERNELS = (

@@ -13,9 +13,8 @@ from ridgeline.diagnosis.rule import MOST_SHARE
 from ridgeline.diagnosis.rules._launch import bound_ahead
 from ridgeline.diagnosis.rules._sync import LARGE_BYTES, library_of, lost, through_library
 from ridgeline.records.finding import Evidence
-from ridgeline.records.op_site import CopySite
 from ridgeline.records.run import LoaderSeen
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import CopySite, SyncSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.unchanged import copy_on_line, unchanged
 from ridgeline.source.reading.waiting_lines import Line, calls

@@ -29,8 +29,7 @@ from ridgeline.diagnosis.rules._batch_lines import (
 )
 from ridgeline.diagnosis.rules._loaders import loaders_seen, made_at, program_files, restarts
 from ridgeline.records.finding import Evidence
-from ridgeline.records.python_view import PythonLine
-from ridgeline.records.run import LoaderSeen
+from ridgeline.records.run import LoaderSeen, PythonLine
 from ridgeline.records.run import feeding as feeding_loader
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.calls import SourceCall, all_calls

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule
-from ridgeline.records.op_site import OpSite
-from ridgeline.records.step import Phase
+from ridgeline.records.run import Phase
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Place
 from ridgeline.source.reading.loops import loops_at
 

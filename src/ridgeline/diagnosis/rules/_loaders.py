@@ -7,8 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.run import LoaderSeen
-from ridgeline.records.step import Step
+from ridgeline.records.run import LoaderSeen, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.datasets import HandsOut, class_given, hands_out
 from ridgeline.source.reading.loader_call import LoaderCall, loader_call

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.gpus_at_work import inside
-from ridgeline.records.telemetry import Telemetry
+from ridgeline.records.run import Telemetry
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.calls import SourceCall, all_calls
 

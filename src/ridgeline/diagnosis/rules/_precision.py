@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.records.machine import Ceiling
-from ridgeline.records.op_site import OpSite, SiteKernel
+from ridgeline.records.sites import OpSite, SiteKernel
 from ridgeline.records.trace import Category, Place
 from ridgeline.source.reading.calls import SourceCall, all_calls, calls_at, line_of
 from ridgeline.source.reading.sources import Source

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._machine import own_calls, ranks_here
 from ridgeline.diagnosis.shares import exchange_room
-from ridgeline.records.collective_site import CollectiveSite
+from ridgeline.records.sites import CollectiveSite
 from ridgeline.source.reading.calls import SourceCall, calls_at
 from ridgeline.source.reading.layers import with_argument
 

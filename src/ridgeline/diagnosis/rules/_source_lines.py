@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.run import Compilation
-from ridgeline.records.step import Step
+from ridgeline.records.run import Compilation, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.kept import Kept, kept
 from ridgeline.source.reading.sources import Source

@@ -17,7 +17,7 @@ from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._launch import bound_ahead
 from ridgeline.diagnosis.what_if import saved_shares
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import SyncSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.waiting_lines import Line, calls
 

@@ -11,8 +11,8 @@ from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OutOfMemory
+from ridgeline.records.step_work import ModuleMemory
 from ridgeline.records.trace import Place
-from ridgeline.records.trace_memory import ModuleMemory
 from ridgeline.source.reading.block_loops import BlockLoop, block_loops
 
 OWNED = 0.6

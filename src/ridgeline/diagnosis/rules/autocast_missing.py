@@ -27,7 +27,7 @@ from ridgeline.diagnosis.rules._precision import (
 )
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.machine import Ceiling
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.units import flops, percent, seconds
 
 RULE = Rule(

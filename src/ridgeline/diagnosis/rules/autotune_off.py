@@ -14,7 +14,7 @@ from ridgeline.diagnosis.rules._convolutions import (
     weight_of,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Source
 from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores

@@ -8,7 +8,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules._convolutions import KERNELS, as_traced, the_model
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 
 LEAST = 0.02

@@ -24,7 +24,7 @@ from ridgeline.diagnosis.rules._precision import (
     written_at,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.calls import SourceCall, calls_at
 from ridgeline.units import percent, seconds, significant
 

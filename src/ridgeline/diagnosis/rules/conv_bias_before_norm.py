@@ -6,7 +6,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.normed_conv import NormedConv
+from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.layers import Layer, layers, with_argument
 

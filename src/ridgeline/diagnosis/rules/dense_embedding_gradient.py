@@ -11,7 +11,7 @@ from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules import python_loop
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.layers import Layer, layers, value_of, with_argument
 from ridgeline.source.reading.lookups import Lookups, called_name, lookups_in_loop

@@ -18,8 +18,8 @@ from ridgeline.diagnosis.rules._ranks import (
     untraced_s,
     wrapped_at,
 )
-from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.sites import CollectiveSite
 from ridgeline.source.reading.assigned import target_of
 from ridgeline.source.reading.calls import SourceCall
 from ridgeline.source.reading.layers import with_argument

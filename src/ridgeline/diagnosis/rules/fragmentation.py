@@ -8,8 +8,8 @@ from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import LARGE, device_bytes, peak_bytes
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place
-from ridgeline.records.trace_memory import SegmentCalls
 from ridgeline.source.reading.graph_names import GraphNames
 
 LEAST_SHARE = 0.01

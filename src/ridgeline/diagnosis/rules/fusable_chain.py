@@ -12,7 +12,7 @@ from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules._launch import by_function, kernels
 from ridgeline.diagnosis.rules._precision import model_call
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Source
 from ridgeline.trace.analyses.categories import category_of

@@ -14,9 +14,9 @@ from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
+from ridgeline.records.step_work import TraceMemory
 from ridgeline.records.trace import Place
-from ridgeline.records.trace_memory import TraceMemory
 from ridgeline.source.reading.graph_names import GraphNames
 from ridgeline.source.reading.sources import Source
 

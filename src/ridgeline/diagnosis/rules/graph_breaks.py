@@ -10,7 +10,7 @@ from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._source_lines import users_own
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.breaking import NUMBERS, Breaking, breaking
 

@@ -9,7 +9,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._attention import peak_bytes, traced_peak
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.calls import SourceCall, calls_at
 
 WORDS = 4096

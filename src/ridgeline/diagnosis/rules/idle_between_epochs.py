@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._loaders import loaders_seen, made_anew
 from ridgeline.diagnosis.steady_steps import duration
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.records.step import Phase, Step
+from ridgeline.records.run import Phase, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.assigned import begins
 from ridgeline.source.reading.calls import SourceCall

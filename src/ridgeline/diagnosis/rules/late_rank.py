@@ -8,7 +8,7 @@ from ridgeline.diagnosis.lateness import lateness, seen_line, under_rank_conditi
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.records.late_rank import LateRank
+from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.calls import SourceCall
 from ridgeline.trace.ranks.late import BEFORE, HOST

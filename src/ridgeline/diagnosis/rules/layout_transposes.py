@@ -13,7 +13,7 @@ from ridgeline.diagnosis.rules._convolutions import (
     the_model,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import KernelRow, Place
 from ridgeline.source.reading.model_made import ModelMade, with_memory_format
 

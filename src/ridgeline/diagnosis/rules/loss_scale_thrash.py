@@ -6,7 +6,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._precision import At, at_call, calls, emulated
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.step import Step
+from ridgeline.records.run import Step
 from ridgeline.source.reading.calls import SourceCall
 from ridgeline.units import percent
 

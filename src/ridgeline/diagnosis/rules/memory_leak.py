@@ -10,8 +10,8 @@ from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._source_lines import kept_lines, kept_where_made
 from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.step_work import StaysBehind
 from ridgeline.records.trace import Place
-from ridgeline.records.trace_memory import StaysBehind
 from ridgeline.source.reading.kept import Kept
 
 MOST_NAMED = 4

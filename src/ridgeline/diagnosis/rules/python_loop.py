@@ -13,7 +13,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
 from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernels, loops, outer
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.by_row import by_row, for_all_rows, lines_with, picked
 from ridgeline.source.reading.cells import whole_sequence

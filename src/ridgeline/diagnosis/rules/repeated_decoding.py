@@ -9,7 +9,7 @@ from ridgeline.diagnosis.rules._batch_lines import epochs, repeated_lines, repea
 from ridgeline.diagnosis.rules._input_wait import Feeding, feeding, wait_evidence, who
 from ridgeline.diagnosis.rules._loaders import handing_out
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.python_view import PythonLine
+from ridgeline.records.run import PythonLine
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.decoded_once import done_once
 

@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._attention import (
     without_scores,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.calls import calls_at
 
 LEAST = 0.01

@@ -13,8 +13,8 @@ from ridgeline.diagnosis.rules._ranks import (
     small_sites,
     wrapped_at,
 )
-from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.sites import CollectiveSite
 from ridgeline.source.reading.calls import SourceCall
 
 LEAST = 0.02

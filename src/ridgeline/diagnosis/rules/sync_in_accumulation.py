@@ -7,8 +7,8 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._ranks import exposed
-from ridgeline.records.collective_site import CollectiveSite
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.sites import CollectiveSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.calls import SourceCall, calls_at
 

@@ -9,7 +9,7 @@ from ridgeline.diagnosis.gpus_at_work import at_work
 from ridgeline.diagnosis.rule import Rule, found
 from ridgeline.diagnosis.rules._machine import timed
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.records.telemetry import DeviceSample
+from ridgeline.records.run import DeviceSample
 
 AT_WORK = 50
 """Percent of a look in use: below it clocks may be low because there is little to do."""

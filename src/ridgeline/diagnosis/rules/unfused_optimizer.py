@@ -20,8 +20,8 @@ from ridgeline.diagnosis.rules._launch import (
 )
 from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import OptimizerSeen
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.loops import SourceLoop, function_around, loops_at
 

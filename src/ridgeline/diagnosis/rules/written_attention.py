@@ -17,7 +17,7 @@ from ridgeline.diagnosis.rules._attention import (
     without_scores,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.attention_text import written_attention
 from ridgeline.source.reading.calls import calls_at

@@ -16,7 +16,7 @@ from ridgeline.diagnosis.rules._launch import (
     parameters,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.calls import SourceCall, calls_at
 
 RULE = Rule(

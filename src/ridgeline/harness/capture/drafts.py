@@ -9,7 +9,7 @@ from ridgeline.harness.capture.counts import Counts
 from ridgeline.harness.capture.device_marks import named
 from ridgeline.harness.capture.losses import Losses
 from ridgeline.harness.capture.timeline import folded
-from ridgeline.records.step import Step, StepMemory, StepWindow
+from ridgeline.records.run import Step, StepMemory, StepWindow
 
 
 class Draft(Struct):

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from ridgeline.records.run import Capture
+from ridgeline.records.run import Capture, Step
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.step import Step
 
 FLUSH_NS = 1_000_000_000
 MOST_ROWS = 1_000_000

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ridgeline.records.step import StepMemory
+from ridgeline.records.run import StepMemory
 
 PAUSE_FACTOR = 500
 """A reading is followed by a pause of this many times its own cost: at most 0.2 % of the time."""

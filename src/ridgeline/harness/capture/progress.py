@@ -34,8 +34,7 @@ from ridgeline.harness.capture.timeline import (
     named,
 )
 from ridgeline.harness.capture.windows import Order, Windows
-from ridgeline.records.run import Settings, Status
-from ridgeline.records.step import StepMemory
+from ridgeline.records.run import Settings, Status, StepMemory
 
 PROFILES_ITSELF = "no trace: the program profiles itself"
 

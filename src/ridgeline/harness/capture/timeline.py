@@ -7,7 +7,7 @@ first forward after it. The wait for a batch that an evaluation then consumes is
 
 from collections.abc import Callable, Sequence
 
-from ridgeline.records.step import Phase
+from ridgeline.records.run import Phase
 
 PHASES: tuple[Phase, ...] = (
     "input", "transfer", "forward", "backward", "optimizer", "evaluation", "other",

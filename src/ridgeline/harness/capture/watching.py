@@ -18,8 +18,8 @@ from msgspec import Struct
 from ridgeline.harness.capture.watched import Watched, exit_code
 from ridgeline.machine import cgroup
 from ridgeline.machine.telemetry import Sampler
+from ridgeline.records.run import Telemetry
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.telemetry import Telemetry
 
 __all__ = ["Ending", "deafen", "exit_code", "watch"]
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.run import Settings, Window
-from ridgeline.records.step import StepWindow
+from ridgeline.records.run import Settings, StepWindow, Window
 
 LEAST_SETTLE = 3
 MOST_SETTLE = 30

@@ -10,7 +10,7 @@ from typing import Any
 from ridgeline.harness.trials import prints
 from ridgeline.harness.trials.aside import Here
 from ridgeline.harness.trials.tensors import MOST_TENSORS
-from ridgeline.records.step import Step
+from ridgeline.records.run import Step
 from ridgeline.records.trial import LaterStep, Trial
 
 

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from ridgeline.records.python_view import PythonLine
+from ridgeline.records.run import PythonLine
 from ridgeline.source.reading.datasets import HandsOut
 from ridgeline.source.reading.sources import Source, Sources
 

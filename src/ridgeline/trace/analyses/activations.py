@@ -12,13 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.step_work import ModuleMemory, SegmentCalls, StaysBehind, TraceMemory
 from ridgeline.records.trace import Place, Window
-from ridgeline.records.trace_memory import (
-    ModuleMemory,
-    SegmentCalls,
-    StaysBehind,
-    TraceMemory,
-)
 from ridgeline.trace.analyses.module_paths import FRAME
 from ridgeline.trace.analyses.phases import phase_spans
 from ridgeline.trace.columns import Allocations, Frames

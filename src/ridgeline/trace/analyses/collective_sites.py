@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.collective_site import CollectiveSite, Exchange, Sharding
-from ridgeline.records.op_site import SitePhase
+from ridgeline.records.sites import CollectiveSite, Exchange, Sharding, SitePhase
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.analyses.phases import phase_spans

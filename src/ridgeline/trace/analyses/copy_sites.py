@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.op_site import CopySite
+from ridgeline.records.sites import CopySite
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
 from ridgeline.trace.analyses.call_paths import CallPaths

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.records.input_site import Callee, InputSite, InputSites
+from ridgeline.records.sites import Callee, InputSite, InputSites
 from ridgeline.records.trace import Place, Window
 from ridgeline.trace.columns import Events
 from ridgeline.trace.host_names import is_input

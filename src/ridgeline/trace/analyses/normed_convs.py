@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.normed_conv import NormedConv
+from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place, Window
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.forward_of import forward_of

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.op_site import OpSite, SiteKernel, SitePhase
+from ridgeline.records.sites import OpSite, SiteKernel, SitePhase
 from ridgeline.records.trace import Place, Window
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.distinct import distinct

@@ -8,7 +8,7 @@ functions. Without stacks only the total is known.
 
 import numpy as np
 
-from ridgeline.records.op_site import OwnCode
+from ridgeline.records.sites import OwnCode
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.driving import driving_lanes, on_lanes, time_of
 from ridgeline.trace.analyses.phases import phase_spans

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.replay import Replay
+from ridgeline.records.sites import Replay
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.intervals import covered, intersect, union

@@ -19,8 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.replay import Replay
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import Replay, SyncSite
 from ridgeline.records.trace import Cause, Place, Window
 from ridgeline.trace.analyses.call_paths import CallPaths, rows_above
 from ridgeline.trace.analyses.driving import driving_lanes

@@ -16,8 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.collective_site import RankPlace
-from ridgeline.records.late_rank import LateRank
+from ridgeline.records.sites import LateRank, RankPlace
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.collective_sites import computing_spans
 from ridgeline.trace.analyses.driving import driving_lanes, on_lanes, time_of

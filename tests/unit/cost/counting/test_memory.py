@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.cost.counting import count
-from ridgeline.records.memory import Memory
+from ridgeline.records.cost import Memory
 from tests.models.row import EVERYWHERE, Backend
 
 everywhere = pytest.mark.parametrize("backend", EVERYWHERE)

@@ -6,11 +6,20 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.shares import Kind, Shares
-from ridgeline.records.input_site import Callee, InputSite, InputSites
-from ridgeline.records.python_view import InputLines, PythonLine, PythonView
-from ridgeline.records.run import Capture, DeviceSeen, Environment, LoaderSeen, RunFile, Target
+from ridgeline.records.run import (
+    Capture,
+    DeviceSeen,
+    Environment,
+    InputLines,
+    LoaderSeen,
+    PythonLine,
+    PythonView,
+    RunFile,
+    Step,
+    Target,
+)
 from ridgeline.records.run_summary import Telemetered, Throughput
-from ridgeline.records.step import Step
+from ridgeline.records.sites import Callee, InputSite, InputSites
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.made_up_verdict import study, times, work

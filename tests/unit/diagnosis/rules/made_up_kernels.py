@@ -4,9 +4,9 @@ from typing import Any
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.machine import Ceiling, Device
-from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.run import Capture, Flags, ModuleSeen, OptimizerSeen
 from ridgeline.records.run_summary import MemoryUse, StepTimes
+from ridgeline.records.sites import OpSite, Sites
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import KernelRow, Place, TraceStudy, Window
 from ridgeline.source.reading.sources import Sources

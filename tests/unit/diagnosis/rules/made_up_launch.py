@@ -6,9 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.op_site import OpSite, SiteKernel, SitePhase, Sites
-from ridgeline.records.run import Capture, ModuleSeen, OptimizerSeen
-from ridgeline.records.step import Phase
+from ridgeline.records.run import Capture, ModuleSeen, OptimizerSeen, Phase
+from ridgeline.records.sites import OpSite, SiteKernel, SitePhase, Sites
 from ridgeline.records.trace import Cause, Launch, Place
 from ridgeline.records.trace import Phase as TracedPhase
 from ridgeline.source.reading.sources import Sources

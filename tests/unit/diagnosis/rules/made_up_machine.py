@@ -4,10 +4,19 @@ from collections.abc import Iterable
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.finding import Finding
-from ridgeline.records.run import Capture, DeviceSeen, Environment, Flags, RunFile, Target
+from ridgeline.records.run import (
+    Capture,
+    DeviceSample,
+    DeviceSeen,
+    Environment,
+    Flags,
+    ProcessSample,
+    RunFile,
+    Step,
+    Target,
+    Telemetry,
+)
 from ridgeline.records.run_summary import Telemetered
-from ridgeline.records.step import Step
-from ridgeline.records.telemetry import DeviceSample, ProcessSample, Telemetry
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.made_up_steps import MS, noisy

@@ -15,7 +15,7 @@ from ridgeline.records.run import (
     Target,
 )
 from ridgeline.records.run_summary import MemoryUse
-from ridgeline.records.trace_memory import TraceMemory
+from ridgeline.records.step_work import TraceMemory
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.made_up_steps import noisy
 from tests.unit.diagnosis.made_up_verdict import study, times, work

@@ -5,9 +5,9 @@ from typing import Any
 from ridgeline.diagnosis.case import Case
 from ridgeline.machine.datasheet import match
 from ridgeline.records.machine import Ceiling, Device
-from ridgeline.records.op_site import OpSite, SiteKernel, Sites
 from ridgeline.records.run import Capture, DeviceSeen, Flags, ModuleSeen
 from ridgeline.records.run_summary import StepTimes
+from ridgeline.records.sites import OpSite, SiteKernel, Sites
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Sources

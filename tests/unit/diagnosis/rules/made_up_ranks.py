@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.collective_site import CollectiveSite, Exchange, RankPlace
-from ridgeline.records.op_site import SitePhase, Sites
-from ridgeline.records.run import Capture, DeviceSeen, ModuleSeen
-from ridgeline.records.step import Step
-from ridgeline.records.trace import Place
-from ridgeline.records.trace_ranks import CollectiveRow, Ranks, RankTime
+from ridgeline.records.run import Capture, DeviceSeen, ModuleSeen, Step
+from ridgeline.records.sites import CollectiveSite, Exchange, RankPlace, SitePhase, Sites
+from ridgeline.records.trace import CollectiveRow, Place, Ranks, RankTime
 from ridgeline.records.trust import Trust
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis import made_up_verdict as made

@@ -5,8 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.records.op_site import CopySite, Sites
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import CopySite, Sites, SyncSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.made_up_verdict import capture, study, times, work

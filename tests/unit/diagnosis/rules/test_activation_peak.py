@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.activation_peak import look
-from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.run import OutOfMemory
-from ridgeline.records.trace_memory import ModuleMemory
+from ridgeline.records.sites import OpSite, Sites
+from ridgeline.records.step_work import ModuleMemory
 from tests.unit.diagnosis.rules.made_up_memory import FILE, GIB, capture, case
 
 STACK = """\

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.autocast_missing import look
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import Flags
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_precision import case, cpu, gpu, product
 
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_cublas"

@@ -4,8 +4,8 @@ import pytest
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.autotune_off import look
-from ridgeline.records.op_site import OpSite, SiteKernel
 from ridgeline.records.run import Flags
+from ridgeline.records.sites import OpSite, SiteKernel
 from tests.unit.diagnosis.rules.made_up_kernels import case, site
 
 SOURCE = """\

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.cast_churn import look
-from ridgeline.records.op_site import OpSite, SiteKernel
 from ridgeline.records.run import Flags
+from ridgeline.records.sites import OpSite, SiteKernel
 from ridgeline.records.trace import Place
 from tests.unit.diagnosis.rules.made_up_precision import FILE, MS, case, cpu
 

@@ -4,7 +4,7 @@ import pytest
 
 from ridgeline.diagnosis.rules import metrics_by_tensor, python_loop
 from ridgeline.diagnosis.rules.clip_by_tensor import look
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 
 SOURCE = """import torch

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.compile_unpaid import look
-from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.run import Window
+from ridgeline.records.sites import OpSite, Sites
 from tests.unit.diagnosis.made_up_steps import step
 from tests.unit.diagnosis.rules.made_up_memory import FILE, capture, case
 

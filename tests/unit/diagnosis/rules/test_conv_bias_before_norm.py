@@ -1,8 +1,7 @@
 import pytest
 
 from ridgeline.diagnosis.rules.conv_bias_before_norm import look
-from ridgeline.records.normed_conv import NormedConv
-from ridgeline.records.op_site import Sites
+from ridgeline.records.sites import NormedConv, Sites
 from tests.unit.diagnosis.rules.made_up_kernels import MS, case, place
 
 SOURCE = """\

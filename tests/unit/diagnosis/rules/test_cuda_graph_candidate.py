@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules import cuda_graph_candidate, small_kernels
 from ridgeline.diagnosis.rules._launch import fixed_sizes
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Region
 from tests.unit.diagnosis.rules.made_up_launch import captured, case, site
 

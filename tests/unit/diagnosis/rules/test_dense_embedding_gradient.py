@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules import python_loop
 from ridgeline.diagnosis.rules.dense_embedding_gradient import look
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import Flags, OptimizerSeen
 from ridgeline.records.run_summary import StepTimes
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis import made_up_verdict as verdict
 from tests.unit.diagnosis.rules.made_up_kernels import case, place, site
 

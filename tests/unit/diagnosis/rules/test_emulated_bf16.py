@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.emulated_bf16 import look
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import Flags
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_precision import FILE, SOURCE, case, cpu, gpu, product
 
 CAST = SOURCE.replace(

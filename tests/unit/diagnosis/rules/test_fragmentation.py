@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.fragmentation import look
 from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place
-from ridgeline.records.trace_memory import SegmentCalls
 from tests.unit.diagnosis.made_up_verdict import study, work
 from tests.unit.diagnosis.rules.made_up_memory import FILE, GIB, KEEPS_NONE, case, growing
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.fusable_chain import look
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run import Compilation
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import captured, case, site
 
 SOURCE = """import torch

@@ -8,10 +8,9 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.gradients_in_inference import look
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.finding import Finding
-from ridgeline.records.op_site import OpSite, SitePhase, Sites
-from ridgeline.records.run import ModuleSeen, OptimizerSeen
+from ridgeline.records.run import ModuleSeen, OptimizerSeen, Step
 from ridgeline.records.run_summary import MemoryUse
-from ridgeline.records.step import Step
+from ridgeline.records.sites import OpSite, SitePhase, Sites
 from tests.unit.diagnosis.made_up_verdict import work
 from tests.unit.diagnosis.rules.made_up_memory import FILE, GIB, MIB, capture, case
 

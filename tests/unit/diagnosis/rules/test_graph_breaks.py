@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.graph_breaks import look
-from ridgeline.records.op_site import OpSite, Sites
 from ridgeline.records.run import Compilation
+from ridgeline.records.sites import OpSite, Sites
 from tests.unit.diagnosis.made_up_verdict import work
 from tests.unit.diagnosis.rules.made_up_memory import FILE, capture, case
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from ridgeline.diagnosis.rules.huge_logits import look
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import MemoryCurve
 from tests.unit.diagnosis.rules.made_up_kernels import case, place, site
 

@@ -2,8 +2,7 @@ import msgspec
 import pytest
 
 from ridgeline.diagnosis.rules.idle_between_epochs import look
-from ridgeline.records.run import Capture, LoaderSeen, ModuleSeen, PauseSeen
-from ridgeline.records.step import Phase, Step
+from ridgeline.records.run import Capture, LoaderSeen, ModuleSeen, PauseSeen, Phase, Step
 from tests.unit.diagnosis.made_up_steps import BASE, noisy, step
 from tests.unit.diagnosis.rules.made_up_machine import capture, case, only
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import few_workers, loader_starves, repeated_decoding, small_files
-from ridgeline.records.input_site import Callee, InputSites
+from ridgeline.records.sites import Callee, InputSites
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.rules.made_up_input import FILE, MS, PARSE, case, line, traced, view
 

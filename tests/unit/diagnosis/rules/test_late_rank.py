@@ -2,8 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.late_rank import look
-from ridgeline.records.late_rank import LateRank
-from ridgeline.records.op_site import Sites
+from ridgeline.records.sites import LateRank, Sites
 from ridgeline.records.trace import Place
 from ridgeline.records.trust import Trust
 from tests.unit.diagnosis.made_up_steps import MS

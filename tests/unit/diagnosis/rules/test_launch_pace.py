@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import cuda_graph_candidate, small_kernels
 from ridgeline.diagnosis.rules._launch import SMALL_NS, left, pace_ns, pauses
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Gap
 from tests.unit.diagnosis.rules.made_up_launch import case, site
 

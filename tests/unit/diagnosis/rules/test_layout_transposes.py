@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from ridgeline.diagnosis.rules.layout_transposes import look
-from ridgeline.records.op_site import OpSite, SiteKernel
 from ridgeline.records.run import Flags
+from ridgeline.records.sites import OpSite, SiteKernel
 from ridgeline.records.trace import KernelRow
 from tests.unit.diagnosis.rules.made_up_kernels import MS, STEPS, case, place, site
 

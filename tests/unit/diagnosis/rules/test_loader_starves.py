@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.rules.loader_starves import look
-from ridgeline.records.input_site import Callee, InputSite, InputSites
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import StepTimes, Throughput
+from ridgeline.records.sites import Callee, InputSite, InputSites
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.rules.made_up_input import (

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.loss_scale_thrash import look
-from ridgeline.records.run import Capture, Flags, OptimizerSeen, RunFile, Target
-from ridgeline.records.step import Step
+from ridgeline.records.run import Capture, Flags, OptimizerSeen, RunFile, Step, Target
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.rules.made_up_precision import gpu
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import few_workers, loader_starves
 from ridgeline.diagnosis.rules.many_workers import look
-from ridgeline.records.telemetry import ProcessSample, Telemetry
+from ridgeline.records.run import ProcessSample, Telemetry
 from tests.unit.diagnosis.rules.made_up_input import FILE, LOADER, PARSE, THREADS, case, line, view
 
 

@@ -8,8 +8,8 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.memory_leak import look
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.step_work import StaysBehind
 from ridgeline.records.trace import Place
-from ridgeline.records.trace_memory import StaysBehind
 from tests.unit.diagnosis.rules.made_up_memory import (
     FILE,
     GIB,

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.python_loop import look
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 
 SOURCE = """import torch

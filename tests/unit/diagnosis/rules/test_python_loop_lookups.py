@@ -2,7 +2,7 @@
 
 from ridgeline.diagnosis.rules._launch import dims_of
 from ridgeline.diagnosis.rules.python_loop import look
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 
 SOURCE = """import torch

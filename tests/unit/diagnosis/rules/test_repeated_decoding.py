@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules import loader_starves
 from ridgeline.diagnosis.rules.repeated_decoding import look
-from ridgeline.records.input_site import Callee
+from ridgeline.records.sites import Callee
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.rules.made_up_input import (
     DRAW,

@@ -2,8 +2,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.shared_device import RULE, look
+from ridgeline.records.run import DeviceSample
 from ridgeline.records.run_summary import Telemetered
-from ridgeline.records.telemetry import DeviceSample
 from ridgeline.records.trace import KernelRow
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.rules.made_up_machine import case, looks, only

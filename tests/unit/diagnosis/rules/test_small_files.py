@@ -1,8 +1,8 @@
 """small-files: lines that open and read."""
 
 from ridgeline.diagnosis.rules.small_files import look
-from ridgeline.records.input_site import Callee
-from ridgeline.records.telemetry import ProcessSample, Telemetry
+from ridgeline.records.run import ProcessSample, Telemetry
+from ridgeline.records.sites import Callee
 from tests.unit.diagnosis.rules.made_up_input import (
     FILE,
     MS,

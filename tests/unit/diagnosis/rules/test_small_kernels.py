@@ -5,9 +5,8 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import cuda_graph_candidate, small_kernels
 from ridgeline.diagnosis.rules._launch import bound_ahead, held_back
-from ridgeline.records.op_site import OpSite
 from ridgeline.records.run_summary import SyncPoint, Telemetered
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import OpSite, SyncSite
 from ridgeline.records.trace import Launch
 from tests.unit.diagnosis.rules.made_up_launch import captured, case, gradients, site
 

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.tf32_off import look
 from ridgeline.records.machine import Device
-from ridgeline.records.op_site import Sites
 from ridgeline.records.run import Flags
+from ridgeline.records.sites import Sites
 from tests.unit.diagnosis.rules.made_up_precision import FILE, SOURCE, case, gpu, product
 
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4"

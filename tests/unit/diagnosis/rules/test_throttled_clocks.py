@@ -2,7 +2,7 @@ import pytest
 
 from ridgeline.diagnosis.rules.throttled_clocks import look
 from ridgeline.diagnosis.shares import Shares
-from ridgeline.records.telemetry import DeviceSample
+from ridgeline.records.run import DeviceSample
 from tests.unit.diagnosis.rules.made_up_machine import case, looks, only
 
 

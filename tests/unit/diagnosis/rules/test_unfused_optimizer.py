@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rules import metrics_by_tensor
 from ridgeline.diagnosis.rules.unfused_optimizer import look
 from ridgeline.records.machine import Ceiling, Device
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import captured, case, gradients, site
 
 SOURCE = """import torch

@@ -3,7 +3,7 @@
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import pageable_copy
 from ridgeline.diagnosis.rules.unpinned_memory import look
-from ridgeline.records.op_site import CopySite, Sites
+from ridgeline.records.sites import CopySite, Sites
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.rules.made_up_input import FILE, LOADER, MS, SOURCE, case

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rule import registered
-from ridgeline.records.op_site import CopySite
-from ridgeline.records.sync_site import SyncSite
+from ridgeline.records.sites import CopySite, SyncSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Sources
 from tests.unit.diagnosis.rules.made_up_waits import ITEM, MS, TO, case, copy, held, wait

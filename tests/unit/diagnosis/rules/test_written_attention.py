@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from ridgeline.diagnosis.rules.written_attention import look
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_kernels import case, place, site
 
 SOURCE = """\

@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.diagnosis.rules.zero_grad_fill import look
-from ridgeline.records.op_site import OpSite
+from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import ACCUMULATE, ENGINE, case, gradients, site
 
 SOURCE = """def main():

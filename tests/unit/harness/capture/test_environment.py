@@ -12,7 +12,7 @@ import pytest
 from ridgeline.harness.capture.environment import environment, git, homely, packages, variables
 from ridgeline.harness.capture.redaction import HIDDEN
 from ridgeline.harness.capture.variables import RECORDED
-from ridgeline.records.run_process import alive
+from ridgeline.records.run_directory import is_process_alive
 
 CANARY = "c4n4ry-in-the-mine"
 
@@ -148,7 +148,7 @@ def test_a_git_that_hangs_is_ended_and_nothing_of_it_is_left(
     assert git(project, seconds=0.5) is None
     for child in (project / "children").read_text().split():
         deadline = time.monotonic() + 30  # the signal was sent; dying takes its own time
-        while alive(int(child), 0):
+        while is_process_alive(int(child), 0):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

@@ -18,7 +18,7 @@ from ridgeline.harness.capture.sampling import sampler as sampling
 from ridgeline.harness.capture.sampling import thread_time
 from ridgeline.harness.capture.sampling.sampler import Sampler
 from ridgeline.harness.capture.sampling.thread_time import ThreadTime
-from ridgeline.records.python_view import CUT, DEEPEST, OTHERS, Sampled
+from ridgeline.records.run import CUT, DEEPEST, OTHERS, Sampled
 
 HERE = __file__
 MS = 1_000_000

@@ -17,9 +17,8 @@ import ridgeline
 from ridgeline.harness.capture import live, seams
 from ridgeline.harness.capture.begin import begin, end
 from ridgeline.harness.capture.session import Session, StopAfter
-from ridgeline.records.run import Capture, Settings, feeding
+from ridgeline.records.run import Capture, Settings, Step, feeding
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.step import Step
 
 
 class Seen:

@@ -15,9 +15,8 @@ from ridgeline.harness.capture import watching
 from ridgeline.harness.capture.watched import Watched, exit_code
 from ridgeline.harness.capture.watching import Ending, watch
 from ridgeline.machine import processes
-from ridgeline.records.run import Capture
+from ridgeline.records.run import Capture, ProcessSample, Telemetry
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.telemetry import ProcessSample, Telemetry
 
 SECOND = 1_000_000_000
 # A grandchild cannot be waited for by its watcher, as the program cannot: the parent collects it.

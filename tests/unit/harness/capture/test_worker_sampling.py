@@ -15,7 +15,7 @@ from torch.utils.data._utils import worker as torchs
 import ridgeline
 from ridgeline.diagnosis.python_view import python_view
 from ridgeline.harness.capture.sampling import sampler, workers
-from ridgeline.records.python_view import PythonView
+from ridgeline.records.run import PythonView
 from ridgeline.records.run_directory import RunDirectory
 from tests.unit.harness.capture import slow_dataset
 

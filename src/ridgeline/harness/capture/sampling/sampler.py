@@ -26,7 +26,7 @@ from ridgeline.harness.capture.lock import EXIT_WAIT_S
 from ridgeline.harness.capture.sampling.patience import at_ease, hurry
 from ridgeline.harness.capture.sampling.stacks import as_text, walk
 from ridgeline.harness.capture.sampling.thread_time import ThreadTime
-from ridgeline.records.python_view import OTHERS, Sampled
+from ridgeline.records.run import OTHERS, Sampled
 
 INTERVAL_NS = 10_000_000
 """Between samples on average; each pause is drawn from two thirds to four thirds of it, so that the

@@ -2,7 +2,7 @@
 
 from types import CodeType, FrameType
 
-from ridgeline.records.python_view import CUT, DEEPEST
+from ridgeline.records.run import CUT, DEEPEST
 
 Key = tuple[int, ...]
 """A stack, innermost first: a code object's id and the instruction in it, in turn. Code objects
