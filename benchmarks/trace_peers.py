@@ -50,10 +50,10 @@ from pathlib import Path
 from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.busy import devices
 from ridgeline.trace.analyses.idle import idle_gaps
-from ridgeline.trace.analyses.idle_report import idle
+from ridgeline.trace.analyses.idle import idle
 from ridgeline.trace.analyses.kernels import kernels
 from ridgeline.trace.links import Links
-from ridgeline.trace.steps import steps_of
+from ridgeline.trace.window import steps_of
 from ridgeline.trace.study import open_trace
 from ridgeline.trace.window import window_of
 opened = open_trace(Path(sys.argv[1]))

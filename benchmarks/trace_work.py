@@ -1,7 +1,7 @@
-"""How often `ridgeline trace` computes each piece that its analyses share, and what a command costs.
+"""How often `ridgeline trace` computes what its analyses share, and what the command costs.
 
-    python benchmarks/trace_work.py                      a trace made here: 20 steps of 400 operators
-    python benchmarks/trace_work.py run.json.gz          a trace of yours; several are ranks of one job
+    python benchmarks/trace_work.py                 a trace made here: 20 steps of 400 operators
+    python benchmarks/trace_work.py run.json.gz     your trace; several are ranks of one job
 
 Two things are measured for the same command, `ridgeline trace --json --no-cache FILE…`:
 

@@ -22,7 +22,7 @@ _HOME = {
     "profile": "ridgeline.integrations.block",
     "profile_memory": "ridgeline.integrations.profiler",
     "quick_profile": "ridgeline.integrations.profiler",
-    "read_trace": "ridgeline.trace.api",
+    "read_trace": "ridgeline.trace.study",
     "region": "ridgeline.harness.capture.marks",
     "step": "ridgeline.harness.capture.marks",
 }
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from ridgeline.integrations.profiler import profile_memory as profile_memory
     from ridgeline.integrations.profiler import quick_profile as quick_profile
-    from ridgeline.trace.api import read_trace
+    from ridgeline.trace.study import read_trace
 
     # Imported, its layer would lie below those that ask this module for the version.
     optimize: Callable[..., Any]

@@ -22,10 +22,10 @@ from ridgeline.diagnosis.findings import findings
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.links import links_of
-from ridgeline.trace.part import middle_part
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import middle_part
 
 MAX_WINDOW_DIFFERENCE_SHARE = 0.02
 """Two windows whose lengths differ by less than this share give the same figures to two digits."""

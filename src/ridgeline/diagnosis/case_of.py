@@ -29,14 +29,13 @@ from ridgeline.records.sites import InputSites, LateRank, Sites
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import TraceStudy
 from ridgeline.source.reading.sources import Sources
-from ridgeline.trace.analyses.activations import activations
+from ridgeline.trace.analyses.allocations import activations
 from ridgeline.trace.analyses.busy import properties_of
 from ridgeline.trace.analyses.input_sites import input_sites
 from ridgeline.trace.analyses.kernels import kernels
 from ridgeline.trace.analyses.step_work import step_work
-from ridgeline.trace.analyses.sync_points import sync_points
-from ridgeline.trace.ceilings import device_of
-from ridgeline.trace.host_support import emulated_here
+from ridgeline.trace.analyses.synchronisation import sync_points
+from ridgeline.trace.ceilings import device_of, emulated_here
 from ridgeline.trace.links import links_of
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of

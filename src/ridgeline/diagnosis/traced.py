@@ -13,18 +13,15 @@ from ridgeline.records.run_summary import SyncPoint
 from ridgeline.records.sites import InputSites, Sites
 from ridgeline.records.step_work import StepWork, TraceMemory
 from ridgeline.records.trace import TraceStudy, Window
-from ridgeline.trace.analyses.activations import activations
+from ridgeline.trace.analyses.allocations import activations
 from ridgeline.trace.analyses.copy_sites import copy_sites
 from ridgeline.trace.analyses.input_sites import input_sites
 from ridgeline.trace.analyses.normed_convs import normed_convs
-from ridgeline.trace.analyses.op_sites import op_sites
-from ridgeline.trace.analyses.optimizer_name import optimizer_name
-from ridgeline.trace.analyses.own_code import own_code
+from ridgeline.trace.analyses.ops import op_sites
+from ridgeline.trace.analyses.phases import optimizer_name, own_code
 from ridgeline.trace.analyses.step_work import step_work
-from ridgeline.trace.analyses.sync_costs import sync_costs
-from ridgeline.trace.analyses.sync_points import sync_points
-from ridgeline.trace.ceilings import device_of
-from ridgeline.trace.host_ceilings import host_device
+from ridgeline.trace.analyses.synchronisation import sync_costs, sync_points
+from ridgeline.trace.ceilings import device_of, host_device
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import Places
 from ridgeline.trace.study import open_trace, study_one

@@ -11,7 +11,7 @@ from ridgeline.machine.quick import measure_beside
 from ridgeline.machine.telemetry import busy_percent_now
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import Efficiency
-from ridgeline.trace.host_ceilings import host_entry
+from ridgeline.trace.ceilings import host_entry
 
 LEAST_STEPS = 10
 MAX_BUSY_PERCENT = 15.0

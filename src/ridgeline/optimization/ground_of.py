@@ -12,7 +12,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.run import DeviceSeen
 from ridgeline.records.sites import OpSite
-from ridgeline.trace.analyses.categories import category_of
+from ridgeline.trace.analyses.kernels import category_of
 
 LARGE, TILE = 1024, 64
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "linear", "matmul", "attention")

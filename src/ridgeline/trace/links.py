@@ -136,3 +136,88 @@ def links_of(trace: Trace) -> Links:
 def at_rows(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
     """values[rows], with anything for the rows that are -1."""
     return values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), -1)
+
+
+def beneath(parent: Rows, own: Rows) -> Rows:
+    """Each row's own number and those of everything under it, exact."""
+    total = own.astype(np.int64, copy=True)
+    levels = _levels(parent)
+    for rows in reversed(levels[1:]):
+        np.add.at(total, parent[rows], total[rows])
+    return total
+
+
+def repeated(parent: Rows, key: Rows) -> NDArray[np.bool_]:
+    """Rows with a row above them of the same key: aten::to inside aten::to."""
+    found = np.zeros(len(parent), bool)
+    rows = np.flatnonzero(parent >= 0)
+    above = parent[rows]
+    while len(rows):
+        same = key[above] == key[rows]
+        found[rows[same]] = True
+        above = parent[above]
+        go = (above >= 0) & ~same
+        rows, above = rows[go], above[go]
+    return found
+
+
+def own_time(parent: Rows, dur: Rows) -> Rows:
+    """What each row took without its direct callees; not below 0, where clocks disagree."""
+    own = dur.astype(np.int64, copy=True)
+    child = np.flatnonzero(parent >= 0)
+    np.subtract.at(own, parent[child], dur[child])
+    return np.maximum(own, 0)
+
+
+def inherited(number: Rows, parent: Rows) -> Rows:
+    """A row without a number (-1) has that of the nearest row above it that has one."""
+    here = np.arange(len(parent))
+    source = np.where((number >= 0) | (parent < 0), here, parent)
+    while not np.array_equal(further := source[source], source):  # each pass climbs twice as far
+        source = further
+    return number[source]
+
+
+def _levels(parent: Rows) -> list[Rows]:
+    """Rows by how many rows lie above them."""
+    depth = (parent >= 0).astype(np.int64)
+    above = parent
+    while (linked := above >= 0).any():  # each pass climbs twice as far
+        depth = depth + np.where(linked, depth[above], 0)
+        above = np.where(linked, above[above], -1)
+    order = np.argsort(depth, kind="stable")
+    cuts = np.searchsorted(depth[order], np.arange(1, depth.max(initial=0) + 1))
+    return np.split(order, cuts)
+
+
+SMALL_TABLE = 1 << 20
+
+
+def distinct(*columns: NDArray[np.integer]) -> tuple[Rows, Rows]:
+    """The distinct rows (one a row of the matrix), in order, and each row's number among them."""
+    key = np.zeros(len(columns[0]), np.int64)
+    width = 1
+    for column in columns:
+        low = int(column.min(initial=0))
+        span = int(column.max(initial=0)) - low + 1
+        if width * span >= 2**62:  # numbers the rows so far: there are no more than rows
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            width = len(key) + 1
+        key = key * span + (column.astype(np.int64) - low)
+        width *= span
+    first, number = _marked(key, width) if width <= SMALL_TABLE + 2 * len(key) else _sorted(key)
+    return np.stack([c[first].astype(np.int64) for c in columns], axis=1), number
+
+
+def _marked(key: Rows, width: int) -> tuple[Rows, Rows]:
+    row = np.full(width, -1, np.int64)
+    row[key[::-1]] = np.arange(len(key) - 1, -1, -1)  # the last write wins: the first row
+    held = np.flatnonzero(row >= 0)
+    number = np.empty(width, np.int64)
+    number[held] = np.arange(len(held))
+    return row[held], number[key]
+
+
+def _sorted(key: Rows) -> tuple[Rows, Rows]:
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    return first, number

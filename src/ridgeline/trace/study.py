@@ -1,10 +1,12 @@
 """One or several files to one `TraceStudy`: read, check, analyse, add up."""
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -12,31 +14,26 @@ from msgspec import Struct
 from ridgeline.errors import RidgelineError
 from ridgeline.records.trace import Idle, TraceStudy, Window
 from ridgeline.records.trust import Check, Trust
-from ridgeline.trace.analyses.busy import devices, properties_of
-from ridgeline.trace.analyses.categories import categories
+from ridgeline.trace.analyses.allocations import memory_curves
+from ridgeline.trace.analyses.busy import devices, overlap, properties_of
 from ridgeline.trace.analyses.critical_path import critical_path
-from ridgeline.trace.analyses.idle import idle_gaps
-from ridgeline.trace.analyses.idle_report import idle
-from ridgeline.trace.analyses.kernels import kernels
+from ridgeline.trace.analyses.idle import idle, idle_gaps
+from ridgeline.trace.analyses.kernels import categories, kernels
 from ridgeline.trace.analyses.launch import launch
-from ridgeline.trace.analyses.memory_curve import memory_curves
 from ridgeline.trace.analyses.modules import modules
 from ridgeline.trace.analyses.ops import ops, ops_by_shape
-from ridgeline.trace.analyses.overlap import overlap
 from ridgeline.trace.analyses.phases import phases
 from ridgeline.trace.analyses.regions import regions
 from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.links import Links, links_of
-from ridgeline.trace.missing import missing
 from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.reading.reader import parse, refuse_beyond
-from ridgeline.trace.steps import Steps, steps_of
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.validation import trust_in, validate
+from ridgeline.trace.validation import missing, trust_in, validate
 from ridgeline.trace.verdict import verdict
-from ridgeline.trace.window import window_of
+from ridgeline.trace.window import Steps, steps_of, window_of
 
 ALL_ROWS = 1_000_000
 MAX_LOST_SHARE = 0.5
@@ -210,3 +207,44 @@ def _question(steps: str | None, limit: int) -> str:
     """A name for what is asked, for the answers kept."""
     text = f"{kept.fingerprint()} {steps} {limit}"
     return "study-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class TraceReading:
+    """One or several traces, read and analysed.
+
+    .study    the findings, a record: .verdict, .idle.causes, .kernels, .roofline, .ranks …
+    .traces   the events as numpy columns: .traces[0].device.dur, .ops.name …
+    .sql(q)   any question, over the views `events`, `kernels`, `ops` … ; rows as tuples
+    """
+
+    def __init__(self, study: TraceStudy, traces: tuple[Trace, ...]) -> None:
+        self.study = study
+        self.traces = traces
+
+    def __repr__(self) -> str:
+        return f"<{self.study.label}: {self.study.verdict}>"
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        from ridgeline.trace.exports.sql import query as ask
+
+        _, rows = ask(self.traces, query)
+        return list(rows)
+
+
+def read_trace(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    steps: str | None = None,
+    rows: int = 50,
+    cache: bool = True,
+    max_events: int | None = None,
+) -> TraceReading:
+    """Read a trace, or a list of traces that are the ranks of one job.
+
+    `steps` narrows the window ("3-5"), `rows` bounds each table, `cache=False` leaves no Parquet
+    beside the file. A file of more than `max_events` is refused, by default of more than half of
+    the free memory has room for. Raises RidgelineError with one sentence where a file is no trace.
+    """
+    many = [path] if isinstance(path, str | os.PathLike) else list(path)
+    paths = [Path(p) for p in many]
+    return TraceReading(*study(paths, steps=steps, limit=rows, cache=cache, max_events=max_events))

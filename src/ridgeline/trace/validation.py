@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ridgeline.records.trust import Check, Severity, Trust
-from ridgeline.trace.columns import DeviceOps
-from ridgeline.trace.host_names import is_graph_launch
-from ridgeline.trace.kinds import Kind
+from ridgeline.trace.columns import DeviceOps, Kind
+from ridgeline.trace.host_states import is_graph_launch
 from ridgeline.trace.links import Links
 from ridgeline.trace.outliers import headline_checks
-from ridgeline.trace.steps import Steps
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import Steps
 
 JUMP_NS = 60_000_000_000
 """A minute without one event: no profiler window holds that, a broken clock does."""
@@ -318,3 +317,23 @@ def _steps(trace: Trace, steps: Steps) -> Iterator[Check]:
             id="no-steps", severity="note", affects=("steps",),
             claim="no step marks (prof.step()): figures are over the whole trace",
         )  # fmt: skip
+
+
+def missing(trace: Trace, steps: Steps) -> tuple[str, ...]:
+    found = []
+    if not len(trace.device):
+        found.append("device work: add ProfilerActivity.CUDA to `activities` (needs a GPU)")
+    if not (len(trace.ops) or len(trace.annotations) or len(trace.frames)):
+        found.append("operators: add ProfilerActivity.CPU to `activities`")
+    stacks = len(trace.frames) or any(
+        "Call stack" in trace.text(int(code)) for code in set(trace.ops.info[:2000].tolist())
+    )
+    if not stacks:
+        found.append("lines of your code: profile with `with_stack=True`")
+    if len(trace.ops) and not (trace.ops.shape >= 0).any():
+        found.append("input shapes, for the roofline: profile with `record_shapes=True`")
+    if not len(trace.memory):
+        found.append("memory: profile with `profile_memory=True`")
+    if not len(steps):
+        found.append("steps: call `prof.step()` once an iteration")
+    return tuple(found)

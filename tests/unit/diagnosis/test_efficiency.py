@@ -8,8 +8,8 @@ from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.step_work import StepWork
 from ridgeline.trace.analyses.op_work import OpWork
-from ridgeline.trace.analyses.operator_time import bound
-from ridgeline.trace.analyses.roofline_row import Hint, row_of
+from ridgeline.trace.analyses.roofline import Hint, row_of
+from ridgeline.trace.analyses.step_work import bound
 
 PEAK = Ceiling(quantity="matmul", value=1e11, unit="FLOP/s", source="measured", dtype="float32")
 COPY = Ceiling(quantity="copy", value=1e10, unit="B/s", source="measured")

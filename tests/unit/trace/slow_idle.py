@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 from typing import Any
 
-from ridgeline.trace import host_names as names
+from ridgeline.trace import host_states as names
 
 Event = dict[str, Any]
 Span = tuple[int, int]

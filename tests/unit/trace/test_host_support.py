@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.trace import host_support
+from ridgeline.trace import ceilings
 
 
 @pytest.mark.parametrize(
@@ -17,5 +17,5 @@ from ridgeline.trace import host_support
 def test_what_has_no_instructions_is_emulated(
     monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(host_support.processor, "flags", lambda: frozenset(flags))
-    assert host_support.emulated_here() == expected
+    monkeypatch.setattr(ceilings.processor, "flags", lambda: frozenset(flags))
+    assert ceilings.emulated_here() == expected

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ridgeline.records.step_work import TraceMemory
-from ridgeline.trace.analyses.activations import activations
+from ridgeline.trace.analyses.allocations import activations
 from ridgeline.trace.links import Links
 from ridgeline.trace.window import window_of
 from tests.unit.trace.traces_made import AUTOGRAD, Made

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.categories import categories, category_of
+from ridgeline.trace.analyses.kernels import categories, category_of
 from ridgeline.trace.links import Links
 from tests.unit.trace.traces_made import Made
 

@@ -20,8 +20,7 @@ from ridgeline.records.trace import (
     Window,
 )
 from ridgeline.records.trust import Check, Trust
-from ridgeline.trace.differences import differences
-from ridgeline.trace.differences_verdict import _percent, _time
+from ridgeline.trace.differences import _percent, _time, differences
 
 MS = 1_000_000
 

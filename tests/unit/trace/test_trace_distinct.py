@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.trace.analyses import distinct as module
-from ridgeline.trace.analyses.distinct import distinct
+from ridgeline.trace import links as module
+from ridgeline.trace.links import distinct
 
 rows = st.lists(st.tuples(st.integers(-1, 5), st.integers(-1, 3_000_000)), max_size=30)
 

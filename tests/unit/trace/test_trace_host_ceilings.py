@@ -9,7 +9,7 @@ import pytest
 from ridgeline.machine import cache, processor
 from ridgeline.machine.cache import Entry, Key
 from ridgeline.records.machine import Ceiling
-from ridgeline.trace.host_ceilings import host_device
+from ridgeline.trace.ceilings import host_device
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path) -> None:
 
 def test_it_comes_without_torch() -> None:
     code = (
-        "import sys; from ridgeline.trace.host_ceilings import host_device; host_device(); "
+        "import sys; from ridgeline.trace.ceilings import host_device; host_device(); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

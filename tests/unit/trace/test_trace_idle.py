@@ -10,12 +10,10 @@ from traces_made import AUTOGRAD, HOST, Made
 
 from ridgeline.records.trace import Idle
 from ridgeline.records.trust import Trust
-from ridgeline.trace.analyses.idle import CAUSES, idle_gaps
-from ridgeline.trace.analyses.idle_report import all_gaps, idle
+from ridgeline.trace.analyses.idle import CAUSES, all_gaps, idle, idle_gaps
 from ridgeline.trace.links import Links
-from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.window import window_of
+from ridgeline.trace.window import steps_of, window_of
 
 OPS = ("aten::mm", "aten::add", "aten::to", "aten::copy_", "aten::item", "gloo:all_reduce")
 SPANS = ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "my span")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ridgeline.trace.analyses.known_device import known_device
+from ridgeline.trace.ceilings import known_device
 from ridgeline.trace.trace import DeviceProperties
 
 
@@ -64,7 +64,7 @@ def test_doubtful_devices_have_no_datasheet(name: str, cores: int, gib: float) -
 
 def test_the_datasheet_comes_without_torch() -> None:
     code = (
-        "import sys, ridgeline.trace.analyses.known_device, ridgeline.trace.analyses.roofline;"
+        "import sys, ridgeline.trace.ceilings, ridgeline.trace.analyses.roofline;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

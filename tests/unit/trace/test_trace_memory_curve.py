@@ -6,7 +6,7 @@ from typing import Any
 from traces_made import HOST, Made
 
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.memory_curve import memory_curves
+from ridgeline.trace.analyses.allocations import memory_curves
 
 WINDOW = Window(start_ns=0, end_ns=1_000_000, basis="test")
 

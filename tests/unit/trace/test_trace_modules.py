@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.module_paths import hierarchy, stack
-from ridgeline.trace.analyses.modules import modules
+from ridgeline.trace.analyses.modules import hierarchy, modules, stack
 from ridgeline.trace.links import Links
 from tests.unit.trace.traces_made import AUTOGRAD, Made
 

@@ -6,7 +6,7 @@ import pytest
 from traces_made import AUTOGRAD, Made
 
 from ridgeline.records.sites import OpSite
-from ridgeline.trace.analyses.op_sites import op_sites
+from ridgeline.trace.analyses.ops import op_sites
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of

@@ -5,7 +5,7 @@ from pathlib import Path
 from traces_made import AUTOGRAD, WORKER, Made
 
 from ridgeline.records.trace import Overlap, Window
-from ridgeline.trace.analyses.overlap import overlap
+from ridgeline.trace.analyses.busy import overlap
 from ridgeline.trace.links import Links
 
 

@@ -7,7 +7,7 @@ from traces_made import Made
 
 from ridgeline.records.sites import OwnCode
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.own_code import own_code
+from ridgeline.trace.analyses.phases import own_code
 from ridgeline.trace.links import Links
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from traces_made import Made
 
-from ridgeline.trace import part
+from ridgeline.trace import window
 from ridgeline.trace.links import links_of
 from ridgeline.trace.reading.reader import parse
 from ridgeline.trace.study import study_one
@@ -24,15 +24,15 @@ def long(folder: Path, steps: int) -> Trace:
 
 
 def test_a_short_trace_is_not_cut(tmp_path: Path) -> None:
-    assert part.middle_part(long(tmp_path, 30)) is None
+    assert window.middle_part(long(tmp_path, 30)) is None
 
 
 def test_the_middle_steps_are_a_trace_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part, "MOST_EVENTS", 10)
+    monkeypatch.setattr(window, "MOST_EVENTS", 10)
     whole = long(tmp_path, 31)
-    cut = part.middle_part(whole)
+    cut = window.middle_part(whole)
     assert cut is not None
     within, chosen = cut
     assert chosen == "16-20"  # five, counted from 3
@@ -45,9 +45,9 @@ def test_the_middle_steps_are_a_trace_of_their_own(
 
 
 def test_too_few_marks_to_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "MOST_EVENTS", 10)
-    assert part.middle_part(long(tmp_path, 6)) is None
-    assert part.middle_part(parse(Made().op("aten::mm", 0, 5).write(tmp_path, "a.json"))) is None
+    monkeypatch.setattr(window, "MOST_EVENTS", 10)
+    assert window.middle_part(long(tmp_path, 6)) is None
+    assert window.middle_part(parse(Made().op("aten::mm", 0, 5).write(tmp_path, "a.json"))) is None
 
 
 def test_links_are_found_once_for_a_trace(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 from traces_made import Made
 
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.memory_curve import memory_curves
-from ridgeline.trace.analyses.peak_moment import Moment, moment
+from ridgeline.trace.analyses.allocations import Moment, memory_curves, moment
 
 WINDOW = Window(start_ns=0, end_ns=1_000_000_000, basis="all")
 

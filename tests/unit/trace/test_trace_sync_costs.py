@@ -7,7 +7,7 @@ from traces_made import HOST, Made
 
 from ridgeline.records.sites import SyncSite
 from ridgeline.trace.analyses.copy_sites import copy_sites
-from ridgeline.trace.analyses.sync_costs import SyncCosts, sync_costs
+from ridgeline.trace.analyses.synchronisation import SyncCosts, sync_costs
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of

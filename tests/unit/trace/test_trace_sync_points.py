@@ -7,7 +7,7 @@ import pytest
 from traces_made import AUTOGRAD, WORKER, Made
 
 from ridgeline.records.run_summary import SyncPoint
-from ridgeline.trace.analyses.sync_points import sync_points
+from ridgeline.trace.analyses.synchronisation import sync_points
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import window_of

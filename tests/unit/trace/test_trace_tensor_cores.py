@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores
+from ridgeline.trace.analyses.kernels import uses_tensor_cores
 
 
 @pytest.mark.parametrize(

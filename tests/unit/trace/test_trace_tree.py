@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ridgeline.trace.analyses.tree import beneath, inherited
+from ridgeline.trace.links import beneath, inherited
 
 
 def trees() -> list[np.ndarray]:

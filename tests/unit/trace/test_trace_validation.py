@@ -6,9 +6,9 @@ from traces_made import Made
 
 from ridgeline.records.trust import Check
 from ridgeline.trace.links import Links
-from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.validation import trust_in, validate
+from ridgeline.trace.window import steps_of
 
 
 def checks(trace: Trace) -> dict[str, Check]:

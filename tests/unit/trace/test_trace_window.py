@@ -8,8 +8,7 @@ from traces_made import WORKER, Made
 from ridgeline.errors import UsageError
 from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.busy import devices
-from ridgeline.trace.steps import steps_of
-from ridgeline.trace.window import window_of
+from ridgeline.trace.window import steps_of, window_of
 
 
 def three_steps() -> Made:

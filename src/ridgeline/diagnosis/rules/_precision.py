@@ -12,8 +12,7 @@ from ridgeline.records.sites import OpSite, SiteKernel
 from ridgeline.records.trace import Category, Place
 from ridgeline.source.reading.calls import SourceCall, all_calls, calls_at, line_of
 from ridgeline.source.reading.sources import Source
-from ridgeline.trace.analyses.categories import category_of
-from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores
+from ridgeline.trace.analyses.kernels import category_of, uses_tensor_cores
 
 HALF = ("bfloat16", "float16")
 KINDS: tuple[Category, ...] = ("matmul", "convolution", "attention")

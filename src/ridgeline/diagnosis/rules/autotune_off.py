@@ -17,7 +17,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Source
-from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores
+from ridgeline.trace.analyses.kernels import uses_tensor_cores
 
 LEAST = 0.02
 """Of the step: a setting whose gain is not certain must be worth a try."""

@@ -15,7 +15,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Source
-from ridgeline.trace.analyses.categories import category_of
+from ridgeline.trace.analyses.kernels import category_of
 
 RULE = Rule(
     id="fusable-chain",

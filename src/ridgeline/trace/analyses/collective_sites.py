@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from ridgeline.records.sites import CollectiveSite, Exchange, Sharding, SitePhase
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.distinct import distinct
 from ridgeline.trace.analyses.phases import phase_spans
 from ridgeline.trace.analyses.step_counts import step_spans
+from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered, intersect, subtract, union
-from ridgeline.trace.kinds import Kind
-from ridgeline.trace.links import Links, Rows, at_rows
+from ridgeline.trace.links import Links, Rows, at_rows, distinct
 from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.ranks.collectives import (
     FAMILIES,

@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 from ridgeline.records.sites import CopySite
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
-from ridgeline.trace.analyses.call_paths import CallPaths
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.phases import phase_spans
-from ridgeline.trace.analyses.recorded_call import sizes_of
+from ridgeline.trace.analyses.recorded_calls import sizes_of
 from ridgeline.trace.analyses.step_counts import step_spans
+from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered
-from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
-from ridgeline.trace.places import Places, place_of
-from ridgeline.trace.steps import steps_of
+from ridgeline.trace.places import CallPaths, Places, place_of
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import steps_of
 
 MOST = 200
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ridgeline.records.sites import Callee, InputSite, InputSites
 from ridgeline.records.trace import Place, Window
 from ridgeline.trace.columns import Events
-from ridgeline.trace.host_names import is_input
+from ridgeline.trace.host_states import is_input
 from ridgeline.trace.intervals import NOTHING, Spans, clip, covered, merge, union
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.places import is_own, place_of

@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from ridgeline.records.trace import Launch, Window
 from ridgeline.records.trust import Trust
-from ridgeline.trace.analyses.categories import category_of
-from ridgeline.trace.analyses.driving import started_in
-from ridgeline.trace.analyses.tensor_cores import uses_tensor_cores
-from ridgeline.trace.columns import DeviceOps
+from ridgeline.trace.analyses.kernels import category_of, uses_tensor_cores
+from ridgeline.trace.columns import DeviceOps, Kind
 from ridgeline.trace.intervals import covered, union
-from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import started_in
 
 SMALL_NS = 10_000
 BROKEN = 0.01

@@ -1,18 +1,38 @@
 """Which nn.Module used the device: forward by the time of the launch, backward by the sequence
 number that joins an autograd node to the operator that made it."""
 
+import re
+from collections.abc import Callable
+
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import ModuleRow, Window
-from ridgeline.trace.analyses.forward_of import forward_of
-from ridgeline.trace.analyses.module_paths import Modules, module_paths
-from ridgeline.trace.analyses.tree import beneath, inherited
-from ridgeline.trace.analyses.within import within
-from ridgeline.trace.links import Links
+from ridgeline.trace.columns import Frames
+from ridgeline.trace.links import Links, Rows, beneath, distinct, enclosing, inherited, nested
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import within
 
-Rows = NDArray[np.int64]
+Part = tuple[str, str]
+"""(name, class) of one module in a path, outermost first."""
+
+
+FRAME = "nn.Module: "
+
+
+class Modules(Struct, frozen=True):
+    """Modules by place in the tree; numbers below index `names`."""
+
+    names: tuple[Part, ...]
+    parent: Rows
+    of_op: Rows
+    """For each operator the innermost module by time or stack, -1: none."""
+    of_call: Rows
+    """The same for each runtime call; empty where only operators tell."""
+    count: Rows
+    """Calls; operators where only those tell."""
+    host: Rows
 
 
 def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tuple[ModuleRow, ...]:
@@ -74,3 +94,151 @@ def path_of(tree: Modules, number: int) -> list[str]:
         names.append(tree.names[number][0])
         number = int(tree.parent[number])
     return names[::-1]
+
+
+LONGEST = 8192
+"""Characters of a hierarchy that are read; a real one has a few hundred."""
+
+
+class _Tree:
+    """Places get a number when first seen."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, Part], int] = {}
+
+    def place(self, parent: int, part: Part) -> int:
+        return self.numbers.setdefault((parent, part), len(self.numbers))
+
+    def path(self, parts: list[Part]) -> int:
+        number = -1
+        for part in parts:
+            number = self.place(number, part)
+        return number
+
+    def parents(self) -> Rows:
+        return np.array([parent for parent, _ in self.numbers], np.int64)
+
+    def names(self) -> tuple[Part, ...]:
+        return tuple(part for _, part in self.numbers)
+
+
+def module_paths(trace: Trace, links: Links, window: Window) -> Modules | None:
+    """The best source the trace has; None where it has none."""
+    frames = trace.frames
+    rows = trace.names_where(frames.name, lambda name: name.startswith(FRAME))
+    if rows.any():
+        return _from_frames(trace, frames.take(rows), window)
+    for key, parse in (("Module Hierarchy", hierarchy), ("Call stack", stack)):
+        found = _from_operators(trace, links, window, key, parse)
+        if found is not None:
+            return found
+    return None
+
+
+def _from_frames(trace: Trace, frames: Frames, window: Window) -> Modules:
+    above = nested(frames)
+    number = np.full(len(frames), -1, np.int64)
+    tree = _Tree()
+    todo = np.arange(len(frames))
+    while len(todo):  # a level a turn: those whose parent has its number
+        ready = (above[todo] < 0) | (number[np.maximum(above[todo], 0)] >= 0)
+        rows, todo = todo[ready], todo[~ready]
+        outer = np.where(above[rows] >= 0, number[np.maximum(above[rows], 0)], -1)
+        pairs, which = distinct(outer, frames.name[rows])
+        places = [tree.place(int(parent), _named(trace.text(int(name)))) for parent, name in pairs]
+        number[rows] = np.array(places, np.int64)[which]
+    # by overlap, not by start: the model's own frame began before the window's first kernel
+    inside = np.flatnonzero((frames.ts < window.end_ns) & (frames.end > window.start_ns))
+    host = np.zeros(len(tree.numbers), np.int64)
+    np.add.at(host, number[inside], frames.dur[inside])
+
+    def placed(found: Rows) -> Rows:
+        return np.where(found >= 0, number[np.maximum(found, 0)], -1)
+
+    return Modules(
+        names=tree.names(),
+        parent=tree.parents(),
+        of_op=placed(enclosing(trace.ops, frames, above)),
+        of_call=placed(enclosing(trace.calls, frames, above)),
+        count=np.bincount(number[inside], minlength=len(tree.numbers)).astype(np.int64),
+        host=host,
+    )
+
+
+def _from_operators(
+    trace: Trace, links: Links, window: Window, key: str, parse: Callable[[str], list[Part]]
+) -> Modules | None:
+    codes, at = np.unique(trace.ops.info, return_inverse=True)
+    tree = _Tree()
+    places = []
+    for code in codes:
+        told = trace.info(int(code)).get(key)
+        places.append(tree.path(parse(told)) if isinstance(told, str) else -1)
+    if not tree.numbers:
+        return None
+    of_op = np.array(places, np.int64)[at]
+    parent, up = tree.parents(), links.op_parent
+    inside = np.flatnonzero((trace.ops.ts < window.end_ns) & (trace.ops.end > window.start_ns))
+    outermost = inside[(up[inside] < 0) & (of_op[inside] >= 0)]
+    host = np.zeros(len(parent), np.int64)
+    count = np.zeros(len(parent), np.int64)
+    module = of_op[outermost]
+    while len(outermost):  # a module's time is that of all operators under it
+        np.add.at(host, module, trace.ops.dur[outermost])
+        np.add.at(count, module, 1)
+        go = parent[module] >= 0
+        outermost, module = outermost[go], parent[module[go]]
+    empty = np.empty(0, np.int64)
+    return Modules(tree.names(), parent, of_op, empty, count, host)
+
+
+def _named(frame: str) -> Part:
+    name = frame.removeprefix(FRAME).strip()
+    return name, re.sub(r"_\d+$", "", name)
+
+
+def hierarchy(text: str) -> list[Part]:
+    """`TOP(ResNet)::forward.conv1(Conv2d)::forward` to its modules."""
+    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:LONGEST])
+    return [(f"{name.strip(':')} ({kind})" if kind else name, kind or name) for name, kind in found]
+
+
+def stack(text: str) -> list[Part]:
+    """`conv.py(443): forward;module.py(1051): _call_impl;resnet.py(124): forward;…`, innermost
+    first: what `_call_impl` entered is a module, and the line below it tells which one."""
+    lines = [line.strip() for line in text.split(";")]
+    parts: list[Part] = []
+    for i in range(len(lines) - 1, 0, -1):
+        if not re.search(r"module\.py\(\d+\): _?(?:wrapped_)?call_impl$", lines[i]):
+            continue
+        inner = re.match(
+            r"(?:.*[/\\])?([^/\\]+)\.py\(\d+\): (?!_?(?:wrapped_)?call_impl)", lines[i - 1]
+        )
+        if inner is None:
+            continue
+        caller = next((x for x in lines[i + 1 :] if "call_impl" not in x), "")
+        site = re.match(r"(?:.*[/\\])?([^/\\]+\.py)\((\d+)\)", caller)
+        parts.append((f"{inner[1]} at {site[1]}:{site[2]}" if site else inner[1], inner[1]))
+    return parts
+
+
+def forward_of(trace: Trace, candidates: NDArray[np.bool_]) -> Rows:
+    """For each node of the backward the row of its forward operator; -1 for every other operator.
+
+    The counter goes up when a node is made, so of all operators that carry a number the last one
+    on the forward thread made the node. `candidates`: which operators may be the answer.
+    """
+    ops = trace.ops
+    found = np.full(len(ops), -1, np.int64)
+    named = trace.names_where(ops.name, lambda name: "Backward" in name)
+    node = (ops.sequence >= 0) & ((ops.forward_thread > 0) | named)
+    forward = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread <= 0) & ~named & candidates)
+    backward = np.flatnonzero(node)
+    if not len(backward) or not len(forward):
+        return found
+    forward = forward[np.argsort(ops.sequence[forward], kind="stable")]
+    numbers = ops.sequence[forward]
+    at = np.searchsorted(numbers, ops.sequence[backward], side="right") - 1
+    held = (at >= 0) & (numbers[np.maximum(at, 0)] == ops.sequence[backward])
+    found[backward[held]] = forward[at[held]]
+    return found

@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place, Window
 from ridgeline.trace.analyses.critical_path import device_on_path
-from ridgeline.trace.analyses.forward_of import forward_of
-from ridgeline.trace.analyses.module_paths import module_paths
-from ridgeline.trace.analyses.modules import path_of
+from ridgeline.trace.analyses.modules import forward_of, module_paths, path_of
 from ridgeline.trace.analyses.step_counts import started, step_spans
-from ridgeline.trace.analyses.tree import inherited, own_time
-from ridgeline.trace.links import Links, Rows
+from ridgeline.trace.links import Links, Rows, inherited, own_time
 from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.trace import Trace
 

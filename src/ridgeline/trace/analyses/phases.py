@@ -13,18 +13,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.sites import OwnCode
 from ridgeline.records.trace import Phase, Window
-from ridgeline.trace.analyses.driving import (
-    driving_lanes,
-    launched,
-    on_lanes,
-    started_in,
-    time_of,
-)
-from ridgeline.trace.host_names import is_input
-from ridgeline.trace.intervals import Spans, clip, covered, merge, subtract, union
+from ridgeline.trace.analyses.step_counts import step_spans
+from ridgeline.trace.host_states import is_input
+from ridgeline.trace.intervals import Spans, clip, covered, evenly_spread, merge, subtract, union
 from ridgeline.trace.links import Links
+from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import driving_lanes, launched, on_lanes, started_in, time_of
 
 PhaseName = Literal["input", "forward", "backward", "optimizer", "other"]
 _SHOWN: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
@@ -152,3 +149,52 @@ def _titled(trace: Trace, phase: str) -> NDArray[np.bool_]:
         trace.annotations.name,
         lambda name: name.strip("# ").rpartition(".")[2].lower() == phase,
     )
+
+
+_STEP = re.compile(r"Optimizer\.step#(\w+)\.step$")
+
+
+def optimizer_name(trace: Trace, window: Window) -> str:
+    """Of several, the one whose steps take longest."""
+    marks = trace.annotations
+    inside = started_in(marks, window.start_ns, window.end_ns)
+    taken: dict[str, int] = {}
+    for name, dur in zip(marks.name[inside].tolist(), marks.dur[inside].tolist(), strict=True):
+        if (told := _STEP.match(trace.text(name))) is not None:
+            taken[told[1]] = taken.get(told[1], 0) + dur
+    return max(taken, key=lambda name: (taken[name], name), default="")
+
+
+MOMENTS = 4000
+"""Number of moments at which the function is looked up: 40 of them are a hundredth of the time."""
+MAX_PLACES = 5
+
+
+def own_code(trace: Trace, links: Links, window: Window) -> OwnCode:
+    """Return the time of own code in the mean step on the main thread, and the functions with most
+    of it."""
+    lanes = driving_lanes(trace, links)
+    phases = phase_spans(trace, links)
+    known = merge(
+        time_of(trace.ops, on_lanes(trace.ops, lanes)),
+        time_of(trace.calls, on_lanes(trace.calls, lanes)),
+        phases["input"],
+        phases["backward"],
+        phases["optimizer"],
+    )
+    spans = subtract(step_spans(trace, window), known)
+    steps = max(window.steps, 1)
+    places = Places(trace, links)
+    if not spans.total or not places.known:
+        return OwnCode(ns=spans.total / steps)
+    moments = evenly_spread(spans, MOMENTS)
+    codes = places.at(np.full(len(moments), links.main_lane, np.int64), moments)
+    found, counts = np.unique(codes, return_counts=True)
+    each = spans.total / len(moments) / steps
+    named = [
+        (place, count * each)
+        for code, count in zip(found.tolist(), counts.tolist(), strict=True)
+        if code != -1 and (place := place_of(places.text(code))) is not None
+    ]
+    named.sort(key=lambda one: -one[1])
+    return OwnCode(ns=spans.total / steps, places=tuple(named[:MAX_PLACES]))

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import Region, Window
-from ridgeline.trace.analyses.driving import launched, started_in
 from ridgeline.trace.columns import Events
-from ridgeline.trace.host_names import is_compiling
+from ridgeline.trace.host_states import is_compiling
 from ridgeline.trace.intervals import clip, merge, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import launched, started_in
 
 SHOWN = 50
 """Compiled regions listed, the longest first: a model may have thousands."""

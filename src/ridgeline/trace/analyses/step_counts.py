@@ -1,5 +1,6 @@
 """The operators of the steps that count, each once, with its work; on a GPU those that launched."""
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -7,21 +8,15 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.records.trace import Window
-from ridgeline.trace.analyses.call_work import CallWork, call_work
-from ridgeline.trace.analyses.checkpointing import given_up
-from ridgeline.trace.analyses.distinct import distinct
-from ridgeline.trace.analyses.recorded_call import DTYPES
-from ridgeline.trace.analyses.roofline_row import hint_of
-from ridgeline.trace.analyses.tree import beneath
-from ridgeline.trace.analyses.work_owners import OWNS, owning
-from ridgeline.trace.columns import Events
-from ridgeline.trace.intervals import Spans, clip, covered, union
-from ridgeline.trace.kinds import Kind
-from ridgeline.trace.links import Links
-from ridgeline.trace.steps import steps_of
+from ridgeline.trace.analyses.op_work import CallWork, call_work
+from ridgeline.trace.analyses.recorded_calls import DTYPES
+from ridgeline.trace.analyses.roofline import hint_of
+from ridgeline.trace.columns import Events, Kind
+from ridgeline.trace.intervals import Spans, clip, covered, subtract, union
+from ridgeline.trace.links import Links, Rows, beneath, distinct
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import steps_of
 
-Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
@@ -145,3 +140,83 @@ def _ceiling_name(dtype: str) -> str:
         return "float8"
     return {"complex64": "float32", "complex128": "float64", "uint8": "int8", "quint8": "int8",
             "qint8": "int8"}.get(dtype, dtype)  # fmt: skip
+
+
+NOTHING, OWNS, INSIDE = 0, 1, 2
+_MORE = 1.001
+"""By so much an operator must have more products than its callees: formulas may differ in the last
+digit (a bias counted or not)."""
+
+
+def owning(parent: Rows, known: NDArray[np.bool_], flops: NDArray[np.float64]) -> NDArray[np.int8]:
+    """For each operator NOTHING, OWNS, or INSIDE one that does. Callers stand before callees."""
+    above = parent.tolist()
+    own = np.where(known, flops, 0.0).tolist()
+    below = [0.0] * len(above)
+    for row in range(len(above) - 1, -1, -1):
+        if above[row] >= 0:
+            below[above[row]] += max(own[row], below[row])
+    state = [NOTHING] * len(above)
+    for row, tells in enumerate(known.tolist()):
+        if above[row] >= 0 and state[above[row]] != NOTHING:
+            state[row] = INSIDE
+        elif tells and (own[row] > _MORE * below[row] or not (own[row] or below[row])):
+            state[row] = OWNS
+    return np.array(state, np.int8)
+
+
+_FILE = r"(^|[/\\])torch[/\\]utils[/\\]checkpoint\.py\(\d+\): "
+_SECOND_FORWARD = re.compile(_FILE + "(backward|recompute_fn)$")
+_STOPS = re.compile(_FILE + "recompute_fn$")
+_SAVES = re.compile(_FILE + "pack_hook$")
+_AUTOGRAD = re.compile(r"(^|[/\\])torch[/\\]autograd[/\\]__init__\.py\(\d+\): backward$")
+
+
+def second_forward(trace: Trace, rows: Rows) -> Mask:
+    """Which of these operators ran in one, where Python stacks show it."""
+    ops = trace.ops
+    found = np.zeros(len(rows), bool)
+    for lane in np.unique(trace.frames.lane[_named(trace, _SECOND_FORWARD)]).tolist():
+        again = _spans(trace, _SECOND_FORWARD, lane)
+        # the older kind runs its forward and its backward inside a backward of its own
+        inner = _spans(trace, _AUTOGRAD, lane, again)
+        at = ops.ts[rows]
+        inside = covered(subtract(again, inner), at, at + 1) > 0
+        found |= (ops.lane[rows] == lane) & inside
+    return found
+
+
+def given_up(trace: Trace) -> Mask:
+    """Of all operators: those still open at the last tensor a second forward saved, with nothing
+    begun after it."""
+    frames, ops = trace.frames, trace.ops
+    found = np.zeros(len(ops), bool)
+    saves = np.flatnonzero(_named(trace, _SAVES))
+    for frame in np.flatnonzero(_named(trace, _STOPS)).tolist():
+        start, end, lane = frames.ts[frame], frames.end[frame], frames.lane[frame]
+        held = saves[(frames.ts[saves] >= start) & (frames.end[saves] <= end)]
+        held = held[frames.lane[held] == lane]
+        if not len(held):
+            continue
+        last = held[-1]
+        first, stop = np.searchsorted(ops.ts, [start, end])
+        rows = np.arange(first, stop)
+        rows = rows[ops.lane[rows] == lane]
+        if not (ops.ts[rows] >= frames.end[last]).any():
+            found[rows[ops.end[rows] >= frames.end[last]]] = True
+    return found
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> Mask:
+    return np.asarray(
+        trace.names_where(trace.frames.name, lambda name: pattern.search(name) is not None), bool
+    )
+
+
+def _spans(trace: Trace, pattern: re.Pattern[str], lane: int, within: Spans | None = None) -> Spans:
+    """When functions of that name ran on a lane; of those that began within spans only."""
+    frames = trace.frames
+    rows = _named(trace, pattern) & (frames.lane == lane)
+    if within is not None:
+        rows &= covered(within, frames.ts, frames.ts + 1) > 0
+    return union(frames.ts[rows], frames.end[rows])

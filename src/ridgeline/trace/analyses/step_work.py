@@ -5,21 +5,55 @@ checkpointed part counts each time it runs. On a GPU only operators that launche
 so work in a replayed CUDA graph, which no operator announces, is missing, and coverage says so.
 """
 
+import re
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ridgeline.cost.formulas import find
 from ridgeline.records.machine import Device
-from ridgeline.records.step_work import StepWork
-from ridgeline.records.trace import Window
+from ridgeline.records.step_work import StepWork, Uncounted
+from ridgeline.records.trace import RooflineRow, Window
 from ridgeline.records.trust import Trust
-from ridgeline.trace.analyses.checkpointing import second_forward
-from ridgeline.trace.analyses.device_operators import device_time
-from ridgeline.trace.analyses.host_operators import COMPILED, host_time, input_spans
-from ridgeline.trace.analyses.operator_time import OperatorTime, bound
-from ridgeline.trace.analyses.step_counts import Counted, count_work, step_spans
-from ridgeline.trace.intervals import subtract
-from ridgeline.trace.links import Links
+from ridgeline.trace.analyses.busy import busy_spans, is_communication
+from ridgeline.trace.analyses.op_work import OpWork, is_free
+from ridgeline.trace.analyses.roofline import Hint, roofline, row_of
+from ridgeline.trace.analyses.step_counts import (
+    NOTHING,
+    Counted,
+    count_work,
+    second_forward,
+    started,
+    step_spans,
+)
+from ridgeline.trace.columns import Codes, DeviceOps, Kind
+from ridgeline.trace.host_states import is_collective_wait, is_input
+from ridgeline.trace.intervals import Spans, covered, gaps, intersect, merge, subtract, union
+from ridgeline.trace.links import Links, Rows, at_rows, own_time
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import within
 
 _ENOUGH = 0.5
 """Share of operator time below which the totals say little."""
+
+
+class OperatorTime(Struct, frozen=True, kw_only=True):
+    wall_ns: int
+    busy_ns: int
+    input_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_ns: int
+    """None of them."""
+    covered: float
+    uncounted: tuple[Uncounted, ...]
+    operators: int
+    short_share: float
+    rows: tuple[RooflineRow, ...]
+    """Covered work against its ceilings; `share` is of operator time."""
 
 
 def step_work(trace: Trace, links: Links, window: Window, device: Device | None) -> StepWork:
@@ -91,3 +125,271 @@ def _trust(trace: Trace, time: OperatorTime) -> Trust:
         why = f"shapes and formulas cover {100 * time.covered:.0f} % of operator time"
         return Trust(confidence="doubtful", why=why)
     return Trust()
+
+
+SHORT_NS = 10_000
+MOST_UNCOUNTED = 10
+
+
+class Bound(Struct, frozen=True):
+    compute_share: float | None = None
+    memory_share: float | None = None
+    attained: float | None = None
+    compute_attained: float | None = None
+    memory_attained: float | None = None
+
+
+def bound(rows: tuple[RooflineRow, ...]) -> Bound:
+    """What binds covered work, by its time; nothing where no ceiling is known."""
+    compute = [row for row in rows if row.bound == "compute"]
+    memory = [row for row in rows if row.bound == "memory"]
+    if not compute and not memory:
+        return Bound()
+    return Bound(
+        compute_share=sum(row.share for row in compute),
+        memory_share=sum(row.share for row in memory),
+        attained=_attained([*compute, *memory]),
+        compute_attained=_attained(compute),
+        memory_attained=_attained(memory),
+    )
+
+
+def _attained(rows: list[RooflineRow]) -> float | None:
+    # Data in a cache, or a Winograd product, may be faster than a ceiling that does not bind it.
+    # Such an operator counts as having reached its ceiling.
+    held = [
+        (row.device_ns, 1.0 if row.over_ceiling else row.attained)
+        for row in rows
+        if row.over_ceiling or row.attained is not None
+    ]
+    spent = sum(ns for ns, _ in held)
+    return sum(ns * min(share or 0.0, 1.0) for ns, share in held) / spent if spent else None
+
+
+def uncounted(
+    found: Iterable[tuple[str, int, int]], total: int, steps: int
+) -> tuple[Uncounted, ...]:
+    """From (operator, calls, time), the largest first."""
+    ordered = sorted(found, key=lambda one: -one[2])[:MOST_UNCOUNTED]
+    return tuple(
+        Uncounted(op=op, calls=calls / steps, share=ns / total)
+        for op, calls, ns in ordered
+        if ns > 0
+    )
+
+
+Mask = NDArray[np.bool_]
+COMPILED = "compiled code"
+_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc|nccl):|^c10d::|^_c10d_functional::")
+_KERNEL_FRAME = re.compile(r"^<built-in (function|method) (kernel|cpp_fused\w*)\b")
+
+
+def host_time(
+    trace: Trace, links: Links, spans: Spans, counted: Counted, device: Device | None, steps: int
+) -> OperatorTime:
+    ops = trace.ops
+    inputs, talks = intersect(input_spans(trace, links), spans), _communication(trace, spans)
+    here = started(ops, subtract(spans, inputs))
+    operator = here & trace.names_where(ops.name, _is_operator)
+    compiled, compiled_calls = _compiled(trace, spans)
+    owned = ops.dur[counted.rows]
+    own = own_time(links.op_parent, ops.dur)
+    free = trace.names_where(ops.name, is_free) & operator & (counted.state == NOTHING)
+    alone = _alone(trace, links, operator, counted, own)
+    spent_free, spent_alone = int(own[free].sum()), int(own[alone].sum())
+    total = max(int(owned.sum()) + spent_free + spent_alone + compiled.total, 1)
+    works = operator & ~_beneath(links.op_parent, trace.names_where(ops.name, _talks))
+    working = merge(union(ops.ts[works], ops.end[works]), compiled)
+    busy = subtract(intersect(working, spans), inputs)
+    # gloo's threads talk beside the operators: only what no operator hides is a wait
+    talks = subtract(subtract(talks, inputs), busy)
+    left = spans.total - merge(busy, inputs, talks).total
+    brief = np.concatenate([owned, own[free], own[alone]])
+    return OperatorTime(
+        wall_ns=spans.total,
+        busy_ns=busy.total,
+        input_ns=inputs.total,
+        communication_ns=talks.total,
+        copy_ns=0,
+        idle_ns=max(left, 0),
+        covered=(int(owned.sum()) + spent_free) / total,
+        uncounted=uncounted(
+            [*_by_name(trace, alone, own), (COMPILED, compiled_calls, compiled.total)],
+            total, steps,
+        ),
+        operators=int(_outermost(links.op_parent, operator).sum()),
+        short_share=float(brief[brief < SHORT_NS].sum()) / total,
+        rows=_rows(counted, owned, total, device),
+    )  # fmt: skip
+
+
+def _is_operator(name: str) -> bool:
+    """Not the engine's own spans, not nodes of the graph (`AddmmBackward0`), no communication."""
+    if "::" not in name or name.startswith(("autograd::", "torch::autograd")):
+        return False
+    return not _COLLECTIVE.search(name)
+
+
+def _alone(trace: Trace, links: Links, operator: Mask, counted: Counted, own: Rows) -> Mask:
+    """Operators nobody answers for that call nothing which works, or do most themselves."""
+    free = trace.names_where(trace.ops.name, is_free)
+    parent = links.op_parent
+    working = np.flatnonzero(~free & (parent >= 0))
+    calls_work = np.zeros(len(parent), bool)
+    calls_work[parent[working]] = True
+    formulated = trace.names_where(trace.ops.name, lambda name: find(name) is not None)
+    here = operator & ~free & (counted.state == NOTHING)
+    mostly = _usually(trace.ops.name, here, 2 * own > trace.ops.dur)
+    return np.asarray(here & (~calls_work | (~formulated & mostly)), bool)
+
+
+def _usually(names: Codes, rows: Mask, so: Mask) -> Mask:
+    """By name, whether it is so for most of the rows: one call may have lost the processor."""
+    most = int(names.max(initial=0)) + 1
+    every, those = (np.bincount(names[mask], minlength=most) for mask in (rows, rows & so))
+    return np.asarray((2 * those > every)[names], bool)
+
+
+def _outermost(parent: Rows, operator: Mask) -> Mask:
+    return np.asarray(operator & ~_beneath(parent, operator), bool)
+
+
+def _beneath(parent: Rows, those: Mask) -> Mask:
+    """Called by one of those, at any depth: what a collective copies is the collective's."""
+    above, is_one = parent.tolist(), those.tolist()
+    inside = [False] * len(above)
+    for row, caller in enumerate(above):
+        if caller >= 0:
+            inside[row] = inside[caller] or is_one[caller]
+    return np.array(inside, bool)
+
+
+def _by_name(trace: Trace, rows: Mask, own: Rows) -> list[tuple[str, int, int]]:
+    names, at = np.unique(trace.ops.name[rows], return_inverse=True)
+    ns, calls = np.zeros((2, len(names)), np.int64)
+    np.add.at(ns, at, own[rows])
+    np.add.at(calls, at, 1)
+    found = zip(names.tolist(), calls.tolist(), ns.tolist(), strict=True)
+    return [(trace.text(name), count, spent) for name, count, spent in found]
+
+
+def _rows(
+    counted: Counted, owned: Rows, total: int, device: Device | None
+) -> tuple[RooflineRow, ...]:
+    size = len(counted.works)
+    ns, calls = np.zeros((2, size), np.int64)
+    np.add.at(ns, counted.which, owned)
+    np.add.at(calls, counted.which, 1)
+    told = zip(counted.works, calls.tolist(), ns.tolist(), strict=True)
+    return tuple(
+        row_of("", "", OpWork(work.executed, work.bytes, work.dtype), Hint(), count, spent, total,
+               device)
+        for work, count, spent in told
+        if count and (work.executed or work.bytes)
+    )  # fmt: skip
+
+
+def input_spans(trace: Trace, links: Links) -> Spans:
+    """When the main thread waited for, or made, a batch."""
+    found = [
+        union(table.ts[rows], table.end[rows])
+        for table in (trace.annotations, trace.frames)
+        for rows in [trace.names_where(table.name, is_input) & (table.lane == links.main_lane)]
+    ]
+    return merge(*found)
+
+
+def _communication(trace: Trace, spans: Spans) -> Spans:
+    """Return when this rank exchanged data or waited to; nothing for a job of one rank."""
+    alone = trace.metadata.world_size == 1
+    found = [
+        union(table.ts[rows], table.end[rows])
+        for table in (() if alone else (trace.ops, trace.annotations))
+        for rows in [trace.names_where(table.name, _talks)]
+    ]
+    return intersect(merge(*found), spans)
+
+
+def _talks(name: str) -> bool:
+    return bool(_COLLECTIVE.search(name)) or is_collective_wait(name)
+
+
+def _compiled(trace: Trace, spans: Spans) -> tuple[Spans, int]:
+    """Kernels inductor made: by Python's calls of them, else the graph's span without operators."""
+    frames, marks = trace.frames, trace.annotations
+    graphs = trace.names_where(marks.name, lambda name: "Call CompiledFxGraph" in name)
+    inside = union(marks.ts[graphs], marks.end[graphs])
+    called = trace.names_where(frames.name, lambda name: bool(_KERNEL_FRAME.match(name)))
+    called &= covered(inside, frames.ts, frames.ts + 1) > 0
+    if called.any():
+        held = called & started(frames, spans)
+        return intersect(union(frames.ts[held], frames.end[held]), spans), int(held.sum())
+    rows = trace.names_where(trace.ops.name, _is_operator)
+    told = union(trace.ops.ts[rows], trace.ops.end[rows])
+    return intersect(subtract(inside, told), spans), int((graphs & started(marks, spans)).sum())
+
+
+_ALL_ROWS = 1_000_000
+_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
+
+
+def device_time(
+    trace: Trace, links: Links, window: Window, counted: Counted, device: Device | None, steps: int
+) -> OperatorTime:
+    own = _busiest(trace, window)
+    busy = busy_spans(own, window)
+    talks = trace.names_where(own.name, is_communication) & (own.kind == Kind.KERNEL)
+    computing = busy_spans(own.take((own.kind == Kind.KERNEL) & ~talks), window)
+    copies = (own.kind == Kind.MEMCPY) & trace.names_where(own.name, _over_link)
+    waiting = intersect(input_spans(trace, links), gaps(busy, window.start_ns, window.end_ns))
+    rows = within(trace.device, window)
+    rows = rows[~_linked(trace)[rows]]
+    dur = trace.device.dur[rows]
+    spent = max(int(dur.sum()), 1)
+    op = links.device_op[rows]
+    known = (op >= 0) & (at_rows(counted.state, op) != NOTHING)
+    told = roofline(trace, links, window, device, _ALL_ROWS).rows
+    return OperatorTime(
+        wall_ns=window.ns,
+        busy_ns=busy.total,
+        input_ns=waiting.total,
+        communication_ns=subtract(busy_spans(own.take(talks), window), computing).total,
+        copy_ns=subtract(busy_spans(own.take(copies), window), computing).total,
+        idle_ns=max(window.ns - busy.total - waiting.total, 0),
+        covered=int(dur[known].sum()) / spent,
+        uncounted=uncounted(_device_by_name(trace, links, rows[~known]), spent, steps),
+        operators=len(within(own, window)),
+        short_share=float(dur[dur < SHORT_NS].sum()) / spent,
+        rows=tuple(msgspec.structs.replace(row, share=row.device_ns / spent) for row in told),
+    )
+
+
+def _linked(trace: Trace) -> NDArray[np.bool_]:
+    """Collectives and copies between host and device: bound by links, so no operator's work."""
+    ops = trace.device
+    talks = trace.names_where(ops.name, is_communication) & (ops.kind == Kind.KERNEL)
+    copies = (ops.kind == Kind.MEMCPY) & trace.names_where(ops.name, _over_link)
+    return np.asarray(talks | copies, bool)
+
+
+def _busiest(trace: Trace, window: Window) -> DeviceOps:
+    """The operations of the device that worked longest: a process drives one, as a rule."""
+    ops = trace.device
+    each = [ops.take(ops.device == number) for number in np.unique(ops.device)]
+    return max(each, key=lambda one: busy_spans(one, window).total)
+
+
+def _over_link(name: str) -> bool:
+    return _LINK.search(name) is not None
+
+
+def _device_by_name(trace: Trace, links: Links, rows: Rows) -> list[tuple[str, int, int]]:
+    """Pieces of device work and their time by the operator that launched them, else by own name."""
+    op = links.device_op[rows]
+    name = np.where(op >= 0, at_rows(trace.ops.name, op), trace.device.name[rows])
+    found, at = np.unique(name, return_inverse=True)
+    ns, calls = np.zeros((2, len(found)), np.int64)
+    np.add.at(ns, at, trace.device.dur[rows])
+    np.add.at(calls, at, 1)
+    told = zip(found.tolist(), calls.tolist(), ns.tolist(), strict=True)
+    return [(trace.text(int(code)), count, spent) for code, count, spent in told]

@@ -18,16 +18,15 @@ import msgspec
 from ridgeline.errors import RidgelineError
 from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Gap, TraceStudy
-from ridgeline.trace.analyses.idle import idle_gaps
-from ridgeline.trace.analyses.idle_report import all_gaps
+from ridgeline.trace.analyses.idle import all_gaps, idle_gaps
 from ridgeline.trace.links import links_of
 from ridgeline.trace.reading import compiled
 from ridgeline.trace.reading.event import Chunk, Decoder, Row, Stop
 from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.reading.reader import Document
 from ridgeline.trace.reading.source import Source
-from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import steps_of
 
 PROCESS = "ridgeline"
 FINDINGS, STEPS = "findings", "steps"

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.trace.analyses.tree import own_time
-from ridgeline.trace.columns import Events
-from ridgeline.trace.kinds import Kind
-from ridgeline.trace.links import nested
+from ridgeline.trace.columns import Events, Kind
+from ridgeline.trace.links import nested, own_time
 from ridgeline.trace.trace import Trace
 
 if TYPE_CHECKING:

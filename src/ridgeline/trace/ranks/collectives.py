@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analyses.busy import is_communication
-from ridgeline.trace.columns import Codes, DeviceOps, Nanoseconds, Numbers, Ops
-from ridgeline.trace.kinds import Kind
+from ridgeline.trace.columns import Codes, DeviceOps, Kind, Nanoseconds, Numbers, Ops
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.trace import Trace
 from ridgeline.units import is_or_are, number_ranges

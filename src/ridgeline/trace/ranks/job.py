@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ridgeline.records.trace import Ranks, RankTime, Window
 from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.analyses.busy import properties_of
+from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import NOTHING, Spans, clip, merge, subtract, union
-from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.collectives import (
     Collectives,

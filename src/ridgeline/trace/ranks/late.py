@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.columns import Codes, Events
+from ridgeline.trace.columns import Codes, Events, Kind
 from ridgeline.trace.intervals import NOTHING, Spans, clip, covered, innermost, subtract, union
-from ridgeline.trace.kinds import Kind
 from ridgeline.trace.links import Links, Rows, enclosing, nested
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, communication_rows, family_of
 from ridgeline.trace.ranks.waiting import Alignment, Waits

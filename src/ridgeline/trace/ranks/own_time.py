@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from ridgeline.records.sites import LateRank, RankPlace
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.collective_sites import computing_spans
-from ridgeline.trace.analyses.driving import driving_lanes, on_lanes, time_of
 from ridgeline.trace.analyses.phases import PhaseName, phase_spans
 from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.intervals import Spans, covered, evenly_spread, intersect, subtract, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import Places, place_of
 from ridgeline.trace.ranks.collectives import collectives
-from ridgeline.trace.steps import steps_of
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import driving_lanes, on_lanes, time_of
+from ridgeline.trace.window import steps_of
 
 PHASES: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
 MIN_WAITING_SHARE = 0.05

@@ -16,8 +16,7 @@ from msgspec import DecodeError, Raw, ValidationError
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from ridgeline.trace.columns import RAW
-from ridgeline.trace.kinds import kind_of
+from ridgeline.trace.columns import RAW, kind_of
 from ridgeline.trace.reading.event import (
     ABSENT,
     BAD,

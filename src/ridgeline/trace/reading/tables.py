@@ -15,11 +15,13 @@ from ridgeline.trace.columns import (
     DeviceOps,
     Events,
     Frames,
+    Kind,
     Ops,
     Others,
     Syncs,
+    is_annotation,
+    kind_of,
 )
-from ridgeline.trace.kinds import Kind, is_annotation, kind_of
 from ridgeline.trace.reading.event import Chunk
 from ridgeline.trace.trace import Lane
 

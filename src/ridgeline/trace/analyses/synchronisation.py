@@ -1,41 +1,149 @@
-"""What each place at which the host waits for the device costs: idle time of the device.
+"""Lines at which the host waits for the device: calls a step, and how long they hold it.
 
-A wait itself costs nothing while the device works. Its price comes after it: the host, which
-without the wait would have been launching all that time, is not ahead any more. So each wait gives
-the host a credit of its own length, and idle time that follows is used up from the credit: so much
-earlier would its end have been launched. It is charged to the last wait before it. What the credit
-does not reach (a host that is slower than the device anyhow) is not the wait's doing; nor is the
-loader's time, a compilation's, the allocator's. A wait of the profiler stays, and takes the credit.
-
-An upper bound: every wait of the program is taken to be gone at once, with all of its operator; of
-a copy to the device, which has to be made all the same, only the time the host was held.
+One operator's calls are one wait: `.item()` copies a number and then synchronises. Waits of the
+profiler, and of what profiles here, are not the program's: those outside the marked steps, and
+those asked for by a function of theirs.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from ridgeline.records.run_summary import SyncPoint
 from ridgeline.records.sites import Replay, SyncSite
 from ridgeline.records.trace import Cause, Place, Window
-from ridgeline.trace.analyses.call_paths import CallPaths, rows_above
-from ridgeline.trace.analyses.driving import driving_lanes
 from ridgeline.trace.analyses.idle import CAUSES, IdleGaps, idle_gaps
-from ridgeline.trace.analyses.replayed import Asking, replay_of
 from ridgeline.trace.analyses.step_counts import started, step_spans
-from ridgeline.trace.analyses.sync_points import Waits, by_profiler, program_waits
-from ridgeline.trace.columns import Events
-from ridgeline.trace.host_names import COPY_OPS, is_waiting_call
-from ridgeline.trace.intervals import covered
-from ridgeline.trace.kinds import Kind
-from ridgeline.trace.links import Links, Rows
-from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.columns import Calls, Events, Kind
+from ridgeline.trace.host_states import (
+    BLOCKING_OPS,
+    COPY_OPS,
+    is_copy_call,
+    is_sync_call,
+    is_waiting_call,
+)
+from ridgeline.trace.intervals import covered, intersect, union
+from ridgeline.trace.links import Links, Rows, enclosing
+from ridgeline.trace.places import CallPaths, Places, place_of, rows_above
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.view import driving_lanes
 
-MOST = 60
+MAX_SYNC_POINTS = 20
+_SAID = BLOCKING_OPS | COPY_OPS | {"aten::unique_dim", "aten::bincount", "aten::pin_memory"}
+"""Operators people know the wait by; those around them inside a call are named after these."""
+_UNPINNED = re.compile("Pageable", re.IGNORECASE)
+_BACK = re.compile("Device -> Pageable", re.IGNORECASE)
+"""Such a copy to the host returns when it is done, whatever the call's name says."""
+_PASSED_OVER = re.compile(r"^<built-in|^torch[/\\]cuda[/\\]|[/\\]torch[/\\]cuda[/\\]")
+"""The ways to ask for a wait, which anybody may call."""
+_NOT_THE_PROGRAMS = re.compile(
+    r"(^|[/\\])ridgeline[/\\]|(^|[/\\])torch[/\\](profiler[/\\]|autograd[/\\]profiler)"
+)
+
+
+class Waits(Struct, frozen=True):
+    calls: Calls
+    row: Rows
+    """Of each in `trace.calls`."""
+    op: Rows
+    """The operator each is named after; -1: none around it."""
+
+
+def sync_points(trace: Trace, links: Links, window: Window) -> tuple[SyncPoint, ...]:
+    """The costliest first; () where the trace has no device."""
+    waits = program_waits(trace, links, window)
+    if not len(waits.calls):
+        return ()
+    places = _place_texts(trace, links, waits.calls)
+    steps = max(window.steps, 1)
+    seen: dict[tuple[str, str], tuple[set[int], list[int]]] = {}
+    for row, place in enumerate(places):
+        op = int(waits.op[row])
+        name = trace.ops.name[op] if op >= 0 else waits.calls.name[row]
+        instances, spent = seen.setdefault((place, trace.text(int(name))), (set(), []))
+        instances.add(op if op >= 0 else -1 - row)
+        spent.append(int(waits.calls.dur[row]))
+    points = [
+        SyncPoint(
+            place=place,
+            call=call,
+            per_step=len(instances) / steps,
+            ms_per_step=sum(spent) / 1e6 / steps,
+        )
+        for (place, call), (instances, spent) in seen.items()
+    ]
+    return tuple(sorted(points, key=lambda point: -point.ms_per_step)[:MAX_SYNC_POINTS])
+
+
+def program_waits(trace: Trace, links: Links, window: Window, *, staged: bool = False) -> Waits:
+    """Calls in which the program waits for the device; `staged`: and all that copy memory which is
+    not pinned to it, which hold the host until the driver has read it."""
+    calls = trace.calls
+    copies = _pageable(trace, links, _UNPINNED)
+    sync = trace.names_where(calls.name, is_sync_call) | _pageable(trace, links, _BACK)
+    here = (sync | copies) & started(calls, step_spans(trace, window))
+    # a thread that pins batches or watches collectives waits beside the program
+    here &= np.isin(calls.lane, driving_lanes(trace, links))
+    found, sync = calls.take(here), sync[here]
+    op = _named_after(trace, links, enclosing(found, trace.ops, links.op_parent))
+    # a copy to the device holds the host while it is read; alone it is no wait for the device
+    held = (sync | np.isin(op, op[sync & (op >= 0)]) | staged) & ~by_profiler(trace, links, found)
+    return Waits(found.take(held), np.flatnonzero(here)[held], op[held])
+
+
+def _pageable(trace: Trace, links: Links, which: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Calls for copies of one sort in which host memory is not pinned."""
+    device = trace.device
+    copies = (device.kind == Kind.MEMCPY) & trace.names_where(
+        device.name, lambda name: which.search(name) is not None
+    )
+    rows = links.device_call[copies]
+    waits = np.zeros(len(trace.calls), bool)
+    waits[rows[rows >= 0]] = True
+    return np.asarray(waits & trace.names_where(trace.calls.name, is_copy_call), bool)
+
+
+def by_profiler(trace: Trace, links: Links, calls: Calls) -> NDArray[np.bool_]:
+    """Whether the function that asked, past the ways to ask, is a profiler's."""
+    frames = trace.frames
+    if not len(frames):
+        return np.zeros(len(calls), bool)
+    above = links.frame_parent
+    passed = trace.names_where(frames.name, lambda name: _PASSED_OVER.search(name) is not None)
+    theirs = trace.names_where(frames.name, lambda name: _NOT_THE_PROGRAMS.search(name) is not None)
+    at = enclosing(calls, frames, above)
+    while (on := (at >= 0) & passed[np.maximum(at, 0)]).any():
+        at = np.where(on, above[np.maximum(at, 0)], at)
+    return np.asarray((at >= 0) & theirs[np.maximum(at, 0)], bool)
+
+
+def _named_after(trace: Trace, links: Links, op: Rows) -> Rows:
+    """The outermost of the known waiting operators around each, else the innermost operator."""
+    if not len(trace.ops):
+        return op
+    said = trace.names_where(trace.ops.name, _SAID.__contains__)
+    found, here = op.copy(), op
+    while (on := here >= 0).any():
+        found = np.where(on & said[np.maximum(here, 0)], here, found)
+        here = np.where(on, links.op_parent[np.maximum(here, 0)], -1)
+    return found
+
+
+def _place_texts(trace: Trace, links: Links, calls: Calls) -> list[str]:
+    """The user's line of each; on a thread without Python, where the main one was."""
+    places = Places(trace, links)
+    where = places.at(calls.lane.astype(np.int64), calls.ts)
+    lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
+    where[lost] = places.at(np.full(len(lost), links.main_lane), calls.ts[lost])
+    told = [place_of(places.text(int(code))) if code != -1 else None for code in where]
+    return ["" if place is None else f"{place.file}:{place.line}" for place in told]
+
+
+MAX_SYNC_SITES = 60
 CHARGED: tuple[Cause, ...] = ("synchronisation", "launch-bound", "transfer", "other host")
 """Idle time that a host further ahead would have filled."""
 _PRINTING = re.compile(r"_tensor_str\.py:|_tensor\.py:(__repr__|__format__)$")
@@ -101,7 +209,7 @@ def sync_costs(trace: Trace, links: Links, window: Window) -> SyncCosts:
     steps = max(window.steps, 1)
     found = [(_site(group, steps), group) for group in groups.values()]
     found.sort(key=lambda one: (-one[0].idle_ns, -one[0].host_ns))
-    found = found[:MOST]
+    found = found[:MAX_SYNC_SITES]
     for index, (_, group) in enumerate(found):
         for unit in group:
             unit.site = index
@@ -275,3 +383,77 @@ def _lengths(units: Sequence[_Unit]) -> NDArray[np.int64]:
     # a copy's operator also allocates, and reads what is being copied: V100, 7 ms of its 9.5
     held = np.array([u.held if u.stays else u.end - u.start for u in units], np.int64)
     return np.minimum(whole, held)
+
+
+MAX_REPLAYED_EVENTS = 40_000
+"""Events: gone through some twenty times in Python, half a second in all."""
+
+Times = NDArray[np.int64]
+
+
+class Asking(Struct, frozen=True):
+    """What asks for a wait: an operator, a call, the printing of a tensor."""
+
+    site: int
+    lane: int
+    start: int
+    end: int
+
+
+def replay_of(
+    trace: Trace,
+    links: Links,
+    window: Window,
+    askings: Sequence[Asking],
+    blocked: Mapping[int, int],
+    stays: tuple[bool, ...],
+) -> Replay | None:
+    """`blocked`: of each row of `trace.calls` that waits its site, or -2. None: too many."""
+    spans = step_spans(trace, window)
+    call = links.device_call
+    known = np.where(call >= 0, trace.calls.ts[np.maximum(call, 0)], -1)
+    rows = np.flatnonzero((call >= 0) & (covered(spans, known, known + 1) > 0))
+    waits = np.array(sorted(blocked), np.int64)
+    waits = waits[covered(spans, trace.calls.ts[waits], trace.calls.ts[waits] + 1) > 0]
+    if not len(rows) or len(rows) + len(waits) > MAX_REPLAYED_EVENTS:
+        return None
+    # the host is at a wait when its call begins, a launch in the same call just before; and it goes
+    # on from the wait's end
+    at = np.concatenate([known[rows], trace.calls.ts[waits]])
+    until = np.concatenate([known[rows], trace.calls.end[waits]])
+    is_wait = np.concatenate([np.zeros(len(rows), bool), np.ones(len(waits), bool)])
+    order = np.lexsort((is_wait, at))
+    at, until, is_wait = at[order], until[order], is_wait[order]
+    left = np.append(at[:1], np.maximum.accumulate(until)[:-1])
+    asked = sorted(askings, key=lambda one: one.start)
+    inside = union(np.array([a.start for a in asked]), np.array([a.end for a in asked]))
+    own = covered(spans, np.minimum(left, at), at)
+    asking = covered(intersect(spans, inside), np.minimum(left, at), at)
+    streams = np.unique(trace.device.stream[rows], return_inverse=True)[1]
+    dur = np.concatenate([trace.device.dur[rows], np.full(len(waits), -1)])[order]
+    stream = np.concatenate([streams, np.zeros(len(waits), np.int64)])[order]
+    site = _sites(at, asked)
+    held = np.array([blocked[int(row)] for row in waits], np.int64)
+    site[is_wait] = np.concatenate([np.zeros(len(rows), np.int64), held])[order][is_wait]
+    return Replay(
+        steps=max(window.steps, 1),
+        before_ns=tuple((own - asking).tolist()),
+        asking_ns=tuple(asking.tolist()),
+        site=tuple(site.tolist()),
+        dur_ns=tuple(dur.tolist()),
+        stream=tuple(stream.tolist()),
+        stays=stays,
+    )
+
+
+def _sites(at: Times, asked: Sequence[Asking]) -> Times:
+    """Of each moment the site of the asking around it; -1: none."""
+    if not asked:
+        return np.full(len(at), -1, np.int64)
+    start = np.array([one.start for one in asked], np.int64)
+    row = np.searchsorted(start, at, side="right") - 1
+    found = np.full(len(at), -1, np.int64)
+    for i, index in enumerate(row.tolist()):
+        if index >= 0 and at[i] < asked[index].end:
+            found[i] = asked[index].site
+    return found

@@ -4,8 +4,9 @@ device operation was launched. Knows no phases and no causes."""
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.trace import Window
 from ridgeline.trace.columns import Calls, Events
-from ridgeline.trace.host_names import is_waiting_call
+from ridgeline.trace.host_states import is_waiting_call
 from ridgeline.trace.intervals import Spans, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
@@ -57,3 +58,9 @@ def started_in(table: Events, low: int, high: int) -> slice:
     """The rows that start in [low, high)."""
     first, last = np.searchsorted(table.ts, [low, high], side="left")
     return slice(int(first), int(last))
+
+
+def within(table: Events, window: Window) -> NDArray[np.int64]:
+    """Row numbers, in order; tables are ordered by start, so they are neighbours."""
+    first, last = np.searchsorted(table.ts, [window.start_ns, window.end_ns], side="left")
+    return np.arange(first, max(first, last), dtype=np.int64)
