@@ -1,4 +1,4 @@
-"""Write docs/rules/ from the rules themselves: a page each, and a table of all.
+"""Write docs/rules/: one page for each rule, and a table of all of them.
 
 usage: python docs/rule_pages.py [FOLDER]
 """
@@ -11,20 +11,20 @@ from ridgeline.report.rule_page import index_markdown, page_markdown
 
 
 def pages() -> dict[str, str]:
-    """Each file's name and text."""
-    found = rule_pages()
-    made = {f"{page.id}.md": page_markdown(page) for page in found}
-    return {"README.md": index_markdown(found), **made}
+    """Return the text of each file by its name."""
+    every = rule_pages()
+    texts = {f"{page.id}.md": page_markdown(page) for page in every}
+    return {"README.md": index_markdown(every), **texts}
 
 
 def write(folder: Path) -> None:
-    """Pages of rules that are gone go too."""
+    """Write all pages, and remove the pages of rules that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = pages()
+    texts = pages()
     for old in folder.glob("*.md"):
-        if old.name not in made:
+        if old.name not in texts:
             old.unlink()
-    for name, text in made.items():
+    for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 

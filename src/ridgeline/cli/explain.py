@@ -1,4 +1,4 @@
-"""`ridgeline explain`: the rules of the diagnosis, one by one."""
+"""`ridgeline explain`: the pages of the diagnosis rules."""
 
 import sys
 from difflib import get_close_matches
@@ -12,15 +12,15 @@ from ridgeline.errors import UsageError
 if TYPE_CHECKING:
     from ridgeline.report.rule_page import RulePage
 
-WIDEST = 100
-"""Columns: prose is not read wider, however wide the window is."""
-SHORTEST = 3
-"""Letters of a name's part: fewer are in every name."""
+MAX_WIDTH = 100
+"""Columns of text: wider prose is hard to read, however wide the window is."""
+MIN_NAME_PART = 3
+"""Letters that a part of a name must have to be searched for: fewer are in every name."""
 EXAMPLES = """\b
 Examples:
   ridgeline explain                   all rules, by family
-  ridgeline explain loader-starves    one: what it looks at, why it costs, the fix
-  ridgeline explain --json            all of them, for programs
+  ridgeline explain loader-starves    one rule: what it looks at, why it costs, the fix
+  ridgeline explain --json            all rules, for programs
 """
 
 
@@ -29,21 +29,23 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
 def command(rule: str | None, as_json: bool, verbose: bool) -> None:
-    """The rules of the diagnosis: what each looks at, from when on, why it costs, the fix.
+    """Explain a rule of the diagnosis: what it looks at, when it reports, why it costs, the fix.
 
-    RULE is a rule's name, as `ridgeline run` and `ridgeline trace` print it; without one all are
-    listed.
+    RULE is the name of a rule, as `ridgeline run` and `ridgeline trace` print it. Without a name,
+    all rules are listed.
 
     Exit codes: 0 ok; 2 there is no such rule.
     """
-    chosen = rule_pages() if rule is None else (_page(_found(rule)),)
+    from ridgeline.diagnosis.rule_texts import rule_page
+
+    pages = rule_pages() if rule is None else (rule_page(_matching_name(rule)),)
     if as_json:
         import msgspec
 
         from ridgeline.report.plain import json_text
         from ridgeline.report.rule_page import document
 
-        text = msgspec.json.format(msgspec.json.encode(document(chosen)), indent=2).decode()
+        text = msgspec.json.format(msgspec.json.encode(document(pages)), indent=2).decode()
         click.echo(json_text(text))
         return
     from rich.console import Console
@@ -51,41 +53,33 @@ def command(rule: str | None, as_json: bool, verbose: bool) -> None:
     from ridgeline.report.rule_page import show_index, show_page
 
     console = Console(highlight=False)
-    console.width = min(console.width if sys.stdout.isatty() else WIDEST, WIDEST)
+    console.width = min(console.width if sys.stdout.isatty() else MAX_WIDTH, MAX_WIDTH)
     if rule is None:
-        show_index(chosen, console)
+        show_index(pages, console)
     else:
-        show_page(chosen[0], console)
+        show_page(pages[0], console)
 
 
 def rule_pages() -> "tuple[RulePage, ...]":
-    """Every rule there is, by name."""
-    from ridgeline.diagnosis.rule_texts import rule_names
+    """Return the pages of all rules, sorted by id."""
+    from ridgeline.diagnosis.rule_texts import rule_names, rule_page
 
-    return tuple(_page(name) for name in rule_names())
-
-
-def _page(name: str) -> "RulePage":
-    from ridgeline.diagnosis.rule_texts import rule_text
-    from ridgeline.report.rule_page import RulePage
-
-    fields = RulePage.__struct_fields__
-    return RulePage(**{key: value for key, value in rule_text(name).items() if key in fields})
+    return tuple(rule_page(name) for name in rule_names())
 
 
-def _found(rule: str) -> str:
-    """A rule's name, however it was written: loader_starves, docs/rules/loader-starves.md."""
+def _matching_name(rule: str) -> str:
+    """Return the name of a rule from any spelling: loader_starves, docs/rules/loader-starves.md."""
     from ridgeline.diagnosis.rule_texts import rule_names
     from ridgeline.report.plain import printable
 
-    asked = Path(rule).name.removesuffix(".md").removesuffix(".py").lower().replace("_", "-")
+    wanted = Path(rule).name.removesuffix(".md").removesuffix(".py").lower().replace("_", "-")
     names = rule_names()
-    if asked in names:
-        return asked
-    near = get_close_matches(asked, names, n=3, cutoff=0.5)
-    if len(asked) >= SHORTEST:
-        near += [name for name in names if asked in name and name not in near][: 3 - len(near)]
+    if wanted in names:
+        return wanted
+    near = get_close_matches(wanted, names, n=3, cutoff=0.5)
+    if len(wanted) >= MIN_NAME_PART:
+        near += [name for name in names if wanted in name and name not in near][: 3 - len(near)]
     raise UsageError(
-        f"there is no rule {printable(rule)}" if rule.strip() else "no rule is named",
-        f"near it: {', '.join(near)}" if near else "ridgeline explain lists them",
+        f"There is no rule {printable(rule)}" if rule.strip() else "No rule is named",
+        f"did you mean: {', '.join(near)}" if near else "ridgeline explain lists all rules",
     )

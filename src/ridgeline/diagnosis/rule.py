@@ -1,7 +1,8 @@
-"""A rule: a question asked of every program, and what its answer is worth.
+"""A rule asks one question about a program; its findings say what the answer costs.
 
-One file a rule in `rules/`, with `RULE` and `look(case)`: it is registered by existing. `look` is a
-pure function of the case. What it says here is what `ridgeline explain` and docs/rules/ show.
+Each rule is a Python file in `rules/` with `RULE` and `look(case)`, registered by existing. `look`
+is a pure function of the case. The Markdown file beside it holds the rule's text, from which
+`ridgeline explain` and docs/rules/ are made.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case, Need
+from ridgeline.diagnosis.rule_texts import rule_page
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
+from ridgeline.report.rule_page import RulePage
 
 Family = Literal[
     "input",
@@ -31,37 +34,34 @@ Family = Literal[
     "correctness",
 ]
 Budget = Literal["input", "transfer", "overhead", "communication", "work", "pauses", "memory"]
-"""Which time of the step a finding is charged to: the device's waits by what it waits for, its
-work, pauses between steps, or (memory) none."""
-MOST_SHARE = 0.995
-"""A bound of 200 ×: beyond it the step's own remainder is noise."""
-KNOWN = 0.01
-"""Of a share: kernels' times repeat to no better than that from run to run (clocks, caches), so a
-bound allows for as much."""
+"""The part of the step's time that a finding explains: a wait of the device (by what it waits for),
+the device's work, or pauses between steps. A finding about memory explains no time."""
+MAX_SHARE = 0.995
+"""The largest share of a finding, which gives a bound of 200 ×. The remainder of the step is noise
+beyond that."""
+SHARE_TOLERANCE = 0.01
+"""The relative amount by which a bound exceeds its share. Kernel times repeat no better than that
+from run to run, because of clocks and caches."""
 
 
 class Rule(Struct, frozen=True, kw_only=True):
+    """The facts of a rule that the program needs. All arguments are literals, because
+    `rule_texts` reads them without importing the rule."""
+
     id: str
     """Lower case with hyphens, named after the fault: loader-starves."""
     family: Family
-    title: str
-    """A line: The loader cannot feed the device"""
     budget: Budget
     needs: tuple[Need, ...] = ()
-    looks_at: str
-    """The evidence, in a sentence or two."""
-    threshold: str
-    """From which value on, and why that one."""
-    why: str
-    """Why it costs time or memory: a paragraph a student understands."""
-    fix: str
-    """What to do, with code: Markdown."""
-    wrong_when: str
-    """When a finding of it may be wrong, or the fix not worth it."""
 
     @property
     def docs(self) -> str:
         return f"docs/rules/{self.id}.md"
+
+    @property
+    def text(self) -> RulePage:
+        """The rule's page, from the Markdown file beside its Python file."""
+        return rule_page(self.id)
 
 
 class Registered(Struct, frozen=True):
@@ -70,18 +70,19 @@ class Registered(Struct, frozen=True):
 
 
 def registered() -> tuple[Registered, ...]:
-    """Every rule there is, by id."""
+    """Return all rules, sorted by id."""
     from ridgeline.diagnosis import rules
 
-    found = []
-    for module in iter_modules(rules.__path__):
-        if not module.name.startswith("_"):
-            loaded = import_module(f"{rules.__name__}.{module.name}")
-            found.append(Registered(loaded.RULE, loaded.look))
-    return tuple(sorted(found, key=lambda one: one.rule.id))
+    modules = [
+        import_module(f"{rules.__name__}.{module.name}")
+        for module in iter_modules(rules.__path__)
+        if not module.name.startswith("_")
+    ]
+    every = (Registered(module.RULE, module.look) for module in modules)
+    return tuple(sorted(every, key=lambda entry: entry.rule.id))
 
 
-def found(
+def make_finding(
     rule: Rule,
     *,
     claim: str,
@@ -98,30 +99,35 @@ def found(
     bound: float | None = None,
     wrong_results: bool = False,
 ) -> Finding:
-    """A finding of a rule. `share`: exposed time, a fraction of the step, that would be gone with
-    it; `line`: where the source shows it inside the measured function; `change_at`: the line the
-    change is of, where not this one; `memory`: fraction of the peak saved; `bound`: the gain's
-    bound, where another than the share's own, 1 / (1 - share); `wrong_results`: the program
-    probably does not compute what it is meant to."""
-    share = min(max(float(share), 0.0), MOST_SHARE)
+    """Return a finding of a rule.
+
+    share: the exposed time that would be saved, as a fraction of the step.
+    line: the line inside the measured function where the source shows the fault.
+    change_at: the line that the change replaces, if it is not the finding's own.
+    memory: the fraction of the peak memory that would be saved.
+    bound: the most that the fix can gain, if it is not 1 / (1 - share).
+    wrong_results: the program probably does not compute what it is meant to compute.
+    """
+    share = min(max(float(share), 0.0), MAX_SHARE)
     if bound is None:
-        bound = 1 / (1 - min(share * (1 + KNOWN), MOST_SHARE))
+        bound = 1 / (1 - min(share * (1 + SHARE_TOLERANCE), MAX_SHARE))
     file = place.file if place is not None else ""
-    at = line if line is not None else place.line if place is not None else None
+    if line is None and place is not None:
+        line = place.line
     function = place.function if place is not None else ""
     return Finding(
         rule=rule.id,
         id=":".join(part for part in (rule.id, file, function or module) if part),
-        claim=_sentence(claim),
+        claim=_capitalized(claim),
         share_pct=round(100 * share, 2),
         gain_bound=round(float(bound), 3),
         confidence=confidence,
         file=file,
-        line=int(at) if at is not None else None,
+        line=int(line) if line is not None else None,
         function=function,
         module=module,
-        evidence=tuple(_plain(one) for one in evidence),
-        change=_placed(change, change_at, file, at),
+        evidence=tuple(_with_python_float(each) for each in evidence),
+        change=_with_line_comment(change, change_at, file, line),
         docs=rule.docs,
         doubt=doubt,
         wrong_results=wrong_results,
@@ -129,26 +135,27 @@ def found(
     )
 
 
-def _sentence(claim: str) -> str:
-    """With a capital, unless it begins with a name from the program: clip() goes …"""
+def _capitalized(claim: str) -> str:
+    """Capitalize the first word, unless it is a name from the program: "clip() goes …"."""
     first = claim.partition(" ")[0]
     return claim[:1].upper() + claim[1:] if first.isalpha() and first.islower() else claim
 
 
-def _placed(change: str, where: Place | None, file: str, line: int | None) -> str:
-    """With a comment that names the line it replaces, where that is another than the finding's."""
+def _with_line_comment(change: str, where: Place | None, file: str, line: int | None) -> str:
+    """Put a comment above the change that names the line it replaces, if that line is not the
+    finding's own."""
     if not change or where is None:
         return change
     own, other = PurePath(file).parts, PurePath(where.file).parts
-    both = min(len(own), len(other))  # one may be absolute, the other as it was typed
+    both = min(len(own), len(other))  # one may be absolute, the other as the user typed it
     same = own[-both:] == other[-both:] if both else False
     if same and where.line == line:
         return change
-    alike = not same and own[-1:] == other[-1:]  # another __init__.py
-    return f"# {PurePath(*other[-2 if alike else -1 :])}:{where.line}\n{change}"
+    same_name = not same and own[-1:] == other[-1:]  # another __init__.py
+    return f"# {PurePath(*other[-2 if same_name else -1 :])}:{where.line}\n{change}"
 
 
-def _plain(evidence: Evidence) -> Evidence:
-    """With a number of Python's own: those of numpy cannot be written to a file."""
+def _with_python_float(evidence: Evidence) -> Evidence:
+    """Convert a value from numpy, which cannot be written to a file."""
     value = evidence.value
     return replace(evidence, value=None if value is None else float(value))

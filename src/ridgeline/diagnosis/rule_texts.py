@@ -1,67 +1,54 @@
-"""What a rule says of itself, read from its file: `ridgeline explain` runs no rule.
+"""The pages of the rules, read from `rules/<rule>.md`.
 
-Importing the rules imports what they look at (numpy, the analyses of traces): 0.5 s where reading
-one file takes a few milliseconds.
+`ridgeline explain` runs no rule: importing the rules also imports numpy and the analyses of traces,
+which takes 0.5 s, while reading the two files of a rule takes a few milliseconds.
 """
 
 import ast
-from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
+import re
+from functools import cache
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
-PACKAGE = "ridgeline.diagnosis.rules"
+from ridgeline.report.rule_page import SECTIONS, RulePage
+
+_FOLDER = Path(__file__).parent / "rules"
+_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def rule_names() -> tuple[str, ...]:
-    """Of every rule there is; a rule's file is named after it."""
-    names = (module.name for module in iter_modules(_folders()))
-    return tuple(sorted(name.replace("_", "-") for name in names if not name.startswith("_")))
+    """Return the ids of all rules. A rule's file is named after its id."""
+    stems = (file.stem for file in _FOLDER.glob("*.py"))
+    return tuple(sorted(stem.replace("_", "-") for stem in stems if not stem.startswith("_")))
 
 
-def rule_text(rule: str) -> dict[str, Any]:
-    """The fields of `RULE` in its file."""
-    name = rule.replace("-", "_")
-    for folder in _folders():
-        file = Path(folder) / f"{name}.py"
-        if file.is_file():
-            found = _read(file.read_text(encoding="utf-8"))
-            if found is not None:
-                return found
-    made = import_module(f"{PACKAGE}.{name}").RULE
-    return {field: getattr(made, field) for field in made.__struct_fields__}
+@cache
+def rule_page(rule: str) -> RulePage:
+    stem = rule.replace("-", "_")
+    facts = _rule_arguments((_FOLDER / f"{stem}.py").read_text(encoding="utf-8"))
+    texts = parse_rule_text((_FOLDER / f"{stem}.md").read_text(encoding="utf-8"))
+    return RulePage(id=rule, family=facts["family"], needs=facts.get("needs", ()), **texts)
 
 
-def _folders() -> list[str]:
-    spec = find_spec(PACKAGE)
-    return list(spec.submodule_search_locations or ()) if spec is not None else []
+def parse_rule_text(markdown: str) -> dict[str, str]:
+    """Return the title and the sections of a rule's text by field name. Raise ValueError if it does
+    not have exactly the sections of a page, in their order."""
+    head, *sections = _HEADING.split(markdown)
+    title = head.strip()
+    if not title.startswith("# ") or "\n" in title:
+        raise ValueError(f"the text must begin with one line '# Title', not {title!r}")
+    headings = sections[::2]
+    if headings != list(SECTIONS.values()):
+        raise ValueError(f"{title}: the headings are {headings}, not {list(SECTIONS.values())}")
+    bodies = (body.strip() for body in sections[1::2])
+    return {"title": title.removeprefix("# "), **dict(zip(SECTIONS, bodies, strict=True))}
 
 
-def _read(text: str) -> dict[str, Any] | None:
-    """None where a field is more than a literal."""
-    constants: dict[str, Any] = {}
-    for statement in ast.parse(text).body:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            continue
-        name, value = statement.targets[0].id, statement.value
-        try:
-            if name == "RULE" and isinstance(value, ast.Call):
-                return {k.arg: _literal(k.value, constants) for k in value.keywords if k.arg}
-            constants[name] = _literal(value, constants)
-        except (ValueError, KeyError):
-            if name == "RULE":
-                return None
-    return None
-
-
-def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
-    """A literal, or a text with constants of the same file put in."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(_literal(part, constants)) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        if node.format_spec is not None or node.conversion != -1:
-            raise ValueError("formatted")
-        node = node.value
-    return constants[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
+def _rule_arguments(python: str) -> dict[str, Any]:
+    """Return the arguments of `RULE = Rule(...)`, which are all literals."""
+    for statement in ast.parse(python).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "RULE":
+            call = statement.value
+            if isinstance(call, ast.Call):
+                return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg}
+    raise ValueError("the file of a rule has no line 'RULE = Rule(...)'")

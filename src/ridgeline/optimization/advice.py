@@ -26,7 +26,7 @@ def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 def _line(finding: Finding, rule: Rule | None) -> str:
     place = f"{finding.place} " if finding.file else ""
-    what = _in_words(rule.fix) if rule is not None else ""
+    what = _in_words(rule.text.fix) if rule is not None else ""
     code = _in_code(finding.change)
     wanted = f"{what}: {code}" if what and code else what or code
     if not wanted and finding.docs:

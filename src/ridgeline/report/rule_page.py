@@ -26,7 +26,15 @@ FAMILIES = {
     "machine": "The machine, and who else uses it",
     "communication": "Ranks waiting for each other",
 }
-"""In the order of the README: what a step waits for before what it works on."""
+"""The families in the order of the pages: waits of a step come before its work."""
+SECTIONS = {
+    "looks_at": "What it looks at",
+    "threshold": "When it reports",
+    "why": "Why it costs",
+    "fix": "The fix",
+    "wrong_when": "When it may be wrong",
+}
+"""The heading of each text field of a page, in order."""
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _INDENT = 3
 
@@ -46,13 +54,7 @@ class RulePage(Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:
-        return (
-            ("What it looks at", self.looks_at),
-            ("From when on", self.threshold),
-            ("Why it costs", self.why),
-            ("The fix", self.fix),
-            ("When it may be wrong", self.wrong_when),
-        )
+        return tuple((heading, getattr(self, field)) for field, heading in SECTIONS.items())
 
 
 def by_family(pages: Iterable[RulePage]) -> list[tuple[str, list[RulePage]]]:

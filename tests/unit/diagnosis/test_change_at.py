@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rule import found
+from ridgeline.diagnosis.rule import make_finding
 from ridgeline.diagnosis.rules.loader_starves import RULE
 from ridgeline.records.trace import Place
 
@@ -18,7 +18,7 @@ from ridgeline.records.trace import Place
     ],
 )
 def test_another_line_is_named(file: str, line: int, lead: str) -> None:
-    made = found(
+    made = make_finding(
         RULE, claim="x", share=0.5, place=Place(file="train.py", line=40), change="a = 1",
         change_at=Place(file=file, line=line),
     )  # fmt: skip
@@ -26,10 +26,12 @@ def test_another_line_is_named(file: str, line: int, lead: str) -> None:
 
 
 def test_another_file_of_the_same_name_has_its_folder() -> None:
-    made = found(
+    made = make_finding(
         RULE, claim="x", share=0.5, place=Place(file="a/__init__.py", line=4), change="a = 1",
         change_at=Place(file="b/__init__.py", line=4),
     )  # fmt: skip
     assert made.change.startswith("# b/__init__.py:4\n")
-    bare = found(RULE, claim="x", share=0.5, place=Place(file="a.py", line=4), change="a = 1")
+    bare = make_finding(
+        RULE, claim="x", share=0.5, place=Place(file="a.py", line=4), change="a = 1"
+    )
     assert bare.change == "a = 1"

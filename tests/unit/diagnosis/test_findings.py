@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.diagnosis.case import Case, Need
 from ridgeline.diagnosis.findings import findings, total_bound
-from ridgeline.diagnosis.rule import Budget, Registered, Rule, found
+from ridgeline.diagnosis.rule import Budget, Registered, Rule, make_finding
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.finding import Confidence, Evidence, Finding, Findings
 from ridgeline.records.run import Capture, LoaderSeen, OutOfMemory
@@ -39,8 +39,7 @@ def case(
 
 
 def rule(name: str, budget: Budget = "work", *, needs: tuple[Need, ...] = ()) -> Rule:
-    return Rule(id=name, family="kernels", title=name, budget=budget, needs=needs, looks_at="",
-                threshold="", why="", fix="", wrong_when="")  # fmt: skip
+    return Rule(id=name, family="kernels", budget=budget, needs=needs)
 
 
 def says(
@@ -50,7 +49,7 @@ def says(
     asked = rule(name, budget, needs=needs)
 
     def look(case: Case) -> Iterator[Finding]:
-        yield found(asked, claim=name, share=share, confidence=confidence, memory=memory)
+        yield make_finding(asked, claim=name, share=share, confidence=confidence, memory=memory)
 
     return Registered(asked, look)
 
@@ -163,7 +162,7 @@ def test_a_rule_is_not_asked_without_what_it_needs() -> None:
 
 def test_a_rule_that_fails_is_said_and_costs_itself_only() -> None:
     def look(case: Case) -> Iterator[Finding]:
-        yield found(rule("bad"), claim="half", share=0.3)
+        yield make_finding(rule("bad"), claim="half", share=0.3)
         raise ValueError("no such thing")
 
     attempts = Attempts()
@@ -177,7 +176,7 @@ def test_what_is_kept_has_bounds() -> None:
 
     def look(case: Case) -> Iterator[Finding]:
         for _ in range(70):
-            yield found(asked, claim="x" * 10_000, share=0.01, change="y" * 10_000)
+            yield make_finding(asked, claim="x" * 10_000, share=0.01, change="y" * 10_000)
 
     answer = drawn([Registered(asked, look)])
     assert (len(answer.findings), answer.left_out) == (50, 20)
@@ -187,13 +186,13 @@ def test_what_is_kept_has_bounds() -> None:
 
 def test_a_finding_knows_its_family_bound_and_place() -> None:
     place = Place(file="train.py", line=40, function="step")
-    one = found(rule("a"), claim="c", share=0.5, place=place, line=44, memory=0.2)
+    one = make_finding(rule("a"), claim="c", share=0.5, place=place, line=44, memory=0.2)
     assert (one.gain_bound, one.share_pct, one.memory_pct) == (2.02, 50.0, 20.0)
     assert (one.place, one.id) == ("train.py:44", "a:train.py:step")
     assert drawn([says("a", 0.5)]).findings[0].family == "kernels"
-    assert found(rule("a"), claim="c", share=7.0).gain_bound == 200.0
-    assert found(rule("a"), claim="c", share=-1.0).share_pct == 0.0
-    assert found(rule("a"), claim="c", share=0.5, bound=1.2).gain_bound == 1.2
+    assert make_finding(rule("a"), claim="c", share=7.0).gain_bound == 200.0
+    assert make_finding(rule("a"), claim="c", share=-1.0).share_pct == 0.0
+    assert make_finding(rule("a"), claim="c", share=0.5, bound=1.2).gain_bound == 1.2
 
 
 def test_what_remains_and_the_answers_come_with_the_findings() -> None:
@@ -215,7 +214,7 @@ def test_two_in_one_function_have_ids_of_their_own_in_the_order_of_lines() -> No
     def look(case: Case) -> Iterator[Finding]:
         for line, share in ((9, 0.3), (4, 0.1)):
             place = Place(file="train.py", line=1, function="main")
-            yield found(asked, claim=str(line), share=share, place=place, line=line)
+            yield make_finding(asked, claim=str(line), share=share, place=place, line=line)
 
     ids = {one.claim: one.id for one in drawn([Registered(asked, look)]).findings}
     assert ids == {"4": "a:train.py:main", "9": "a:train.py:main#2"}
@@ -223,5 +222,7 @@ def test_two_in_one_function_have_ids_of_their_own_in_the_order_of_lines() -> No
 
 def test_numbers_of_numpy_become_pythons_own() -> None:
     evidence = [Evidence(what="x", text="1", value=np.float64(1.0))]
-    one = found(rule("a"), claim="", share=np.float64(0.2), evidence=evidence, bound=np.float64(2))
+    one = make_finding(
+        rule("a"), claim="", share=np.float64(0.2), evidence=evidence, bound=np.float64(2)
+    )
     assert msgspec.json.decode(msgspec.json.encode(one))["gain_bound"] == 2.0

@@ -37,7 +37,7 @@ def test_what_a_change_answers_and_what_is_little_is_no_advice() -> None:
 
 
 def test_every_rule_without_a_change_has_something_to_say() -> None:
-    every = [finding(one.rule.id, docs=one.rule.docs, claim=one.rule.title) for one in rules()]
+    every = [finding(one.rule.id, docs=one.rule.docs, claim=one.rule.text.title) for one in rules()]
     answered = {rule for one in registered() for rule in one.change.answers}
     open_ = [one for one in every if one.rule not in answered]
     lines = advice(every)

@@ -20,7 +20,7 @@ def test_a_page_has_every_part_in_its_order() -> None:
     assert text.startswith("# The loader cannot feed the device\n\n`loader-starves` · input")
     parts = [line for line in text.splitlines() if line.startswith("## ")]
     assert parts == [
-        "## What it looks at", "## From when on", "## Why it costs", "## The fix",
+        "## What it looks at", "## When it reports", "## Why it costs", "## The fix",
         "## When it may be wrong",
     ]  # fmt: skip
     assert "```python\nloader = DataLoader(data,\n    num_workers=8)\n```" in text

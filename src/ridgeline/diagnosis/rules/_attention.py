@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE
 from ridgeline.records.finding import Source as Told
 from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.assigned import begins
@@ -111,8 +111,8 @@ def saved_bytes(sites: Sequence[OpSite], scores: Scores) -> float:
 
 def most_gained(case: Case, sites: Sequence[OpSite]) -> float:
     """The bound, by the best fused operator."""
-    goes = without_scores(case, sites, BEST_CPU) * (1 + KNOWN)
-    return 1 / (1 - min(goes, MOST_SHARE))
+    goes = without_scores(case, sites, BEST_CPU) * (1 + SHARE_TOLERANCE)
+    return 1 / (1 - min(goes, MAX_SHARE))
 
 
 def without_scores(case: Case, sites: Sequence[OpSite], reached_cpu: float = REACHED_CPU) -> float:

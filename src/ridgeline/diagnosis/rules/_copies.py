@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.rule import MOST_SHARE
+from ridgeline.diagnosis.rule import MAX_SHARE
 from ridgeline.diagnosis.rules._launch import bound_ahead
 from ridgeline.diagnosis.rules._sync import LARGE_BYTES, library_of, lost, through_library
 from ridgeline.records.finding import Evidence
@@ -132,7 +132,7 @@ def pinned_bound(case: Case, size: float, share: float) -> float | None:
     its pinned copies or its kernels. 8.3 × was gained where the wait for copies alone said 6.9."""
     if share < MOSTLY:
         return bound_ahead(case, share)
-    return 1 / max(pinned_share(case, size), beside(case), 1 - MOST_SHARE)
+    return 1 / max(pinned_share(case, size), beside(case), 1 - MAX_SHARE)
 
 
 def evidence(case: Case, one: Sent, share: float) -> Iterator[Evidence]:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import KNOWN
+from ridgeline.diagnosis.rule import SHARE_TOLERANCE
 from ridgeline.diagnosis.rules._batch_lines import (
     FEWEST,
     batch_lines,
@@ -131,7 +131,7 @@ def bound_with_workers(fed: Feeding, workers: int) -> float | None:
     if fed.batch_ms is None or not workers:
         return None
     made_ms = fed.batch_ms / (workers * UNEVEN_WORKERS)
-    rest_ms = fed.step_ms - (1 + KNOWN) * fed.wait_ms
+    rest_ms = fed.step_ms - (1 + SHARE_TOLERANCE) * fed.wait_ms
     return max(fed.step_ms / max(rest_ms, made_ms, MIN_STEP_MS), 1.0)
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule
 from ridgeline.records.run import Phase
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Place
@@ -98,7 +98,7 @@ def bound_ahead(case: Case, share: float) -> float | None:
     gone = share + case.idle(*WAITS) * min(share / every, 1.0)
     copying = case.device_share(sum(site.exposed_ns for site in case.sites.copies))
     computing = max((case.busy or 0.0) - copying, 0.0)
-    return 1 / (1 - min(gone, max(1 - computing, share), MOST_SHARE))
+    return 1 / (1 - min(gone, max(1 - computing, share), MAX_SHARE))
 
 
 def _after_waits(case: Case) -> float:
@@ -325,7 +325,7 @@ def bound_of(case: Case, share: float) -> float:
     shorter than the device's work."""
     told, shown = waiting(case), case.idle(*WAITS)
     share = share + pauses(case)
-    gone = min(share * shown / told if told else share, MOST_SHARE)
+    gone = min(share * shown / told if told else share, MAX_SHARE)
     return min(1 / (1 - gone), 1 / case.busy if case.busy else float("inf"))
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import bound_ahead
 from ridgeline.diagnosis.what_if import saved_shares
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -265,7 +265,7 @@ def wait_finding(
         doubt = "the source could not be read or does not show the call: the line is the function's"
         if wait.place is None:
             doubt = "the trace has no Python stacks: the line is not known"
-    return found(
+    return make_finding(
         rule,
         claim=claim + (f", inside {wait.library}()" if wait.library else ""),
         share=share,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OutOfMemory
@@ -24,40 +24,7 @@ OF_ALL = 0.5
 """Of the activations that the blocks hold: else they are elsewhere."""
 LEAST_SAVED = 0.05
 
-RULE = Rule(
-    id="activation-peak",
-    family="memory",
-    title="Activations fill the device",
-    budget="memory",
-    needs=("gpu",),
-    looks_at=(
-        "How much the forward leaves allocated when the backward begins, and how much more there "
-        "is at the end of each module's forward than at its beginning; where the device ran out "
-        "of memory, the lines that allocated what was alive then."
-    ),
-    threshold=(
-        "Activations are 60 % of the peak, and the peak is at least half of the device, so that "
-        "the batch cannot be doubled, or the program ran out of memory."
-    ),
-    why=(
-        "Each operator of the forward keeps what its backward needs. Those tensors grow with the "
-        "batch, the sequence and the depth, and all of them are alive at the moment the backward "
-        "begins: that is the peak. Checkpointing keeps only the input of each block and computes "
-        "the rest again in the backward: about a third more arithmetic, a fraction of the memory."
-    ),
-    fix=(
-        "Checkpoint the repeated blocks:\n\n```python\n"
-        "from torch.utils.checkpoint import checkpoint\n\n"
-        "for block in self.blocks:\n"
-        "    x = checkpoint(block, x, use_reentrant=False)\n```\n\n"
-        "Every second block costs half as much and saves half. Lower precision (bf16 autocast), "
-        "fused attention and a smaller batch with accumulation save activations, too."
-    ),
-    wrong_when=(
-        "Memory is not what holds the program back: checkpointing makes every step slower. It pays "
-        "where it lets a larger batch or model fit."
-    ),
-)
+RULE = Rule(id="activation-peak", family="memory", budget="memory", needs=("gpu",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -77,7 +44,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     loop = _loop(case)
     kind = f", {units.percent(block.held_bytes / held)} of them in {block.kind}" if block else ""
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"activations are {units.bytes_(held)} of a peak of {units.bytes_(peak)}{kind}",
         share=0.0,
@@ -174,7 +141,7 @@ def _of_lines(case: Case, full: OutOfMemory) -> Iterator[Finding]:
         return
     file, number, size, blocks = mine[0]
     loop = _loop(case)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"out of memory with {units.bytes_(held)} of {units.bytes_(whole)} in activations",
         share=0.0,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._machine import (
     below_ceilings,
     cores,
@@ -28,30 +28,7 @@ LEAST = 0.05
 _SETTERS = ("sched_setaffinity", "cpu_affinity", "pthread_setaffinity_np")
 _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
 
-RULE = Rule(
-    id="affinity",
-    family="machine",
-    title="The program is held to fewer cores than it has work for",
-    budget="work",
-    needs=("timed", "telemetry"),
-    looks_at="Processors' worth of work of the program and its workers, against the threads and "
-    "workers that have work; idle cores beside them; calls that set an affinity in the source, and "
-    "variables that do.",
-    threshold="The program fills a whole number of cores within an eighth, has more threads or "
-    "workers than that, and 0.4 cores or more stand idle.",
-    why="An affinity is inherited: one set for the main process (by taskset, by a scheduler, by "
-    "`os.sched_setaffinity`) holds each thread of its operators and each DataLoader worker too. "
-    "They take turns on those cores while the rest of the machine idles, and more workers do not "
-    "help.",
-    fix="Set no affinity, or give it all the cores the program may use; workers can be freed alone:"
-    "\n\n```python\n"
-    "def everywhere(worker):\n"
-    "    os.sched_setaffinity(0, range(os.cpu_count()))\n\n"
-    "DataLoader(dataset, num_workers=8, worker_init_fn=everywhere)\n"
-    "```",
-    wrong_when="The machine may be shared on purpose, by a scheduler that gave the program those "
-    "cores alone. Threads of operators too small to be divided need no more cores.",
-)
+RULE = Rule(id="affinity", family="machine", budget="work", needs=("timed", "telemetry"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -78,7 +55,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     told = call is not None or bool(bound)
     level: Confidence = "high" if named else "medium" if told or measured else "low"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{_who(threads, seen.workers)} share {units.plural(held, 'core')} while "
         f"{units.significant(idle, 2)} stand idle",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import (
     At,
     Product,
@@ -30,41 +30,7 @@ from ridgeline.records.machine import Ceiling
 from ridgeline.records.sites import OpSite
 from ridgeline.units import flops, percent, seconds
 
-RULE = Rule(
-    id="autocast-missing",
-    family="precision",
-    title="Products run in float32 where 16 bits would run at a multiple",
-    budget="work",
-    needs=("sites",),
-    looks_at="Matrix products, convolutions and attention with float32 inputs, on a device whose "
-    "16-bit peak is at least 1.5 × its float32 one; what they would take there at least, by their "
-    "FLOPs and bytes; and the operators between them, whose tensors would be half as wide.",
-    threshold="Faster products alone would save 15 % of the step, after the time for casts. "
-    "Between convolutions, tensors of half the width count as well. Mixed precision is "
-    "a change of the training recipe, worth trying only where it pays clearly. What TF32 would "
-    "save already (tf32-off) is not counted again. The share is a bound: products at 90 % of the "
-    "16-bit peak, and half of the time of the operators between them.",
-    why="Tensor cores multiply 16-bit numbers at twice the rate of TF32, and at 8 to 16 times that "
-    "of plain float32; and a tensor of half the width takes half the time to read and write. "
-    "Autocast runs the products in 16 bits, keeps the weights in float32, and leaves what needs "
-    "the range or the mantissa (norms, softmax, losses) in float32.",
-    fix="Put the forward pass and the loss under autocast:\n\n"
-    "```python\n"
-    'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
-    "    loss = criterion(model(inputs), targets)\n"
-    "loss.backward()\n"
-    "```\n\n"
-    "bfloat16 has float32's range and needs nothing else. GPUs before Ampere (V100, T4) have only "
-    "float16, whose small gradients vanish without a scaler:\n\n"
-    "```python\n"
-    'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n\n'
-    "scaler.scale(loss).backward()\n"
-    "scaler.step(optimizer)\n"
-    "scaler.update()\n"
-    "```",
-    wrong_when="The computation needs float32 (some physics, some losses, second derivatives), or "
-    "the products are so small that casting costs more than it saves.",
-)
+RULE = Rule(id="autocast-missing", family="precision", budget="work", needs=("sites",))
 WORTH = 0.15
 """Of the step, after TF32: likely saved by the products alone."""
 STREAMED = 0.5
@@ -199,7 +165,7 @@ def _between(case: Case, every: Sequence[Product]) -> tuple[OpSite, ...]:
 
 def _finding(case: Case, wide: Sequence[Product], to: Ceiling, bound: _Bound) -> Finding:
     at = model_call(case, costliest(wide).site)
-    return found(
+    return make_finding(
         RULE,
         claim=_claim(case, wide, to, bound),
         share=bound.share,

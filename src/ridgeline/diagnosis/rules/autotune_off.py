@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
 from ridgeline.diagnosis.rules._convolutions import (
     as_traced,
     convolutions,
@@ -32,26 +32,7 @@ SMALL_NS = 20_000
 SETTING = "torch.backends.cudnn.benchmark = True"
 
 RULE = Rule(
-    id="autotune-off",
-    family="kernels",
-    title="cuDNN's autotuner is off while shapes do not change",
-    budget="work",
-    needs=("capture", "sites", "shapes", "gpu"),
-    looks_at="torch.backends.cudnn.benchmark as the run saw it; the shapes of convolutions over "
-    "the traced steps; their time against the roofline.",
-    threshold="Convolutions in half precision or TF32 below 25 % of the roofline whose kernel does "
-    "not use tensor cores, of the same shapes every step: what they take beyond 50 % of the "
-    "roofline, from 2 % of the step on. Where the kernel uses them, trying others won nothing on "
-    "an H200 with cuDNN 9 (grouped, dilated, large, transposed, one- and three-dimensional ones: "
-    "0.85 to 1.02 ×), and nothing is said. Layers with fewer than 16 channels in a group "
-    "(depthwise ones too) and calls under 20 µs do not count: no kernel is fast there.",
-    why="cuDNN has many kernels for a convolution and picks one by rules of thumb. They are "
-    "good for most layers, and poor for some. With benchmark on, it tries the candidates once for "
-    "each new shape and keeps the fastest. Where shapes stay, those trials pay for themselves in a "
-    "few steps.",
-    fix=f"```python\n{SETTING}  # before the first step\n```",
-    wrong_when="The kernel at hand is already the best there is: only trying tells. Results may "
-    "differ in rounding from run to run, because another kernel may win.",
+    id="autotune-off", family="kernels", budget="work", needs=("capture", "sites", "shapes", "gpu")
 )
 
 
@@ -71,12 +52,12 @@ def look(case: Case) -> Iterator[Finding]:
     if share < LEAST:
         return
     place, line, text = _where(case)
-    yield found(
+    yield make_finding(
         RULE,
         claim="cuDNN's autotuner is off: convolutions of unchanging shapes run without tensor "
         f"cores, at {units.percent(needed / spent)} of what the GPU can do",
         share=share,
-        bound=1 / (1 - min(most * (1 + KNOWN), MOST_SHARE)),
+        bound=1 / (1 - min(most * (1 + SHARE_TOLERANCE), MAX_SHARE)),
         place=place,
         line=line,
         change=text,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._convolutions import KERNELS, as_traced, the_model
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
@@ -20,25 +20,7 @@ NEW = 0.5
 OFF = "torch.backends.cudnn.benchmark = False"
 
 RULE = Rule(
-    id="autotune-thrash",
-    family="kernels",
-    title="cuDNN's autotuner starts again for every new shape",
-    budget="overhead",
-    needs=("sites", "shapes", "gpu"),
-    looks_at="Sizes of convolutions' inputs over the traced steps, and the host's time in each "
-    "call; torch.backends.cudnn.benchmark where a run saw it.",
-    threshold="Half or more of the sizes seen in one traced step only, calls of more than 0.2 ms "
-    "on the host, and 2 % of the step in them. In a trace alone the setting is not recorded: then "
-    "several kernels a call must show that they were tried.",
-    why="With benchmark on, cuDNN tries up to ten kernels for every convolution of a shape it has "
-    "not seen, forward and backward, and waits for each. With fixed shapes that happens once. With "
-    "images or sequences of ever new sizes it happens at every step, and costs far more than the "
-    "best kernel gains.",
-    fix=f"```python\n{OFF}\n```\n"
-    "Or make sizes repeat: pad or crop to a few sizes, or batch samples of like size, and leave it "
-    "on.",
-    wrong_when="Sizes repeat over longer spans than the traced steps: then the trials stop after "
-    "the first epoch.",
+    id="autotune-thrash", family="kernels", budget="overhead", needs=("sites", "shapes", "gpu")
 )
 
 
@@ -60,7 +42,7 @@ def look(case: Case) -> Iterator[Finding]:
     whole = sum(site.host_ns for site in slow) + _asked_ns(case)
     place, line, text = _where(case, slow[0])
     calls = sum(site.calls for site in slow)
-    yield found(
+    yield make_finding(
         RULE,
         claim="cuDNN's autotuner starts again at every new input size: "
         f"{units.seconds(case.host_s(spent))} a step",
@@ -68,7 +50,7 @@ def look(case: Case) -> Iterator[Finding]:
         place=place,
         line=line,
         change=text,
-        bound=1 / (1 - min(case.host_share(whole), MOST_SHARE)),
+        bound=1 / (1 - min(case.host_share(whole), MAX_SHARE)),
         confidence="high" if flags is not None else "low",
         doubt="" if flags is not None else "the trace does not say that benchmark is on",
         evidence=(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import (
     At,
     ByHand,
@@ -28,36 +28,7 @@ from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.calls import SourceCall, calls_at
 from ridgeline.units import percent, seconds, significant
 
-RULE = Rule(
-    id="cast-churn",
-    family="precision",
-    title="The same tensors are cast between types again and again",
-    budget="work",
-    needs=("sites",),
-    looks_at="Casts between float32 and 16 bits (`aten::_to_copy`): how often weights are cast in "
-    "a step, against how many weights of that shape there are; and casts written in the source: "
-    "of the same tensor in every turn of a loop, or one way and back in one function.",
-    threshold="2 % of the step in casts of the same tensor beyond the first, 5 % in casts there "
-    "and back by hand, 20 % in all casts where a trace tells no shapes. Autocast's own single "
-    "cast of each weight in a step is not counted: that is its price. Sums of the gradients that "
-    "were cast back count with 60 %: cast once, they are summed at half the width.",
-    why="Autocast casts a float32 weight to 16 bits when an operator first needs it, and keeps the "
-    "copy until the outermost autocast block ends. If that block is entered anew in an inner loop, "
-    "or its cache is switched off, each call casts the weight again, and each backward casts its "
-    "gradient back: memory traffic that does no arithmetic. A cast there and back by hand has the "
-    "same price for activations.",
-    fix="Enter autocast once, around the whole forward:\n\n"
-    "```python\n"
-    'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
-    "    for t in range(times):\n"
-    "        state = cell(state)\n"
-    "```\n\n"
-    "In inference, hold the weights in 16 bits: `model.to(torch.bfloat16)`. Where a function casts "
-    "up and back for one operator, use that operator's 16-bit form (`F.rms_norm`, `F.layer_norm` "
-    "and softmax compute in float32 inside), or compile the function so that casts are fused.",
-    wrong_when="The cache was switched off for a reason: weights changed in place inside the "
-    "block, or CUDA graphs captured in parts.",
-)
+RULE = Rule(id="cast-churn", family="precision", budget="work", needs=("sites",))
 LEAST = 0.02
 BY_HAND = 0.05
 ANY = 0.2
@@ -148,7 +119,7 @@ def _again_finding(case: Case, again: Sequence[_Weight]) -> Finding | None:
     )
     gone = f"{percent(part)} of the step in casts"
     gone += f", {percent(sums)} in sums, at half the width" if summed else ""
-    return found(
+    return make_finding(
         RULE,
         claim=f"{who} casts the same weights {significant(times, 2)} times a step: "
         f"{seconds(case.work_s(ns))} of casts{also}",
@@ -237,7 +208,7 @@ def _by_hand_finding(case: Case, one: ByHand) -> Finding:
         )
         if one.through == "float64":
             change = f"# leave out {text}: stay in float32"
-    return found(
+    return make_finding(
         RULE,
         claim=claim,
         share=one.share,
@@ -263,7 +234,7 @@ def _all(case: Case, every: Sequence[Cast]) -> Iterator[Finding]:
     if part < ANY:
         return
     most = max(every, key=lambda c: c.ns).site
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"casts between floating types take {percent(part)} of the step",
         share=part,

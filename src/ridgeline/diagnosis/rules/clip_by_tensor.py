@@ -4,38 +4,14 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops, parameters
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.calls import calls_at
 from ridgeline.source.reading.clipping import clamped_to, limit_of, parameters_of
 from ridgeline.source.reading.loops import loops_at, node_of, parts_of
 
-RULE = Rule(
-    id="clip-by-tensor",
-    family="launch",
-    title="Gradients are clipped one tensor at a time",
-    budget="overhead",
-    needs=("sites", "stacks"),
-    looks_at="A function that, outside forward, backward and optimizer, calls norms, squares, sums "
-    "or clamps about once for each parameter, on tensors of the parameters' sizes.",
-    threshold="16 calls of one operator a step, and half as many as there are parameters, costing "
-    "1 % of the step or more.",
-    why="A norm over all gradients needs one number from each. Taken one after the other, every "
-    "gradient costs several calls, each some 5 µs of Python and dispatch and on a GPU a kernel "
-    "launch, however small it is. `clip_grad_norm_` hands all gradients to a few `_foreach` "
-    "operators: a handful of calls a step.",
-    fix="""
-```python
-norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-norms = torch._foreach_norm([p.grad for p in model.parameters()])   # one number a parameter
-torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)            # by value
-```
-""",
-    wrong_when="Each gradient is clipped by its own norm on purpose: then use "
-    "`torch._foreach_norm` and `torch._foreach_mul_`. Gradients of several devices or types are "
-    "grouped, and gain less.",
-)
+RULE = Rule(id="clip-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
 
 STAY = 2
 """Calls a parameter on a CPU, by torch's own function: a norm and a product (130 parameters: 1.2 ms
@@ -64,7 +40,7 @@ def _goes(case: Case, loop: Loop) -> float:
 def _found(case: Case, loop: Loop, share: float) -> Finding:
     line, change = _in_source(case, loop)
     number = parameters(case)
-    return found(
+    return make_finding(
         RULE,
         claim=f"{loop.name} goes through the gradients one tensor at a "
         f"time: {units.count(round(loop.calls))} operator calls a step",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import CompileLine, compile_lines, start_ends
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
@@ -19,36 +19,7 @@ MOST_GAIN = 3.0
 _PRODUCT = ("mm", "conv", "attention", "linear", "matmul", "dot")
 
 RULE = Rule(
-    id="compile-unpaid",
-    family="compile",
-    title="Compiling takes longer than it saves",
-    budget="pauses",
-    needs=("capture", "timed", "sites"),
-    looks_at=(
-        "Seconds spent compiling before the first steps, against the number of steps of a program "
-        "that came to its own end; and how much of a step is in matrix products, which compiling "
-        "does not make faster."
-    ),
-    threshold=(
-        "Compiling took 2 s or more, half of the step is in matrix products, and compiling would "
-        "not have been paid back even if it had made the other half three times as fast."
-    ),
-    why=(
-        "torch.compile spends seconds to minutes before the first step is done. A step that is "
-        "10 ms shorter pays back 30 s after 3,000 steps; a program of a hundred steps is over "
-        "before."
-    ),
-    fix=(
-        "Compile where it pays: leave it out of short runs, or keep what was compiled:\n\n"
-        "```python\n"
-        "model = torch.compile(model) if steps > 3000 else model\n```\n\n"
-        "```sh\nexport TORCHINDUCTOR_FX_GRAPH_CACHE=1 TORCHINDUCTOR_CACHE_DIR=~/.cache/inductor\n"
-        "```\n\nCompiling a repeated block instead of the whole model takes a fraction of the time."
-    ),
-    wrong_when=(
-        "This run was a trial of a longer one. The number of steps after which compiling pays is "
-        "in the evidence."
-    ),
+    id="compile-unpaid", family="compile", budget="pauses", needs=("capture", "timed", "sites")
 )
 
 
@@ -65,7 +36,7 @@ def look(case: Case) -> Iterator[Finding]:
     lines = compile_lines(case)
     line = lines[0] if len(lines) == 1 else None
     needed = f"{units.count(spent / each)} steps" if each else "any number of steps"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"compiling took {units.seconds(spent)}, the {units.count(steps)} steps "
         f"{units.seconds(steps * step)}: it cannot pay before {needed}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place
@@ -15,24 +15,7 @@ _KINDS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "C
 _BIAS = 7
 """Position of `bias` among a convolution's arguments; of a transposed one it is 7 too."""
 
-RULE = Rule(
-    id="conv-bias-before-norm",
-    family="kernels",
-    title="A convolution's bias is taken away by the batch norm behind it",
-    budget="work",
-    needs=("sites",),
-    looks_at="Convolutions with a bias whose next operator is a training batch norm, in a traced "
-    "step; the kernels that add the bias, and those that sum its gradient in the backward.",
-    threshold="1 % of the step in those kernels. Where the library adds the bias inside the "
-    "convolution, as on most CPUs, nothing is measured and nothing is said.",
-    why="A batch norm subtracts each channel's mean. A constant added to the channel before it "
-    "moves the mean by as much, so the result does not change and the bias learns nothing. Yet "
-    "adding it reads and writes the whole activation once more, and its gradient reads it again.",
-    fix="```python\nnn.Conv2d(64, 128, 3, padding=1, bias=False)\nnn.BatchNorm2d(128)\n```\n"
-    "The norm's own bias does what that of the convolution was meant to. A checkpoint saved with "
-    "the bias needs `strict=False`, and its running means less the bias.",
-    wrong_when="The norm is later frozen or taken out (its statistics no longer follow the bias).",
-)
+RULE = Rule(id="conv-bias-before-norm", family="kernels", budget="work", needs=("sites",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -52,7 +35,7 @@ def _of_place(case: Case, normed: list[NormedConv]) -> Iterator[Finding]:
         return
     place, made = _made(case, normed)
     calls = round(sum(one.calls for one in normed))
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{units.plural(calls, 'convolution')} a step add a bias that the batch norm right "
         "behind takes away again",
@@ -90,7 +73,7 @@ def _bound(case: Case, share: float) -> float:
     """With each kernel its part of the gaps between kernels goes, on a GPU that has no others."""
     busy = case.busy or 1.0
     goes = share / busy if case.on_gpu and busy >= SATURATED else share
-    return 1 / (1 - min(goes * (1 + KNOWN), MOST_SHARE))
+    return 1 / (1 - min(goes * (1 + SHARE_TOLERANCE), MAX_SHARE))
 
 
 def _made(case: Case, normed: Sequence[NormedConv]) -> tuple[Place | None, list[Layer]]:

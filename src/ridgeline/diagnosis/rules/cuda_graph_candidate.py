@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import (
     LEAST_LEFT,
     as_traced,
@@ -25,33 +25,7 @@ from ridgeline.source.reading.loops import function_around
 from ridgeline.source.reading.sources import Sources
 
 RULE = Rule(
-    id="cuda-graph-candidate",
-    family="launch",
-    title="The same kernels every step, launched one by one",
-    budget="overhead",
-    needs=("sites", "shapes", "gpu"),
-    looks_at="How long the device waits for launches, whether every traced step calls the same "
-    "operators with the same sizes, and whether the host waits for the device inside a step.",
-    threshold="From 20 % of the step on that no more specific rule explains, with 50 kernels a "
-    "step or more, half of them shorter than the host takes from one launch to the next (10 to "
-    "100 µs), at most two synchronisations a step, and no graph yet. Of each wait 1 ms counts "
-    "at most: no launch takes longer.",
-    why="Python needs some 5 to 10 µs to get from one operator to the next and to launch its "
-    "kernel, and 50 µs where autograd, modules and a slow processor come together. A device that "
-    "ends its kernels sooner waits. Where every step launches the same kernels on tensors of the "
-    "same sizes, the launches can be recorded once as a CUDA graph and replayed with one call: the "
-    "device then goes from kernel to kernel in about 1 µs.",
-    fix="""
-```python
-model = torch.compile(model, mode="reduce-overhead")               # graphs, and fused kernels
-model = torch.cuda.make_graphed_callables(model, (example,))       # graphs alone, by hand
-```
-
-An optimizer with `capturable=True` or `fused=True` can be in the graph too.
-""",
-    wrong_when="Sizes or control flow change in steps that were not traced. A graph reads its "
-    "inputs from fixed addresses, keeps its memory to itself, and must not synchronise inside. A "
-    "larger batch fills the device as well, where training allows it.",
+    id="cuda-graph-candidate", family="launch", budget="overhead", needs=("sites", "shapes", "gpu")
 )
 
 SYNCHRONISATIONS = 2.0
@@ -68,7 +42,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     place, line, name = _place(case)
     busy = case.busy or 0.0
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"The GPU waits {units.percent(round(share, 3))} of each step for Python to launch "
         f"the same {units.count(round(many))} kernels of the same sizes",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules import python_loop
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
@@ -34,30 +34,7 @@ MANY = 16
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm")
 
 RULE = Rule(
-    id="dense-embedding-gradient",
-    family="kernels",
-    title="An embedding's gradient is as large as its table",
-    budget="work",
-    needs=("sites", "shapes"),
-    looks_at="embedding_dense_backward in a traced step: rows of the table against rows looked up; "
-    "and every other operator over a tensor of the table's size: the gradient's fill, its "
-    "accumulation, the optimizer's update.",
-    threshold="At most 5 % of the rows looked up in a step, and 2 % of the step spent on whole "
-    "tables, 10 % where the optimizer has moments or decay. Not for a table that is also a "
-    "product's weight (tied to the output): its gradient is dense anyway.",
-    why="A lookup reads a few rows. Its gradient, by default, is a tensor of the whole table, "
-    "filled with zeros but for those rows; the optimizer then reads and writes every row, its "
-    "moments too. So each step costs the table's size in memory traffic, however small the batch. "
-    "A sparse gradient holds the rows that were used, and the optimizer touches only those.",
-    fix="```python\n"
-    "self.table = nn.Embedding(rows, width, sparse=True)\n"
-    "# SGD and Adagrad take sparse gradients; for Adam, an optimizer of its own:\n"
-    "sparse = torch.optim.SparseAdam([model.table.weight], lr=lr)\n"
-    "dense = torch.optim.Adam([p for n, p in model.named_parameters() if n != 'table.weight'])\n"
-    "```",
-    wrong_when="The optimizer has momentum or weight decay, which change every row at every step: "
-    "the sparse update is then another algorithm (SparseAdam leaves the moments of unused rows "
-    "alone). DDP and gradient clipping may not take sparse gradients.",
+    id="dense-embedding-gradient", family="kernels", budget="work", needs=("sites", "shapes")
 )
 
 
@@ -100,7 +77,7 @@ def _of_table(
     if behind:
         doubt = "; ".join(one for one in (_WITH_LOOP, doubt) if one)
     change = _change(layer, names)
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(rows, looked_up, tables, looped),
         share=share,
@@ -180,7 +157,7 @@ def _bound(case: Case, share: float, spent: float, updated: float) -> float:
     ahead = sum(_spent(case, s) for s in case.sites.ops if s.phase in _PHASES)
     if room and ahead:
         untraced = min(untraced, room * min((spent + updated) / ahead, 1.0))
-    return 1 / (1 - min(max(share, untraced), MOST_SHARE))
+    return 1 / (1 - min(max(share, untraced), MAX_SHARE))
 
 
 def _table(site: OpSite) -> tuple[int, int] | None:

@@ -12,32 +12,7 @@ from ridgeline.source.reading.statements import written
 from ridgeline.source.reading.waiting_lines import Line, calls, masks
 
 RULE = Rule(
-    id="dynamic-shape-sync",
-    family="synchronisation",
-    title="Sizes that depend on the data make the host wait",
-    budget="overhead",
-    needs=("trace", "gpu"),
-    looks_at="Operators whose result's size is known to the device alone (`nonzero`, a boolean "
-    "mask as an index, `masked_select`, `unique`, `repeat_interleave`, `bincount`, `one_hot` "
-    "without a number of classes), the waits in them, and the device's idle time after each.",
-    threshold="1 % of the step lost.",
-    why="`x[mask]` has as many rows as the mask has true elements. Only the device knows how many, "
-    "so the host waits for it before it can make the result. The queue runs empty, and the device "
-    "idles until the host has launched more. A changing size also keeps the step out of CUDA "
-    "graphs, and makes torch.compile compile again.",
-    fix="""Keep the size, and weigh instead of choosing.
-
-```python
-loss = torch.where(mask, errors, 0).sum() / mask.sum()     # instead of: errors[mask].mean()
-x = torch.where(mask, new, x)                  # instead of: x[mask] = new[mask]
-x = x.masked_fill(mask, 0.0)                   # instead of: x[mask] = 0.0
-torch.repeat_interleave(x, counts, output_size=total)      # total: known on the host
-F.one_hot(labels, num_classes=10)
-```
-
-Or make the indices once on the host, before the copy to the device.""",
-    wrong_when="The choice leaves little (one row in a hundred) and expensive work follows: then "
-    "doing all of it costs more than the wait.",
+    id="dynamic-shape-sync", family="synchronisation", budget="overhead", needs=("trace", "gpu")
 )
 _CALLS = {
     "aten::nonzero": frozenset({"nonzero", "where", "argwhere", "flatnonzero"}),

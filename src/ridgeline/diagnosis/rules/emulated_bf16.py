@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import (
     At,
     Cast,
@@ -26,28 +26,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.calls import SourceCall
 from ridgeline.units import flops, percent, seconds, significant
 
-RULE = Rule(
-    id="emulated-bf16",
-    family="precision",
-    title="16-bit products on a device that emulates them",
-    budget="work",
-    needs=("sites",),
-    looks_at="Products in bfloat16 or float16 on a CPU without instructions for that type, or in "
-    "bfloat16 on a GPU before Ampere; the rates measured on this machine, where there are any.",
-    threshold="2 % of the step: their time less what they would take in the type the device has.",
-    why="A CPU without AVX512-BF16 or AMX widens each 16-bit number to float32, multiplies, and "
-    "rounds back: on one with AVX-512 alone a bfloat16 product was measured at a quarter of the "
-    "float32 rate. A V100 or T4 has tensor cores for float16 but not for bfloat16. So the type "
-    "that is fast elsewhere is the slow one here.",
-    fix="On such a CPU compute in float32: leave autocast out, or ask first.\n\n"
-    "```python\n"
-    'with torch.autocast("cpu", dtype=torch.bfloat16, enabled=has_bf16):\n'
-    "    outputs = model(inputs)\n"
-    "```\n\n"
-    "On a V100 or T4 use float16 with a gradient scaler.",
-    wrong_when="16 bits were chosen for memory, not for time; or the program only passes through "
-    "this machine on its way to one that has the type.",
-)
+RULE = Rule(id="emulated-bf16", family="precision", budget="work", needs=("sites",))
 LEAST = 0.02
 SLOWEST = 0.05
 """Of the float32 rate: the slowest emulation known (20 × slower)."""
@@ -70,7 +49,7 @@ def look(case: Case) -> Iterator[Finding]:
     at, call = _at(case, slow, dtype)
     taken = case.device_share(now) if case.on_gpu else case.host_share(now)
     where = "this GPU" if case.on_gpu else "this processor"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{dtype} products take {percent(taken)} of the step: {where} has no {dtype} "
         "instructions and emulates them",

@@ -9,38 +9,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.source.reading.waiting_lines import Line, calls, makes_calls
 
 RULE = Rule(
-    id="explicit-synchronize",
-    family="synchronisation",
-    title="The program asks to wait for the device",
-    budget="overhead",
-    needs=("trace", "gpu"),
-    looks_at="Waiting calls of the runtime outside any operator: torch.cuda.synchronize(), "
-    "Event.synchronize(), Stream.synchronize(); and the device's idle time after each.",
-    threshold="1 % of the step lost. Waits of the profiler, and of threads beside the program, do "
-    "not count.",
-    why="After a synchronisation the device has nothing left to do, and idles until the host has "
-    "launched more. Mostly it was put there to time something, and stayed. Order between kernels "
-    "needs no such wait: a stream keeps it by itself.",
-    fix="""Take it out. To time parts of a step, let the device take the times:
-
-```python
-marks = []                                 # before the loop
-...
-began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-began.record()
-...                                        # what is timed
-ended.record()
-marks.append((began, ended))
-...
-torch.cuda.synchronize()                   # once, after the loop
-milliseconds = sum(began.elapsed_time(ended) for began, ended in marks)
-```
-
-Where events are used already: read `elapsed_time` after the loop, not in each step.
-
-Between streams: `stream.wait_stream(other)` makes the device wait, not the host.""",
-    wrong_when="Something outside torch reads the memory (another library, a file by DMA): then "
-    "the wait is needed, and an event on that stream is the narrowest one.",
+    id="explicit-synchronize", family="synchronisation", budget="overhead", needs=("trace", "gpu")
 )
 _READ = """\
 torch.cuda.synchronize()  # once, after the loop

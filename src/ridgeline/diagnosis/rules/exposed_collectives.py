@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._machine import own_calls, place_of_call
 from ridgeline.diagnosis.rules._ranks import (
     asked_at,
@@ -47,42 +47,7 @@ _ASKED = {
 }
 """How each is asked for, up to the last argument."""
 
-RULE = Rule(
-    id="exposed-collectives",
-    family="communication",
-    title="Collectives that no compute hides",
-    budget="communication",
-    looks_at="The time of a traced step in collectives while this rank computed nothing, by kind, "
-    "size and the function that asks; without the time spent waiting for a late rank, where other "
-    "ranks' traces or the shortest calls tell it.",
-    threshold="3 % of the step: the last bucket of gradients cannot be hidden. From one GPU rank's "
-    "trace alone, collectives that take more than twice what their bytes need are left to "
-    "late-rank.",
-    why="A collective that is asked for and waited for at once leaves the device idle until the "
-    "bytes have come. Gradients need not: those of the last layers can travel while the first "
-    "layers' are computed, which is what DistributedDataParallel's buckets are for. What is left "
-    "is limited by the link: bytes over bandwidth.",
-    fix="Ask early and wait late, send less, or send less often:\n\n"
-    "```python\n"
-    "work = dist.all_reduce(statistics, async_op=True)\n"
-    "…                                   # compute meanwhile\n"
-    "work.wait()\n"
-    "```\n\n"
-    "With DistributedDataParallel: `gradient_as_bucket_view=True`, `find_unused_parameters=False`, "
-    "another `bucket_cap_mb`, and `no_sync()` while gradients are accumulated. With NCCL also half "
-    "the bytes (gloo does not take this hook):\n\n"
-    "```python\n"
-    "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-    "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
-    "```\n\n"
-    "With `fully_shard` (FSDP2) there are no buckets. Shard fewer, larger modules. Keep parameters "
-    "gathered for the backward (`reshard_after_forward=False`) where memory allows. Gather the "
-    "next block's parameters early (`block.set_modules_to_forward_prefetch([next_block])`). While "
-    "gradients are accumulated, call `model.set_requires_gradient_sync(False)`.",
-    wrong_when="From one rank's trace alone, waiting for another rank cannot be told from sending. "
-    "On a CPU the exchange takes cores too, and hiding it behind compute gains less than the "
-    "bound.",
-)
+RULE = Rule(id="exposed-collectives", family="communication", budget="communication")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -150,7 +115,7 @@ def _finding(
     size = f" for {about}{units.bytes_(sum(sizes))}" if sizes else ""
     where = "gradients' " if backward else ""
     waited = units.seconds(untraced_s(case, *sites))
-    return found(
+    return make_finding(
         RULE,
         claim=f"the step waits {waited} in {where}{site.name}{size}: nothing is computed "
         f"meanwhile{_waits(part)}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._input_wait import (
     Feeding,
     bound_with_workers,
@@ -22,26 +22,7 @@ from ridgeline.diagnosis.rules._input_wait import (
 from ridgeline.diagnosis.rules._loaders import made_at, shared_out, taken_at
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
-RULE = Rule(
-    id="few-workers",
-    family="input",
-    title="Too few workers, and processors idle",
-    budget="input",
-    needs=("capture", "timed"),
-    looks_at="The wait for batches in untraced steps, how busy the workers are and how much "
-    "processor time they use, and how many processors nobody uses.",
-    threshold="An exposed wait from 5 % of the step on (10 % on a CPU), with workers, while three "
-    "quarters of the processor time one more worker would use is free, or while workers wait (for "
-    "storage, the network) more than half of the time they are at it.",
-    why="Each worker makes one batch at a time. If a batch takes a worker 90 ms and the device "
-    "uses one in 20 ms, one worker delivers less than a quarter of what is needed, however many "
-    "processors stand idle beside it.",
-    fix="`num_workers` = time one worker takes for a batch / time the device takes for it, rounded "
-    "up, and one more for uneven batches. Workers that wait for storage may be more than there "
-    "are processors.",
-    wrong_when="Memory is short: each worker holds its dataset and two batches. Or the storage is "
-    "already at its limit, and more readers only share it.",
-)
+RULE = Rule(id="few-workers", family="input", budget="input", needs=("capture", "timed"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -54,7 +35,7 @@ def look(case: Case) -> Iterator[Finding]:
     change = change or f"loader = DataLoader(dataset, batch_size, num_workers={enough})"
     change, against = shared_out(case, fed.loader, change)
     crowded = "other programs took a good part of the processors"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{who(case)} waits {units.percent(fed.share)} of each step for "
         f"{units.plural(fed.workers, 'worker')}: {enough} would keep up",

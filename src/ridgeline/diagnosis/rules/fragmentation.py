@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import LARGE, device_bytes, peak_bytes
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place
@@ -27,42 +27,7 @@ LONGEST_FIRST = """\
 loss_fn(model(longest), targets).backward()
 optimizer.zero_grad()"""
 
-RULE = Rule(
-    id="fragmentation",
-    family="memory",
-    title="The allocator's memory is in pieces that do not fit",
-    budget="overhead",
-    needs=("gpu",),
-    looks_at=(
-        "What torch's allocator holds of the device against what tensors use of it at the peak; "
-        "cudaMalloc and cudaFree in the traced steps, and how long the GPU idles for them; "
-        "allocations that had to free cached blocks and try again."
-    ),
-    threshold=(
-        "The driver is asked in every step and that costs 1 % of it; or 30 % of what is reserved "
-        "is not used at the peak, while the driver is asked for more in every step, half of the "
-        "device is reserved, or allocations had to be tried again."
-    ),
-    why=(
-        "Freed blocks are kept for the next tensor. When shapes change, none of them fits: a "
-        "larger one is asked of the driver (0.3 ms each, measured on an H200), and the old ones "
-        "stay behind unused. When the device is full, they are all given back, which waits for "
-        "every kernel, and the game begins anew; or the program runs out of memory with gigabytes "
-        "unused."
-    ),
-    fix=(
-        "Where steps ask the driver for memory, keep shapes fixed: pad to a few lengths, or run "
-        "the longest batch once before the first step, so that every later one fits:\n\n"
-        "```python\nloss_fn(model(longest), targets).backward()\noptimizer.zero_grad()\n```\n\n"
-        "Where memory lies unused, let segments grow instead of adding new ones, before torch "
-        "starts (asking for more takes as long as before):\n\n```sh\n"
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py\n```"
-    ),
-    wrong_when=(
-        "The first steps of a trace, in which the allocator still fills; or a program that frees "
-        "on purpose between phases (`torch.cuda.empty_cache()`)."
-    ),
-)
+RULE = Rule(id="fragmentation", family="memory", budget="overhead", needs=("gpu",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -78,7 +43,7 @@ def look(case: Case) -> Iterator[Finding]:
     if growing or not (share >= LEAST_SHARE or wasted or retried):
         return  # a program whose own memory grows must ask for more
     place = _place(case, segments.place)
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(segments, unused, reserved, share >= LEAST_SHARE),
         share=share if share >= LEAST_SHARE else 0.0,

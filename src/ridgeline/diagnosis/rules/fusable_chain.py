@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._launch import by_function, kernels
 from ridgeline.diagnosis.rules._precision import model_call
 from ridgeline.records.finding import Evidence, Finding
@@ -17,40 +17,7 @@ from ridgeline.records.trace import Place
 from ridgeline.source.reading.sources import Source
 from ridgeline.trace.analyses.kernels import category_of
 
-RULE = Rule(
-    id="fusable-chain",
-    family="launch",
-    title="A chain of element-wise operators passes over memory again and again",
-    budget="work",
-    needs=("sites", "stacks"),
-    looks_at="Element-wise operators on large tensors that one function calls one after the other, "
-    "with their backward: how many there are in a chain, and what their time is. On a GPU the rule "
-    "also looks at all element-wise operators, norms and casts between the products of the whole "
-    "step.",
-    threshold="A chain of 4 operators or more, each working at least 20 µs on a GPU or 0.1 ms on a "
-    "CPU (shorter ones wait for their start, not for memory), of which fusing would take away "
-    "20 % of the step or more. On a GPU, a chain that many functions share is reported too, if the "
-    "program does not compile. Element-wise operators, norms and casts count there from 5 µs on. "
-    "There must be more of them than products, and merging those between two products must save "
-    "12 % of the step.",
-    why="An element-wise operator does next to no arithmetic: its time is that of reading its "
-    "inputs from memory and writing its result. Ten of them in a row read and write ten times what "
-    "one fused kernel reads and writes once, and the backward doubles it. A compiler merges such a "
-    "chain into one kernel, and torch has fused operators for the usual ones.",
-    fix="""
-```python
-y = F.gelu(x, approximate="tanh")      # where torch has the operator: gelu, silu, rms_norm …
-
-@torch.compile                          # else let the compiler merge the function
-def gate(x, y): ...
-
-model = torch.compile(model)            # where many functions share the chain
-```
-""",
-    wrong_when="Shapes change all the time, so that compiling again costs more than it saves; the "
-    "function runs under a transform the compiler does not know. Fused results differ from the "
-    "chain's in the last bits.",
-)
+RULE = Rule(id="fusable-chain", family="launch", budget="work", needs=("sites", "stacks"))
 
 CHAIN = 4
 """Operators, forward: two or three are what a fused kernel saves least of."""
@@ -128,13 +95,13 @@ def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
     if share < MIN_WHOLE_STEP_SHARE:
         return
     at = model_call(case, max(fusable, key=lambda site: site.device_ns))
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{units.count(round(calls))} element-wise operators, norms and casts a step pass "
         f"over memory one by one between {units.count(round(products))} products: "
         f"{units.percent(taken)} of the step",
         share=share,
-        bound=1 / (1 - min(taken, MOST_SHARE)),
+        bound=1 / (1 - min(taken, MAX_SHARE)),
         evidence=[
             Evidence(what="between products", text=f"{units.percent(taken)} of the step",
                      value=taken),
@@ -210,7 +177,7 @@ def _found(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
     calls = sum(site.calls for site in chain.sites)
     moved = sum(site.bytes for site in chain.sites)
     name = chain.place.function
-    return found(
+    return make_finding(
         RULE,
         claim=f"{name}() passes over memory with {round(chain.length)} element-wise operators in a "
         f"row, {round(chain.whole)} with their backward: {units.percent(taken)} of the step",

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
-from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -35,46 +35,7 @@ LEAST_TEACHER = 0.02
 LIVES = 2
 """The graph of a call lives until its result is replaced: while the next one is built."""
 
-RULE = Rule(
-    id="gradients-in-inference",
-    family="memory",
-    title="Inference records gradients",
-    budget="overhead",
-    needs=("trace",),
-    looks_at=(
-        "Operators of the traced steps: called with gradients on, each carries a number that goes "
-        "up when an autograd node is made. No backward runs, and in a run no optimizer was seen. "
-        "The memory: what stays allocated from the beginning of a model's call to its end. In a "
-        "program that trains: weights to whose gradient every backward adds, because no optimizer "
-        "drops it, while others get a new one: a teacher called with gradients on."
-    ),
-    threshold=(
-        "Nodes are made, none is run, and they cost 1 % of the step (5 µs of host time each, where "
-        "the host is what the step waits for; on a CPU also one pass of the memory over what they "
-        "keep) or their activations 5 % of the peak. The bound is what was measured as Python, "
-        "dispatch and small operators, in which the nodes' time is, and on a CPU three passes of "
-        "the memory over the bytes kept. Of a teacher: 2 % of the step in its backward, in a "
-        "program with one optimizer and one rank, whose bound is the whole backward beside that."
-    ),
-    why=(
-        "With gradients on, each operator makes a node that remembers its inputs for a backward. "
-        "Without a backward that is work for nothing, and every activation stays in memory until "
-        "the result is dropped, instead of being reused by the next layer."
-    ),
-    fix=(
-        "Say that nothing is trained:\n\n```python\n"
-        "with torch.inference_mode():   # or @torch.inference_mode() above the function\n"
-        "    output = model(batch)\n```\n\n"
-        "`model.eval()` does not do that: it changes dropout and batch norm only. Where results "
-        "are used in training later, as a teacher's are, take `torch.no_grad()`, or once before "
-        "training `teacher.requires_grad_(False)`."
-    ),
-    wrong_when=(
-        "Gradients are wanted after all: with respect to inputs (saliency, adversarial examples) "
-        "by `torch.autograd.grad` outside the traced steps. Or weights are updated by hand, now "
-        "and then."
-    ),
-)
+RULE = Rule(id="gradients-in-inference", family="memory", budget="overhead", needs=("trace",))
 
 
 class Teacher(Struct, frozen=True, kw_only=True):
@@ -101,7 +62,7 @@ def look(case: Case) -> Iterator[Finding]:
     if share < LEAST_SHARE and memory < LEAST_MEMORY:
         return
     place, written = _place(case)
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(traced, memory),
         share=share,
@@ -124,7 +85,7 @@ def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
     name = re.sub(r"_\d+$", "", seen.module.rpartition(" / ")[2])
     adds = f"{units.significant(seen.weights)} weights of {seen.module}, added to in each step"
     part = f"{units.percent(seen.share)} of the step is the backward of {seen.module}"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"the backward goes through {name}, whose weights no optimizer updates",
         share=seen.share,
@@ -195,7 +156,7 @@ def _beside(case: Case, traced: TraceMemory) -> float:
 
 
 def _limited(share: float) -> float:
-    return 1 / (1 - min(share * (1 + KNOWN), MOST_SHARE))
+    return 1 / (1 - min(share * (1 + SHARE_TOLERANCE), MAX_SHARE))
 
 
 def _nodes(case: Case, traced: TraceMemory) -> float:

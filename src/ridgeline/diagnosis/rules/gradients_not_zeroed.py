@@ -4,7 +4,7 @@ far."""
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.trace import Place
@@ -14,41 +14,7 @@ MIN_CHECKED_STEPS = 5
 """Steps that must be checked before the rule speaks: a program that clears its gradients every few
 steps has done so by then."""
 
-RULE = Rule(
-    id="gradients-not-zeroed",
-    family="correctness",
-    title="Gradients are never cleared",
-    budget="memory",
-    needs=("capture",),
-    looks_at=(
-        "The gradient of one parameter of each optimizer, at the beginning of the first backward "
-        "after the optimizer's step: whether the gradient is None, filled with zeros, or still the "
-        "one that the step used."
-    ),
-    threshold=(
-        "In every one of at least 5 steps, the backward added to the gradients of the step before."
-    ),
-    why=(
-        "`backward()` adds to `.grad`. Where nothing clears it after the optimizer's step, each "
-        "step moves the parameters by the sum of all gradients since the program began. The loss "
-        "may fall at first, because old and new gradients point the same way; then the steps are "
-        "too long and too old, and training becomes unstable or ends at a worse loss than it "
-        "should. This is not about speed: what the program computes is probably not what it is "
-        "meant to compute."
-    ),
-    fix=(
-        "Clear the gradients once for each step of the optimizer:\n\n```python\n"
-        "optimizer.zero_grad()\n"
-        "loss.backward()\n"
-        "optimizer.step()\n```\n\n"
-        "To accumulate gradients over several batches, call `zero_grad()` after each "
-        "`optimizer.step()`, not after each `backward()`."
-    ),
-    wrong_when=(
-        "Old gradients are kept on purpose, in place of momentum. Clearing by hand (`p.grad = "
-        "None`, `p.grad.zero_()`, `model.zero_grad()`) counts as cleared."
-    ),
-)
+RULE = Rule(id="gradients-not-zeroed", family="correctness", budget="memory", needs=("capture",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -58,7 +24,7 @@ def look(case: Case) -> Iterator[Finding]:
         if checked < MIN_CHECKED_STEPS or kept < checked:
             continue
         place, name = _step_call(case, optimizer)
-        yield found(
+        yield make_finding(
             RULE,
             claim=f"the gradients of {optimizer.name} are never cleared: each backward adds to "
             "those of all earlier steps",

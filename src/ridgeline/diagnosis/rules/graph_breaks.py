@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import users_own
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
@@ -36,39 +36,7 @@ _BUILTIN = re.compile(r"builtin operator `(\w+)`")
 _CALLS = {"item": NUMBERS, "print": ("print",), "numpy": ("numpy",)}
 _TO_FIND = "to find the lines: torch.compile(…, fullgraph=True) raises where the graph breaks"
 
-RULE = Rule(
-    id="graph-breaks",
-    family="compile",
-    title="torch.compile's graph is broken",
-    budget="overhead",
-    needs=("sites",),
-    looks_at=(
-        "Dynamo's own record of graph breaks, their reasons and lines; in the trace the compiled "
-        "pieces a step runs, the time in the code around them, and operators left between them."
-    ),
-    threshold=(
-        "A break was recorded, a step runs more than one compiled piece, and the code around the "
-        "pieces (all but one piece's worth of it) takes 1 % of the step. In a trace alone, which "
-        "does not tell breaks from functions compiled one by one: four pieces, and 5 %."
-    ),
-    why=(
-        "What torch.compile cannot follow (a number handed to Python, a print, an unknown library) "
-        "ends the graph; the rest becomes another one. Each piece has its own guards to check, its "
-        "own wrapper and its own node in the backward, and nothing is fused across the gap."
-    ),
-    fix=(
-        "Take what breaks it out of the compiled function, or keep it a tensor:\n\n```python\n"
-        "self.largest = h.amax()                 # instead of h.amax().item()\n"
-        "if not torch.compiler.is_compiling():\n"
-        "    print(h)\n"
-        "```\n\n`torch.compile(model, fullgraph=True)` mends nothing: it raises where the graph "
-        "breaks, which is a way to find the lines."
-    ),
-    wrong_when=(
-        "The break stands where the program must wait anyway, or between large pieces: then it "
-        "costs microseconds."
-    ),
-)
+RULE = Rule(id="graph-breaks", family="compile", budget="overhead", needs=("sites",))
 
 
 class _Break(Struct, frozen=True):
@@ -88,7 +56,7 @@ def look(case: Case) -> Iterator[Finding]:
     first = next((one for one in breaks if one.place is not None), breaks[0])
     at = _exact(case, first)
     place = at.place if at is not None else first.place
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{_short(case, first, at)} breaks the compiled graph: "
         f"{units.significant(pieces)} compiled pieces a step instead of one",
@@ -106,7 +74,7 @@ def _in_trace(case: Case, pieces: float, share: float) -> Iterator[Finding]:
         return
     text = f"{units.significant(pieces)} a step, {units.percent(share)} of it around them"
     sites = [s for s in case.sites.ops if s.op.startswith(_COMPILED) and s.place is not None]
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"each step runs {units.significant(pieces)} compiled pieces, and the code around "
         f"them takes up to {units.percent(share)} of it",

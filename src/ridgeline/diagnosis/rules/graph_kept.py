@@ -13,7 +13,7 @@ from ridgeline.diagnosis.memory_room import (
     host_bytes,
     until_when,
 )
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import kept_lines
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
@@ -31,42 +31,7 @@ LEAST_NODES = 0.005
 SEEN_BYTES = 256 * 1024
 """A step: what a resident size must show, if it is there."""
 
-RULE = Rule(
-    id="graph-kept",
-    family="memory",
-    title="Autograd graphs are kept from step to step",
-    budget="memory",
-    looks_at=(
-        "What is allocated at the end of each step: over the run (by the device's allocator, by "
-        "malloc on the host) and in the traced steps. Then the source, for the line that keeps a "
-        "tensor with its graph; and the trace, for autograd nodes that no backward ever runs."
-    ),
-    threshold=(
-        "Memory rises throughout the steps and is not given back. It rises by enough to fill 5 % "
-        "of the memory there is within 100,000 steps. And a line in the source keeps a graph, or "
-        "autograd nodes are made that never run. Where no growth can be seen yet, but a line keeps "
-        "the graph of a loss, the nodes alone, 600 bytes each, must fill 0.5 % of the host's "
-        "memory within 100,000 steps."
-    ),
-    why=(
-        "A tensor that a model computed holds the graph of operators behind it, and that graph "
-        "holds the activations its backward would need. `losses.append(loss)` or `total += loss` "
-        "keeps the tensor, so nothing of that can be freed. Where a backward has run, most "
-        "activations are gone and a few kilobytes a step stay; where none has (an evaluation, a "
-        "metric), a whole forward stays, each step. Memory grows until the program is killed."
-    ),
-    fix=(
-        "Keep a number, or a tensor without its graph:\n\n```python\n"
-        "losses.append(loss.detach())   # no wait for the device\n"
-        "total += loss.detach()\n"
-        "print(total.item())            # at the end, or every hundred steps\n```\n\n"
-        "What is only evaluated belongs under `torch.no_grad()`: then there is no graph at all."
-    ),
-    wrong_when=(
-        "The graph is wanted: truncated backpropagation through time keeps a few steps on purpose. "
-        "Then the growth stops after those steps."
-    ),
-)
+RULE = Rule(id="graph-kept", family="memory", budget="memory")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -89,7 +54,7 @@ def look(case: Case) -> Iterator[Finding]:
     if unrun >= UNRUN:
         text = f"{units.significant(unrun)} a step are made and never run"
         evidence.append(Evidence(what="autograd nodes", text=text, value=unrun))
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(grown, line, case.step_ms),
         share=0.0,
@@ -115,7 +80,7 @@ def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
     if filled < LEAST_NODES or (seen is not None and each >= SEEN_BYTES and seen < each / 2):
         return
     nodes = units.significant(traced.nodes)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"`{line.container}` keeps the autograd graph of every step: {nodes} nodes, about "
         f"{units.bytes_(each)} of the host's memory each",

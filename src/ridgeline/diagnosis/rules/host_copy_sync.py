@@ -11,37 +11,7 @@ from ridgeline.source.reading.on_device import held, without_reading
 from ridgeline.source.reading.waiting_lines import Line, calls
 
 RULE = Rule(
-    id="host-copy-sync",
-    family="synchronisation",
-    title="Small tensors are copied to the host while the device works",
-    budget="overhead",
-    needs=("trace", "gpu"),
-    looks_at="Copies from the device under 128 KiB that the host waits for, the line that asks, "
-    "and the device's idle time after each.",
-    threshold="1 % of the step lost. Under 128 KiB a copy is shorter than the wait for it: the "
-    "wait costs, not the bytes. From there on see results-to-host.",
-    why="`.cpu()` into ordinary memory returns when the data is there, so the host waits until the "
-    "device has done everything queued before. Then the queue is empty, and the device idles until "
-    "the host has launched more.",
-    fix="""Keep small results on the device and copy them together, after the loop or every so many
-steps.
-
-```python
-history.append(norm.detach())               # instead of: norm.cpu()
-...
-history = torch.stack(history).cpu()        # one copy, one wait
-```
-
-Where the host needs them soon, but not at once: copy into pinned memory, and read a step later.
-
-```python
-host = torch.empty(norm.shape, dtype=norm.dtype, pin_memory=True)
-host.copy_(norm, non_blocking=True)
-copied = torch.cuda.Event()
-copied.record()                             # copied.synchronize() before host is read
-```""",
-    wrong_when="The host decides by these values what to do next. Where several places wait close "
-    "together, taking away one of them moves the wait to the next.",
+    id="host-copy-sync", family="synchronisation", budget="overhead", needs=("trace", "gpu")
 )
 NAMES = frozenset({"cpu", "tolist", "numpy", "to", "copy_"})
 

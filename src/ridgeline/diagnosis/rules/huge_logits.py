@@ -6,7 +6,7 @@ from math import prod
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._attention import peak_bytes, traced_peak
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
@@ -29,38 +29,7 @@ _CASTS = ("aten::copy_", "aten::_to_copy", "aten::to")
 _CODES = {"5": 2, "6": 4, "7": 8, "15": 2}
 """Bytes by torch's number of a type: half, float, double, bfloat16."""
 
-RULE = Rule(
-    id="huge-logits",
-    family="memory",
-    title="The logits of a large vocabulary are held all at once",
-    budget="memory",
-    needs=("sites", "shapes"),
-    looks_at="The sizes of log_softmax in a traced step (inside cross_entropy), against the peak "
-    "of the memory; copies of the logits to another type.",
-    threshold="4,096 classes or more, and 10 % of the peak saved with 1,024 positions at a time; "
-    "on a CPU 30 %, with 256.",
-    why="A language model's last layer gives a number for every position and every word: 8,192 "
-    "positions by 50,000 words are 1.6 GB in float32. The loss keeps the log-softmax of them, and "
-    "its backward makes two more tensors of that size (often after a copy from bfloat16). They are "
-    "used once. For a moment they are larger than the rest of the step together, and that moment "
-    "is the peak that limits the batch.",
-    fix="Compute the loss over a part of the positions at a time, and each part's logits again in "
-    "the backward:\n\n"
-    "```python\n"
-    "def part(h, t):\n"
-    "    return F.cross_entropy(head(h), t, reduction='sum')\n\n"
-    "loss = sum(checkpoint(part, h, t, use_reentrant=False)\n"
-    "           for h, t in zip(hidden.split(1024), targets.split(1024))) / targets.numel()\n"
-    "```\n"
-    "Or a fused linear cross entropy (`F.linear_cross_entropy` in recent versions, Liger). Where "
-    "most targets are ignored (masked words, prompts), apply the head only where they are not: "
-    "`head(hidden[targets != -100])` saves the time too.",
-    wrong_when="The memory is not needed for anything else, or the logits themselves are used "
-    "after the loss. In parts the step becomes longer: the backward computes each part's logits "
-    "again, and smaller products are less efficient. Where head and loss are nearly all of the "
-    "step it took half as long again (H200, 65,536 words); with a large body beneath, it is a few "
-    "per cent.",
-)
+RULE = Rule(id="huge-logits", family="memory", budget="memory", needs=("sites", "shapes"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -83,7 +52,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     casts = [s for s in case.sites.ops if s.op in _CASTS and _is(s, site)]
     called = calls_at(case.sources, site.place, _LOSSES)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"the logits of {positions:,} positions × {_words(site):,} words take "
         f"{units.bytes_(one)}, and the loss holds {units.bytes_(held)} of them and their gradients "

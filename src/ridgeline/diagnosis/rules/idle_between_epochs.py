@@ -11,7 +11,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.pause_places import PausePlace, pause_place, place_of_frame
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._loaders import loaders_seen, made_anew
 from ridgeline.diagnosis.steady_steps import duration
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -45,36 +45,7 @@ call that is known to take long (a checkpoint), one pause is enough."""
 EVEN = 0.6
 """Of the distances between pauses that are the usual one: a stall in between makes two others."""
 
-RULE = Rule(
-    id="idle-between-epochs",
-    family="machine",
-    title="Training pauses between steps",
-    budget="pauses",
-    needs=("timed",),
-    looks_at="The timed steps that are far longer than the others for a reason that is neither "
-    "their data nor their forward, backward or update; and the line at which the program was then "
-    "seen. Once a program has paused, its line is sampled every 10 ms whenever a later step is "
-    "late. Where no line takes three fifths of the pause, the function around the lines is named. "
-    "A line that was not seen running is never named.",
-    threshold="Two pauses or more, in no more than two fifths of the steps, that take 2 % of all "
-    "time. Evaluations must take a quarter of all time. Each pause is longer than a whole step. "
-    "Where pauses come evenly and the same line was seen running in two of them, a quarter of a "
-    "step is enough.",
-    why="While a checkpoint is serialised and written, or an evaluation runs sample by sample, "
-    "nothing is trained. The step's time does not show it, since pauses are left out of it; the "
-    "run's length does.",
-    fix="Write from a thread, from a copy in host memory; or less often:\n\n"
-    "```python\n"
-    "state = {k: v.detach().to('cpu', copy=True) for k, v in model.state_dict().items()}\n"
-    "Thread(target=torch.save, args=(state, path)).start()\n"
-    "```\n\n"
-    "`torch.distributed.checkpoint.async_save` does that for sharded models. Evaluate with "
-    "`torch.inference_mode()`, larger batches and workers that persist; less often if each costs "
-    "as much as an epoch.",
-    wrong_when="Evaluation is work one wants: the bound says what it costs, not that it is wasted. "
-    "The timed window is short: a pause at the end of a long epoch weighs more in it than over "
-    "the whole run.",
-)
+RULE = Rule(id="idle-between-epochs", family="machine", budget="pauses", needs=("timed",))
 
 
 class _Pauses(Struct, frozen=True):
@@ -141,7 +112,7 @@ def _finding(case: Case, seen: _Pauses, cause: _Cause | None) -> Finding:
             f"{units.plural(cause.seen.pauses, 'sampled pause')}"
         )
         said.append(Evidence(what="seen running", text=text, value=cause.seen.share))
-    return found(
+    return make_finding(
         RULE,
         claim=f"training stands still {units.percent(share)} of the time: {name} takes "
         f"{units.seconds(each)}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
@@ -13,42 +13,7 @@ from ridgeline.source.reading.sources import Source
 from ridgeline.source.reading.waiting_lines import Line, calls, read_numbers
 from ridgeline.source.reading.without_branch import without_read_branch
 
-RULE = Rule(
-    id="item-sync",
-    family="synchronisation",
-    title="Numbers are read from the device while it works",
-    budget="overhead",
-    needs=("trace",),
-    looks_at="Operators `aten::item` with the runtime's waiting calls inside them, the line that "
-    "asks, and the device's idle time after each. On a CPU nothing is waited for. There the rule "
-    "names the lines that were seen calling `.item()` in every traced step, without a measured "
-    "share.",
-    threshold="1 % of the step lost. A wait costs what the device idles afterwards, not what the "
-    "host waits: one `loss.item()` a step on a device that is busy costs 10 to 100 µs, and is not "
-    "reported.",
-    why="Work is handed to a GPU in advance: the host queues kernels and runs ahead. `.item()` has "
-    "to return a number, so it waits until the device has done everything queued before. Then the "
-    "queue is empty, and the device idles until the host has launched more. Once a step that is "
-    "little; once a layer or a parameter it can be half of the step.",
-    fix="""Keep the number on the device, and read it when somebody looks at it.
-
-```python
-total = torch.zeros((), device=device)      # before the loop
-...
-total += loss.detach()                      # instead of: total += loss.item()
-if step % 100 == 99:
-    print(total.item() / 100)               # one wait in 100 steps
-    total.zero_()
-```
-
-Several numbers: `torch.stack([...]).tolist()` reads all with one wait. Instead of Python's `max`
-and `sum` over numbers: `torch.maximum`, `torch.stack(...).sum()`. Where a library reads (`step()`
-of some optimizers, a metric's `update()`), another option or function of it ends that: a gradient
-scaler reads whether there were infinities, unless the optimizer is made with `fused=True`.""",
-    wrong_when="The number decides what happens next (early stopping, a line search): then it has "
-    "to be read, but every so many steps may do. Where several places wait close together, taking "
-    "away one of them moves the wait to the next.",
-)
+RULE = Rule(id="item-sync", family="synchronisation", budget="overhead", needs=("trace",))
 _GENERIC = """\
 total = torch.zeros((), device=device)  # once, before the loop
 total += loss.detach()  # stays on the device
@@ -93,7 +58,7 @@ def _would_wait(case: Case) -> Iterator[Finding]:
         place = Place(file=one.file, line=one.line, function=function)
         lines = [line for line in read_numbers(case.sources, place) if line.number == one.line]
         asked = f"`{lines[0].expression}`" if lines else "`.item()`"
-        yield found(
+        yield make_finding(
             RULE,
             claim=f"{asked} reads a number {often(one.times / steps)}: on a GPU the host would "
             "wait for it",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.lateness import lateness, seen_line, under_rank_condition
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import LateRank
@@ -19,39 +19,7 @@ ALONE = 0.05
 MOSTLY = 0.5
 """Of the time it was late: what it did for less says little."""
 
-RULE = Rule(
-    id="late-rank",
-    family="communication",
-    title="One rank comes late and the others wait",
-    budget="communication",
-    looks_at="On CPUs, the rule compares the work that each rank does alone in the same timed "
-    "steps, phase by phase; in phases that hold collectives, it takes the share that the traces "
-    "show as work. On GPUs, it aligns the clocks of the ranks' traces by the ends of collectives "
-    "and looks at who came last to each. In both cases it looks for the user's functions in which "
-    "the late rank spends time that the others do not.",
-    threshold="By work alone: one rank works longer than the slowest of the others by 3 % of the "
-    "step. It also causes three quarters of all lateness, or nine tenths if it is late by less "
-    "than a fifth of the step. Both must still hold without the 5 % of steps with the largest "
-    "differences. Where only traced steps show it, the rank must be late in each of them, and in a "
-    "function that the others are not in. By arrivals: one rank causes 60 % of all waiting and "
-    "comes last to half of the collectives. From the trace of a single rank: collectives take more "
-    "than twice what their bytes need on a slow link, and 5 % of the step. The bound is all the "
-    "time that the other ranks spend in collectives.",
-    why="A collective begins when the last rank has come. One that writes logs, evaluates, loads "
-    "larger batches or runs on a slower device makes all of them as slow as itself, and step "
-    "times, equal on all ranks, do not show who it was.",
-    fix="Give every rank the same work, or take the extra work out of the step:\n\n"
-    "```python\n"
-    "if rank == 0 and step % 100 == 0:   # not in every step\n"
-    "    log(model)\n"
-    "```\n\n"
-    "Or hand it to a thread or another process; sort samples so that batches are equally long "
-    "(`DistributedSampler` over buckets of length); look at the slow rank's machine with "
-    "`ridgeline hardware`.",
-    wrong_when="A trace holds a few steps: a rank that was late in all of them may not be so "
-    "later. Where several ranks share a machine's cores, the one the scheduler left waiting is "
-    "late.",
-)
+RULE = Rule(id="late-rank", family="communication", budget="communication")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -77,7 +45,7 @@ def _alone(case: Case) -> Iterator[Finding]:
     if share < ALONE:
         return
     taken, size = sum(site.ns for site in sites) / 1e9, sum((s.bytes or 0) * s.calls for s in sites)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"collectives take {units.seconds(taken)} a step for {units.bytes_(size)}: this rank "
         "waits for another that comes late",
@@ -109,12 +77,12 @@ def _finding(case: Case, late: LateRank) -> Finding:
     when = "in each step" if case.sites.steps != 1 else "in the one step recorded"
     if late.steps:
         when = "in the average step"
-    return found(
+    return make_finding(
         RULE,
         claim=f"rank {late.rank} comes {behind} late {when}{_origin(late, name)}: the other ranks "
         "wait for it",
         share=late.share,
-        bound=1 / (1 - min(late.waiting_share, MOST_SHARE)),
+        bound=1 / (1 - min(late.waiting_share, MAX_SHARE)),
         confidence=_level(late, place),
         place=place,
         line=line,

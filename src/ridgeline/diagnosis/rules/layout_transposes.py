@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._convolutions import (
     convolutions,
     exposed_part,
@@ -29,29 +29,7 @@ TURNING = re.compile(
 
 _LAST = re.compile(r"channels_last|nhwc", re.IGNORECASE)
 
-RULE = Rule(
-    id="layout-transposes",
-    family="kernels",
-    title="Convolutions turn their tensors to another layout and back",
-    budget="work",
-    needs=("trace", "gpu"),
-    looks_at="Kernels of a traced step, launched by convolutions, that change NCHW to NHWC or back "
-    "(nchwToNhwc and its like), and batch norms over NCHW far from the memory's rate.",
-    threshold="1 % of the step in kernels that turn. The share is theirs, and what batch norms "
-    "take beyond 3 times the roofline, the least that those over NHWC take. The bound has room for "
-    "convolutions that turn nothing and are slow over NCHW.",
-    why="Tensor cores multiply along channels, so the fast kernels for convolutions want the "
-    "channels of a pixel side by side: NHWC, in PyTorch channels_last. Given NCHW, cuDNN turns "
-    "each input, computes, and turns each result back, for every convolution, forward and "
-    "backward. In channels_last none of that is needed; norms, activations and poolings keep it, "
-    "and batch norms have faster kernels for it too.",
-    fix="```python\n"
-    "model = model.to(memory_format=torch.channels_last)  # the weights decide: once is enough\n"
-    "images = images.to(memory_format=torch.channels_last)\n```\n"
-    "For volumes `torch.channels_last_3d`. Shapes and results stay the same.",
-    wrong_when="Operators in between do not keep the layout (reshapes over channels, custom "
-    "kernels): then the turning moves there. In float32 without TF32, NHWC kernels may be slower.",
-)
+RULE = Rule(id="layout-transposes", family="kernels", budget="work", needs=("trace", "gpu"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -70,7 +48,7 @@ def look(case: Case) -> Iterator[Finding]:
     most = turned + beyond + _slow(case, sites, turned)
     number = sum(row.count for row in rows) / steps
     confirmed = made is not None and "channels_last" not in made.text
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"convolutions turn their tensors to NHWC and back {units.significant(number)} times "
         f"a step: {units.seconds(turned / 1e9)}{_also(beyond)}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._input_wait import (
     Feeding,
     bound_with_workers,
@@ -29,35 +29,7 @@ from ridgeline.diagnosis.rules._loaders import (
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.source.reading.loader_call import LoaderCall
 
-RULE = Rule(
-    id="loader-starves",
-    family="input",
-    title="The loader cannot feed the device",
-    budget="input",
-    looks_at="The wait for batches in untraced steps (in a trace: the device's idle time inside "
-    "the DataLoader), the DataLoader's options, and the lines of the dataset, the transforms and "
-    "the collation that were seen at work in its process or its workers.",
-    threshold="An exposed wait from 5 % of the step on a GPU, from 10 % on a CPU, where stacking "
-    "samples alone takes some; from 40 % where none of the program's own lines takes the time "
-    "(rows of a `TensorDataset`, stacked one by one). With workers it speaks only where more of "
-    "them would not help: all processors are in use.",
-    why="A step cannot begin before its batch is there. With `num_workers=0` the same process "
-    "makes a batch, then trains on it: the device idles while Python decodes, and Python idles "
-    "while the device trains. With workers, batches are made beside the training; then only the "
-    "slower of the two counts.",
-    fix="Let workers make the batches: `DataLoader(…, num_workers=N, pin_memory=True, "
-    "persistent_workers=True)`, with N = time to make a batch / time to train on it, rounded up. "
-    "Where that is more than there are processors, make the costly line cheaper: one operator in "
-    "the place of a Python loop, a faster decoder, smaller pictures stored in advance, work moved "
-    "to the GPU (`batch = augment(batch.to(device))`). Make the loader once, before the epochs. "
-    "Where samples are rows of tensors, ask for whole batches: `DataLoader(dataset, "
-    "sampler=BatchSampler(RandomSampler(dataset), 64, False), batch_size=None)`. An "
-    "IterableDataset is copied to each worker: let its `__iter__` hand out only a part, by "
-    "`get_worker_info()`, or two workers double the epoch.",
-    wrong_when="The first epoch fills a cache and later ones do not wait; or the program is one "
-    "of several on the machine and waits for processors, not for its loader. Samples in worker "
-    "processes draw their random numbers from other streams than in the main process.",
-)
+RULE = Rule(id="loader-starves", family="input", budget="input")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -70,7 +42,7 @@ def look(case: Case) -> Iterator[Finding]:
     change, against = _change(case, fed, rewritten), ""
     if not fed.workers and not fed.plain and not _by_hand(case):
         change, against = shared_out(case, fed.loader, change)
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(case, fed),
         share=fed.share,

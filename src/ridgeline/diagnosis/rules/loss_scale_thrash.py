@@ -3,41 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import At, at_call, calls, emulated
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Step
 from ridgeline.source.reading.calls import SourceCall
 from ridgeline.units import percent
 
-RULE = Rule(
-    id="loss-scale-thrash",
-    family="precision",
-    title="The gradient scaler skips steps",
-    budget="work",
-    needs=("capture",),
-    looks_at="Steps in which the gradient scaler found infinities and left the parameters alone. "
-    "The skips a run begins with, while the scaler looks for its scale, are not counted.",
-    threshold="5 % of the steps, and three of them: with its defaults a scaler doubles its scale "
-    "after 2,000 good steps and then may lose one, which is 0.05 %.",
-    why="float16 ends at 65,504. A scaler multiplies the loss so that small gradients do not "
-    "vanish, and where one overflows it skips the update and halves the scale. A skipped step "
-    "costs a forward and a backward and teaches the model nothing. A scale that grows after a few "
-    "good steps overflows every few steps; a model whose gradients are infinite at any scale loses "
-    "all of them.",
-    fix="Use bfloat16, which has float32's range and needs no scaler:\n\n"
-    "```python\n"
-    'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
-    "    loss = criterion(model(inputs), targets)\n"
-    "loss.backward()\n"
-    "optimizer.step()\n"
-    "```\n\n"
-    "Where the GPU has only float16, leave the scaler's growth at its default "
-    '(`torch.amp.GradScaler("cuda")`: 2,000 steps), and clip gradients after '
-    "`scaler.unscale_(optimizer)`.",
-    wrong_when="The run recorded was short, and its scaler was still looking for its scale; or "
-    "the infinities come from the data.",
-)
+RULE = Rule(id="loss-scale-thrash", family="precision", budget="work", needs=("capture",))
 LEAST = 0.05
 FEWEST = 3
 FIRST = 24
@@ -56,7 +29,7 @@ def look(case: Case) -> Iterator[Finding]:
     call = next(iter(calls(case, case.sites.ops[:200], ("GradScaler",))), None)
     at = at_call(case, call) if call is not None else _stepped(case)
     lost = skipped == len(steps)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"the gradient scaler threw away {skipped} of {len(steps)} steps: their gradients "
         f"{'are infinite at any scale' if lost else 'overflow float16'}",

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
 from ridgeline.diagnosis.rules._input_wait import (
     Feeding,
     cores_of,
@@ -27,26 +27,7 @@ LEAST_TAKEN = 0.1
 """Of the step: what a scheduler takes from a thread for other reasons is less."""
 
 RULE = Rule(
-    id="many-workers",
-    family="input",
-    title="More workers, or threads of theirs, than processors",
-    budget="input",
-    needs=("capture", "timed", "telemetry"),
-    looks_at="The wait for batches in untraced steps, the number of workers and the threads each "
-    "has, the processors there are and how much of them is in use; on a CPU also how much of a "
-    "processor the thread that trains had.",
-    threshold="An exposed wait from 5 % of the step on (10 % on a CPU), or a tenth of the step in "
-    "which training had no processor, while nine tenths of the processors are in use and workers "
-    "× threads is more than one and a half times their number.",
-    why="A processor runs one thread at a time. Beyond that threads wait for each other: those of "
-    "a parallel operator meet at its end, so each waits for the slowest, which waits for a "
-    "processor. Sixteen workers with sixteen threads each spend most of their time so. And they "
-    "take the processor from the process that trains.",
-    fix="One thread a worker (the DataLoader sets torch's to 1 by itself: leave it; for OpenCV "
-    "`cv2.setNumThreads(0)`, for NumPy `OMP_NUM_THREADS=1`), and not more workers than processors "
-    "less one for the process that trains.",
-    wrong_when="Workers wait for storage most of the time: then more of them than processors are "
-    "right. Or other programs hold the processors.",
+    id="many-workers", family="input", budget="input", needs=("capture", "timed", "telemetry")
 )
 
 
@@ -69,7 +50,7 @@ def look(case: Case) -> Iterator[Finding]:
     does = "waits" if crowd.fed is not None else "lacks a processor for"
     used = in_use(case) or 0.0
     others = case.telemetered.crowded
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{who(case)} {does} {units.percent(crowd.share)} of each step while "
         f"{units.plural(crowd.workers, 'worker')}{each} share "
@@ -141,4 +122,4 @@ def _bound(case: Case, crowd: _Crowd) -> float:
     slowed = 0.0 if case.on_gpu else min(below_ceilings(case) or 0.0, 1 - 1 / turns)
     waited = crowd.fed.share if crowd.fed is not None else 0.0
     goes = max(crowd.share, 1 - (1 - waited) * (1 - slowed))
-    return 1 / (1 - min(goes * (1 + KNOWN), MOST_SHARE))
+    return 1 / (1 - min(goes * (1 + SHARE_TOLERANCE), MAX_SHARE))

@@ -6,7 +6,7 @@ from pathlib import Path
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import Growth, each_step, growth, until_when
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import kept_lines, kept_where_made
 from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
@@ -17,41 +17,7 @@ from ridgeline.source.reading.kept import Kept
 MOST_NAMED = 4
 """Lines that may keep what stays."""
 
-RULE = Rule(
-    id="memory-leak",
-    family="memory",
-    title="Memory grows with every step",
-    budget="memory",
-    looks_at=(
-        "What the allocators have handed out at the end of each step (the device's, and malloc on "
-        "the host), over the run and in the traced steps; how much is in use at the end; the "
-        "sizes of blocks of which each step allocates more than it frees; and the source, for a "
-        "line that puts a tensor into a container that nothing empties: in the function that "
-        "allocates those blocks, where the trace knows it."
-    ),
-    threshold=(
-        "The level that memory never falls below again rises throughout the steps, by enough to "
-        "fill 5 % of the memory there is within 100,000 steps. Memory that is given back later is "
-        "no leak: a key-value cache of a generation, outputs that a function collects and returns. "
-        "Where only the resident size of the process rises, it must rise by a tenth within the "
-        "steps seen."
-    ),
-    why=(
-        "A step should leave memory as it found it. What it leaves behind adds up, slowly enough "
-        "to be missed in a short run, until the device or the host is full: after hours, and "
-        "without a word about who did it."
-    ),
-    fix=(
-        "Bound what is kept, or keep it elsewhere:\n\n```python\n"
-        "recent = deque(maxlen=100)      # instead of a list\n"
-        "cache.clear()                   # at the end of an epoch\n"
-        "torch.save(features, path)      # what is needed later\n```"
-    ),
-    wrong_when=(
-        "A buffer that is meant to fill and then stops (a replay memory, a cache of the data set "
-        "in its first epoch) grows the same way at first. Look at the size it will have."
-    ),
-)
+RULE = Rule(id="memory-leak", family="memory", budget="memory")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -63,7 +29,7 @@ def look(case: Case) -> Iterator[Finding]:
     line = lines[0] if lines else None
     if not grown.confirmed and (line is None or line.guessed):
         return
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(grown, lines, case.step_ms),
         share=0.0,

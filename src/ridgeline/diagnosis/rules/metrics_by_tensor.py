@@ -4,38 +4,13 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.averages import all_at_once
 from ridgeline.source.reading.loops import SourceLoop, loops_at, parts_of
 
-RULE = Rule(
-    id="metrics-by-tensor",
-    family="launch",
-    title="Averages or metrics are updated one tensor at a time",
-    budget="overhead",
-    needs=("sites", "stacks"),
-    looks_at="A function that, outside forward, backward and optimizer, calls the same update "
-    "(`mul_`, `add_`, `lerp_`, `copy_`) on one tensor after the other: a running average of "
-    "weights, a target network, metrics kept one a tensor.",
-    threshold="16 calls of one operator a step, and half as many as there are parameters where "
-    "tensors have the parameters' sizes, costing 1 % of the step or more.",
-    why="Each call costs some 5 µs of Python and dispatch and on a GPU a kernel launch, whatever "
-    "the size of its tensor. An average written as `mul_` and `add_` makes two calls for each "
-    "parameter, and passes over memory twice. A `_foreach` operator takes all tensors in one call.",
-    fix="""
-```python
-averages, weights = list(average.parameters()), list(model.parameters())   # once, not each step
-torch._foreach_lerp_(averages, weights, 1 - decay)
-```
-
-or `torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))`. Of
-metrics: keep them in one tensor and add to it once; or update them every so many steps.
-""",
-    wrong_when="The tensors differ in device or type: `_foreach` operators then take the slow "
-    "path. With few large tensors the update waits for memory and gains less.",
-)
+RULE = Rule(id="metrics-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
 
 _UPDATES = frozenset({"mul_", "add_", "lerp_", "copy_", "lerp", "sub_", "mul", "add", "update"})
 
@@ -52,7 +27,7 @@ def look(case: Case) -> Iterator[Finding]:
 def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
     turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
     each = "" if turns == many else f": {many} operator calls a step"
-    return found(
+    return make_finding(
         RULE,
         claim=f"{loop.name} updates {turns} tensors{'' if each else ' a step'} one at a time{each}",
         share=share,

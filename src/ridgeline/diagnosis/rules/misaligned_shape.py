@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import (
     At,
     Product,
@@ -26,29 +26,7 @@ from ridgeline.source.reading.sources import Source
 from ridgeline.units import flops, percent, seconds, significant
 
 RULE = Rule(
-    id="misaligned-shape",
-    family="precision",
-    title="Sizes that tensor cores cannot read in whole pieces",
-    budget="work",
-    needs=("sites", "shapes", "gpu"),
-    looks_at="16-bit, 8-bit and TF32 products with rows whose length is no multiple of 16 bytes "
-    "(8 elements of 16 bits, 4 of float32), the alignment their kernels say in their names, and "
-    "the rate they reach against aligned products of the same step, or the peak.",
-    threshold="1 % of the step, and products that take at least 1.25 × what the padded size would "
-    "at the rate of aligned products of this step, or at 0.9 of a datasheet's peak.",
-    why="A tensor core's loads are 16 bytes wide, and the fast copy engines of newer GPUs take "
-    "only rows that begin on such a boundary. If a row's length in bytes is no multiple of 16, "
-    "every second row begins in between, and the library falls back to kernels that load element "
-    "by element: a product may take two to five times as long. GPT-2's vocabulary of 50,257 is the "
-    "best known case.",
-    fix="Pad the size to the next multiple of 64, once, where it is defined:\n\n"
-    "```python\n"
-    "vocabulary = 50304  # 50257, padded\n"
-    "```\n\n"
-    "A padded vocabulary's extra tokens never occur; extra hidden units are simply there. Where "
-    "the size is given by the data, pad the last dimension of the tensor (`F.pad`).",
-    wrong_when="The size may not change (a published checkpoint, a physical grid); or the time is "
-    "in kernels that were slow for another reason.",
+    id="misaligned-shape", family="precision", budget="work", needs=("sites", "shapes", "gpu")
 )
 LEAST = 0.01
 SLOWER = 1.25
@@ -167,7 +145,7 @@ def _finding(case: Case, group: Sequence[_Bad], every: Sequence[Product]) -> Fin
     most = costliest([one.product for one in group])
     at, written = _at(case, group, most)
     told = _told_alignment(most)
-    return found(
+    return make_finding(
         RULE,
         claim=f"products with a size of {size}, no multiple of {need}, take "
         f"{percent(case.device_share(now))} of the step; {better} would be aligned",

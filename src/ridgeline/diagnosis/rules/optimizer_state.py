@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Capture
@@ -25,37 +25,7 @@ MOST = 0.4
 """Of the peak. Parameters, gradients and Adam's two states are a quarter each of what is not
 activations: 40 % leaves activations and the rest a fifth."""
 
-RULE = Rule(
-    id="optimizer-state",
-    family="memory",
-    title="The optimizer's state fills the device",
-    budget="memory",
-    needs=("capture", "gpu"),
-    looks_at=(
-        "The optimizer's kind and the bytes of the model's parameters, against the peak of the "
-        "device's memory: Adam keeps two tensors of a parameter's size for each."
-    ),
-    threshold=(
-        "The state is at least 40 % of the peak, and the peak is at least half of the device, so "
-        "that nothing can be doubled, or the program ran out of memory."
-    ),
-    why=(
-        "Adam keeps a running mean of each gradient and of its square: twice the parameters' "
-        "memory, there all the time, used once a step. Next to a large model it is what decides "
-        "whether a larger batch or model fits."
-    ),
-    fix=(
-        "Keep less of it, or keep it elsewhere:\n\n```python\n"
-        "torch.optim.Adafactor(model.parameters())            # a row and a column a matrix\n"
-        "bitsandbytes.optim.AdamW8bit(model.parameters())     # 8 bits instead of 32\n"
-        "ZeroRedundancyOptimizer(params, torch.optim.AdamW)   # each rank keeps a part\n```\n\n"
-        "FSDP divides it over the ranks, too."
-    ),
-    wrong_when=(
-        "Memory is not what holds the program back: then state costs nothing. Another optimizer "
-        "may converge differently."
-    ),
-)
+RULE = Rule(id="optimizer-state", family="memory", budget="memory", needs=("capture", "gpu"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -72,7 +42,7 @@ def look(case: Case) -> Iterator[Finding]:
     if state < MOST * peak or state > peak:  # sharded, or of frozen parameters: not all there
         return
     call = _made(case, main.name)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{main.name} keeps {units.bytes_(state)} of state, {units.percent(state / peak)} of "
         f"the peak{_of_device(case, peak)}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import KNOWN, MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
 from ridgeline.diagnosis.rules._machine import (
     FULL,
     below_ceilings,
@@ -32,36 +32,7 @@ SEVERAL = 1.2
 on one, whatever is set, and are below the ceilings for their size."""
 _SETTERS = ("set_num_threads", "threadpool_limits")
 
-RULE = Rule(
-    id="oversubscribed-cpu",
-    family="machine",
-    title="More threads than cores",
-    budget="work",
-    needs=("timed", "telemetry"),
-    looks_at="Threads torch uses inside operators, times the ranks on this machine, against the "
-    "cores the program may use; how full the cores are, and how far operators are below the "
-    "machine's ceilings. Threads of DataLoader workers are looked at by many-workers.",
-    threshold="1.5 threads for each core, and either 85 % of all cores in use with operators below "
-    "60 % of their ceilings, or operators below 30 % of them while the program uses more than 1.2 "
-    "cores. Idle cores are no all-clear: threads that sleep while they wait for each other leave "
-    "a third of them unused, and the finding is then of medium confidence.",
-    why="A parallel operator is over when its slowest thread is. With more threads than cores some "
-    "of them are not running, and the others wait for them: spinning, they take the time the "
-    "missing ones need; asleep, they have to be woken for every operator. Two ranks on one "
-    "machine, each with a thread for every core, can be ten times slower than with half of them "
-    "each; one process with 24 threads on 2 cores was five times slower than with 2.",
-    fix="A thread for each core, shared between the ranks; one in each DataLoader worker:\n\n"
-    "```python\n"
-    "torch.set_num_threads(max(1, os.cpu_count() // int(os.environ['LOCAL_WORLD_SIZE'])))\n"
-    "```\n\n"
-    "or from outside, before the program starts:\n\n"
-    "```sh\n"
-    "OMP_NUM_THREADS=4 torchrun --nproc-per-node 2 train.py\n"
-    "```",
-    wrong_when="Threads that mostly wait for storage or the network cost nothing. The bound takes "
-    "the operators to reach the machine's measured ceilings with as many threads as cores; they "
-    "may be slow for other reasons too.",
-)
+RULE = Rule(id="oversubscribed-cpu", family="machine", budget="work", needs=("timed", "telemetry"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -117,7 +88,7 @@ def _operators(case: Case, threads: int, ranks: int, allowed: int, full: bool) -
     crowded = case.telemetered.crowded
     sure = full and not crowded and (ranks > 1 or call is not None)
     level: Confidence = "high" if sure else "medium"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{who} share {units.plural(allowed, 'core')} and wait for each other",
         share=share,
@@ -151,7 +122,7 @@ def _bound(case: Case, share: float, ranks: int) -> float | None:
     ):
         return None
     untraced = min(work.operator_ms / case.step_ms, 1.0) * (1 - work.attained)
-    return 1 / (1 - min(max(share, untraced) * (1 + KNOWN), MOST_SHARE))
+    return 1 / (1 - min(max(share, untraced) * (1 + SHARE_TOLERANCE), MAX_SHARE))
 
 
 def _doubt(crowded: bool, full: bool) -> str:

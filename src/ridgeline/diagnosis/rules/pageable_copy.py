@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._copies import (
     LEAST,
     Sent,
@@ -30,38 +30,7 @@ from ridgeline.source.reading.statements import statement_of, written
 from ridgeline.source.reading.waiting_lines import Line, called
 from ridgeline.units import bytes_, percent, seconds
 
-RULE = Rule(
-    id="pageable-copy",
-    family="transfer",
-    title="Copies to the device from memory that is not pinned",
-    budget="transfer",
-    needs=("trace", "gpu"),
-    looks_at="Copies the trace calls `HtoD (Pageable -> Device)`: how long no kernel ran beside "
-    "them, how long the host was held, the line that asks; and `pin_memory` of the DataLoader.",
-    threshold="1 % of the step held up. What the same bytes need from pinned memory, at 64 GB/s "
-    "and hidden behind the step's own work as far as it goes, is not counted. Under 128 KiB a "
-    "copy the waiting is told, not the bytes.",
-    why="A GPU reads host memory by itself, but only pages that cannot be moved: pinned ones. From "
-    "ordinary memory the driver first copies piece by piece into a pinned buffer of its own, with "
-    "the processor, at a fifth of the bus's rate or less; and the call returns only when that is "
-    "done, so that the host cannot launch anything meanwhile.",
-    fix="""Pin the batches and do not wait for the copy.
-
-```python
-loader = DataLoader(dataset, batch_size=64, num_workers=4, pin_memory=True)
-for images, labels in loader:
-    images = images.to(device, non_blocking=True)
-    labels = labels.to(device, non_blocking=True)
-```
-
-Batches made by hand: `batch = batch.pin_memory()` once (it returns a pinned copy), or
-`torch.empty(shape, pin_memory=True)` to be filled again and again. A few numbers: make them on the
-device (`torch.full((n,), x, device=device)`), or `non_blocking=True` alone, since the driver takes
-over up to 64 KiB at once. An index: `index = index.to(device)` once, since `x[index]` with an index
-on the host copies it at each use and waits.""",
-    wrong_when="Memory is short: pinned memory cannot be swapped out. Pinning a tensor just before "
-    "it is copied once costs as much as it gains, if it is done in the same thread.",
-)
+RULE = Rule(id="pageable-copy", family="transfer", budget="transfer", needs=("trace", "gpu"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -84,7 +53,7 @@ def look(case: Case) -> Iterator[Finding]:
             facts.append(_held(one))
         if loader is not None or one.line is not None:
             confidence = "high"
-        yield found(
+        yield make_finding(
             RULE,
             claim=_claim(one, share),
             share=share,

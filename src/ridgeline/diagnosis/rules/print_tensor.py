@@ -11,28 +11,7 @@ from ridgeline.source.reading.statements import now_and_then, statement_of, writ
 from ridgeline.source.reading.waiting_lines import Line, calls, printed
 
 RULE = Rule(
-    id="print-tensor",
-    family="synchronisation",
-    title="Tensors on the device are printed",
-    budget="overhead",
-    needs=("trace", "gpu", "stacks"),
-    looks_at="Waits inside the functions that make a tensor's text (`Tensor.__repr__`, "
-    "`Tensor.__format__`), the line that asks for it, and the device's idle time.",
-    threshold="1 % of the step lost.",
-    why="The text of a tensor on the GPU is made with its values: torch looks for its largest and "
-    "smallest number, masks out what is not finite, and reads elements one by one. That is a dozen "
-    "small kernels and, for 30 elements, some 70 waits: each time the device's queue runs empty.",
-    fix="""Print every so many steps, and copy first: then there is one wait, and the text is made
-on the host.
-
-```python
-if step % 100 == 0:
-    print(step, norms.tolist())     # instead of every step: print(step, norms)
-```
-
-For a logger: `logger.debug("loss %s", loss)` makes no text while the level is off; an f-string
-does.""",
-    wrong_when="The program is being debugged, and the text is what is wanted.",
+    id="print-tensor", family="synchronisation", budget="overhead", needs=("trace", "gpu", "stacks")
 )
 
 

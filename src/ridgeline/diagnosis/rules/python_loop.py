@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernels, loops, outer
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite
@@ -19,41 +19,7 @@ from ridgeline.source.reading.by_row import by_row, for_all_rows, lines_with, pi
 from ridgeline.source.reading.cells import whole_sequence
 from ridgeline.source.reading.loops import SourceLoop, loops_at, loops_calling, parts_of
 
-RULE = Rule(
-    id="python-loop",
-    family="launch",
-    title="A Python loop calls small operators again and again",
-    budget="overhead",
-    needs=("sites", "stacks"),
-    looks_at="Calls of the same operators from one function in a step, the sizes of their inputs, "
-    "and the loop around them in the source.",
-    threshold="16 calls of one operator a step (32 where each turn needs the one before; not where "
-    "the turns change an object, as an environment's steps do), on "
-    "tensors of 256 Ki elements or less, with products of at most 16 rows or 10 µs, costing 2 % of "
-    "the step or more (10 % where the source cannot be read). More work keeps a processor busy "
-    "longer than a call takes. A loop over one of torch's recurrent cells is reported from 10 % of "
-    "the step on, whatever the sizes of its tensors. That share counts the calls and the Python "
-    "around them, not the products.",
-    why="A call of an operator costs some 5 µs of Python and dispatch, on a GPU a kernel launch "
-    "too, and again as much in the backward, whatever the size of its tensors. A loop over the "
-    "rows of a batch pays that for each row, where one call with all rows would do the same "
-    "arithmetic, and better: one product of matrices instead of many of vectors.",
-    fix="""
-Give the operators all rows at once:
-
-```python
-scores = torch.stack([head(row) for row in x])     # a call for each row
-scores = head(x)                                    # one call
-```
-
-Where a turn needs the one before (a recurrence), take everything that does not out of the loop
-(the products with the inputs), use `nn.LSTM` or `nn.GRU` over the whole sequence in place of
-`nn.LSTMCell` or `nn.GRUCell` in a loop, use a scan (`cumsum`, `cumprod`), or put
-`torch.compile` on the function with the loop.
-""",
-    wrong_when="The loop is over pieces on purpose, to save memory (chunked attention, gradient "
-    "checkpoints). In a recurrence not all of the time can be saved.",
-)
+RULE = Rule(id="python-loop", family="launch", budget="overhead", needs=("sites", "stacks"))
 
 SMALL = 2**18
 """Elements: 1 MiB of float32, 0.1 ms of a core's memory, 20 calls' worth."""
@@ -136,7 +102,7 @@ def _of_one(case: Case, seen: list[_Seen]) -> Finding:
     most = cost(case, [site for one in seen for site in _costing(one.loop, at)])
     if first.layer:
         share = sum(_saved_by_layer(case, one.loop) for one in seen)
-        bound = 1 / (1 - min(max(most, share), MOST_SHARE))
+        bound = 1 / (1 - min(max(most, share), MAX_SHARE))
     else:
         share, bound = most, None
     whole = replace(
@@ -191,7 +157,7 @@ def _found(
         evidence.append(Evidence(what="the loop", text=what, source="read"))
     inside = at in loops_at(case.sources, loop.place)
     confidence: Confidence = "low" if at is None else "high" if inside else "medium"
-    return found(
+    return make_finding(
         RULE,
         claim=f"A Python loop in {_where(loop, at)} calls {_what(loop)}",
         share=share,

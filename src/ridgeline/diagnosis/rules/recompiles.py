@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import (
     EARLY,
     CompileLine,
@@ -32,39 +32,7 @@ _SIZE = re.compile(r"tensor '([^']+)' (size|stride|rank) mismatch(?: at index (\
 _VALUE = re.compile(r"([\w\[\]'\".]+) == ")
 _GUARDED = re.compile(r"`[\w\[\]'\".]*(?:\w|\])\.(\w+)`")
 
-RULE = Rule(
-    id="recompiles",
-    family="compile",
-    title="torch.compile compiles again and again",
-    budget="pauses",
-    looks_at=(
-        "Time Dynamo spends compiling in steps that come after the program has once run without, "
-        "or one after another from the start because guards fail; the guard that failed each time; "
-        "in a trace, the time in which it compiles."
-    ),
-    threshold=(
-        "At least two later steps compile (three where all from the first on do), and that is 1 % "
-        "of the time of all steps seen. The second shape alone is no fault: torch then compiles "
-        "for every shape."
-    ),
-    why=(
-        "Compiled code is made for what it was called with: shapes, types, Python numbers. Guards "
-        "check that at each call; when one fails, the function is compiled again, for seconds to "
-        "minutes. After eight times torch gives up and runs it uncompiled."
-    ),
-    fix=(
-        "Make what changes a dimension, or stop it changing:\n\n```python\n"
-        "torch.compile(model, dynamic=True)              # shapes change\n"
-        "torch._dynamo.mark_dynamic(batch, 0)            # only this dimension does\n"
-        "batch = pad_to(batch, multiple=128)             # a few lengths instead of many\n"
-        "scale = torch.tensor(scale)                     # a number that changes each step\n```\n\n"
-        '`TORCH_LOGS="recompiles"` prints every guard that fails.'
-    ),
-    wrong_when=(
-        "A handful of shapes that all come early: then it is over after the first epoch, and code "
-        "for fixed shapes is faster."
-    ),
-)
+RULE = Rule(id="recompiles", family="compile", budget="pauses")
 
 
 class _Assigned(Struct, frozen=True):
@@ -92,7 +60,7 @@ def look(case: Case) -> Iterator[Finding]:
     attribute = _attribute(reason)
     assigned = _assigned(case, frame, attribute)
     place = line.place if line is not None else _called(remembered) or frame
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(again, reason, len(remembered)),
         share=again.share,

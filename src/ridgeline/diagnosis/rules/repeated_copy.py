@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._copies import (
     LEAST,
     Sent,
@@ -22,32 +22,7 @@ from ridgeline.source.reading.waiting_lines import Line
 from ridgeline.units import bytes_, percent
 
 RULE = Rule(
-    id="repeated-copy",
-    family="transfer",
-    title="The same tensor is copied to the device every step",
-    budget="transfer",
-    needs=("trace", "gpu", "stacks"),
-    looks_at="Copies to the device in every step, and the source of the line that asks: what is "
-    "copied is set before the loop, in `__init__` or at the top of the file, or is a constant made "
-    "on the spot, and nothing in the loop changes it.",
-    threshold="1 % of the step held up.",
-    why="A table of positions, a mask or class weights are the same in every step. Copied once "
-    "they cost nothing; copied every step they take the bus, hold the host (their memory is seldom "
-    "pinned), and leave the device idle.",
-    fix="""Copy it once.
-
-```python
-weights = weights.to(device)                    # before the loop
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("table", table, persistent=False)     # moves with model.to(device)
-```
-
-Constants: make them on the device (`torch.arange(n, device=x.device)`).""",
-    wrong_when="Something the source does not show changes the tensor in place between steps; or "
-    "it is kept on the host on purpose, since the device has no room for it.",
+    id="repeated-copy", family="transfer", budget="transfer", needs=("trace", "gpu", "stacks")
 )
 
 
@@ -59,7 +34,7 @@ def look(case: Case) -> Iterator[Finding]:
         if share < LEAST:
             continue
         kind = "not pinned" if one.pageable else "pinned"
-        yield found(
+        yield make_finding(
             RULE,
             claim=f"{named(one)} moves the same {bytes_(one.bytes)} to the GPU every step: "
             f"{percent(share)} of it",

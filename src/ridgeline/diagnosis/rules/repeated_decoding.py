@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._batch_lines import epochs, repeated_lines, repeated_share
 from ridgeline.diagnosis.rules._input_wait import Feeding, feeding, wait_evidence, who
 from ridgeline.diagnosis.rules._loaders import handing_out
@@ -16,26 +16,7 @@ from ridgeline.source.reading.decoded_once import done_once
 LEAST = 0.4
 """Of the making of a batch: a cache costs memory, and must save more than a little."""
 
-RULE = Rule(
-    id="repeated-decoding",
-    family="input",
-    title="The same samples are decoded again in each epoch",
-    budget="input",
-    needs=("capture",),
-    looks_at="How often the loader was begun again, the lines beneath it that were seen at work, "
-    "and their functions' source: whether anything in it draws random numbers.",
-    threshold="Two epochs seen, 40 % of the time a batch takes to make in functions without "
-    "randomness, and an exposed wait from 5 % of the step on (10 % on a CPU): a cache costs memory "
-    "and must pay for it.",
-    why="Decoding, parsing and tokenising give the same result each time. Done in `__getitem__` "
-    "they are done once a sample and epoch: with a hundred epochs, a hundred times.",
-    fix="Do it once: in `__init__`, in a file written in advance (`torch.save`, `np.save`, Arrow), "
-    "or with a cache around the function. With workers that are kept (`persistent_workers=True`) "
-    "each fills its own copy of a cache; a file that all map is better. Keep random augmentation "
-    "after it.",
-    wrong_when="The decoded samples do not fit into memory or on the disk, or the function's "
-    "result depends on something its source does not show.",
-)
+RULE = Rule(id="repeated-decoding", family="input", budget="input", needs=("capture",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -47,12 +28,12 @@ def look(case: Case) -> Iterator[Finding]:
     exposed = fed.share * share
     times = epochs(case)
     name = line.function.replace("<locals>.", "")
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{who(case)} waits {units.percent(exposed)} of each step for {name}(), which gives "
         f"the same result in every epoch{_each(fed, share)}",
         share=exposed,
-        bound=1 / (1 - min(fed.share, MOST_SHARE)),  # what is kept needs no putting together either
+        bound=1 / (1 - min(fed.share, MAX_SHARE)),  # what is kept needs no putting together either
         evidence=[
             wait_evidence(case, fed),
             Evidence(

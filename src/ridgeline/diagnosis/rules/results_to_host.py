@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._sync import (
     LARGE_BYTES,
     LEAST,
@@ -18,38 +18,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.reading.on_device import held, without_reading
 from ridgeline.source.reading.waiting_lines import Line
 
-RULE = Rule(
-    id="results-to-host",
-    family="transfer",
-    title="Large results are copied to the host each step",
-    budget="transfer",
-    needs=("trace", "gpu"),
-    looks_at="Copies from the device of 128 KiB and more, how long they take, the wait for them, "
-    "the device's idle time afterwards, and the line that asks.",
-    threshold="1 % of the step lost. Smaller copies are host-copy-sync's.",
-    why="Outputs are large and the bus is narrow: 16 MiB take 2 to 5 ms into ordinary memory. The "
-    "host waits for them, launches nothing, and the device idles when the copy is done. Mostly a "
-    "mean or the index of the largest element is all that is wanted of them.",
-    fix="""Reduce on the device, and copy what is left, seldom.
-
-```python
-predicted = logits.argmax(dim=1)                # on the device: 4 KiB instead of 16 MiB
-correct += (predicted == labels).sum()          # correct = 0, before the loop
-...
-print(correct.item() / seen)                    # once, after the loop
-```
-
-Where all of it is wanted: copy without waiting, into pinned memory, and use it a step later.
-
-```python
-host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
-host.copy_(outputs.detach(), non_blocking=True)
-copied = torch.cuda.Event()
-copied.record()                                 # copied.synchronize() before host is read
-```""",
-    wrong_when="The results are the point of the program, and the disk or the network behind the "
-    "host is slower than the bus.",
-)
+RULE = Rule(id="results-to-host", family="transfer", budget="transfer", needs=("trace", "gpu"))
 _COPY = """\
 values = {}  # or what is wanted of it alone: .argmax(1), .mean()
 host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -87,7 +56,7 @@ def _beside(case: Case, waited: list[Waiting]) -> Iterator[Finding]:
         if site.direction != "to host" or not large or blocking or site.place in places:
             continue
         if share >= LEAST:
-            yield found(
+            yield make_finding(
                 RULE,
                 claim=f"{units.bytes_(site.bytes)} a step are copied to the host while no kernel "
                 f"runs: {units.percent(share)} of the step",

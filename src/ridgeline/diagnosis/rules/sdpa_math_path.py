@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._attention import (
     Reason,
     Scores,
@@ -25,32 +25,7 @@ LEAST_INSIDE = 0.3
 the model is another."""
 MATH = "_scaled_dot_product_attention_math"
 
-RULE = Rule(
-    id="sdpa-math-path",
-    family="kernels",
-    title="scaled_dot_product_attention falls back to plain operators",
-    budget="work",
-    needs=("sites",),
-    looks_at="Calls of aten::_scaled_dot_product_attention_math in a traced step, the operators "
-    "inside it and those of its backward; the sizes, types and strides of its inputs tell why.",
-    threshold="1 % of the step (or 5 % of the peak memory) beyond what a fused kernel needs for "
-    "the same products at 75 % of the matmul ceiling (50 % on a CPU). Dropout "
-    "inside a library's layer on a CPU, torch's default, from 30 % on.",
-    why="scaled_dot_product_attention chooses among fused kernels and falls back, without a word, "
-    "to products and a softmax over the whole matrix of scores when none accepts its inputs. Then "
-    "it costs what attention written out costs: the scores pass through memory several times and "
-    "are kept for the backward.",
-    fix="Give it what a kernel accepts: four dimensions [batch, heads, length, head size], the "
-    "last contiguous; one type for all three, not float64; on a CPU no dropout; equal head sizes; "
-    "no `sdpa_kernel(SDPBackend.MATH)` left from debugging.\n\n"
-    "```python\n"
-    "from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
-    "with sdpa_kernel([SDPBackend.FLASH_ATTENTION,\n"
-    "                                     SDPBackend.EFFICIENT_ATTENTION]):\n"
-    "    F.scaled_dot_product_attention(q, k, v)  # raises and warns why none would run\n```",
-    wrong_when="The plain path was chosen for its accuracy, or for second derivatives, which fused "
-    "kernels do not have.",
-)
+RULE = Rule(id="sdpa-math-path", family="kernels", budget="work", needs=("sites",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -88,7 +63,7 @@ def _group(case: Case, calls: list[OpSite]) -> Iterator[Finding]:
     changes = reason is not None and reason.changes_results
     if changes and not at and share < LEAST_INSIDE:
         return
-    yield found(
+    yield make_finding(
         RULE,
         claim="scaled_dot_product_attention runs as plain operators, not as a fused kernel"
         + (f": {reason.text}" if reason else ""),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._machine import timed
 from ridgeline.records.finding import Confidence, Evidence, Finding
 
@@ -21,25 +21,7 @@ SEEN = 0.5
 """Of the looks with another process: one that came and went is not what the steps are."""
 REPEATED = 6
 
-RULE = Rule(
-    id="shared-device",
-    family="machine",
-    title="Other programs use the same device",
-    budget="work",
-    needs=("telemetry", "gpu"),
-    looks_at="Other processes the driver lists, and work on the GPU beyond this program's own.",
-    threshold="Others in half of the looks, and 15 % more use than this program's own work, or "
-    "kernels that take 15 % longer than at their best.",
-    why="A GPU gives programs its time in turns: while another's kernels run, this program's do "
-    "not. Timings taken on a shared device are those of two programs.",
-    fix="Find the other program and move it, or choose a device that is free:\n\n"
-    "```sh\n"
-    "nvidia-smi\n"
-    "CUDA_VISIBLE_DEVICES=1 python train.py\n"
-    "```",
-    wrong_when="A process may hold memory on a GPU and do nothing (a notebook, a display): then "
-    "only memory is lost. Programs under MPS share by intent.",
-)
+RULE = Rule(id="shared-device", family="machine", budget="work", needs=("telemetry", "gpu"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -64,7 +46,7 @@ def look(case: Case) -> Iterator[Finding]:
         how = f"kernels take {units.percent(slowed / (1 - slowed))} longer than at their best"
     confidence: Confidence = "medium" if level == "medium" else "low"
     noun = "program works" if count == 1 else "programs work"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{count} other {noun} on the same GPU",
         share=share,

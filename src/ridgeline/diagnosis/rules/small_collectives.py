@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._machine import place_of_call
 from ridgeline.diagnosis.rules._ranks import (
     asked_at,
@@ -19,33 +19,7 @@ from ridgeline.source.reading.calls import SourceCall
 
 LEAST = 0.02
 
-RULE = Rule(
-    id="small-collectives",
-    family="communication",
-    title="Many small collectives instead of a few large ones",
-    budget="communication",
-    looks_at="Collectives of a traced step by kind, size and the function that asks for them.",
-    threshold="Eight or more a step from one function, each below 512 KiB, and 2 % of the step. "
-    "Below that size starting an exchange takes longer than sending its bytes.",
-    why="Each collective costs a start on every rank, and ends when the slowest rank has come: "
-    "tens of microseconds with NCCL, a few hundred with gloo, whatever the size. A hundred "
-    "parameters reduced one by one pay that a hundred times for bytes that one call carries in the "
-    "same time.",
-    fix="Put small tensors into one, or let the wrapper do it:\n\n"
-    "```python\n"
-    "flat = torch.cat([p.grad.reshape(-1) for p in model.parameters()])\n"
-    "dist.all_reduce(flat)\n"
-    "for p, part in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):\n"
-    "    p.grad.copy_(part.view_as(p))\n"
-    "```\n\n"
-    "`DistributedDataParallel` does so by itself, in buckets of 25 MB (`bucket_cap_mb`), and while "
-    "the backward still runs. `fully_shard` makes one exchange for each module it is called on: "
-    "call it on fewer, larger modules. `torch.distributed._coalescing_manager` joins calls as they "
-    "are.",
-    wrong_when="Where a step needs each result before the next can be asked for (pipelines, "
-    "synchronised norms), calls cannot be joined. Sizes may be taken for float32 where the trace "
-    "has only the number of elements.",
-)
+RULE = Rule(id="small-collectives", family="communication", budget="communication")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -78,7 +52,7 @@ def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: f
             Evidence(what="all of them together", text=f"{about}{units.bytes_(sum(sizes))} a step")
         )
     level: Confidence = "high" if call is not None else "medium" if mean is not None else "low"
-    return found(
+    return make_finding(
         RULE,
         claim=f"{calls:.0f} small {site.name}s a step{size}, where one would do",
         share=share,

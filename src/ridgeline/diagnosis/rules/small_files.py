@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._batch_lines import decodes_too, reading_lines, reading_share
 from ridgeline.diagnosis.rules._input_wait import feeding, wait_evidence, who, worker_load
 from ridgeline.diagnosis.rules._loaders import handing_out
@@ -16,26 +16,7 @@ LEAST = 0.25
 STREAMS = 150e6
 """Bytes a second from storage: from here on files are large, and it is the storage's rate."""
 
-RULE = Rule(
-    id="small-files",
-    family="input",
-    title="Many small files are opened and read",
-    budget="input",
-    needs=("capture",),
-    looks_at="The lines of the dataset that were seen at work: those that open or read files, and "
-    "what processes read from storage in that time.",
-    threshold="A quarter of the time a batch takes to make, in an exposed wait from 5 % of the "
-    "step on (10 % on a CPU); not where storage delivers more than 150 MB/s, because then the "
-    "files are large.",
-    why="Opening a file costs the same for a hundred bytes as for a gigabyte: a walk through "
-    "folders, a few calls of the system, on network storage a journey there and back. A sample "
-    "made of many small files pays that again and again, and read-ahead never begins.",
-    fix="Pack the samples into few large files once, and read from those: a memory-mapped array "
-    "(`np.memmap`, `np.load(path, mmap_mode='r')`), a tar of shards (WebDataset), Arrow, LMDB, "
-    "HDF5. Where all of it fits into memory, read it once in `__init__`.",
-    wrong_when="Reading is slow because the storage is: a single large read would take as long. "
-    "Or the files were read for the first time, and later epochs find them in memory.",
-)
+RULE = Rule(id="small-files", family="input", budget="input", needs=("capture",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -46,12 +27,12 @@ def look(case: Case) -> Iterator[Finding]:
     line = reading_lines(case)[0]
     exposed = fed.share * share
     name = line.function.replace("<locals>.", "")
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{who(case)} waits {units.percent(exposed)} of each step while {name}() opens and "
         "reads files",
         share=exposed,
-        bound=1 / (1 - min(fed.share, MOST_SHARE)),  # one file needs no putting together either
+        bound=1 / (1 - min(fed.share, MAX_SHARE)),  # one file needs no putting together either
         evidence=[
             wait_evidence(case, fed),
             Evidence(

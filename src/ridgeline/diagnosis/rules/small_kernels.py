@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules import cuda_graph_candidate
 from ridgeline.diagnosis.rules._launch import (
     LEAST_LEFT,
@@ -21,36 +21,7 @@ from ridgeline.diagnosis.rules._launch import (
 )
 from ridgeline.records.finding import Evidence, Finding
 
-RULE = Rule(
-    id="small-kernels",
-    family="launch",
-    title="Kernels are too small: the device waits for launches",
-    budget="overhead",
-    needs=("sites", "gpu"),
-    looks_at="Time in which the device waits because the next kernel has not been launched yet, "
-    "how many kernels a step has and how short they are, and which function launches them.",
-    threshold="From 20 % of the step on that no more specific rule explains, with 50 kernels a "
-    "step or more, half of them shorter than the host takes from one launch to the next (10 to "
-    "100 µs), and launches that find an empty queue. Of each wait 1 ms counts at most: no launch "
-    "takes longer.",
-    why="Python needs some 5 to 10 µs to get from one operator to the next and to launch its "
-    "kernel, whatever the kernel does; with autograd, modules and a slow processor 50 µs and more. "
-    "A shorter kernel is over before the next one comes: the device is idle and a faster one would "
-    "not help.",
-    fix="""
-Give the device more at once: a larger batch, operators that do several things in one kernel
-(`F.layer_norm`, `F.scaled_dot_product_attention`), or a compiler that merges them:
-
-```python
-@torch.compile                       # dynamic=True where sizes change from step to step
-def squash(x): ...
-```
-""",
-    wrong_when="Recording Python stacks makes the host's step 1.2 to 2.7 times as long, so that a "
-    "trace alone shows more waiting than there is; a run is measured untraced. A host that waits "
-    "for the device many times a step cannot launch ahead: then the waits are the fault, and "
-    "nothing is said here.",
-)
+RULE = Rule(id="small-kernels", family="launch", budget="overhead", needs=("sites", "gpu"))
 
 EMPTY = 0.3
 """Of launches that find nothing queued: where fewer do, the host is ahead of the device."""
@@ -80,7 +51,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     typical = sum(site.device_ns for site in sites) / max(kernels(sites), 1.0)
     who = f"{place.function}()" if place is not None else "The program"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"{who} launches {units.count(round(kernels(sites)))} kernels a step, "
         f"{units.seconds(typical / 1e9)} each: the GPU waits for launches",

@@ -5,7 +5,7 @@ from statistics import median
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._ranks import exposed
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import CollectiveSite
@@ -16,31 +16,7 @@ LEAST = 0.02
 TWICE = 1.5
 """Times the parameters' own bytes: gradients that travel once a step are 1."""
 
-RULE = Rule(
-    id="sync-in-accumulation",
-    family="communication",
-    title="Gradients are exchanged in every accumulated backward",
-    budget="communication",
-    looks_at="Backwards for each optimizer step, and the collectives in them: their bytes against "
-    "the parameters', else their number against the backwards'.",
-    threshold="Two backwards or more a step, 1.5 times the parameters' bytes exchanged, and 2 % of "
-    "the step.",
-    why="DistributedDataParallel averages gradients at the end of every backward. With gradient "
-    "accumulation only the last backward of a step needs that: the sum of averages is the average "
-    "of the sum. All exchanges before it are in vain.",
-    fix="`no_sync()` around the forward and backward of all but the last part:\n\n"
-    "```python\n"
-    "for i, (x, y) in enumerate(parts):\n"
-    "    with nullcontext() if i == len(parts) - 1 else model.no_sync():\n"
-    "        loss_fn(model(x), y).backward()\n"
-    "optimizer.step()\n"
-    "```\n\n"
-    "With FSDP2: `model.set_requires_gradient_sync(i == len(parts) - 1)`. Results differ by "
-    "rounding only.",
-    wrong_when="Several models or losses each with a backward of its own in a step are no "
-    "accumulation: there the bytes of each travel once. FSDP needs memory for whole gradients "
-    "under `no_sync()`.",
-)
+RULE = Rule(id="sync-in-accumulation", family="communication", budget="communication")
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -75,7 +51,7 @@ def look(case: Case) -> Iterator[Finding]:
             source="derived",
         ),
     ]  # fmt: skip
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"gradients are exchanged {times:.2g} times a step: after each of "
         f"{backwards:.2g} accumulated backwards, where the last would do",

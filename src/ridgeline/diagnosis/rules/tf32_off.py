@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import (
     At,
     Product,
@@ -24,30 +24,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Category
 from ridgeline.units import flops, percent, seconds
 
-RULE = Rule(
-    id="tf32-off",
-    family="precision",
-    title="float32 products leave the tensor cores idle: TF32 is off",
-    budget="work",
-    needs=("sites", "gpu"),
-    looks_at="Matrix products (and convolutions) with float32 inputs whose kernels run on plain "
-    "multiply-add units, on a GPU that has TF32; where the program was run, also its flags.",
-    threshold="1 % of the step: what these products take now, less what they would take at the "
-    "GPU's TF32 peak and bandwidth. Only where that peak is at least 1.2 × the float32 one: on a "
-    "GeForce card the two are equal.",
-    why="From Ampere on, tensor cores multiply float32 numbers in TF32: the inputs are rounded to "
-    "10 bits of mantissa, products are added up in float32. On an A100 that is 8 × the rate of the "
-    "plain units, on an H100 7 ×. Since PyTorch 1.12 it is off by default for matrix products "
-    "(convolutions have it on), so a float32 program uses a fraction of the GPU until it asks.",
-    fix="One line at the start of the program:\n\n"
-    "```python\n"
-    'torch.set_float32_matmul_precision("high")\n'
-    "```\n\n"
-    "It changes rounding only: no casts, no scaler, the same memory. Convolutions have their own "
-    "switch, on by default: `torch.backends.cudnn.allow_tf32 = True`.",
-    wrong_when="The program needs float32's full mantissa in its products: some physics, linear "
-    "solvers, long recurrences in evaluation. Training of neural networks rarely does.",
-)
+RULE = Rule(id="tf32-off", family="precision", budget="work", needs=("sites", "gpu"))
 LEAST = 0.01
 SETTINGS = ("set_float32_matmul_precision",)
 
@@ -63,7 +40,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     at, written = _at(case, slow)
     what = "matrix products" if any(p.kind == "matmul" for p in slow) else "convolutions"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"float32 {what} take {percent(case.device_share(now))} of the step on plain units, "
         "because TF32 is off",

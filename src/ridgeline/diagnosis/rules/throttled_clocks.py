@@ -6,7 +6,7 @@ from statistics import fmean
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.gpus_at_work import at_work
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._machine import timed
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import DeviceSample
@@ -23,31 +23,7 @@ NORMAL_CAP = 0.05
 """Of the step: what a power limit may cost before it is worth a word. Dense products at full load
 draw more than any data-centre GPU's limit allows at its highest clock."""
 
-RULE = Rule(
-    id="throttled-clocks",
-    family="machine",
-    title="The GPU's clocks are held down while it works",
-    budget="work",
-    needs=("gpu", "telemetry"),
-    looks_at="The clock of the multiprocessors against their highest, in looks at which the GPU "
-    "was in use for at least half the time, and the reasons the driver gives for holding it down.",
-    threshold="A reason in 30 % of these looks and 2 % of the step lost. A power limit alone "
-    "counts from 5 % on, and not at all where arithmetic fills the step: that is what the limit is "
-    "for.",
-    why="A GPU lowers its clock when it is too hot, when its supply or a limit set by its owner "
-    "does not give enough power, or when somebody locked it. Arithmetic slows in proportion; work "
-    "that waits for memory hardly does. The same program then takes longer on this machine than on "
-    "another of the same kind, and comparisons made on it mislead.",
-    fix="Look at the reason, then mend the machine, not the program:\n\n"
-    "```sh\n"
-    "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK\n"
-    "sudo nvidia-smi -rgc            # clocks somebody locked\n"
-    "sudo nvidia-smi -pl <watts>     # a limit below the card's own\n"
-    "```\n\n"
-    "Heat: airflow, fans, neighbours. Power: the limit, the supply, the rack's budget.",
-    wrong_when="The bound takes all kernels to follow the clock; those that wait for memory do "
-    "not. A limit may be set on purpose, to save energy or to share a rack's supply.",
-)
+RULE = Rule(id="throttled-clocks", family="machine", budget="work", needs=("gpu", "telemetry"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -67,7 +43,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     level: Confidence = "low" if capped else "medium"
     now, most = fmean(c[0] for c in clocks), max(c[1] for c in clocks)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"the GPU runs at {now:.0f} of {most} MHz while it works: {' and '.join(reasons)}",
         share=share,

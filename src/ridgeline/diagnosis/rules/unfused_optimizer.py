@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MOST_SHARE, Rule, found
+from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._launch import (
     LEAST,
     calls,
@@ -25,39 +25,7 @@ from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.loops import SourceLoop, function_around, loops_at
 
-RULE = Rule(
-    id="unfused-optimizer",
-    family="launch",
-    title="The optimizer updates one parameter at a time",
-    budget="overhead",
-    needs=("sites",),
-    looks_at="Operators inside the optimizer's step: how many are called for each parameter, "
-    "whether they are `_foreach` or `_fused` ones, the optimizer's class (of a run, else the mark "
-    "`Optimizer.step#SGD.step` of a trace), and its options.",
-    threshold="At least 16 calls a step and about one for each parameter, costing 1 % of the step "
-    "or more: 16 calls are 0.1 ms, below that nothing is to be had. Where torch's defaults were "
-    "left alone, the finding is advice, not a mistake, and comes from 20 % of the step on. On a "
-    "CPU, where torch has no fused update for the optimizer, it takes 1,000 calls as well. On a "
-    "GPU the default is `_foreach` operators, where one fused kernel moves less memory.",
-    why="An update such as Adam's is a chain of about twelve small operators. Called for one "
-    "parameter after the other, a model of 100 parameters pays for 1,200 calls a step, each some "
-    "5 µs of Python and dispatch whatever the size, and on a GPU a kernel launch. And each "
-    "operator of the chain reads its tensors from memory and writes them back. A fused optimizer "
-    "makes the whole update of all parameters in a few kernels, and passes over memory once.",
-    fix="""
-```python
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
-```
-
-`fused=True` is there for Adam, AdamW, SGD and Adagrad, on GPUs and CPUs. Others have
-`foreach=True`: one call for all parameters of each operator of the chain. It is the default on a
-GPU, but for Adafactor; on a CPU the default is one parameter at a time.
-""",
-    wrong_when="A fused update rounds differently in the last bits. It needs floating-point "
-    "parameters, all on one kind of device. With a model of few large parameters on a CPU the "
-    "update waits for memory, and the gain is smaller than the bound. `foreach=True` saves calls, "
-    "not passes over memory, and takes about the parameters' size more memory at the peak.",
-)
+RULE = Rule(id="unfused-optimizer", family="launch", budget="overhead", needs=("sites",))
 
 FEW = 16
 """Calls a step: fewer cost 0.1 ms at most."""
@@ -144,7 +112,7 @@ def look(case: Case) -> Iterator[Finding]:
         told = ", ".join(f"{key}={seen.options[key]}" for key in ("foreach", "fused")
                          if key in seen.options)  # fmt: skip
         evidence.append(Evidence(what="options", text=told, source="read"))
-    yield found(
+    yield make_finding(
         RULE,
         claim=_claim(who, update, number),
         share=share,
@@ -195,7 +163,7 @@ def _bound(case: Case, update: _Update, name: str) -> float | None:
     None where the share gives the bound."""
     if case.on_gpu or not update.by_tensor or not _fusable(update, name):
         return None
-    return 1 / (1 - min(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites), MOST_SHARE))
+    return 1 / (1 - min(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites), MAX_SHARE))
 
 
 def _fusable(update: _Update, name: str) -> bool:

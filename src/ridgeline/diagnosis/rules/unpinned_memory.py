@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._copies import (
     LEAST,
     beside,
@@ -21,25 +21,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.units import bytes_, percent
 
 RULE = Rule(
-    id="unpinned-memory",
-    family="input",
-    title="The loader's batches are not pinned",
-    budget="transfer",
-    needs=("capture", "trace", "gpu"),
-    looks_at="`pin_memory` of the DataLoader, and the copies the trace calls `HtoD (Pageable -> "
-    "Device)`: how long no kernel ran beside them and how long they held the host.",
-    threshold="1 % of the step held up by copies from memory that is not pinned, in a program "
-    "whose loader has `pin_memory=False` and whose copies ask not to wait (else see "
-    "pageable-copy). What pinned copies of the same bytes take, at 64 GB/s, "
-    "is not counted.",
-    why="The device fetches batches by itself only from pages that cannot be moved. From others "
-    "the driver copies them piece by piece through a buffer of its own, with the processor, and "
-    "the host is held until that is done, also with `non_blocking=True`. A loader with "
-    "`pin_memory=True` does this in a thread beside the training.",
-    fix="`DataLoader(…, pin_memory=True)` and `batch.to(device, non_blocking=True)`. Batches that "
-    "are neither tensors nor lists or dicts of them need a `pin_memory()` method of their own.",
-    wrong_when="Memory is short: pinned memory cannot be swapped out. Batches are small, or the "
-    "loader is what the device waits for: then the thread that pins only takes a processor.",
+    id="unpinned-memory", family="input", budget="transfer", needs=("capture", "trace", "gpu")
 )
 
 
@@ -63,7 +45,7 @@ def look(case: Case) -> Iterator[Finding]:
     change = (call.with_options(pin_memory="True") if call is not None else "") or (
         "loader = DataLoader(dataset, batch_size, pin_memory=True)"
     )
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"the loader's batches are not pinned: copying {bytes_(size)} a step holds up "
         f"{percent(share)} of it",

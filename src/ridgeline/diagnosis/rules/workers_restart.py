@@ -4,31 +4,13 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._loaders import made_at, once, restarts, taken_at
 from ridgeline.records.finding import Evidence, Finding
 
 LEAST = 0.01
 
-RULE = Rule(
-    id="workers-restart",
-    family="input",
-    title="Workers are started again in each epoch",
-    budget="input",
-    needs=("capture", "timed"),
-    looks_at="Untraced steps in which a DataLoader with workers was begun again, against the other "
-    "steps, and its `persistent_workers`. Loaders made at the same place, one an epoch, are one.",
-    threshold="At least two epochs begun in the timed window, whose first steps take a quarter "
-    "longer than the median step, and 1 % of the time in all.",
-    why="Without `persistent_workers` a DataLoader ends its workers with the epoch and starts new "
-    "ones with the next: processes are made, the dataset is copied or pickled into them, files "
-    "are opened and caches filled again, and no batch is ready until that is done.",
-    fix="`DataLoader(…, num_workers=N, persistent_workers=True)`. Where epochs are very short, "
-    "make them longer: a sampler that runs over the data several times. Where the loader itself "
-    "is made in the loop over epochs, make it once, before: workers end with their loader.",
-    wrong_when="The window held few epochs, so that in the whole run restarts weigh less; or the "
-    "dataset is changed between epochs, which workers that stay would not see.",
-)
+RULE = Rule(id="workers-restart", family="input", budget="input", needs=("capture", "timed"))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -45,7 +27,7 @@ def look(case: Case) -> Iterator[Finding]:
     )
     why = "the DataLoader is made anew" if again.anew else "persistent_workers is off"
     made = "made once an epoch" if again.anew else f"persistent_workers={loader.persistent_workers}"
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"each epoch begins with {extra} of starting {units.plural(loader.workers, 'worker')}"
         f", {units.percent(again.share)} of the time: {why}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._attention import (
     PRODUCTS,
     SOFTMAX,
@@ -35,37 +35,7 @@ _TORCHS = ("scaled_dot_product", "_native_multi_head_attention", "_transformer_e
 """Operators of torch that hold attention: what they do inside nobody wrote out."""
 GENERIC = "out = F.scaled_dot_product_attention(q, k, v)  # is_causal=True, attn_mask=, dropout_p="
 
-RULE = Rule(
-    id="written-attention",
-    family="kernels",
-    title="Attention is written out instead of fused",
-    budget="work",
-    needs=("sites",),
-    looks_at="A softmax between two batched products of the same sizes, outside "
-    "scaled_dot_product_attention: every operator of a traced step that reads or writes the "
-    "scores, forward and backward. Without recorded sizes: a softmax for every two products, "
-    "that takes a tenth of their time.",
-    threshold="1 % of the step (or 5 % of the peak memory) beyond what a fused kernel needs for "
-    "the same products at 75 % of the matmul ceiling (50 % on a CPU), half of it where scores are "
-    "masked. Inside nn.MultiheadAttention, whose default it is, from 10 % on.",
-    why="The scores of attention are a matrix of length × length for each head. Written out, it is "
-    "made by one operator and read and written again by each of the next: the scale, the mask, the "
-    "softmax, the dropout, the second product, and once more by each in the backward. It is also "
-    "kept from the forward to the backward. The work is then moving scores through memory. A fused "
-    "kernel makes them tile by tile on the chip, never writes them, and computes them again in the "
-    "backward, which is cheaper than reading them.",
-    fix="```python\n"
-    "out = F.scaled_dot_product_attention(\n"
-    "    q, k, v,                    # [batch, heads, length, head size]\n"
-    "    is_causal=True,             # instead of a triangular mask\n"
-    "    dropout_p=p if self.training else 0.0,\n"
-    ")\n```\n"
-    "It scales by 1/√(head size) itself (`scale=` for another). In `nn.MultiheadAttention` pass "
-    "`need_weights=False`. A boolean `attn_mask` is True where a position takes part, the opposite "
-    "of `masked_fill`.",
-    wrong_when="The program uses the attention weights themselves, or changes the scores in a way "
-    "no mask can say (soft-capping: see flex_attention). Very short sequences gain little.",
-)
+RULE = Rule(id="written-attention", family="kernels", budget="work", needs=("sites",))
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -112,7 +82,7 @@ def _group(
     line, change, doubt = _text(case, place, softmax[0].module)
     largest = max(kept, key=lambda scores: scores.numel)
     spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in touching)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"attention is written out: its scores pass through memory in "
         f"{units.plural(passes, 'operator')} a step, where one fused operator would keep them on "
@@ -191,7 +161,7 @@ def _unshaped(case: Case) -> Iterator[Finding]:
     backward += [s for s in sites if s.op == "aten::_softmax_backward_data"]
     share = case.exposed(*softmax, *forward, *backward)
     if share >= LEAST:
-        yield found(
+        yield make_finding(
             RULE,
             claim=f"attention is written out: {units.significant(calls)} times a step a softmax "
             "between two batched products",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, found
+from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import (
     ACCUMULATE,
     LEAST,
@@ -19,31 +19,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.source.reading.calls import SourceCall, calls_at
 
-RULE = Rule(
-    id="zero-grad-fill",
-    family="launch",
-    title="Gradients are filled with zeros instead of dropped",
-    budget="work",
-    needs=("sites",),
-    looks_at="`aten::zero_` and `aten::_foreach_zero_` over gradients, and the additions of the "
-    "backward's gradients onto them.",
-    threshold="The fill and the additions cost 1 % of the step or more.",
-    why="A gradient filled with zeros is written once for nothing; then the backward cannot hand "
-    "over the gradient it has just computed but must read the zeros, add, and write again: four "
-    "passes over memory as large as the model. A gradient that is None is simply taken from the "
-    "backward.",
-    fix="""
-```python
-optimizer.zero_grad()                    # set_to_none=True is the default since torch 2.0
-```
-
-Before torch 2.0: `optimizer.zero_grad(set_to_none=True)`. A loop over `p.grad.zero_()` becomes
-`p.grad = None`.
-""",
-    wrong_when="Something reads `p.grad` between zeroing and the backward and does not expect "
-    "None, an optimizer is meant to move parameters that got no gradient (momentum, weight "
-    "decay), or gradients live in one flat buffer that must stay (CUDA graphs, some wrappers).",
-)
+RULE = Rule(id="zero-grad-fill", family="launch", budget="work", needs=("sites",))
 
 _FILLS = ("aten::zero_", "aten::_foreach_zero_")
 MARGIN = 1.2
@@ -71,7 +47,7 @@ def look(case: Case) -> Iterator[Finding]:
     place = next((site.place for site in fills if site.place is not None), None)
     call = _call(calls_at(case.sources, place, ("zero_grad", "zero_")))
     moved = sum(site.bytes for site in fills) + part * sum(site.bytes for site in adds)
-    yield found(
+    yield make_finding(
         RULE,
         claim=f"Gradients are filled with zeros and added to each step: "
         f"{units.seconds(share * case.step_ms / 1e3)} that leaving them None saves",

@@ -63,4 +63,4 @@ def main():
 
 
 def test_the_page_shows_the_function_the_change_writes() -> None:
-    assert AHEAD in RULE.fix
+    assert AHEAD in RULE.text.fix
