@@ -18,7 +18,7 @@ import torch
 from overhead_program import small
 from overhead_runner import threads
 
-from ridgeline.harness.capture.begin import begin, end
+from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.session import Session
 from ridgeline.records.run import Settings
 from ridgeline.records.run_directory import RunDirectory

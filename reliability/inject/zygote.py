@@ -19,8 +19,8 @@ import faults
 import msgspec
 import torch
 
-import ridgeline.harness.capture.begin as beginning
-from ridgeline.harness.capture import farewell as leaving
+import ridgeline.harness.capture.seams as beginning
+from ridgeline.harness.capture import program_exit as leaving
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_directory import started
 

@@ -141,10 +141,10 @@ def steps_file(folder: Path) -> list[str]:
         folder,
         f"""
 from pathlib import Path
-from ridgeline.harness.capture import journal
+from ridgeline.harness.capture import recording
 from ridgeline.records.run import Step
-journal.MOST_ROWS = 20_000
-made = journal.Journal(Path("."), 0)
+recording.MOST_ROWS = 20_000
+made = recording.Journal(Path("."), 0)
 for i in range(30):
     made.add([Step(index=i * 1000 + k, start_ns=0, dur_ns=1) for k in range(1000)]); made.flush(i)
 rows = len(Path("steps.jsonl").read_text().splitlines())
@@ -179,9 +179,9 @@ def samples_file(folder: Path) -> list[str]:
         f"""
 import time
 from pathlib import Path
-from ridgeline.harness.capture.sampling import sampler
-sampler.MOST_BYTES = 20_000
-made = sampler.Sampler(Path("."))
+from ridgeline.harness.capture import stack_sampling
+stack_sampling.MOST_BYTES = 20_000
+made = stack_sampling.Sampler(Path("."))
 made.start()
 end = time.monotonic() + 6
 while time.monotonic() < end: [eval(f"sum(range({{n}}))") for n in range(200)]

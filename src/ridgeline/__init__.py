@@ -23,8 +23,8 @@ _HOME = {
     "profile_memory": "ridgeline.integrations.profiler",
     "quick_profile": "ridgeline.integrations.profiler",
     "read_trace": "ridgeline.trace.study",
-    "region": "ridgeline.harness.capture.marks",
-    "step": "ridgeline.harness.capture.marks",
+    "region": "ridgeline.harness.capture.live",
+    "step": "ridgeline.harness.capture.live",
 }
 
 __all__ = [
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ridgeline.comparison.api import benchmark, compare
     from ridgeline.cost.formulas import formula
     from ridgeline.errors import RidgelineError
-    from ridgeline.harness.capture.marks import region, step
+    from ridgeline.harness.capture.live import region, step
     from ridgeline.integrations.block import profile
     from ridgeline.integrations.profiler import MemoryProfiler as MemoryProfiler
     from ridgeline.integrations.profiler import Profiler

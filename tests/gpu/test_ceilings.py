@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ridgeline import machine
-from ridgeline.machine import cache, identity, nvml
+from ridgeline.machine import ceiling_cache, identity, nvml
 from ridgeline.records.machine import Device
 
 pytestmark = [
@@ -24,7 +24,7 @@ COPY_BY_HAND = 4.26e12
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, float]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIDGELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(cache, "_in_process", {})
+        patch.setattr(ceiling_cache, "_in_process", {})
         start = time.perf_counter()
         device = machine.measure("cuda", on_progress=print)
         took = time.perf_counter() - start
@@ -101,5 +101,5 @@ def test_nvml_finds_the_same_card_where_there_is_nvml() -> None:
 def test_the_cache_of_a_gpu_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path))
     device = machine.ceilings("cuda", ["float32"])
-    monkeypatch.setattr(cache, "_in_process", {})
+    monkeypatch.setattr(ceiling_cache, "_in_process", {})
     assert machine.cached("cuda") == device

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.capture.thread_account import read_account
+from ridgeline.harness.capture.step_times import read_account
 
 pytestmark = pytest.mark.reliability
 

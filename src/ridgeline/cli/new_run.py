@@ -10,7 +10,7 @@ from ridgeline.cli.target import Given
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.capture.redaction import redacted, redacted_text
 from ridgeline.integrations.beginning import begun
-from ridgeline.machine.cache import folder
+from ridgeline.machine.cache_folder import folder
 from ridgeline.records.run import Settings, Target
 from ridgeline.records.run_directory import RunDirectory, restarted_name, run_name, runs_root
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
-from ridgeline.harness.capture.lock import Lock
+from ridgeline.harness.capture.watch_lock import Lock
 from ridgeline.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def start_watcher(directory: RunDirectory, rank: int) -> None:
 
 
 def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
-    from ridgeline.harness.capture.watched import Watched
-    from ridgeline.harness.capture.watching import deafen, watch
+    from ridgeline.harness.capture.watching import Watched, deafen, watch
     from ridgeline.records.run_directory import started
 
     deafen()

@@ -32,8 +32,7 @@ from ridgeline.equality.calls.examine import examine
 from ridgeline.equality.calls.guards import cached_replay, examine_floor
 from ridgeline.equality.calls.held_state import reachable
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.harness.usercode.explain import explain
-from ridgeline.harness.usercode.load import module_at, split
+from ridgeline.harness.usercode.load import explain, module_at, split
 from ridgeline.harness.usercode.workload import Declared, Workload
 from ridgeline.machine import identity, nvml, processor
 from ridgeline.measure.clock import Clock, Reading, clock_for

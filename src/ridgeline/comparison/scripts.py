@@ -21,7 +21,7 @@ from ridgeline.comparison.preparation import CLOSING_S, Settling
 from ridgeline.comparison.verdicts import Trial, assemble
 from ridgeline.equality.scripts import ScriptRecord, compare_scripts
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.harness.usercode.process import Ended, to_its_end
+from ridgeline.harness.usercode.child_process import Ended, to_its_end
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Block, Rounds

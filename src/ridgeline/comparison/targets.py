@@ -13,8 +13,7 @@ import torch
 
 from ridgeline.equality.calls.calling import seed_all
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.harness.usercode.explain import explain
-from ridgeline.harness.usercode.load import module_at, named, split
+from ridgeline.harness.usercode.load import explain, module_at, named, split
 from ridgeline.harness.usercode.workload import Declared, Workload, declared_in, unpacked
 
 EXAMPLE = "ridgeline compare slow.py:step fast.py:step"

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
-from ridgeline.harness.capture import beside, live
-from ridgeline.harness.capture.lock import EXIT_WAIT_S
+from ridgeline.harness.capture import live, watching
+from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
 from ridgeline.integrations.beginning import begun
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory, runs_root
@@ -59,11 +59,11 @@ class profile:
             return self
         import torch
 
-        from ridgeline.harness.capture.begin import begin
+        from ridgeline.harness.capture.seams import begin
 
         self._run = self._make()
         self.directory = self._run.path
-        self._watcher = beside.start(self._run)
+        self._watcher = watching.start(self._run)
         begin(torch, str(self._run.path), self._settings)
         return self
 
@@ -76,7 +76,7 @@ class profile:
         session = live.session
         if self._run is None or session is None:
             return
-        from ridgeline.harness.capture.begin import end
+        from ridgeline.harness.capture.seams import end
 
         end(session, *_ending(kind, error))
         if self._watcher is not None:
@@ -89,7 +89,7 @@ class profile:
 
     @staticmethod
     def step() -> None:
-        from ridgeline.harness.capture.marks import step
+        from ridgeline.harness.capture.live import step
 
         step()
 

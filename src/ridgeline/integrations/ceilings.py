@@ -5,9 +5,8 @@ quiet.
 
 from collections.abc import Callable
 
-from ridgeline.machine.cache import mark_exceeded
+from ridgeline.machine.ceiling_cache import mark_exceeded, measure_in_child_process
 from ridgeline.machine.datasheet import DTYPES
-from ridgeline.machine.quick import measure_beside
 from ridgeline.machine.telemetry import busy_percent_now
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import Efficiency
@@ -42,7 +41,7 @@ def know_ceilings(directory: RunDirectory, say: Say) -> None:
     dtypes = [dtype for dtype in DTYPES if dtype in used]
     if dtypes:
         say("ridgeline: measuring what this processor can do, once: a few seconds")
-        measure_beside(dtypes)
+        measure_in_child_process(dtypes)
 
 
 def _is_quiet() -> bool:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.conclusion import conclude
-from ridgeline.harness.capture.packing import pack
+from ridgeline.harness.capture.tracing import pack
 from ridgeline.integrations.ceilings import Say, know_ceilings, remember_exceeded
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary

@@ -16,8 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ridgeline.machine.identity import identify
-    from ridgeline.machine.selection import resolve_device
+    from ridgeline.machine.identity import identify, resolve_device
     from ridgeline.machine.surroundings import conditions
     from ridgeline.machine.survey import cached, ceilings, left_out, measure, measured_under
 
@@ -40,7 +39,7 @@ _HOME = {
     "left_out": "survey",
     "measure": "survey",
     "measured_under": "survey",
-    "resolve_device": "selection",
+    "resolve_device": "identity",
 }
 
 

@@ -1,14 +1,17 @@
 """Who the devices are: everything that can be said without measuring."""
 
 import platform
+import re
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ridgeline.machine import datasheet, native, nvml, processor
-from ridgeline.machine.native import Support
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.machine import datasheet, nvml, processor
+from ridgeline.machine.datasheet import Support
 from ridgeline.records.machine import Device, Machine
 
 
@@ -32,10 +35,10 @@ def describe(device: torch.device) -> Device:
 def support(device: torch.device, dtype: str) -> Support:
     """Whether the device computes `dtype` natively, emulates it, or cannot."""
     if device.type == "cpu":
-        return native.on_cpu(dtype, processor.flags())
+        return datasheet.on_cpu(dtype, processor.flags())
     if torch.version.hip is not None:
-        return native.on_amd(dtype, _architecture(torch.cuda.get_device_properties(device)))
-    return native.on_nvidia(dtype, torch.cuda.get_device_capability(device))
+        return datasheet.on_amd(dtype, _architecture(torch.cuda.get_device_properties(device)))
+    return datasheet.on_nvidia(dtype, torch.cuda.get_device_capability(device))
 
 
 def address(device: torch.device) -> nvml.Address:
@@ -104,3 +107,50 @@ def _driver() -> str:
     except (OSError, IndexError):
         return ""
     return next((word for word in words if word[:1].isdigit() and "." in word), "")
+
+
+def resolve_device(name: str | None) -> torch.device:
+    """`cpu`, `cuda` or `cuda:1` as a device of this machine; None picks a GPU where there is one.
+
+    Raises UsageError for a name or an index that cannot be, RidgelineError (exit 4) where CUDA
+    was asked for and there is none.
+    """
+    if name is None:
+        return torch.device("cuda", _current()) if _cuda_problem() is None else torch.device("cpu")
+    parsed = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name.strip().lower())
+    if parsed is None:
+        raise UsageError(
+            f"'{name}' is not a device Ridgeline measures", hint="use cpu, cuda or cuda:<index>"
+        )
+    kind, index = parsed[1], parsed[2]
+    if kind == "cpu":
+        return torch.device("cpu")
+    problem = _cuda_problem()
+    if problem is not None:
+        raise RidgelineError(
+            f"device '{name}' was asked for, but {problem}", hint="use --device cpu"
+        )
+    count = torch.cuda.device_count()
+    if index is not None and int(index) >= count:
+        there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        raise UsageError(f"there is no device '{name}' here", hint=f"this machine has {there}")
+    return torch.device("cuda", _current() if index is None else int(index))
+
+
+def _current() -> int:
+    # Asking before anything else has started CUDA would start it, only to hear 0.
+    started: bool = torch.cuda.is_initialized()
+    return torch.cuda.current_device() if started else 0
+
+
+def _cuda_problem() -> str | None:
+    """Why there is no CUDA device to use; None if there is one."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available() and torch.cuda.device_count() > 0:
+            return None
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"this torch ({torch.__version__}) was built without CUDA"
+    # torch tells of a driver that is too old, or a broken one, only by a warning.
+    reason = str(said[0].message).split(" (Triggered")[0].split(". ")[0] if said else ""
+    return "torch finds no usable CUDA device" + (f": {reason}" if reason else "")

@@ -15,7 +15,7 @@ import torch
 from msgspec import Struct
 
 from ridgeline.machine import cgroup, identity, nvml, processor
-from ridgeline.machine.selection import resolve_device
+from ridgeline.machine.identity import resolve_device
 from ridgeline.records.comparison import Surroundings
 
 _GIB = 1 << 30

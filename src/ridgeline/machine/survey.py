@@ -8,11 +8,11 @@ import msgspec
 import torch
 
 from ridgeline.errors import UsageError
-from ridgeline.machine import bandwidth, cache, identity, launch, matmul, native, nvml, processor
-from ridgeline.machine.cache import Entry, Key, Refusal
+from ridgeline.machine import ceiling_cache, datasheet, identity, microbenchmarks, nvml, processor
+from ridgeline.machine.ceiling_cache import Entry, Key, Refusal
 from ridgeline.machine.datasheet import DTYPES
-from ridgeline.machine.selection import resolve_device
-from ridgeline.machine.stopwatch import Timer, timer_for
+from ridgeline.machine.identity import resolve_device
+from ridgeline.machine.microbenchmarks import Timer, timer_for
 from ridgeline.machine.surroundings import HostTimes, Watch, host_times
 from ridgeline.records.machine import Ceiling, Device, Quantity
 
@@ -51,7 +51,7 @@ def measure(
 def cached(device: str) -> Device | None:
     """The device with the ceilings measured earlier, None where there are none."""
     resolved = resolve_device(device)
-    entry = cache.load(_key(resolved))
+    entry = ceiling_cache.load(_key(resolved))
     return _with_entry(resolved, entry) if entry is not None and entry.ceilings else None
 
 
@@ -64,7 +64,7 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
     """
     resolved = resolve_device(device)
     wanted = _checked(dtypes)
-    entry = cache.load(_key(resolved)) or Entry(key=_key(resolved))
+    entry = ceiling_cache.load(_key(resolved)) or Entry(key=_key(resolved))
     have = {(c.quantity, c.dtype) for c in entry.ceilings}
     if entry.doubtful and _quiet(resolved):
         have -= entry.doubtful
@@ -81,14 +81,14 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
 
 def measured_under(device: str) -> tuple[str, ...]:
     """What stood in the way when the kept ceilings were measured."""
-    entry = cache.load(_key(resolve_device(device)))
+    entry = ceiling_cache.load(_key(resolve_device(device)))
     return entry.conditions if entry is not None else ()
 
 
 def left_out(device: str) -> tuple[str, ...]:
     """The dtypes without a ceiling on this device, each with the reason."""
     resolved = resolve_device(device)
-    entry = cache.load(_key(resolved))
+    entry = ceiling_cache.load(_key(resolved))
     refusals = {r.dtype: r.reason for r in entry.refusals} if entry is not None else {}
     for dtype in DTYPES:
         support = identity.support(resolved, dtype)
@@ -140,7 +140,7 @@ def _survey(
         torch.cuda.empty_cache()
     if watch.others():
         disturbed = [(c.quantity, c.dtype) for c in found]
-    return cache.store(
+    return ceiling_cache.store(
         Entry(
             key=_key(device),
             ceilings=tuple(found),
@@ -163,13 +163,13 @@ def _product(
     support = identity.support(device, dtype)
     if not support.possible:
         return Refusal(dtype, support.why)
-    limits = matmul.Limits(
+    limits = microbenchmarks.Limits(
         budget_s=budget_s,
         memory_bytes=_allowance(device),
         cache_bytes=identity.describe(device).cache_bytes,
     )
     try:
-        best = matmul.fastest(device, dtype, timer, limits, said)
+        best = microbenchmarks.fastest(device, dtype, timer, limits, said)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
@@ -188,7 +188,7 @@ def _product(
     )
 
 
-def _product_note(best: matmul.Fastest) -> str:
+def _product_note(best: microbenchmarks.Fastest) -> str:
     note = f"{best.size} × {best.size} product"
     kept_up = best.kept_up_flop_per_s
     if kept_up is not None and kept_up < 0.97 * best.flop_per_s:
@@ -198,11 +198,11 @@ def _product_note(best: matmul.Fastest) -> str:
 
 def _traffic(device: torch.device, quantity: Quantity, timer: Timer, budget_s: float) -> Ceiling:
     if quantity == "launch":
-        seconds = launch.launch_seconds(device, budget_s)
+        seconds = microbenchmarks.launch_seconds(device, budget_s)
         return Ceiling(quantity="launch", value=seconds, unit="s", source="measured")
     about = identity.describe(device)
-    sizes = bandwidth.buffer_sizes(device.type, about.cache_bytes, _allowance(device))
-    rate = bandwidth.copy_rate if quantity == "copy" else bandwidth.triad_rate
+    sizes = microbenchmarks.buffer_sizes(device.type, about.cache_bytes, _allowance(device))
+    rate = microbenchmarks.copy_rate if quantity == "copy" else microbenchmarks.triad_rate
     value = rate(device, timer, sizes, budget_s)
     within = max(sizes) * 2 < about.cache_bytes
     return Ceiling(
@@ -246,7 +246,7 @@ def _allowance(device: torch.device) -> int:
 def _with_entry(device: torch.device, entry: Entry) -> Device:
     about = identity.describe(device)
     supports = {dtype: identity.support(device, dtype) for dtype in DTYPES}
-    known = (*native.with_ratios(entry.marked(), supports), *about.ceilings)
+    known = (*datasheet.with_ratios(entry.marked(), supports), *about.ceilings)
     return msgspec.structs.replace(about, ceilings=tuple(sorted(known, key=_order)))
 
 

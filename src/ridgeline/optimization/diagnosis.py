@@ -16,7 +16,7 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError
 from ridgeline.harness.trials import strays
 from ridgeline.harness.trials.arm import IN_A_TRIAL, NO_INPUT
-from ridgeline.harness.usercode.process import to_its_end
+from ridgeline.harness.usercode.child_process import to_its_end
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.optimization.launcher import MODULE, behind, recorded
 from ridgeline.records.finding import Finding

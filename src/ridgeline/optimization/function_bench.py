@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
 from ridgeline.fixes.change import of
-from ridgeline.harness.capture import live, marks
+from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.harness.trials.drawing import Drawing
@@ -26,7 +26,7 @@ from ridgeline.harness.trials.functions import found_at, rewrite
 from ridgeline.harness.trials.later import is_timed, later_steps
 from ridgeline.harness.trials.output_seams import OutputSeams
 from ridgeline.harness.trials.rounds import as_sustained, made_ahead
-from ridgeline.harness.usercode.words import first_words
+from ridgeline.harness.usercode.load import first_words
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
@@ -149,7 +149,7 @@ class FunctionBench:
             self._put_on(program, plan, process)
             (Seams if subject.trains else OutputSeams)(torch, session).put_on()
             live.follow_forks()
-            live.session = marks.listener = session
+            live.session = live.listener = session
             program.alter_optimizer()
             run = program.step_function(
                 tuple(one.change for one in plan.changes), session, self._kept
@@ -172,7 +172,7 @@ class FunctionBench:
         finally:
             session.farewell("finished", "")
             session.forget()
-            live.session = marks.listener = None
+            live.session = live.listener = None
             if session.progress.compiling.seen:
                 # What it traced went through functions that are put back now.
                 import_module("torch._dynamo").reset()

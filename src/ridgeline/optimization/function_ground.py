@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.harness.capture.begin import begin, end
-from ridgeline.harness.capture.kineto_log import held_back
-from ridgeline.harness.capture.packing import pack
+from ridgeline.harness.capture.seams import begin, end
+from ridgeline.harness.capture.tracing import held_back, pack
 from ridgeline.integrations.beginning import begun
 from ridgeline.optimization.function_bench import AsItWas
 from ridgeline.optimization.function_loader import Batches, arguments, with_settings

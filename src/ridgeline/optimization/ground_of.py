@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.fixes.cross_entropies import CLASSES
-from ridgeline.machine import numa, nvml
+from ridgeline.machine import nvml, processor
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.run import DeviceSeen
@@ -67,18 +67,18 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         processors=case.processors,
         nodes=_nodes() if here else (),
         gpu_address=gpu,
-        gpu_node=numa.node_of(gpu),
+        gpu_node=processor.node_of(gpu),
     )
 
 
 def _nodes() -> tuple[NumaNode, ...]:
     """With the cores this process may use, and so a trial it starts."""
     ask = getattr(os, "sched_getaffinity", None)
-    return numa.nodes(ask(0)) if ask is not None else ()
+    return processor.nodes(ask(0)) if ask is not None else ()
 
 
 def _gpu_address(device: DeviceSeen) -> str:
-    return numa.gpu_address(nvml.Address(uuid=device.uuid, pci=device.pci, name=device.name))
+    return processor.gpu_address(nvml.Address(uuid=device.uuid, pci=device.pci, name=device.name))
 
 
 def _named(site: OpSite, words: tuple[str, ...]) -> bool:

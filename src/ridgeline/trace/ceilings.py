@@ -7,8 +7,9 @@ from importlib import metadata
 
 import msgspec
 
-from ridgeline.machine import native, processor
-from ridgeline.machine.cache import Entry, folder
+from ridgeline.machine import datasheet, processor
+from ridgeline.machine.cache_folder import folder
+from ridgeline.machine.ceiling_cache import Entry
 from ridgeline.machine.datasheet import DTYPES, TABLE, Datasheet, match
 from ridgeline.records.machine import Device
 from ridgeline.trace.trace import DeviceProperties
@@ -158,7 +159,7 @@ def host_entry(threads: int = 0, torch: str = "") -> Entry | None:
 
 def _device(entry: Entry) -> Device:
     flags = processor.flags()
-    supports = {dtype: native.on_cpu(dtype, flags) for dtype in DTYPES}
+    supports = {dtype: datasheet.on_cpu(dtype, flags) for dtype in DTYPES}
     return Device(
         kind="cpu",
         index=0,
@@ -167,7 +168,7 @@ def _device(entry: Entry) -> Device:
         architecture=processor.widest_extension(flags),
         cores=processor.usable_cores(),
         cache_bytes=processor.cache_bytes(),
-        ceilings=native.with_ratios(entry.marked(), supports),
+        ceilings=datasheet.with_ratios(entry.marked(), supports),
     )
 
 
@@ -198,4 +199,4 @@ def _installed() -> str:
 def emulated_here() -> tuple[str, ...]:
     """Empty where the CPU does not tell its instructions."""
     flags = processor.flags()
-    return tuple(d for d in ("bfloat16", "float16") if not native.on_cpu(d, flags).native)
+    return tuple(d for d in ("bfloat16", "float16") if not datasheet.on_cpu(d, flags).native)

@@ -11,7 +11,7 @@ from ridgeline.comparison.functions import together, without_broken
 from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, Warmed
 from ridgeline.comparison.remote import RemoteHost
 from ridgeline.errors import RidgelineError
-from ridgeline.harness.usercode.process import Ended
+from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.deadline import BudgetEnded, Deadline
 from ridgeline.measure.rounds import Block

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ridgeline.machine import cache
-from ridgeline.machine.cache import Entry, Key, Refusal
+from ridgeline.machine import cache_folder, ceiling_cache
+from ridgeline.machine.ceiling_cache import Entry, Key, Refusal
 from ridgeline.records.machine import Ceiling
 
 KEY = Key(kind="cpu", name="A CPU @ 2 GHz", driver="", torch="2.13.0", cores=2, threads=2)
@@ -16,7 +16,7 @@ KEY = Key(kind="cpu", name="A CPU @ 2 GHz", driver="", torch="2.13.0", cores=2, 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_in_process", {})
+    monkeypatch.setattr(ceiling_cache, "_in_process", {})
 
 
 def _product(dtype: str, value: float) -> Ceiling:
@@ -25,7 +25,7 @@ def _product(dtype: str, value: float) -> Ceiling:
 
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a new process knows."""
-    monkeypatch.setattr(cache, "_in_process", {})
+    monkeypatch.setattr(ceiling_cache, "_in_process", {})
 
 
 def _files(folder: Path) -> list[Path]:
@@ -34,13 +34,13 @@ def _files(folder: Path) -> list[Path]:
 
 def test_what_was_stored_is_loaded_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(key=KEY, ceilings=(_product("float32", 1e11),), conditions=("busy",))
-    cache.store(entry)
+    ceiling_cache.store(entry)
     _forget(monkeypatch)
-    assert cache.load(KEY) == entry
+    assert ceiling_cache.load(KEY) == entry
 
 
 def test_nothing_is_left_but_the_one_file(tmp_path: Path) -> None:
-    cache.store(Entry(key=KEY))
+    ceiling_cache.store(Entry(key=KEY))
     assert [path.suffix for path in _files(tmp_path)] == [".json"]
 
 
@@ -51,21 +51,21 @@ def test_nothing_is_left_but_the_one_file(tmp_path: Path) -> None:
 def test_another_driver_torch_device_or_thread_count_starts_afresh(
     changed: dict[str, object],
 ) -> None:
-    cache.store(Entry(key=KEY))
-    assert cache.load(msgspec.structs.replace(KEY, **changed)) is None
+    ceiling_cache.store(Entry(key=KEY))
+    assert ceiling_cache.load(msgspec.structs.replace(KEY, **changed)) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"key": 3}', b"\xff\xfe\x00"])
 def test_a_damaged_file_is_ignored_and_replaced(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache.store(Entry(key=KEY))
+    ceiling_cache.store(Entry(key=KEY))
     _files(tmp_path)[0].write_bytes(content)
     _forget(monkeypatch)
-    assert cache.load(KEY) is None
-    cache.store(Entry(key=KEY))
+    assert ceiling_cache.load(KEY) is None
+    ceiling_cache.store(Entry(key=KEY))
     _forget(monkeypatch)
-    assert cache.load(KEY) is not None
+    assert ceiling_cache.load(KEY) is not None
 
 
 def test_a_home_that_cannot_be_written_still_serves_this_process(
@@ -74,55 +74,57 @@ def test_a_home_that_cannot_be_written_still_serves_this_process(
     # A file where the folder should be fails for root too, which a read-only mode does not.
     (tmp_path / "blocked").write_text("")
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "blocked"))
-    entry = cache.store(Entry(key=KEY, ceilings=(_product("float32", 1.0),)))
-    assert cache.load(KEY) == entry
+    entry = ceiling_cache.store(Entry(key=KEY, ceilings=(_product("float32", 1.0),)))
+    assert ceiling_cache.load(KEY) == entry
     _forget(monkeypatch)
-    assert cache.load(KEY) is None
+    assert ceiling_cache.load(KEY) is None
 
 
 def test_a_partial_measurement_keeps_the_other_dtypes() -> None:
-    cache.store(Entry(key=KEY, ceilings=(_product("float32", 1.0), _product("bfloat16", 2.0))))
-    whole = cache.store(Entry(key=KEY, ceilings=(_product("float32", 3.0),)))
+    ceiling_cache.store(
+        Entry(key=KEY, ceilings=(_product("float32", 1.0), _product("bfloat16", 2.0)))
+    )
+    whole = ceiling_cache.store(Entry(key=KEY, ceilings=(_product("float32", 3.0),)))
     assert {c.dtype: c.value for c in whole.ceilings} == {"float32": 3.0, "bfloat16": 2.0}
 
 
 def test_a_disturbed_measurement_does_not_lower_a_ceiling() -> None:
     place = ("matmul", "float32")
-    cache.store(Entry(key=KEY, ceilings=(_product("float32", 2.0),)))
-    whole = cache.store(
+    ceiling_cache.store(Entry(key=KEY, ceilings=(_product("float32", 2.0),)))
+    whole = ceiling_cache.store(
         Entry(key=KEY, ceilings=(_product("float32", 1.0),), disturbed=(("matmul", "float32"),))
     )
     assert [c.value for c in whole.ceilings] == [2.0]
     assert whole.disturbed == ()
-    whole = cache.store(
+    whole = ceiling_cache.store(
         Entry(key=KEY, ceilings=(_product("float32", 3.0),), disturbed=(("matmul", "float32"),))
     )
     assert [c.value for c in whole.ceilings] == [3.0]
     assert whole.disturbed == (place,)
-    whole = cache.store(Entry(key=KEY, ceilings=(_product("float32", 2.5),)))
+    whole = ceiling_cache.store(Entry(key=KEY, ceilings=(_product("float32", 2.5),)))
     assert [c.value for c in whole.ceilings] == [2.5]
     assert whole.disturbed == ()
 
 
 def test_a_dtype_that_works_now_is_no_longer_refused() -> None:
-    cache.store(Entry(key=KEY, refusals=(Refusal("float8", "no"), Refusal("tf32", "no"))))
-    whole = cache.store(Entry(key=KEY, ceilings=(_product("float8", 1.0),)))
+    ceiling_cache.store(Entry(key=KEY, refusals=(Refusal("float8", "no"), Refusal("tf32", "no"))))
+    whole = ceiling_cache.store(Entry(key=KEY, ceilings=(_product("float8", 1.0),)))
     assert [r.dtype for r in whole.refusals] == ["tf32"]
 
 
 def test_a_refused_dtype_loses_the_ceiling_it_had() -> None:
-    cache.store(Entry(key=KEY, ceilings=(_product("float8", 1.0),)))
-    whole = cache.store(Entry(key=KEY, refusals=(Refusal("float8", "no"),)))
+    ceiling_cache.store(Entry(key=KEY, ceilings=(_product("float8", 1.0),)))
+    whole = ceiling_cache.store(Entry(key=KEY, refusals=(Refusal("float8", "no"),)))
     assert whole.ceilings == ()
 
 
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cache.folder().name == "cache"
+    assert cache_folder.folder().name == "cache"
     monkeypatch.delenv("RIDGELINE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert cache.folder() == Path("/x/ridgeline")
+    assert cache_folder.folder() == Path("/x/ridgeline")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.folder().parts[-2:] == (".cache", "ridgeline")
+    assert cache_folder.folder().parts[-2:] == (".cache", "ridgeline")
 
 
 def test_a_user_without_a_home_has_a_folder_that_cannot_be_written(
@@ -135,4 +137,4 @@ def test_a_user_without_a_home_has_a_folder_that_cannot_be_written(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(NotADirectoryError):
-        cache.folder().mkdir(parents=True)
+        cache_folder.folder().mkdir(parents=True)

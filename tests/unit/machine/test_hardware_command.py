@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ridgeline.cli.hardware import command
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.machine import cache, survey
+from ridgeline.machine import ceiling_cache, survey
 from ridgeline.machine.datasheet import match
 from ridgeline.records.machine import Ceiling, Device, Machine
 from ridgeline.report.hardware import render_terminal, rows, to_csv, to_json_document, to_markdown
@@ -20,7 +20,7 @@ from ridgeline.report.hardware import render_terminal, rows, to_csv, to_json_doc
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_in_process", {})
+    monkeypatch.setattr(ceiling_cache, "_in_process", {})
 
 
 def _h200() -> Machine:

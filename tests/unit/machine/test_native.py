@@ -2,8 +2,8 @@
 
 import pytest
 
-from ridgeline.machine import native, processor
-from ridgeline.machine.native import Support
+from ridgeline.machine import datasheet, processor
+from ridgeline.machine.datasheet import Support
 from ridgeline.records.machine import Ceiling
 
 ICE_LAKE = frozenset({"avx2", "avx512f", "avx512_vnni"})
@@ -28,20 +28,20 @@ GRAVITON = frozenset({"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve"})
     ],
 )
 def test_cpu_flags_decide(flags: frozenset[str], dtype: str, is_native: bool) -> None:
-    support = native.on_cpu(dtype, flags)
+    support = datasheet.on_cpu(dtype, flags)
     assert support.possible
     assert support.native is is_native
     assert is_native or support.why.startswith("emulated: this CPU has no")
 
 
 def test_unreadable_flags_are_not_called_emulation() -> None:
-    support = native.on_cpu("bfloat16", frozenset())
+    support = datasheet.on_cpu("bfloat16", frozenset())
     assert support.native
     assert "cannot be read" in support.why
 
 
 def test_tf32_does_not_exist_on_a_cpu() -> None:
-    assert not native.on_cpu("tf32", SAPPHIRE).possible
+    assert not datasheet.on_cpu("tf32", SAPPHIRE).possible
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_compute_capability_decides(
     capability: tuple[int, int], impossible: set[str], emulated: set[str]
 ) -> None:
     dtypes = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
-    supports = {dtype: native.on_nvidia(dtype, capability) for dtype in dtypes}
+    supports = {dtype: datasheet.on_nvidia(dtype, capability) for dtype in dtypes}
     assert {d for d, s in supports.items() if not s.possible} == impossible
     assert {d for d, s in supports.items() if s.possible and not s.native} == emulated
     assert all(s.why for s in supports.values() if not (s.possible and s.native))
 
 
 def test_amd_generations_decide() -> None:
-    assert native.on_amd("float8", "gfx942").possible
-    assert not native.on_amd("float8", "gfx90a").possible
-    assert native.on_amd("bfloat16", "gfx90a").native
+    assert datasheet.on_amd("float8", "gfx942").possible
+    assert not datasheet.on_amd("float8", "gfx90a").possible
+    assert datasheet.on_amd("bfloat16", "gfx90a").native
 
 
 def _measured(dtype: str, value: float) -> Ceiling:
@@ -76,8 +76,10 @@ def _measured(dtype: str, value: float) -> Ceiling:
 
 
 def test_an_emulated_dtype_carries_its_measured_ratio() -> None:
-    supports = {"bfloat16": native.on_cpu("bfloat16", ICE_LAKE)}
-    noted = native.with_ratios([_measured("float32", 200e9), _measured("bfloat16", 50e9)], supports)
+    supports = {"bfloat16": datasheet.on_cpu("bfloat16", ICE_LAKE)}
+    noted = datasheet.with_ratios(
+        [_measured("float32", 200e9), _measured("bfloat16", 50e9)], supports
+    )
     assert not noted[1].native
     assert noted[1].note.endswith("; slower than float32 here (0.25 ×)")
     assert noted[0].note == ""
@@ -85,7 +87,7 @@ def test_an_emulated_dtype_carries_its_measured_ratio() -> None:
 
 def test_without_float32_there_is_no_ratio() -> None:
     supports = {"bfloat16": Support(True, False, "emulated: x")}
-    assert native.with_ratios([_measured("bfloat16", 1.0)], supports)[0].note == "emulated: x"
+    assert datasheet.with_ratios([_measured("bfloat16", 1.0)], supports)[0].note == "emulated: x"
 
 
 def test_the_widest_extension_wins() -> None:

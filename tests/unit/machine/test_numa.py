@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.machine import numa, nvml
+from ridgeline.machine import nvml, processor
 from ridgeline.records.ground import NumaNode
 
 NODES = "devices/system/node"
@@ -34,30 +34,30 @@ def two_sockets(root: Path) -> Path:
 
 def test_a_node_has_the_cores_that_may_be_used(tmp_path: Path) -> None:
     root = two_sockets(tmp_path)
-    assert numa.nodes(range(8), root) == (
+    assert processor.nodes(range(8), root) == (
         NumaNode(number=0, cores=(0, 1, 4, 5), physical=2),
         NumaNode(number=1, cores=(2, 3, 6, 7), physical=2),
     )
-    held = numa.nodes({0, 1, 4}, root)
+    held = processor.nodes({0, 1, 4}, root)
     assert [one.cores for one in held] == [(0, 1, 4), ()]
     assert [one.physical for one in held] == [2, 0]
 
 
 def test_memory_without_cores_is_no_node_to_run_on(tmp_path: Path) -> None:
     root = write(two_sockets(tmp_path), {f"{NODES}/node2/cpulist": ""})
-    assert [one.number for one in numa.nodes(range(8), root)] == [0, 1]
+    assert [one.number for one in processor.nodes(range(8), root)] == [0, 1]
 
 
 def test_nodes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     lists = {f"{NODES}/node{number}/cpulist": str(number) for number in (10, 2, 0)}
-    found = numa.nodes(range(16), write(tmp_path, lists))
+    found = processor.nodes(range(16), write(tmp_path, lists))
     assert [one.number for one in found] == [0, 2, 10]
     assert [one.physical for one in found] == [1, 1, 1]  # nobody told of siblings
 
 
 def test_where_nothing_is_told_there_are_no_nodes(tmp_path: Path) -> None:
-    assert numa.nodes(range(8), tmp_path / "none") == ()
-    assert numa.nodes(range(8), write(tmp_path, {f"{NODES}/node0/cpulist": "garbage"})) == ()
+    assert processor.nodes(range(8), tmp_path / "none") == ()
+    assert processor.nodes(range(8), write(tmp_path, {f"{NODES}/node0/cpulist": "garbage"})) == ()
 
 
 @pytest.mark.parametrize(("said", "node"), [("1", 1), ("0", 0), ("-1", -1), ("", -1)])
@@ -65,9 +65,9 @@ def test_a_device_hangs_on_the_node_the_firmware_names(
     tmp_path: Path, said: str, node: int
 ) -> None:
     root = write(tmp_path, {"bus/pci/devices/0000:3b:00.0/numa_node": said})
-    assert numa.node_of("0000:3b:00.0", root) == node
-    assert numa.node_of("0000:86:00.0", root) == -1
-    assert numa.node_of("", root) == -1
+    assert processor.node_of("0000:3b:00.0", root) == node
+    assert processor.node_of("0000:86:00.0", root) == -1
+    assert processor.node_of("", root) == -1
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_device_hangs_on_the_node_the_firmware_names(
     ],
 )
 def test_an_address_is_written_as_sysfs_does(pci: str, name: str) -> None:
-    assert numa.sysfs_name(pci) == name
+    assert processor.sysfs_name(pci) == name
 
 
 def test_what_torch_told_needs_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "session", lambda: pytest.fail("NVML was started"))
-    assert numa.gpu_address(nvml.Address(pci="00000000:3b:00.0")) == "0000:3b:00.0"
+    assert processor.gpu_address(nvml.Address(pci="00000000:3b:00.0")) == "0000:3b:00.0"
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -107,7 +107,7 @@ def test_an_address_torch_did_not_tell_is_asked_of_nvml(
         yield library if there else None
 
     monkeypatch.setattr(nvml, "session", session)
-    assert numa.gpu_address(nvml.Address(uuid="1-2")) == ("0000:af:00.0" if there else "")
+    assert processor.gpu_address(nvml.Address(uuid="1-2")) == ("0000:af:00.0" if there else "")
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_an_address_torch_did_not_tell_is_asked_of_nvml(
     [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("0,2-3", (0, 2, 3)), ("", ()), ("a-b", ())],
 )
 def test_a_list_of_cores_is_read_and_written(listed: str, cores: tuple[int, ...]) -> None:
-    assert numa.cores_in(listed) == cores
-    assert not cores or numa.cpulist(cores) == listed
+    assert processor.cores_in(listed) == cores
+    assert not cores or processor.cpulist(cores) == listed

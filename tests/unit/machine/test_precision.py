@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ridgeline.machine.precision import float32_products
+from ridgeline.machine.microbenchmarks import float32_products
 
 
 @pytest.fixture(autouse=True)

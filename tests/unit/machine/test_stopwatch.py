@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.machine.stopwatch import Call, best_seconds
+from ridgeline.machine.microbenchmarks import Call, best_seconds
 
 
 class FakeDevice:

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline import machine
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.machine import bandwidth, cache, matmul, survey
+from ridgeline.machine import ceiling_cache, microbenchmarks, survey
 from ridgeline.machine.surroundings import Watch
 
 MIB = 1 << 20
@@ -18,7 +18,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "_in_process", {})
+    monkeypatch.setattr(ceiling_cache, "_in_process", {})
     # Whether others use the machine while the tests run must not decide what they say.
     monkeypatch.setattr(Watch, "others", lambda _: ())
     monkeypatch.setattr(Watch, "busy_since", lambda *_: False)
@@ -103,7 +103,7 @@ def test_an_exceeded_ceiling_is_remembered_and_measured_again_when_it_is_quiet(
 ) -> None:
     machine.measure("cpu", ["float32"], budget_s=0.3)
     key = survey._key(torch.device("cpu"))
-    cache.mark_exceeded(key, "matmul", "float32")
+    ceiling_cache.mark_exceeded(key, "matmul", "float32")
     kept = machine.cached("cpu")
     assert kept is not None
     assert kept.ceiling("matmul", "float32") is None
@@ -119,7 +119,7 @@ def test_a_dtype_that_cannot_be_done_is_left_out_with_a_reason(
     def broken(*_: object) -> object:
         raise RuntimeError("no such kernel\nand a long story")
 
-    monkeypatch.setattr(matmul, "fastest", broken)
+    monkeypatch.setattr(microbenchmarks, "fastest", broken)
     device = machine.ceilings("cpu", ["float8", "tf32"])
     assert device.ceiling("matmul", "float8") is None
     reasons = machine.left_out("cpu")
@@ -157,10 +157,10 @@ def test_an_index_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_buffers_exceed_the_cache_and_respect_the_memory() -> None:
-    assert bandwidth.buffer_sizes("cpu", 48 * MIB, 10_000 * MIB) == (96 * MIB,)
-    assert bandwidth.buffer_sizes("cpu", 48 * MIB, 90 * MIB) == (30 * MIB,)
-    assert bandwidth.buffer_sizes("cuda", 50 * MIB, 4000 * MIB) == (256 * MIB, 1024 * MIB)
-    assert bandwidth.buffer_sizes("cuda", 50 * MIB, 0) == (MIB,)
+    assert microbenchmarks.buffer_sizes("cpu", 48 * MIB, 10_000 * MIB) == (96 * MIB,)
+    assert microbenchmarks.buffer_sizes("cpu", 48 * MIB, 90 * MIB) == (30 * MIB,)
+    assert microbenchmarks.buffer_sizes("cuda", 50 * MIB, 4000 * MIB) == (256 * MIB, 1024 * MIB)
+    assert microbenchmarks.buffer_sizes("cuda", 50 * MIB, 0) == (MIB,)
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 
 from ridgeline.machine import nvml, telemetry
-from ridgeline.machine.device_telemetry import Devices, named
-from ridgeline.machine.package_energy import PackageEnergy
-from ridgeline.machine.telemetry import Sampler, busy_percent
+from ridgeline.machine.telemetry import (
+    Devices,
+    PackageEnergy,
+    Sampler,
+    busy_percent,
+    visible_devices,
+)
 from ridgeline.records.run import ProcessSample
 
 SECOND = 1_000_000_000
@@ -91,7 +95,7 @@ def test_the_hosts_load_counts_waiting_for_storage_as_idle(tmp_path: Path) -> No
 def test_visible_devices_are_read_as_cuda_reads_them(
     visible: str | None, indices: list[int]
 ) -> None:
-    assert named(visible, UUIDS) == indices
+    assert visible_devices(visible, UUIDS) == indices
 
 
 def test_reasons_are_said_in_words() -> None:

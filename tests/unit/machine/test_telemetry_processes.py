@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.machine import processes
-from ridgeline.machine.portable import PortableTree
-from ridgeline.machine.processes import Tree
+from ridgeline.machine.processes import PortableTree, Tree
 
 
 class MadeUpProc:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.machine import trusted_files
-from ridgeline.machine.trusted_files import exposed_to_others, seal
+from ridgeline.machine import cache_folder
+from ridgeline.machine.cache_folder import exposed_to_others, seal
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_file_that_only_its_owner_can_write_is_not_exposed(library: Path) -> N
 def test_a_file_or_a_folder_above_it_that_others_can_write_to_is_named(
     library: Path, monkeypatch: pytest.MonkeyPatch, level: int, mode: int
 ) -> None:
-    monkeypatch.setattr(trusted_files, "_is_own_group", lambda group: False)
+    monkeypatch.setattr(cache_folder, "_is_own_group", lambda group: False)
     place = (library, *library.parents)[level]
     place.chmod(mode)
     assert str(place) in exposed_to_others(library)
@@ -38,7 +38,7 @@ def test_a_file_or_a_folder_above_it_that_others_can_write_to_is_named(
 def test_a_group_of_this_user_alone_may_write(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trusted_files, "_is_own_group", lambda group: True)
+    monkeypatch.setattr(cache_folder, "_is_own_group", lambda group: True)
     library.chmod(0o775)
     assert exposed_to_others(library) == ""
 
@@ -87,6 +87,6 @@ def test_without_a_private_key_there_is_no_seal(
         home.write_text("a file where the folder would be")
     else:
         home.mkdir()
-        (home / "key").write_bytes(b"k" * (3 if harm == "short" else trusted_files.KEY_BYTES))
+        (home / "key").write_bytes(b"k" * (3 if harm == "short" else cache_folder.KEY_BYTES))
         (home / "key").chmod(0o644 if harm == "readable" else 0o600)
     assert seal(b"answer") is None

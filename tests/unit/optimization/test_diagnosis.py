@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ridgeline.errors import TargetError
-from ridgeline.harness.usercode.process import Ended
+from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.optimization import diagnosis
 from ridgeline.records.run import RunFile, Target
 from ridgeline.records.run_directory import RunDirectory

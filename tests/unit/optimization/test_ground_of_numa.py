@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.machine import numa, nvml
+from ridgeline.machine import nvml, processor
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.run import Capture, DeviceSeen, Flags
@@ -30,7 +30,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     for name in ("nodes", "node_of"):
-        monkeypatch.setattr(numa, name, partial(getattr(numa, name), root=tmp_path))
+        monkeypatch.setattr(processor, name, partial(getattr(processor, name), root=tmp_path))
 
 
 @pytest.mark.usefixtures("two_nodes")

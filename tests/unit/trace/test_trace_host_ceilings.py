@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.machine import cache, processor
-from ridgeline.machine.cache import Entry, Key
+from ridgeline.machine import ceiling_cache, processor
+from ridgeline.machine.ceiling_cache import Entry, Key
 from ridgeline.records.machine import Ceiling
 from ridgeline.trace.ceilings import host_device
 
@@ -25,7 +25,7 @@ def keep(flops_s: float, threads: int, name: str = "", torch: str = "9.9") -> No
     peak = Ceiling(
         quantity="matmul", value=flops_s, unit="FLOP/s", source="measured", dtype="float32"
     )
-    cache.store(Entry(key=key, ceilings=(peak,)))
+    ceiling_cache.store(Entry(key=key, ceilings=(peak,)))
 
 
 def peak(threads: int = 0, torch: str = "") -> float | None:

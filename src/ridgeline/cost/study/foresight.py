@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ridgeline.cost.study.meta_build import build_on_meta
-from ridgeline.harness.usercode.fork import Raised, in_a_copy
+from ridgeline.harness.usercode.child_process import Raised, in_a_copy
 
 PATIENCE_S = 6.0
 """A 70 B model builds on meta in 2 s; whoever takes longer is built without this look."""

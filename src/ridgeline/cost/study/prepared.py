@@ -12,7 +12,7 @@ from ridgeline.cost.study.inputs import InputSpec, describe, make, model_dtype
 from ridgeline.cost.study.room import free_bytes, watched
 from ridgeline.cost.study.target import Subject, build
 from ridgeline.errors import DataDependentError, RidgelineError, UsageError
-from ridgeline.harness.usercode.explain import explain, is_out_of_memory
+from ridgeline.harness.usercode.load import explain, is_out_of_memory
 
 DTYPES = {
     "float64": torch.float64,

@@ -9,8 +9,7 @@ from msgspec import Struct
 from ridgeline.cost.study.foresight import weight_bytes
 from ridgeline.cost.study.meta_build import build_on_meta
 from ridgeline.errors import OutOfMemoryError, TargetError, UsageError
-from ridgeline.harness.usercode.explain import explain
-from ridgeline.harness.usercode.load import module_at, named, split
+from ridgeline.harness.usercode.load import explain, module_at, named, split
 
 EXAMPLE = "ridgeline model net.py:build --input 32x3x224x224"
 

@@ -12,7 +12,7 @@ from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog.affinity import BINDING
 from ridgeline.fixes.change import Change, NotWritten, Source
 from ridgeline.fixes.program import Program
-from ridgeline.machine.numa import cores_in, cpulist
+from ridgeline.machine.processor import cores_in, cpulist
 from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.trial import Applied

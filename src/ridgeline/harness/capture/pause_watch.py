@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter_ns
 
 from ridgeline.harness.capture.places import own_frames
-from ridgeline.harness.capture.sampling.sampler import block_signals
+from ridgeline.harness.capture.stack_sampling import block_signals
 from ridgeline.records.run import PauseSeen
 
 MIN_PAUSE_NS = 5_000_000

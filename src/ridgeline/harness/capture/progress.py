@@ -6,34 +6,34 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from ridgeline.harness.capture import marks
-from ridgeline.harness.capture.compiling import Compiling
-from ridgeline.harness.capture.counts import Counts
-from ridgeline.harness.capture.device_marks import DeviceMarks
-from ridgeline.harness.capture.drafts import Draft, Drafts
-from ridgeline.harness.capture.farewell import at_once
-from ridgeline.harness.capture.gradient_clearing import GradientClearing
+from ridgeline.harness.capture import live
 from ridgeline.harness.capture.instrument import Gate
-from ridgeline.harness.capture.journal import Journal
-from ridgeline.harness.capture.losses import Losses
-from ridgeline.harness.capture.memory_readings import MemoryReadings
+from ridgeline.harness.capture.inventory import (
+    Children,
+    GradientClearing,
+    Loaders,
+    Optimizers,
+    Roots,
+)
+from ridgeline.harness.capture.memory_watch import MemoryReadings
 from ridgeline.harness.capture.pause_watch import PauseWatch
-from ridgeline.harness.capture.recording import Recording
-from ridgeline.harness.capture.seen import Children, Loaders, Optimizers, Roots
-from ridgeline.harness.capture.stepping import End, Stepping
-from ridgeline.harness.capture.system_time import SystemTime
-from ridgeline.harness.capture.thinning import Thinning
-from ridgeline.harness.capture.thread_account import ThreadAccount
-from ridgeline.harness.capture.timeline import (
+from ridgeline.harness.capture.program_exit import at_once
+from ridgeline.harness.capture.recording import Compiling, Journal, Recording
+from ridgeline.harness.capture.step_boundaries import End, Stepping
+from ridgeline.harness.capture.step_counts import Counts, Draft, Drafts, Losses
+from ridgeline.harness.capture.step_times import (
     BACKWARD,
     FORWARD,
     INPUT,
     OPTIMIZER,
     QUIET_INPUT,
+    DeviceMarks,
+    SystemTime,
+    ThreadAccount,
     Timeline,
-    named,
+    phase_name,
 )
-from ridgeline.harness.capture.windows import Order, Windows
+from ridgeline.harness.capture.windows import Order, Thinning, Windows
 from ridgeline.records.run import Settings, Status, StepMemory
 
 PROFILES_ITSELF = "no trace: the program profiles itself"
@@ -294,7 +294,7 @@ class Progress:
         self._write_capture("running", "")
         # Inference may have been an evaluation before training: the optimizer's hooks stay on.
         if self.stepping.mode != "call":
-            marks.listener = None
+            live.listener = None
             self.detach(self.compiling.seen, self.recording.tracing.names_modules, True)
 
     def _deliver(self, last: bool = False) -> None:
@@ -336,12 +336,12 @@ class Progress:
         """Return the index of the step in progress, when it began, its phase ("" if it is only
         timed), and the thread that trains. Another thread calls this."""
         try:
-            phase = named(self.timeline.phase, self.stepping.trains) if self.detailed else ""
+            phase = phase_name(self.timeline.phase, self.stepping.trains) if self.detailed else ""
         except IndexError:  # a phase ended between two reads
             phase = ""
         return self.index, self.timeline.start_ns, phase, self.thread
 
     def _where(self) -> tuple[int, str, int | None]:
         """The step, the phase ("" when nobody looks any more), and the thread that trains."""
-        phase = "" if self.off else named(self.timeline.phase, self.stepping.trains)
+        phase = "" if self.off else phase_name(self.timeline.phase, self.stepping.trains)
         return self.index, phase, self.thread

@@ -7,14 +7,239 @@ into is named "disturbed".
 import contextlib
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ridgeline.harness.capture import compiling, flags
-from ridgeline.harness.capture.journal import Journal
-from ridgeline.harness.capture.memory_history import MemoryHistory, Where
+import msgspec
+
+from ridgeline.harness.capture import places, stack_sampling
+from ridgeline.harness.capture.memory_watch import MemoryHistory, Where
 from ridgeline.harness.capture.tracing import Tracing
-from ridgeline.records.run import Capture, OutOfMemory, Settings, Status
+from ridgeline.records.run import (
+    Capture,
+    Compilation,
+    DeviceSeen,
+    Flags,
+    OutOfMemory,
+    Settings,
+    Status,
+    Step,
+)
+from ridgeline.records.run_directory import RunDirectory
+
+FLUSH_NS = 1_000_000_000
+MOST_ROWS = 1_000_000
+"""About 300 MB of lines: only `--full` gets there, and it is said."""
+
+
+class Journal:
+    def __init__(self, directory: Path, rank: int) -> None:
+        self.directory = RunDirectory(directory)
+        self.rank = rank
+        self._rows: list[Step] = []
+        self._written = 0
+        self._flushed_ns = time.perf_counter_ns()
+        self.broken = ""
+        """Why nothing can be written any more."""
+
+    def due(self, now_ns: int) -> bool:
+        return now_ns - self._flushed_ns >= FLUSH_NS
+
+    def add(self, steps: list[Step]) -> None:
+        room = MOST_ROWS - self._written - len(self._rows)
+        self._rows.extend(steps[:room])
+
+    @property
+    def full(self) -> bool:
+        return self._written + len(self._rows) >= MOST_ROWS
+
+    def flush(self, now_ns: int) -> None:
+        self._flushed_ns = now_ns
+        if not self._rows:
+            return
+        encode = msgspec.json.Encoder().encode
+        data = b"".join(encode(row) + b"\n" for row in self._rows)
+        name = self.directory.steps_file(self.rank).name
+        if self.try_(lambda: self.directory.append(name, data)):
+            self._written += len(self._rows)
+        self._rows.clear()
+
+    def again(self) -> None:
+        """What was counted so far was no step."""
+        self._rows.clear()
+        if self._written:
+            name = self.directory.steps_file(self.rank).name
+            self.try_(lambda: self.directory.write_whole(name, b""))
+            self._written = 0
+
+    def capture(self, capture: Capture) -> bool:
+        data = msgspec.json.encode(capture)
+        name = self.directory.capture_file(self.rank).name
+        return self.try_(lambda: self.directory.write_whole(name, data), last=True)
+
+    def try_(self, write: Callable[[], object], last: bool = False) -> bool:
+        if self.broken and not last:
+            return False
+        try:
+            write()
+        except OSError as error:
+            self.broken = self.broken or f"could not be written: {error.strerror or error}"
+            return False
+        return True
+
+
+def read_flags(torch: Any, autocast: tuple[str, ...], scaler: bool) -> Flags:
+    backends = torch.backends
+    cuda = torch.version.cuda or ""
+    return Flags(
+        torch=str(torch.__version__),
+        cuda=cuda,
+        cudnn=str(backends.cudnn.version() or "") if cuda else "",
+        # Reading allow_tf32 raises where a program mixes the old and the new way to set it.
+        matmul_tf32=_ask(lambda: bool(backends.cuda.matmul.allow_tf32)) if cuda else None,
+        cudnn_tf32=_ask(lambda: bool(backends.cudnn.allow_tf32)) if cuda else None,
+        matmul_precision=_ask(torch.get_float32_matmul_precision) or "",
+        cudnn_benchmark=bool(backends.cudnn.benchmark) if cuda else None,
+        cudnn_deterministic=bool(backends.cudnn.deterministic) if cuda else None,
+        deterministic=bool(torch.are_deterministic_algorithms_enabled()),
+        threads=torch.get_num_threads(),
+        interop_threads=torch.get_num_interop_threads(),
+        allowed_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
+        default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
+        autocast=autocast,
+        gradient_scaler=scaler,
+    )
+
+
+def describe_device(torch: Any, index: int | None) -> DeviceSeen:
+    """The CUDA device of that index; None: the CPU, which the machine names from outside."""
+    if index is None:
+        return DeviceSeen()
+    found = torch.cuda.get_device_properties(index)
+    pci = ""
+    if all(hasattr(found, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
+        pci = f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    architecture = getattr(found, "gcnArchName", "") or f"sm_{found.major}{found.minor}"
+    return DeviceSeen(
+        kind="cuda",
+        index=index,
+        name=str(found.name),
+        memory_bytes=int(found.total_memory),
+        uuid=str(getattr(found, "uuid", "")).removeprefix("GPU-"),
+        pci=pci,
+        architecture=architecture if torch.version.hip else f"sm_{found.major}{found.minor}",
+        cores=int(found.multi_processor_count),
+    )
+
+
+def _ask(question: Any) -> Any:
+    try:
+        return question()
+    except RuntimeError:
+        return None
+
+
+MAX_COMPILATIONS = 64
+MAX_REASON_CHARS = 400
+MAX_CALLERS = 1024
+_called_at: dict[str, str] = {}
+"""The user's line that called the compiled function, by Dynamo's number of the compilation. There
+is one such table for the process, as there is one of Dynamo's own records."""
+
+
+class Compiling:
+    def __init__(self) -> None:
+        self._watching = False
+        self._began = 0
+        self._depth = 0
+        self.ns = 0
+        """Spent compiling since it was last asked."""
+        self.seen = False
+
+    def watch(self) -> None:
+        """Ask for a word at each compilation, as soon as Dynamo has been imported."""
+        if self._watching or "torch._dynamo.callback" not in sys.modules:
+            return
+        self._watching = True
+        handler = sys.modules["torch._dynamo.callback"].callback_handler
+        handler.register_start_callback(self._start)
+        handler.register_end_callback(self._end)
+
+    def leave(self) -> None:
+        if not self._watching:
+            return
+        handler = sys.modules["torch._dynamo.callback"].callback_handler
+        if self._start in handler.start_callbacks:
+            handler.remove_start_callback(self._start)
+        if self._end in handler.end_callbacks:
+            handler.remove_end_callback(self._end)
+
+    def take(self) -> int:
+        spent, self.ns = self.ns, 0
+        return spent
+
+    def _start(self, *arguments: Any) -> None:
+        self.seen = True
+        self._depth += 1
+        with contextlib.suppress(Exception):
+            _remember_caller(str(getattr(arguments[0], "compile_id", "")))
+        if self._depth == 1:
+            self._began = time.perf_counter_ns()
+
+    def _end(self, *arguments: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if self._depth == 0 and self._began:
+            self.ns += time.perf_counter_ns() - self._began
+
+
+def _remember_caller(compilation: str) -> None:
+    """Remember the user's line that led to a compilation. This is called when Dynamo begins to
+    compile, while the user's frames are on the stack. The backward is compiled later, under the
+    same number but from another caller, so the first line is kept."""
+    if compilation and compilation not in _called_at and len(_called_at) < MAX_CALLERS:
+        _called_at[compilation] = places.here()
+
+
+def compilations() -> tuple[Compilation, ...]:
+    """The latest that Dynamo remembers (64)."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return ()
+    found = []
+    for metrics in utils.get_compilation_metrics()[-MAX_COMPILATIONS:]:
+        file = getattr(metrics, "co_filename", None) or ""
+        line = getattr(metrics, "co_firstlineno", None) or 0
+        found.append(
+            Compilation(
+                place=f"{file}:{line}" if file else "",
+                function=getattr(metrics, "co_name", None) or "",
+                called_at=_called_at.get(str(getattr(metrics, "compile_id", "")), ""),
+                seconds=float(getattr(metrics, "entire_frame_compile_time_s", None) or 0.0),
+                recompile_reason=(getattr(metrics, "recompile_reason", None) or "")[
+                    :MAX_REASON_CHARS
+                ],
+                graph_breaks=tuple(
+                    str(reason)[:MAX_REASON_CHARS]
+                    for reason in sorted(getattr(metrics, "restart_reasons", None) or ())
+                ),
+                failed=str(getattr(metrics, "fail_reason", None) or "")[:MAX_REASON_CHARS],
+            )
+        )
+    return tuple(found)
+
+
+def graph_breaks() -> dict[str, int]:
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return {}
+    counted = utils.counters.get("graph_break", {})
+    return {
+        str(reason)[:MAX_REASON_CHARS]: int(times)
+        for reason, times in list(counted.items())[:MAX_COMPILATIONS]
+    }
+
 
 WAITING = 0.2
 """Of the steps so far, in the loader: from here on a run looks for the line by itself."""
@@ -78,20 +303,18 @@ class Recording:
             self.memory.stop()
         self.stop_sampling()
         with self._guarded("sampling in workers"):
-            from ridgeline.harness.capture.sampling import workers
-
-            workers.uninstall()
+            stack_sampling.uninstall()
 
     def capture(self, seen: dict[str, Any], cuda: int | None, ended: Status, why: str) -> Capture:
         """Everything known, in one record."""
         facts: dict[str, Any] = dict(seen)
         with self._guarded("flags"):
-            facts["flags"] = flags.flags(self._torch, tuple(sorted(self.autocast)), self.scaler)
+            facts["flags"] = read_flags(self._torch, tuple(sorted(self.autocast)), self.scaler)
         with self._guarded("device"):
-            facts["device"] = flags.device(self._torch, cuda)
+            facts["device"] = describe_device(self._torch, cuda)
         with self._guarded("torch.compile"):
-            facts["compilations"] = compiling.compilations()
-            facts["graph_breaks"] = compiling.graph_breaks()
+            facts["compilations"] = compilations()
+            facts["graph_breaks"] = graph_breaks()
         with self._guarded("distributed"):
             facts["distributed"] = self._backend()
         if self._journal.broken:
@@ -114,9 +337,7 @@ class Recording:
     def workers_sample(self, directory: Path) -> None:
         """In every run: it costs the process that trains nothing."""
         with self._guarded("sampling in workers"):
-            from ridgeline.harness.capture.sampling import workers
-
-            workers.install(directory, asked=self._settings.python)
+            stack_sampling.install(directory, asked=self._settings.python)
 
     def step(self, index: int, input_ns: int, dur_ns: int) -> None:
         """A step has ended. The first pays for caches and lazy start-up, and does not count."""
@@ -134,9 +355,9 @@ class Recording:
         if not (self._settings.python or waits):
             return
         with self._guarded("sampling"):
-            from ridgeline.harness.capture.sampling.sampler import Sampler
-
-            self._sampler = Sampler(self._journal.directory.path, asked=self._settings.python)
+            self._sampler = stack_sampling.Sampler(
+                self._journal.directory.path, asked=self._settings.python
+            )
             self._sampler.start()
             self._sampler.watch_this_thread()  # the one that trains, whichever it is
 
@@ -159,7 +380,7 @@ class Recording:
         out of memory, that is already known."""
         if self._out_of_memory is None:
             with self._guarded("out of memory"):
-                from ridgeline.harness.capture.host_memory import died_of
+                from ridgeline.harness.capture.memory_watch import died_of
 
                 self._out_of_memory = died_of(getattr(sys, "last_value", None), step, phase)
 

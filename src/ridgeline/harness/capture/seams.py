@@ -9,13 +9,18 @@ taking off what Dynamo traced through makes it compile again.
 import contextlib
 import functools
 import importlib
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ridgeline.harness.capture import live
 from ridgeline.harness.capture.instrument import instrumented
 from ridgeline.harness.capture.session import Session
+from ridgeline.records.run import Settings, Status
+from ridgeline.records.run_directory import RunDirectory
 
 _ours: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
 """What is ours, and what it stands for: a second block may find the first one's still on."""
@@ -171,3 +176,23 @@ def _itself(made: Any) -> Any:
 
 def _no_hook(optimizer: Any, *rest: Any) -> None:
     pass
+
+
+def begin(torch: Any, directory: str, settings: Settings | None = None) -> Session:
+    path = Path(directory)
+    rank = int(os.environ.get("RANK", "0") or 0)
+    world = int(os.environ.get("WORLD_SIZE", "1") or 1)
+    asked = settings or RunDirectory(path).run().settings
+    session = Session(torch, path, asked, rank, world)
+    Seams(torch, session).put_on()
+    live.follow_forks()
+    live.session = live.listener = session
+    return session
+
+
+def end(session: Session, ended: Status, why: str) -> None:
+    """Of a block: the seams come off, and the process goes on."""
+    session.farewell(ended, why)
+    progress = session.progress
+    progress.detach(progress.compiling.seen, progress.recording.tracing.names_modules, False)
+    live.session = live.listener = None

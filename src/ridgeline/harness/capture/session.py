@@ -12,15 +12,14 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from ridgeline.harness.capture import marks
-from ridgeline.harness.capture.answered import Answered
+from ridgeline.harness.capture import live
 from ridgeline.harness.capture.batches import NOTHING, Amount, amount
-from ridgeline.harness.capture.followed import Followed
+from ridgeline.harness.capture.inventory import Root
 from ridgeline.harness.capture.places import function_here
 from ridgeline.harness.capture.progress import Progress
-from ridgeline.harness.capture.seen import Root
-from ridgeline.harness.capture.stepping import End
-from ridgeline.harness.capture.timeline import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
+from ridgeline.harness.capture.step_boundaries import Anchor, End
+from ridgeline.harness.capture.step_counts import Answered
+from ridgeline.harness.capture.step_times import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
 from ridgeline.harness.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status
 
@@ -357,7 +356,7 @@ class Session:
     def forked(self) -> None:
         """In a child of the program: nothing is ours to note here."""
         self.progress.stop()
-        marks.listener = None
+        live.listener = None
         tracing = self.progress.recording.tracing
         if tracing.running and sys.getprofile() is not None:
             sys.setprofile(None)  # the profiler's, which would go on collecting
@@ -468,3 +467,21 @@ class Session:
         self.gate.closed = False
         if self._faults >= MOST_FAULTS:
             self.progress.stop()
+
+
+class Followed:
+    def __init__(self, anchor: Anchor) -> None:
+        self._anchor = anchor
+        self._alive: dict[int, Any] = {}
+
+    def meet(self, optimizer: Any) -> None:
+        who = id(optimizer)
+        if who in self._alive:
+            return
+
+        def gone(_: Any) -> None:
+            self._alive.pop(who, None)
+            self._anchor.gone(who)
+
+        with contextlib.suppress(TypeError):  # of a class without weak references
+            self._alive[who] = weakref.ref(optimizer, gone)

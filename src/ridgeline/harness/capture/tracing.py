@@ -1,21 +1,156 @@
-"""The traced window: torch.profiler around a few whole steps, exported under a temporary name.
+"""Kineto's own words, held back: it writes two lines to the program's stderr for each trace.
 
-It keeps out of the way of a program that profiles itself: no window opens while another profiler
-runs, and one that is open is given up as soon as the program starts its own.
+Its level of severity is a variable of the library, set while we start, stop or export. Turning
+stderr itself away would lose what other threads of the program write in that time.
 """
 
 import contextlib
+import ctypes
 import importlib
 import os
+import re
 import shutil
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from ridgeline.harness.capture import kineto_log
-from ridgeline.harness.capture.call_lines import calls_seen
+from ridgeline.harness.capture import tracing
+from ridgeline.harness.capture.places import own
 from ridgeline.records.run import CallSeen
+from ridgeline.records.run_directory import RunDirectory
+
+_LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
+_VARIABLE = "KINETO_LOG_LEVEL"
+_SILENT = 100
+_AFTER_INIT = 4
+"""What torch itself sets when Kineto is first used."""
+
+
+@contextlib.contextmanager
+def held_back(torch: Any) -> Any:
+    level = _level(torch)
+    if level is None or _VARIABLE in os.environ:  # whoever set it wants to read it
+        yield
+        return
+    before = level.value
+    libc = ctypes.CDLL(None)
+    # The first use reads this variable; os.environ, which the program sees, is left alone.
+    libc.setenv(_VARIABLE.encode(), str(_SILENT).encode(), 1)
+    level.value = _SILENT
+    try:
+        yield
+    finally:
+        libc.unsetenv(_VARIABLE.encode())
+        level.value = before or _AFTER_INIT
+
+
+def _level(torch: Any) -> Any:
+    """None where this torch keeps it elsewhere: then the two lines are seen."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.c_int.in_dll(library, _LEVEL)
+    except (OSError, ValueError):
+        return None
+
+
+MAX_WALK_S = 2.0
+"""Time limit for the walk over the events: an event takes 5 µs, and the program waits meanwhile.
+When the limit is reached, nothing is kept, because lines that were not yet found would look as if
+they had not run."""
+MAX_LINES = 5_000
+_EVENTS_BETWEEN_CLOCKS = 4_096
+_BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)")
+_PYTHON = re.compile(r"\(\d+\): ([\w<>]+)$")
+_MODULE = re.compile(r"^nn\.Module: (\w+?)(?:_\d+)?$")
+
+
+def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
+    """Return the calls that each line of the user's code made while `profiler` (torch's, now
+    stopped) recorded. Return nothing if the profiler knows no callers, or if there are too many
+    events or lines."""
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    files = _OwnFiles()
+    found: dict[tuple[str, int, str], int] = {}
+    end, looked = perf_counter() + MAX_WALK_S, 0
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        looked += 1
+        if looked % _EVENTS_BETWEEN_CLOCKS == 0 and perf_counter() > end:
+            return ()
+        caller = getattr(event.typed[1], "caller", None)  # only Python and built-in calls have it
+        if caller is None:
+            continue
+        file, name = files[caller.file_name], _callee(event.name)
+        if file and name:
+            key = (file, caller.line_number, name)
+            found[key] = found.get(key, 0) + 1
+    if len(found) > MAX_LINES:
+        return ()
+    return tuple(
+        CallSeen(file=file, line=line, name=name, times=times)
+        for (file, line, name), times in sorted(found.items())
+    )
+
+
+def _callee(event: str) -> str:
+    for pattern in (_BUILT_IN, _PYTHON, _MODULE):
+        match = pattern.search(event)
+        if match is not None:
+            return match[1]
+    return ""
+
+
+class _OwnFiles(dict[str, str]):
+    """Full paths of the user's own files by the names that the profiler gives them, which lack the
+    entry of `sys.path`; "" for a file that is not the user's. Each name is looked for once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        self._own = [os.path.abspath(file) for file in named if isinstance(file, str) and own(file)]
+
+    def __missing__(self, name: str) -> str:
+        ends = [file for file in self._own if file == name or file.endswith(f"/{name}")]
+        self[name] = ends[0] if ends else ""
+        return self[name]
+
+
+_BLOCK = 1 << 20
+
+
+def pack(directory: RunDirectory) -> None:
+    """trace-rank<N>.json → trace-rank<N>.json.gz, by rename. What fails stays as it was."""
+    for plain in sorted(directory.path.glob("trace-rank*.json")):
+        with contextlib.suppress(OSError):
+            _pack(plain, plain.with_name(plain.name + ".gz"))
+
+
+def _pack(plain: Path, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.part")
+    packer = _packer()
+    try:
+        with open(plain, "rb") as text, open(partial, "wb") as packed:
+            while block := text.read(_BLOCK):
+                packed.write(packer.compress(block))
+            packed.write(packer.flush())
+        os.chmod(partial, 0o600)
+        os.replace(partial, target)
+        plain.unlink()
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _packer() -> Any:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib.compressobj(1, wbits=31)
+    return isal_zlib.compressobj(2, wbits=31)
+
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
 _LOOKED_AT_BYTES = 8 * 1024 * 1024
@@ -90,7 +225,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def _unnoticed(self) -> Any:
-        with self._unseen(), kineto_log.held_back(self._torch):
+        with self._unseen(), tracing.held_back(self._torch):
             yield
 
     @contextlib.contextmanager

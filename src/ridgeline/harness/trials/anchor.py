@@ -16,7 +16,7 @@ from typing import Any
 
 from ridgeline.harness.trials import given, prints
 from ridgeline.harness.trials.aside import Here, Shelf
-from ridgeline.harness.usercode.fork import told
+from ridgeline.harness.usercode.child_process import told
 
 MOST_BYTES = 2**30
 """Of parameters and buffers in float64, on a host; a quarter of what is free on a device."""

@@ -18,7 +18,7 @@ from ridgeline.harness.trials.ending import RESULT
 from ridgeline.harness.trials.family import ON_DEVICE, Family
 from ridgeline.harness.trials.later import is_timed, later_steps
 from ridgeline.harness.trials.rounds import as_sustained, emptied, made_ahead, still_made
-from ridgeline.harness.usercode.process import Ended, to_its_end
+from ridgeline.harness.usercode.child_process import Ended, to_its_end
 from ridgeline.records.run import Capture, LoaderSeen, Step, Target, feeding
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Plan, Trial

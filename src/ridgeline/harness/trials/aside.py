@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ridgeline.harness.usercode.fork import PROTOCOL, in_a_copy
+from ridgeline.harness.usercode.child_process import PROTOCOL, in_a_copy
 
 ASIDE = "aside"
 """A file that is there while a copy is: its memory is not the program's."""

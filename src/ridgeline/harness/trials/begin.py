@@ -10,7 +10,7 @@ import msgspec
 
 from ridgeline.fixes.change import of
 from ridgeline.fixes.program import Program
-from ridgeline.harness.capture import launch, live, marks
+from ridgeline.harness.capture import launch, live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.drawing import Drawing
 from ridgeline.harness.trials.ending import Ending
@@ -59,7 +59,7 @@ def _begin(torch: Any, home: Path) -> None:
         rewrite(program, "sdpa", plan.functions)
     (Seams if plan.trains else OutputSeams)(torch, session).put_on()
     live.follow_forks()
-    live.session = marks.listener = session
+    live.session = live.listener = session
     Ending(home, plan, session, drawing, rank, world).put_on()
 
 

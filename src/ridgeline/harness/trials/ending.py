@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.harness.capture.farewell import FOR_OTHER_RANKS_S
+from ridgeline.harness.capture.program_exit import FOR_OTHER_RANKS_S, remove_own
 from ridgeline.harness.trials.drawing import Drawing
 from ridgeline.harness.trials.family import others_bytes, own_peak_bytes
 from ridgeline.harness.trials.session import TrialSession
-from ridgeline.harness.usercode.temporary import remove_own
 from ridgeline.records.trial import Plan, Trial
 
 RESULT = "trial.msgpack"

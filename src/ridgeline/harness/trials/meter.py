@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ridgeline.machine import nvml
-from ridgeline.machine.package_energy import PackageEnergy
+from ridgeline.machine.telemetry import PackageEnergy
 
 LEAST_NS = {"cuda": 1_000_000_000, "cpu": 50_000_000}
 """NVML's counter moves every 20 to 100 ms, RAPL's every one: a shorter time is off by over 10 %

@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.fixes.change import of
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.session import MOST_FAULTS, Session
-from ridgeline.harness.capture.stepping import End
+from ridgeline.harness.capture.step_boundaries import End
 from ridgeline.harness.trials.ahead import Ahead
 from ridgeline.harness.trials.aside import ASIDE, Aside, Here
 from ridgeline.harness.trials.family import ON_DEVICE

@@ -18,7 +18,7 @@ from ridgeline.harness.trials.family import forget_own_peak, own_peak_bytes
 from ridgeline.harness.trials.later import Later
 from ridgeline.harness.trials.tensors import Tensors
 from ridgeline.harness.trials.undropped import Undropped
-from ridgeline.harness.usercode.fork import told
+from ridgeline.harness.usercode.child_process import told
 from ridgeline.records.trial import TensorPrint, WatchedStep
 
 EARLY = 2

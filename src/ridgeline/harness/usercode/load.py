@@ -1,16 +1,63 @@
-"""Code on the command line, `file.py:name` or `package.module:name`, imported as Python would."""
+"""What an exception says, in a line."""
 
-import difflib
 import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ridgeline.errors import UsageError
-from ridgeline.harness.usercode.explain import explain
+from ridgeline.errors import OutOfMemoryError, RidgelineError, TargetError, UsageError
+
+
+def first_words(error: object) -> str:
+    """The first line that has something on it; where that only announces what follows, with it:
+    «backend='inductor' raised:», «Error(s) in loading state_dict for Net:»."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    announces = len(lines) > 1 and lines[0].endswith(":")
+    return " ".join(lines[: 2 if announces else 1])
+
+
+def explain(error: BaseException, doing: str, memory_hint: str = "") -> RidgelineError:
+    """Somebody else's exception as one sentence, with the line of their code it came from."""
+    if isinstance(error, RidgelineError):
+        return error
+    words = first_words(error)
+    if is_out_of_memory(error):
+        return OutOfMemoryError(f"{doing} ran out of memory: {words[:200]}", memory_hint)
+    place = user_line(error)
+    hint = ""
+    if isinstance(error, TypeError) and "required" in words and "argument" in words:
+        hint = "name a function without arguments that builds the model"
+    return TargetError(
+        f"{doing} raised {type(error).__name__}{f' at {place}' if place else ''}"
+        f"{f': {words[:300]}' if words else ''}",
+        hint if doing.startswith("building") else "",
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    import torch  # here, because `first_words` is also used where torch must not be imported
+
+    words = str(error)
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or "can't allocate memory" in words
+        or "not enough memory" in words
+    )
+
+
+def user_line(error: BaseException) -> str:
+    """file:line of the innermost frame that is neither ours nor torch's."""
+    ours = str(Path(__file__).parents[2])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = frame.filename
+        foreign = "site-packages" in path or path.startswith(("<", ours))
+        if not foreign and "importlib" not in path and not path.startswith(sys.prefix):
+            return f"{Path(path).name}:{frame.lineno}"
+    return ""
 
 
 def split(target: str) -> tuple[str, str]:
@@ -108,6 +155,8 @@ def _from_package(where: str) -> ModuleType:
 
 
 def _similar(module: ModuleType, name: str) -> str:
+    import difflib
+
     own = [
         n
         for n, v in vars(module).items()

@@ -9,7 +9,7 @@ is as if it were not there; it appears whole, by rename, or not at all.
 
 A folder that came with a trace, in an archive or a repository, may hold whatever its maker wants to
 show. So trace.json, which has the digest of every table, and each answer carry a seal that only
-this user can make (`machine.trusted_files`). Files without a valid seal are ignored.
+this user can make (`machine.cache_folder`). Files without a valid seal are ignored.
 """
 
 import contextlib
@@ -145,7 +145,7 @@ def write_behind(trace: Trace, path: Path) -> threading.Thread:
 
 def store(trace: Trace, path: Path) -> Entry | None:
     """Write the cache and return it; None if it cannot be written or sealed."""
-    from ridgeline.machine.trusted_files import seal
+    from ridgeline.machine.cache_folder import seal
 
     if seal(b"") is None:
         return None
@@ -218,7 +218,7 @@ def _kept(folder: Path) -> Kept | None:
 
 def _write_sealed(path: Path, about: str, content: Struct) -> bool:
     """Write `content` with a seal. Return False, and write nothing, if this user has no key."""
-    from ridgeline.machine.trusted_files import seal
+    from ridgeline.machine.cache_folder import seal
 
     encoded = msgspec.json.encode(content)
     made = seal(about.encode() + b"\n" + encoded)
@@ -229,7 +229,7 @@ def _write_sealed(path: Path, about: str, content: Struct) -> bool:
 
 def _unsealed(path: Path, about: str, kind: type[T]) -> T | None:
     """Return the content of a file that this user sealed; None if it cannot be trusted."""
-    from ridgeline.machine.trusted_files import seal
+    from ridgeline.machine.cache_folder import seal
 
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Sealed)
@@ -243,7 +243,7 @@ def _unsealed(path: Path, about: str, kind: type[T]) -> T | None:
 
 def _homes(path: Path) -> Iterator[Path]:
     """Beside the trace, else in the cache folder."""
-    from ridgeline.machine.cache import folder
+    from ridgeline.machine.cache_folder import folder
 
     yield path.absolute().parent / ".ridgeline" / "traces"
     yield folder() / "traces"

@@ -157,7 +157,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def _refuse_exposed(path: Path) -> None:
-    from ridgeline.machine.trusted_files import exposed_to_others
+    from ridgeline.machine.cache_folder import exposed_to_others
 
     if why := exposed_to_others(path):
         raise Exposed(why)
@@ -165,7 +165,7 @@ def _refuse_exposed(path: Path) -> None:
 
 @functools.cache
 def _place() -> Path:
-    from ridgeline.machine.cache import folder
+    from ridgeline.machine.cache_folder import folder
 
     source = _SOURCE.read_bytes()
     compiler = _compiler()

@@ -10,7 +10,7 @@ from torch import nn
 
 from ridgeline.cost.study.target import build, load
 from ridgeline.errors import OutOfMemoryError, RidgelineError, TargetError, UsageError
-from ridgeline.harness.usercode.explain import explain, user_line
+from ridgeline.harness.usercode.load import explain, user_line
 
 SOURCE = """
 import torch

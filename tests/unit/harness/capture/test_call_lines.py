@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ridgeline.harness.capture import call_lines
-from ridgeline.harness.capture.call_lines import calls_seen
+from ridgeline.harness.capture import tracing
+from ridgeline.harness.capture.tracing import calls_seen
 
 
 def one_step(model: nn.Module, debug: bool) -> int:
@@ -45,6 +45,6 @@ def test_the_lines_that_made_calls_are_known_and_no_others(traced: tuple[Any, in
 def test_a_walk_over_events_that_takes_too_long_returns_nothing(
     traced: tuple[Any, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_lines, "_EVENTS_BETWEEN_CLOCKS", 1)
-    monkeypatch.setattr(call_lines, "MAX_WALK_S", -1.0)
+    monkeypatch.setattr(tracing, "_EVENTS_BETWEEN_CLOCKS", 1)
+    monkeypatch.setattr(tracing, "MAX_WALK_S", -1.0)
     assert calls_seen(traced[0]) == ()

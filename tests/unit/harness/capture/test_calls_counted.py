@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.harness.capture import answered
-from ridgeline.harness.capture.answered import Answered
+from ridgeline.harness.capture import step_counts
 from ridgeline.harness.capture.batches import NOTHING, Amount
-from ridgeline.harness.capture.counts import Calls
+from ridgeline.harness.capture.step_counts import Answered, Calls
 
 
 class Loop:
@@ -62,7 +61,7 @@ def test_two_walks_that_agree_are_the_last() -> None:
 
 
 def test_walks_that_never_agree_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered, "MOST_WALKS", 4)
+    monkeypatch.setattr(step_counts, "MOST_WALKS", 4)
     loop = Loop()
     told = [loop.step(probe=number % 2 == 0) for number in range(8)]
     assert told[:4] == [2, 4, 2, 4]

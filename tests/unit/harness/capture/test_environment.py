@@ -9,9 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ridgeline.harness.capture.environment import environment, git, homely, packages, variables
+from ridgeline.harness.capture.environment import (
+    RECORDED,
+    environment,
+    git,
+    homely,
+    packages,
+    variables,
+)
 from ridgeline.harness.capture.redaction import HIDDEN
-from ridgeline.harness.capture.variables import RECORDED
 from ridgeline.records.run_directory import is_process_alive
 
 CANARY = "c4n4ry-in-the-mine"
@@ -70,7 +76,7 @@ def test_no_canary_of_any_variable_or_remote_is_recorded(
 
 
 def test_no_recorded_name_says_it_holds_a_secret() -> None:
-    from ridgeline.harness.capture.secret_names import is_secret
+    from ridgeline.harness.capture.redaction import is_secret
 
     assert [name for name in RECORDED if is_secret(name)] == []
     assert len(RECORDED) == len(set(RECORDED))

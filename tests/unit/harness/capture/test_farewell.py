@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.capture import farewell, live
-from ridgeline.harness.capture.journal import Journal
+from ridgeline.harness.capture import live, program_exit
+from ridgeline.harness.capture.recording import Journal
 from ridgeline.records.run import Capture, Status
 
 
@@ -23,13 +23,13 @@ class EndedSession:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     asked: list[Path] = []
-    monkeypatch.setattr(farewell, "wait_for", lambda path, patience_s: asked.append(path))
+    monkeypatch.setattr(program_exit, "wait_for", lambda path, patience_s: asked.append(path))
     monkeypatch.setattr(live, "session", EndedSession(Journal(tmp_path, 0)))
     return asked
 
 
 def test_the_watcher_is_waited_for_once_it_was_told(waits: list[Path], tmp_path: Path) -> None:
-    farewell.farewell(str(tmp_path), "0")
+    program_exit.farewell(str(tmp_path), "0")
     assert waits == [tmp_path / ".watch-rank0.lock"]
 
 
@@ -40,6 +40,6 @@ def test_on_a_full_disk_nobody_is_waited_for(
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "write", full)
-    farewell.farewell(str(tmp_path), "0")
+    program_exit.farewell(str(tmp_path), "0")
     assert waits == []
     assert os.listdir(tmp_path) == []

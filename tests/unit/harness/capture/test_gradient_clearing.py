@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeline.harness.capture.gradient_clearing import MAX_STEPS, GradientClearing
+from ridgeline.harness.capture.inventory import MAX_STEPS, GradientClearing
 
 STEPS = 8
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ridgeline.harness.capture.host_memory import died_of
+from ridgeline.harness.capture.memory_watch import died_of
 
 
 def raised(size: int) -> BaseException:

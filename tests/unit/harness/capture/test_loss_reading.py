@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeline.harness.capture.losses import Losses
+from ridgeline.harness.capture.step_counts import Losses
 
 
 @pytest.mark.parametrize(

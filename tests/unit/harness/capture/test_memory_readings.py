@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ridgeline.harness.capture import memory_readings
-from ridgeline.harness.capture.memory_readings import PAUSE_FACTOR, MemoryReadings, malloc_bytes
+from ridgeline.harness.capture import memory_watch
+from ridgeline.harness.capture.memory_watch import PAUSE_FACTOR, MemoryReadings, malloc_bytes
 
 MIB = 2**20
 counted = pytest.mark.skipif(malloc_bytes() is None, reason="no mallinfo2 here")
@@ -44,7 +44,7 @@ def test_a_reading_is_followed_by_a_pause_in_proportion_to_its_cost() -> None:
 
 
 def test_without_a_counter_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_readings, "MIN_PLAUSIBLE_BYTES", 2**62)
+    monkeypatch.setattr(memory_watch, "MIN_PLAUSIBLE_BYTES", 2**62)
     clock = Clock()
     assert MemoryReadings(torch, clock).read_if_due(None, clock()) is None
 

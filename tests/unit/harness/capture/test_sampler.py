@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from ridgeline.harness.capture.sampling import sampler as sampling
-from ridgeline.harness.capture.sampling import thread_time
-from ridgeline.harness.capture.sampling.sampler import Sampler
-from ridgeline.harness.capture.sampling.thread_time import ThreadTime
+from ridgeline.harness.capture import stack_sampling
+from ridgeline.harness.capture import stack_sampling as sampling
+from ridgeline.harness.capture.stack_sampling import Sampler, ThreadTime
 from ridgeline.records.run import CUT, DEEPEST, OTHERS, Sampled
 
 HERE = __file__
@@ -98,10 +97,10 @@ class System:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall = self.processor = self.in_line = 0
-        monkeypatch.setattr(thread_time, "monotonic_ns", lambda: self.wall)
+        monkeypatch.setattr(stack_sampling, "monotonic_ns", lambda: self.wall)
         monkeypatch.setattr(ThreadTime, "_processor_ns", lambda _: self.processor)
         monkeypatch.setattr(ThreadTime, "_in_line_ns", lambda _: self.in_line)
-        monkeypatch.setattr(thread_time, "sleep", self.second_look)
+        monkeypatch.setattr(stack_sampling, "sleep", self.second_look)
         self.runs = True
 
     def second_look(self, seconds: float) -> None:
@@ -278,7 +277,7 @@ def test_an_interpreter_that_exits_neither_hangs_nor_loses_samples(
     program = f"""
 import time
 from pathlib import Path
-from ridgeline.harness.capture.sampling.sampler import Sampler
+from ridgeline.harness.capture.stack_sampling import Sampler
 Sampler(Path({str(tmp_path)!r})).start()
 time.sleep(0.2)
 {end}

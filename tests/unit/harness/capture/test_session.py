@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ridgeline
 from ridgeline.harness.capture import live, seams
-from ridgeline.harness.capture.begin import begin, end
+from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.session import Session, StopAfter
 from ridgeline.records.run import Capture, Settings, Step, feeding
 from ridgeline.records.run_directory import RunDirectory

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.harness.capture.anchor import Anchor, Turn
+from ridgeline.harness.capture.step_boundaries import Anchor, Turn
 from tests.unit.harness.capture.test_session import loader, net, session
 
 __all__ = ["session"]

@@ -2,8 +2,13 @@
 
 import pytest
 
-from ridgeline.harness.capture.anchor import Anchor, Turn
-from ridgeline.harness.capture.stepping import CALLS_WITHOUT_BACKWARD, End, Stepping
+from ridgeline.harness.capture.step_boundaries import (
+    CALLS_WITHOUT_BACKWARD,
+    Anchor,
+    End,
+    Stepping,
+    Turn,
+)
 
 
 def train(stepping: Stepping, optimizer: int = 1, backwards: int = 1) -> list[End]:

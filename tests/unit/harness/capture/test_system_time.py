@@ -2,7 +2,7 @@
 
 from time import process_time_ns
 
-from ridgeline.harness.capture.system_time import SystemTime
+from ridgeline.harness.capture.step_times import SystemTime
 
 
 class _Clock:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ridgeline.harness.capture.thread_account import ThreadAccount, read_account
+from ridgeline.harness.capture.step_times import ThreadAccount, read_account
 
 
 class _Kernel:

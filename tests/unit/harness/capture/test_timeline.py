@@ -1,6 +1,6 @@
 """Exclusive time by phase, on a clock that is told the time."""
 
-from ridgeline.harness.capture.timeline import (
+from ridgeline.harness.capture.step_times import (
     BACKWARD,
     FORWARD,
     INPUT,

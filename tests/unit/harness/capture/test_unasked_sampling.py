@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from ridgeline.harness.capture.journal import Journal
-from ridgeline.harness.capture.recording import Recording
-from ridgeline.harness.capture.sampling import sampler, workers
-from ridgeline.harness.capture.seen import Loaders
+from ridgeline.harness.capture import stack_sampling
+from ridgeline.harness.capture.inventory import Loaders
+from ridgeline.harness.capture.recording import Journal, Recording
 from ridgeline.records.run import Settings
 
 MS = 1_000_000
@@ -60,13 +59,13 @@ def test_asked_for_it_always_samples(tmp_path: Path) -> None:
 
 def test_unasked_it_is_shorter_and_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[bytes] = []
-    one = sampler.Sampler(lines.append, "worker", asked=False)
-    assert one._longest_ns == sampler.UNASKED_NS < sampler.LONGEST_NS
-    assert one._most_bytes == sampler.UNASKED_BYTES < sampler.MOST_BYTES
-    monkeypatch.setattr(workers, "UNASKED_FILES", 1)
+    one = stack_sampling.Sampler(lines.append, "worker", asked=False)
+    assert one._longest_ns == stack_sampling.UNASKED_NS < stack_sampling.LONGEST_NS
+    assert one._most_bytes == stack_sampling.UNASKED_BYTES < stack_sampling.MOST_BYTES
+    monkeypatch.setattr(stack_sampling, "UNASKED_FILES", 1)
     (tmp_path / "python-1.jsonl").touch()
-    loop = workers.WorkerLoop(lambda: None, str(tmp_path), asked=False)
-    assert workers._begun(loop, (), {}) is None
+    loop = stack_sampling.WorkerLoop(lambda: None, str(tmp_path), asked=False)
+    assert stack_sampling._begun(loop, (), {}) is None
 
 
 @pytest.mark.parametrize("workers_kept", [False, True])

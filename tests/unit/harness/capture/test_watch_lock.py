@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.capture import lock
-from ridgeline.harness.capture.lock import Lock, wait_for
+from ridgeline.harness.capture import watch_lock
+from ridgeline.harness.capture.watch_lock import Lock, wait_for
 
 HOLDS = """
 import sys
 import threading
 import time
-from ridgeline.harness.capture.lock import Lock
+from ridgeline.harness.capture.watch_lock import Lock
 held = Lock(sys.argv[1])
 print(held.take(), flush=True)
 sys.stdin.readline()
@@ -80,7 +80,7 @@ def test_a_forked_watcher_holds_it_from_its_first_moment(path: Path) -> None:
     """Taken before the fork; the parent's copy goes with its exec."""
     code = """
 import os, sys
-from ridgeline.harness.capture.lock import Lock
+from ridgeline.harness.capture.watch_lock import Lock
 Lock(sys.argv[1]).take() or sys.exit("not taken")
 if os.fork() == 0:
     os.close(1)
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_the_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     held = Lock(path)
     held.take()
-    monkeypatch.setattr(lock, "_sleep", interrupt)
+    monkeypatch.setattr(watch_lock, "_sleep", interrupt)
     assert not wait_for(path, 60)
     held.release()
 
@@ -147,7 +147,7 @@ def test_the_programs_side_imports_next_to_nothing() -> None:
     code = """
 import json, sys
 before = set(sys.modules)
-import ridgeline.harness.capture.lock
+import ridgeline.harness.capture.watch_lock
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
@@ -181,8 +181,8 @@ def _waited_s(
     path: Path, monkeypatch: pytest.MonkeyPatch, sign_every_s: float | None, signs: int = 0
 ) -> float:
     time = FakeTime(path, sign_every_s, signs)
-    monkeypatch.setattr(lock, "_monotonic", time.monotonic)
-    monkeypatch.setattr(lock, "_sleep", time.sleep)
+    monkeypatch.setattr(watch_lock, "_monotonic", time.monotonic)
+    monkeypatch.setattr(watch_lock, "_sleep", time.sleep)
     began = time.now
     assert not wait_for(path, 120)
     return time.now - began

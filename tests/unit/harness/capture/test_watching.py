@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from ridgeline.harness.capture import watching
-from ridgeline.harness.capture.watched import Watched, exit_code
-from ridgeline.harness.capture.watching import Ending, watch
+from ridgeline.harness.capture.watching import Ending, Watched, exit_code, watch
 from ridgeline.machine import processes
 from ridgeline.records.run import Capture, ProcessSample, Telemetry
 from ridgeline.records.run_directory import RunDirectory
@@ -348,7 +347,7 @@ def test_an_older_kernel_gives_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
     file = os.pidfd_open(program.pid)
     program.wait()
     monkeypatch.setattr(
-        "ridgeline.harness.capture.watched._GET_INFO", 0
+        "ridgeline.harness.capture.watching._GET_INFO", 0
     )  # a request it does not know
     assert exit_code(file, wait_s=0) is None
     os.close(file)

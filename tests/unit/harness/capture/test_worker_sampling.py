@@ -14,7 +14,7 @@ from torch.utils.data._utils import worker as torchs
 
 import ridgeline
 from ridgeline.diagnosis.python_view import python_view
-from ridgeline.harness.capture.sampling import sampler, workers
+from ridgeline.harness.capture import stack_sampling
 from ridgeline.records.run import PythonView
 from ridgeline.records.run_directory import RunDirectory
 from tests.unit.harness.capture import slow_dataset
@@ -25,7 +25,7 @@ ORIGINAL = torchs._worker_loop
 @pytest.fixture(autouse=True)
 def _taken_out_again() -> Iterator[None]:
     yield
-    workers.uninstall()
+    stack_sampling.uninstall()
     assert torchs._worker_loop is ORIGINAL
 
 
@@ -37,13 +37,13 @@ def line_of(mark: str) -> int:
 def viewed(
     directory: Path, dataset: Any, count: int = 2, epochs: int = 1, **options: Any
 ) -> PythonView:
-    workers.install(directory)
+    stack_sampling.install(directory)
     loader = DataLoader(dataset, batch_size=4, num_workers=count, **options)
     for _ in range(epochs):
         for _ in loader:
             pass
     del loader
-    workers.uninstall()
+    stack_sampling.uninstall()
     return python_view([s for s in RunDirectory(directory).sampled() if s.process == "worker"])
 
 
@@ -74,14 +74,14 @@ def test_seeded_augmentation_draws_the_same(tmp_path: Path) -> None:
         return [*loader, *loader, torch.rand(3)]
 
     alone = drawn()
-    workers.install(tmp_path)
+    stack_sampling.install(tmp_path)
     beside = drawn()
     assert list(tmp_path.glob("python-*.jsonl"))
     assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
 
 
 def test_what_the_program_put_in_its_place_stays_and_ours_goes_quiet(tmp_path: Path) -> None:
-    workers.install(tmp_path)
+    stack_sampling.install(tmp_path)
     ours = torchs._worker_loop
 
     def theirs(*args: object) -> object:
@@ -89,7 +89,7 @@ def test_what_the_program_put_in_its_place_stays_and_ours_goes_quiet(tmp_path: P
 
     torchs._worker_loop = theirs
     try:
-        workers.uninstall()
+        stack_sampling.uninstall()
         assert torchs._worker_loop is theirs
         assert list(DataLoader(range(4), num_workers=1)) == [0, 1, 2, 3]  # type: ignore[arg-type]
         assert not list(tmp_path.glob("python-*.jsonl"))
@@ -100,25 +100,25 @@ def test_what_the_program_put_in_its_place_stays_and_ours_goes_quiet(tmp_path: P
 def test_a_worker_that_cannot_import_us_gets_torchs_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers.install(tmp_path)
-    monkeypatch.setattr(workers, "_worker_can_import_us", lambda: False)
+    stack_sampling.install(tmp_path)
+    monkeypatch.setattr(stack_sampling, "_worker_can_import_us", lambda: False)
     sent = pickle.dumps(torchs._worker_loop)
     assert b"ridgeline" not in sent
-    workers.uninstall()
+    stack_sampling.uninstall()
     assert pickle.loads(sent) is ORIGINAL
 
 
 def test_a_folder_full_of_files_gets_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "MOST_FILES", 1)
+    monkeypatch.setattr(stack_sampling, "MOST_FILES", 1)
     (tmp_path / "python-1.jsonl").touch()
     view = viewed(tmp_path, slow_dataset.SlowStream())
     assert view.worker_samples == 0
 
 
 def test_a_dataset_that_fails_tells_its_own_traceback(tmp_path: Path) -> None:
-    workers.install(tmp_path)
+    stack_sampling.install(tmp_path)
     loader = DataLoader([1, None], batch_size=2, num_workers=1)  # type: ignore[arg-type,list-item]
     with pytest.raises(RuntimeError, match="infer dtype") as raised:
         next(iter(loader))
@@ -128,8 +128,8 @@ def test_a_dataset_that_fails_tells_its_own_traceback(tmp_path: Path) -> None:
 def test_a_killed_worker_leaves_what_it_had_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "FLUSH_NS", 40_000_000)
-    workers.install(tmp_path)
+    monkeypatch.setattr(stack_sampling, "FLUSH_NS", 40_000_000)
+    stack_sampling.install(tmp_path)
     loader = DataLoader(slow_dataset.Slow(), num_workers=1, multiprocessing_context="fork")
     batches = iter(loader)
     for _ in range(8):

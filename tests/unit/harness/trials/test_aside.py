@@ -14,7 +14,7 @@ import torch
 from ridgeline.harness.trials import aside
 from ridgeline.harness.trials.aside import Aside, Here, Shelf
 from ridgeline.harness.trials.family import Family
-from ridgeline.harness.usercode.fork import Raised, told
+from ridgeline.harness.usercode.child_process import Raised, told
 from tests.unit.harness.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere work is done here")

@@ -1,6 +1,6 @@
 import pytest
 
-from ridgeline.harness.capture.anchor import Anchor, Turn
+from ridgeline.harness.capture.step_boundaries import Anchor, Turn
 from ridgeline.harness.trials.begin import _launches
 
 

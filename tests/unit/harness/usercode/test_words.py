@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.harness.usercode.words import first_words
+from ridgeline.harness.usercode.load import first_words
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _begin(torch: "Any") -> None:
-    name = _settings[3] if len(_settings) > 3 else "ridgeline.harness.capture.begin"
+    name = _settings[3] if len(_settings) > 3 else "ridgeline.harness.capture.seams"
     try:
         beginning = __import__(name, fromlist=["begin"])
     except ImportError:
@@ -39,7 +39,7 @@ def _goodbye() -> None:
             _farewell_alone()
             return
         sys.path.append(_settings[1])
-        from ridgeline.harness.capture.farewell import farewell
+        from ridgeline.harness.capture.program_exit import farewell
 
         farewell(_settings[0], _settings[2])
     except KeyboardInterrupt:  # somebody does not want to wait
@@ -81,7 +81,7 @@ def _farewell_alone() -> None:
 
 
 def _wait_for_watcher(path: str) -> None:
-    """Wait as `capture.lock.wait_for` does. Give up after 20 s (there is no trace to read), or
+    """Wait as `watch_lock.wait_for` does. Give up after 20 s (there is no trace to read), or
     after one second in which the watcher did not set the file's time."""
     import fcntl
     import time

@@ -6,7 +6,7 @@ from pathlib import Path
 
 PROGRAM = """
 import multiprocessing, os, tempfile
-from ridgeline.harness.usercode.temporary import remove_own
+from ridgeline.harness.capture.program_exit import remove_own
 
 folder = tempfile.TemporaryDirectory()
 open(os.path.join(folder.name, "data.bin"), "w").close()

@@ -12,7 +12,21 @@ import secrets
 import stat
 from pathlib import Path
 
-from ridgeline.machine.cache import folder
+NOWHERE = Path(os.devnull) / "ridgeline"
+"""A place that nothing can be read from or written to: each attempt is an ordinary OSError."""
+
+
+def folder() -> Path:
+    """Return the cache folder; NOWHERE for a user who has no home (`docker run --user 12345`)."""
+    if own := os.environ.get("RIDGELINE_CACHE"):
+        return Path(own)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "ridgeline"
+    try:
+        return Path("~/.cache/ridgeline").expanduser()
+    except RuntimeError:
+        return NOWHERE
+
 
 KEY_BYTES = 32
 

@@ -1,18 +1,48 @@
 """The program's last moment: say how it ended, and wait until the watcher has had its word."""
 
+import contextlib
+import gc
 import os
 import sys
+import tempfile
+import warnings
+import weakref
 from pathlib import Path
 from time import perf_counter_ns, sleep
+from typing import Any
 
 import msgspec
 
 from ridgeline.harness.capture import live
-from ridgeline.harness.capture.lock import wait_for
-from ridgeline.harness.usercode.temporary import remove_own
-from ridgeline.harness.usercode.words import first_words
+from ridgeline.harness.capture.watch_lock import wait_for
+from ridgeline.harness.usercode.load import first_words
 from ridgeline.records.run import Capture, Status
 from ridgeline.records.run_directory import RunDirectory
+
+
+def remove_own() -> None:
+    """Those of this process that are still held, by a `with` or a name."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        return  # a fork has the objects of its parent, whose folders are not its own
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they are removed without a word of the program
+        for one in (*_folders(), *_files()):
+            with contextlib.suppress(Exception):
+                one()
+
+
+def _folders() -> list[Any]:
+    """As finalizers."""
+    registry: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})
+    cleanup = getattr(tempfile.TemporaryDirectory, "_cleanup", None)
+    return [one for one, told in list(registry.items()) if told.func == cleanup]
+
+
+def _files() -> list[Any]:
+    kind = getattr(tempfile, "_TemporaryFileWrapper", None)
+    return [one.close for one in gc.get_objects() if type(one) is kind]
+
 
 PATIENCE_S = 120.0
 """The longest wait for a watcher that shows signs of work: reading the trace of a large model takes

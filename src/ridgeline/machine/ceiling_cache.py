@@ -8,12 +8,16 @@ import contextlib
 import hashlib
 import os
 import re
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from ridgeline.machine.cache_folder import folder
 from ridgeline.records.machine import Ceiling, Quantity
 
 
@@ -104,22 +108,6 @@ def _beats(one: Ceiling, other: Ceiling) -> bool:
 _in_process: dict[Key, Entry] = {}
 
 
-NOWHERE = Path(os.devnull) / "ridgeline"
-"""A place that nothing can be read from or written to: each attempt is an ordinary OSError."""
-
-
-def folder() -> Path:
-    """Return the cache folder; NOWHERE for a user who has no home (`docker run --user 12345`)."""
-    if own := os.environ.get("RIDGELINE_CACHE"):
-        return Path(own)
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "ridgeline"
-    try:
-        return Path("~/.cache/ridgeline").expanduser()
-    except RuntimeError:
-        return NOWHERE
-
-
 def load(key: Key) -> Entry | None:
     try:
         entry = msgspec.json.decode(_path(key).read_bytes(), type=Entry)
@@ -166,3 +154,29 @@ def _write(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+MEASURE_LIMIT_S = 30.0
+"""Time limit for `measure_in_child_process`, which takes 3 to 5 s, most of it to import torch."""
+
+
+def measure_in_child_process(dtypes: Sequence[str]) -> bool:
+    """Measure and store the CPU's ceilings for `dtypes` in another process, so that this one need
+    not import torch. Return whether that succeeded."""
+    code = (
+        "import sys; from ridgeline.machine.survey import ceilings; ceilings('cpu', sys.argv[1:])"
+    )
+    home = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), home]))
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *dtypes],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+            timeout=MEASURE_LIMIT_S,
+            check=False,
+        )
+        return done.returncode == 0
+    return False

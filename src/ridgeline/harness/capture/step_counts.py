@@ -1,0 +1,485 @@
+"""What the step in progress has seen.
+
+Calls without gradients or in eval mode are kept apart (`quiet`): in a program that trains they are
+evaluation, in one that never does they are its work, and which it is shows only later. Of the other
+calls those count that a backward comes to.
+"""
+
+import math
+import weakref
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ridgeline.harness.capture.batches import NOTHING, Amount
+from ridgeline.harness.capture.step_times import folded, named_phases
+from ridgeline.records.run import Step, StepMemory, StepWindow
+
+MOST_WAITING = 64
+"""Calls in a row without a backward: more are no probes."""
+
+
+class Call(Struct):
+    """Of an outermost module, until a backward comes to it."""
+
+    root: int
+    given: Amount
+    """To the module: where there is no loader."""
+    batch: Amount
+    """From loaders, handed out since the call before."""
+    fetched: int
+    """How many batches of the step came before it."""
+    first: int
+    """Of the autograd nodes it made; `end` is beyond the last. Without any it is never a probe."""
+    end: int = 0
+
+    @property
+    def samples(self) -> int:
+        return max(self.given.samples, self.batch.samples)
+
+
+class Calls(Struct):
+    """Calls of outermost modules, and what they were given."""
+
+    forwards: int = 0
+    batches: Amount = NOTHING
+    """From loaders."""
+    given: dict[int, Amount] = {}
+    """To each module: where there is no loader."""
+    waiting: list[Call] = []
+    """That no backward has come to: those made last, or probes."""
+    running: Call | None = None
+    asked: bool = False
+    """A backward has come: what still waits at the step's end is not of it."""
+    fetched: int = 0
+
+    def batch(self, more: Amount) -> None:
+        self.batches = _sum(self.batches, more)
+
+    def give(self, root: int, more: Amount) -> None:
+        self.given[root] = _sum(self.given.get(root, NOTHING), more)
+
+    def begins(self, root: int, given: Amount, batch: Amount, first: int) -> None:
+        """`first`: of the autograd nodes that the call will make."""
+        self.fetched += bool(batch.samples)
+        self.running = Call(root, given, batch, self.fetched, first, first)
+        self.waiting.append(self.running)
+        if len(self.waiting) > MOST_WAITING:  # a cell called once a token, a policy once a move
+            self._settle([True] * len(self.waiting))
+
+    def ends(self, end: int) -> None:
+        if self.running is not None:
+            self.running.end, self.running = end, None
+
+    def backward(self, met: Callable[[list[Call]], list[bool]]) -> None:
+        """`met`: which of the calls the backward goes through."""
+        self.asked = True
+        if len(self.waiting) <= 1:  # nearly always: 6 µs a step less
+            for call in self.waiting:
+                self._take(call)
+            self.waiting = []
+            return
+        found = met(self.waiting)
+        # None at all: the way to them is not one that autograd shows.
+        nothing = not (any(found) or self.given or self.batches.samples)
+        self._settle([True] * len(found) if nothing else found)
+
+    def _settle(self, met: list[bool]) -> None:
+        """A batch counts with any call that came after it; what makes no node may have made the
+        batch ready for one that does."""
+        counts = {call.fetched for call, one in zip(self.waiting, met, strict=True) if one}
+        working = {call.fetched for call in self.waiting if call.end > call.first}
+        for call, one in zip(self.waiting, met, strict=True):
+            if call.fetched in counts or call.fetched not in working:
+                self.batch(call.batch)
+                call.batch = NOTHING
+            if (one or call.end <= call.first) and call.given.samples:
+                self.give(call.root, call.given)
+                call.given = NOTHING
+        held = {call.fetched for call in self.waiting if call.batch.samples}
+        self.waiting = [c for c in self.waiting if c.given.samples or c.fetched in held]
+
+    def _take(self, call: Call) -> None:
+        if call.batch.samples:
+            self.batch(call.batch)
+        if call.given.samples:
+            self.give(call.root, call.given)
+
+    def absorb(self, other: "Calls") -> None:
+        """`other` came before: its batches have the lower numbers, and no two have the same. The
+        calls are copied, for a step that is kept beside the whole has them too."""
+        if other.fetched:
+            self.waiting = [replace(c, fetched=c.fetched + other.fetched) for c in self.waiting]
+            self.fetched += other.fetched
+        self.forwards += other.forwards
+        self.batch(other.batches)
+        for root, amount in other.given.items():
+            self.give(root, amount)
+        if other.asked:
+            self.waiting = [*other.waiting, *self.waiting]
+        else:  # no backward of its own: this one's may be theirs
+            for call in other.waiting:
+                self._take(call)
+        self.asked = self.asked or other.asked
+
+    @property
+    def amount(self) -> Amount:
+        """A critic is called three times for one batch, a generator once: the least counts."""
+        batches, given = self.batches, dict(self.given)
+        for call in () if self.asked else self.waiting:
+            batches = _sum(batches, call.batch)
+            given[call.root] = _sum(given.get(call.root, NOTHING), call.given)
+        if batches.samples:
+            return batches
+        told = [amount for amount in given.values() if amount.samples]
+        return min(told, key=lambda a: a.samples, default=NOTHING)
+
+
+def _sum(one: Amount, other: Amount) -> Amount:
+    return Amount(one.samples + other.samples, one.tokens + other.tokens)
+
+
+class Counts(Struct):
+    trained: Calls
+    quiet: Calls
+    backwards: int = 0
+    optimizer_steps: int = 0
+    skipped: bool = False
+    overflow: Any = None
+    """Of an optimizer that is told of infinities and skips by itself: a ticket of `Losses`."""
+    loss: Any = None
+    """Of several backwards the last one's: a ticket of `Losses`."""
+    loss_divisor: float = 1.0
+    """The number that this loss was divided by just before its backward."""
+    regions: dict[str, int] = {}
+
+    @staticmethod
+    def new() -> "Counts":
+        return Counts(Calls(), Calls())
+
+    def work(self, trains: bool) -> Calls:
+        """The calls that are the step's own."""
+        if trains:
+            return self.trained
+        both = Calls()
+        both.absorb(self.trained)
+        both.absorb(self.quiet)
+        both.asked = False
+        return both
+
+    @property
+    def loss_factor(self) -> float:
+        """The factor that turns the loss into that of a batch. If the loss was divided by the
+        number of backwards, as in gradient accumulation, the factor undoes that; else it is 1."""
+        accumulated = self.backwards > 1 and math.isclose(
+            self.loss_divisor, self.backwards, rel_tol=1e-6
+        )
+        return self.loss_divisor if accumulated else 1.0
+
+    def nothing_was_quiet(self) -> None:
+        """What did not look like training was."""
+        self.trained.absorb(self.quiet)
+        self.quiet = Calls()
+
+    def absorb(self, before: "Counts") -> None:
+        """`before` was a part of this step."""
+        self.trained.absorb(before.trained)
+        self.quiet.absorb(before.quiet)
+        self.backwards += before.backwards
+        self.optimizer_steps += before.optimizer_steps
+        self.skipped = self.skipped or before.skipped
+        if self.overflow is None:
+            self.overflow = before.overflow
+        if self.loss is None:
+            self.loss, self.loss_divisor = before.loss, before.loss_divisor
+        for name, ns in before.regions.items():
+            self.regions[name] = self.regions.get(name, 0) + ns
+
+
+MOST_NODES = 20_000
+"""Of a graph that is walked: 20 ms, twice. A ResNet-50 has 500."""
+MOST_WALKS = 64
+"""In all: two for each of 32 kinds of steps."""
+
+
+class Ranged(Protocol):
+    """A call, with the numbers of the nodes made in it: from `first` up to, not with, `end`."""
+
+    root: int
+    first: int
+    end: int
+
+    @property
+    def samples(self) -> int: ...
+
+
+class Answered:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._walks = 0
+        self._known: dict[tuple[tuple[int, int], ...], list[bool]] = {}
+        self._sure: set[tuple[tuple[int, int], ...]] = set()
+        """Those that two walks in a row agreed on."""
+        self._alike: dict[tuple[int, ...], list[bool]] = {}
+        """By modules alone: once enough was walked."""
+        self.number: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+        """Of the node that comes next; where torch does not tell, no call has any."""
+
+    def by(self, tensors: Any, calls: Sequence[Ranged]) -> list[bool]:
+        """For each call, in the order they were made, whether a backward from there meets it."""
+        if sum(call.end > call.first for call in calls) < 2:
+            return [True] * len(calls)
+        exact = tuple((call.root, call.samples) for call in calls)
+        modules = tuple(call.root for call in calls)
+        found = self._known.get(exact)
+        if found is not None and exact in self._sure:
+            return found
+        if self._walks >= MOST_WALKS:
+            return found or self._alike.get(modules) or [True] * len(calls)
+        self._walks += 1
+        walked = self._known[exact] = self._alike[modules] = self._walk(tensors, calls)
+        if walked == found:
+            self._sure.add(exact)
+        return walked
+
+    def _walk(self, tensors: Any, calls: Sequence[Ranged]) -> list[bool]:
+        """Where the graph is too large, or not as expected, each of them counts."""
+        try:
+            with self._torch._C.DisableTorchFunction():
+                several = isinstance(tensors, tuple | list)
+                roots = [one.grad_fn for one in (tensors if several else (tensors,))]
+                return _met(roots, calls)
+        except Exception:  # a graph of somebody's own kind: none is known to be left out
+            return [True] * len(calls)
+
+
+def _met(roots: Sequence[Any], calls: Sequence[Ranged]) -> list[bool]:
+    starts = [call.first for call in calls]
+    if any(one > other for one, other in pairwise(starts)):
+        return [True] * len(calls)  # made by several threads, each with numbers of its own
+    met = [call.end <= call.first for call in calls]
+    left, seen = [node for node in roots if node is not None], dict[int, Any]()
+    while left and not all(met):
+        node = left.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node  # kept, or its id would be another's
+        if len(seen) > MOST_NODES:
+            return [True] * len(calls)
+        number = node._sequence_nr()
+        at = bisect_right(starts, number) - 1
+        if at >= 0 and number < calls[at].end:
+            met[at] = True
+        left += [other for other, _ in node.next_functions if other is not None]
+    return met
+
+
+_SLOTS = 512
+_UNKNOWN = object()
+_NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
+
+
+class Losses:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._slots: Any = None
+        self._next = 0
+        self._scaled: tuple[Any, Any, float] = _NOT_SCALED
+        """The last loss that a gradient scaler multiplied: a weak reference to the product, a
+        ticket for the loss before scaling, and the number that this loss was divided by."""
+
+    def before_scaling(self, outputs: Any, ticket: Any) -> None:
+        self._scaled = (None, ticket, self.divisor(outputs))
+
+    def scaled(self, product: Any) -> None:
+        if type(product) is self._torch.Tensor:
+            self._scaled = (weakref.ref(product), *self._scaled[1:])
+
+    def of_backward(self, tensors: Any, note: Callable[[Any], Any]) -> tuple[Any, float]:
+        """Return a ticket for the loss that a backward begins with, as it was before a scaler
+        multiplied it, and the number that it was divided by."""
+        (product, ticket, divisor), self._scaled = self._scaled, _NOT_SCALED
+        if product is not None and product() is _first(tensors):
+            return ticket, divisor
+        return note(tensors), self.divisor(tensors)
+
+    def note(self, tensors: Any) -> Any:
+        """A ticket for `read`; None where there is no single number."""
+        first = _first(tensors)
+        torch = self._torch
+        if type(first) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
+            return None  # the program's own kind of tensor, or a mode of its own that would see us
+        if first.is_cpu and not torch._C._len_torch_function_stack():
+            return first.item() if first.numel() == 1 and not first.is_complex() else None
+        with torch._C.DisableTorchFunction():
+            return self._note(first)
+
+    def divisor(self, tensors: Any) -> float:
+        """Return the number that the loss was divided by in its last operation; 1.0 if it was not.
+        Programs that accumulate gradients over several batches divide in this way."""
+        torch = self._torch
+        first = _first(tensors)
+        node = getattr(first, "grad_fn", None) if type(first) is torch.Tensor else None
+        kind = type(node).__name__
+        if kind not in ("DivBackward0", "MulBackward0"):
+            return 1.0
+        try:
+            with torch._C.DisableTorchFunction():
+                kept = node._raw_saved_other  # type: ignore[union-attr]
+                if getattr(kept, "unpack_hook", _UNKNOWN) is not None:
+                    return 1.0  # reading it would call a function of the program's own
+                other = node._saved_other  # type: ignore[union-attr]
+                if other is None or not other.is_cpu or other.numel() != 1 or other.requires_grad:
+                    return 1.0
+                value = float(other)
+        except (RuntimeError, AttributeError, TypeError, ValueError):
+            return 1.0
+        return value if kind == "DivBackward0" else 1.0 / value if value else 1.0
+
+    def _note(self, first: Any) -> Any:
+        torch = self._torch
+        if first.numel() != 1:
+            return None
+        loss = first.detach()
+        if loss.device.type == "cpu":
+            return float(loss) if not loss.is_complex() else None
+        if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return None
+        if self._slots is None:
+            self._slots = torch.zeros(_SLOTS, dtype=torch.float32, device="cpu", pin_memory=True)
+        slot = self._next % _SLOTS
+        self._next += 1
+        self._slots[slot].copy_(loss.reshape(()), non_blocking=True)
+        return (slot, self._next)
+
+    def read(self, ticket: Any) -> tuple[float | None, str]:
+        """The loss, or what it is instead: nan, inf, -inf. Call when the device is past the
+        step."""
+        value = self._value(ticket)
+        if value is None or math.isfinite(value):
+            return value, ""
+        return None, str(value)
+
+    def _value(self, ticket: Any) -> float | None:
+        if ticket is None:
+            return None
+        if isinstance(ticket, tuple):
+            slot, number = ticket
+            if self._next - number >= _SLOTS:
+                return None  # overwritten since
+            ticket = float(self._slots[slot])
+        return float(ticket)
+
+
+def _first(tensors: Any) -> Any:
+    return tensors[0] if isinstance(tensors, tuple | list) and len(tensors) else tensors
+
+
+class Draft(Struct):
+    index: int
+    start_ns: int
+    dur_ns: int
+    spent: list[int]
+    window: StepWindow
+    counts: Counts
+    trains: bool
+    compile_ns: int = 0
+    memory: StepMemory | None = None
+    device_ns: int | None = None
+    device: dict[int, int] = {}
+    detailed: bool = True
+
+    def absorb(self, before: "Draft") -> None:
+        """`before` was a part of this step."""
+        self.start_ns = before.start_ns
+        self.dur_ns += before.dur_ns
+        self.spent = [a + b for a, b in zip(self.spent, before.spent, strict=True)]
+        self.compile_ns += before.compile_ns
+        self.counts.absorb(before.counts)
+
+    def step(self, losses: Losses) -> Step:
+        counts = self.counts
+        work = counts.work(self.trains)
+        given = work.amount
+        loss, broke = losses.read(counts.loss)
+        overflow, _ = losses.read(counts.overflow)
+        return Step(
+            index=self.index,
+            start_ns=self.start_ns,
+            dur_ns=self.dur_ns,
+            window=self.window,
+            host=folded(self.spent, self.trains) if self.detailed else {},
+            device_ns=self.device_ns,
+            device=named_phases(self.device),
+            loss=loss * counts.loss_factor if loss is not None else None,
+            loss_broke=broke,
+            samples=given.samples,
+            tokens=given.tokens,
+            forwards=work.forwards,
+            backwards=counts.backwards,
+            optimizer_steps=counts.optimizer_steps,
+            skipped=counts.skipped or bool(overflow),
+            compile_ns=self.compile_ns,
+            memory=self.memory,
+            detailed=self.detailed,
+            regions=counts.regions,
+        )
+
+
+class Drafts:
+    """Finished steps, oldest first, until nothing is left to learn about them."""
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
+        self._waiting: deque[Draft] = deque()
+        self.whole: Draft | None = None
+        """All steps since the beginning as one, while it may still turn out that they are."""
+
+    def add(self, draft: Draft, uncertain: bool) -> None:
+        """`uncertain`: what ends a step may still turn out to be something else."""
+        if uncertain:
+            whole = Draft(
+                draft.index, draft.start_ns, draft.dur_ns, draft.spent, draft.window,
+                Counts.new(), draft.trains, draft.compile_ns,
+            )  # fmt: skip
+            whole.counts.absorb(draft.counts)
+            if self.whole is not None:
+                whole.absorb(self.whole)
+            self.whole = whole
+        else:
+            self.whole = None
+        self._waiting.append(draft)
+
+    def merged(self, draft: Draft) -> Draft:
+        """`draft` with everything before it, as the first step."""
+        if self.whole is not None:
+            draft.absorb(self.whole)
+        return draft
+
+    def again(self) -> None:
+        self._waiting.clear()
+        self.whole = None
+
+    def timed(self, index: int, total_ns: int, phases: dict[int, int]) -> None:
+        for draft in self._waiting:
+            if draft.index == index:
+                draft.device_ns, draft.device = total_ns, phases
+                return
+
+    def rest(self) -> list[Step]:
+        """All of them; where the device has not said how long they took, nothing is known of it."""
+        done = [draft.step(self._losses) for draft in self._waiting]
+        self._waiting.clear()
+        return done
+
+    def until(self, index: int) -> list[Step]:
+        """All up to `index`: the device is past them."""
+        done = []
+        while self._waiting and self._waiting[0].index <= index:
+            done.append(self._waiting.popleft().step(self._losses))
+        return done

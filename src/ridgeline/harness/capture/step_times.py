@@ -1,0 +1,298 @@
+"""Where the host's time goes: exclusive nanoseconds by phase, kept on a stack.
+
+Some programs run forward and backward inside `optimizer.step(closure)`: each moment belongs to the
+innermost phase. Under all phases lies `other`, or `transfer` between a batch handed out and the
+first forward after it. The wait for a batch that an evaluation then consumes is evaluation.
+"""
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import get_ident
+from typing import Any, Literal
+
+from ridgeline.records.run import Phase, ThreadTime
+
+PHASES: tuple[Phase, ...] = (
+    "input", "transfer", "forward", "backward", "optimizer", "evaluation", "other",
+)  # fmt: skip
+INPUT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER = range(len(PHASES))
+QUIET, QUIET_INPUT = len(PHASES), len(PHASES) + 1
+"""Calls that do not train, and the wait for what they were given: evaluation, or, in a program that
+never trains, forward and input."""
+_KEPT = len(PHASES) + 2
+
+Mark = Callable[[int], None]
+"""Told the phase that begins now, for a device's own clock."""
+
+
+class Timeline:
+    """The stack, and what this step has collected."""
+
+    __slots__ = ("_base", "_clock", "_last", "_pending", "_spent", "_stack", "mark", "start_ns")
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._stack: list[int] = []
+        self._base = OTHER
+        self._spent = [0] * _KEPT
+        self._pending = 0
+        """Input waited for and not yet consumed by a forward."""
+        self.mark: Mark | None = None
+        self.start_ns = self._last = clock()
+
+    @property
+    def phase(self) -> int:
+        return self._stack[-1] if self._stack else self._base
+
+    def enter(self, phase: int) -> None:
+        self._charge(self._clock())
+        if phase != INPUT:
+            if self._pending:
+                self._spent[QUIET_INPUT if phase == QUIET else INPUT] += self._pending
+                self._pending = 0
+            self._base = OTHER
+        self._stack.append(phase)
+        if self.mark is not None:
+            self.mark(phase)
+
+    def leave(self) -> None:
+        self._charge(self._clock())
+        stack = self._stack
+        if stack and stack.pop() == INPUT and not stack:
+            self._base = TRANSFER
+        if self.mark is not None:
+            self.mark(self.phase)
+
+    def unwind(self) -> None:
+        """A step of an optimizer that raised never said that it ended."""
+        self._charge(self._clock())
+        self._stack.clear()
+
+    def nothing_was_quiet(self) -> None:
+        """What did not look like training was."""
+        spent = self._spent
+        spent[FORWARD] += spent[QUIET]
+        spent[INPUT] += spent[QUIET_INPUT]
+        spent[QUIET] = spent[QUIET_INPUT] = 0
+
+    def cut(self) -> tuple[int, int, list[int]]:
+        """Ends the step: its start, its length, its phases as kept here (see `folded`)."""
+        now = self._clock()
+        self._charge(now)
+        spent, start = self._spent, self.start_ns
+        spent[INPUT] += self._pending
+        self._spent = [0] * _KEPT
+        self._pending = 0
+        self.start_ns = now
+        return start, now - start, spent
+
+    def restart(self, now: int) -> int:
+        """The step ends and the next begins, with nothing known but that: how long it was."""
+        dur = now - self.start_ns
+        self._stack.clear()
+        self._base = OTHER
+        self._pending = 0
+        self.start_ns = self._last = now
+        return dur
+
+    def resume(self) -> None:
+        """What passed since the cut was ours, not the program's."""
+        self.start_ns = self._last = self._clock()
+
+    def _charge(self, now: int) -> None:
+        stack = self._stack
+        phase = stack[-1] if stack else self._base
+        if phase == INPUT:
+            self._pending += now - self._last
+        else:
+            self._spent[phase] += now - self._last
+        self._last = now
+
+
+def folded(spent: Sequence[int], trains: bool) -> dict[Phase, int]:
+    """The phases by name, what was quiet counted where it belongs."""
+    found = list(spent[: len(PHASES)])
+    if trains:
+        found[EVALUATION] += spent[QUIET] + spent[QUIET_INPUT]
+    else:
+        found[FORWARD] += spent[QUIET]
+        found[INPUT] += spent[QUIET_INPUT]
+    return {PHASES[phase]: ns for phase, ns in enumerate(found) if ns}
+
+
+def phase_name(phase: int, trains: bool) -> Phase:
+    if phase == QUIET:
+        return "evaluation" if trains else "forward"
+    return PHASES[phase]
+
+
+MOST_PENDING = 256
+"""Steps whose events have not passed yet; a host this far ahead loses the oldest."""
+MOST_MARKS = 2000
+"""In one step: a policy that calls its model 10,000 times a step is timed by its ends."""
+
+Marks = list[tuple[int, Any]]
+
+
+class DeviceMarks:
+    def __init__(self, torch: Any) -> None:
+        self._cuda = torch.cuda
+        self._free: list[Any] = []
+        self._marks: Marks = []
+        self._waiting: deque[tuple[int, Marks]] = deque()
+
+    def mark(self, phase: int) -> None:
+        if len(self._marks) < MOST_MARKS and not self._cuda.is_current_stream_capturing():
+            event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append((phase, event))
+
+    def cut(self, index: int, phase: int, trains: bool) -> None:
+        """The step `index` ends here, in `phase`; the next begins."""
+        marks = _resolved(self._marks, trains)
+        self._marks = []
+        self.mark(phase)
+        if self._marks and marks:
+            self._waiting.append((index, [*marks, self._marks[0]]))
+        if len(self._waiting) > MOST_PENDING:
+            self._waiting.popleft()
+
+    def passed(self) -> list[tuple[int, int, dict[int, int]]]:
+        """Steps the device is done with: index, length, phases; in nanoseconds."""
+        done = []
+        while self._waiting and self._waiting[0][1][-1][1].query():
+            index, marks = self._waiting.popleft()
+            phases: dict[int, int] = {}
+            total = 0
+            for (phase, begin), (_, end) in itertools.pairwise(marks):
+                ns = int(begin.elapsed_time(end) * 1e6)
+                phases[phase] = phases.get(phase, 0) + ns
+                total += ns
+            self._free.extend(event for _, event in marks[:-1])
+            done.append((index, total, phases))
+        return done
+
+    def wait(self) -> None:
+        """Until the device is past the last step: a pause of ours, or the program's end."""
+        if self._waiting:
+            self._waiting[-1][1][-1][1].synchronize()
+
+    def forget(self) -> None:
+        self._waiting.clear()
+        self._marks = []
+
+
+def _resolved(marks: Marks, trains: bool) -> Marks:
+    """What was quiet is evaluation, with the wait before it; or, where nothing trains, forward."""
+    told: Marks = []
+    since = 0
+    for phase, event in marks:
+        if phase == QUIET and trains:
+            told[since:] = [(EVALUATION if p == INPUT else p, e) for p, e in told[since:]]
+            phase = EVALUATION
+        elif phase == QUIET:
+            phase = FORWARD
+        told.append((phase, event))
+        if phase not in (INPUT, TRANSFER):
+            since = len(told)
+    return told
+
+
+def named_phases(phases: dict[int, int]) -> dict[Any, int]:
+    return {PHASES[phase]: ns for phase, ns in phases.items() if ns}
+
+
+class SystemTime:
+    """Of this process, all its threads; not of its workers."""
+
+    def __init__(self, clock: Callable[[], int], spent: Callable[[], float] | None = None) -> None:
+        self._clock = clock
+        self._spent = spent or _system_s
+        self._began: tuple[int, float] | None = None
+        self._passed_s = self._worked_s = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """Of the windows so far; more than all of them where several threads ask at once."""
+        return self._worked_s / self._passed_s if self._passed_s else None
+
+    def begin(self, anew: bool = False) -> None:
+        """A window; `anew`: those before it do not count."""
+        if anew:
+            self._passed_s = self._worked_s = 0.0
+        self._began = self._clock(), self._spent()
+
+    def end(self) -> None:
+        """Nothing, where none has begun."""
+        began, self._began = self._began, None
+        if began is not None:
+            self._passed_s += (self._clock() - began[0]) / 1e9
+            self._worked_s += self._spent() - began[1]
+
+
+def _system_s() -> float:
+    with suppress(ImportError):  # elsewhere than on Unix
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_stime
+    return 0.0
+
+
+WindowKind = Literal["light", "traced"]
+_ACCOUNT = "/proc/thread-self/schedstat"
+
+
+class ThreadAccount:
+    """Adds up the account over all windows of a kind. A window that ends on another thread than it
+    began on does not count."""
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        read: Callable[[], tuple[int, int] | None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._read = read or read_account
+        self._began: tuple[WindowKind, int, int, tuple[int, int]] | None = None
+        self._sums: dict[WindowKind, ThreadTime] = {}
+
+    def begin(self, kind: WindowKind) -> None:
+        account = self._read()
+        self._began = None if account is None else (kind, get_ident(), self._clock(), account)
+
+    def end(self) -> None:
+        """Add the window that has begun to the sums; do nothing if none has begun."""
+        began, self._began = self._began, None
+        if began is None or began[1] != get_ident() or (account := self._read()) is None:
+            return
+        kind, _, start, before = began
+        sum_so_far = self._sums.get(kind, ThreadTime())
+        self._sums[kind] = ThreadTime(
+            wall_ns=sum_so_far.wall_ns + self._clock() - start,
+            processor_ns=sum_so_far.processor_ns + account[0] - before[0],
+            queued_ns=sum_so_far.queued_ns + account[1] - before[1],
+        )
+
+    def of(self, kind: WindowKind) -> ThreadTime | None:
+        """Return the sums for a kind of window. Return None if no such window has ended, or if the
+        kernel keeps no account."""
+        return self._sums.get(kind)
+
+
+def read_account() -> tuple[int, int] | None:
+    """Return the calling thread's nanoseconds on a processor and in the run queue; None if the
+    kernel keeps no account."""
+    try:
+        file = os.open(_ACCOUNT, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        processor, queued = os.read(file, 100).split()[:2]
+        return int(processor), int(queued)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(file)
