@@ -155,7 +155,7 @@ def main() -> int:
         shutil.copytree(options.course, copy, ignore=shutil.ignore_patterns(".git", "__pycache__"))
         course = Course(copy, options.python)
         home = course.profiler_home()
-        if home != "ridgeline.integrations.profiler.core":
+        if home != "ridgeline.integrations.profiler.profiler":
             print(f"the course does not run on our profiler: {home}", file=sys.stderr)
             return 4
         results = run_all(course)

@@ -41,7 +41,7 @@ from ridgeline.comparison.selftest import EFFECTS, THRESHOLD, lay, one_candidate
 from ridgeline.records.comparison import Surroundings
 from ridgeline.statistics import RoundTable, analyse, estimate, plan_looks, simulated_rounds
 from ridgeline.statistics.noise import sequential_samples
-from ridgeline.statistics.rate import wilson
+from ridgeline.statistics.significance import wilson
 from ridgeline.units import plural
 
 ROUNDS = 60

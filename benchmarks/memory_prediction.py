@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples import gpt2, llama, resnet
 from ridgeline.cost.counting import count
-from ridgeline.cost.counting.traffic import stored_bytes
-from ridgeline.cost.study.step import Step
+from ridgeline.cost.counting.operands import stored_bytes
+from ridgeline.cost.study.running import Step
 from ridgeline.measure import measure_peak
 
 Built = tuple[nn.Module, torch.Tensor]

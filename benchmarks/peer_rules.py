@@ -14,9 +14,8 @@ from torch.utils.benchmark import Measurement
 from torch.utils.benchmark.utils.common import TaskSpec, trim_sigfig
 
 from ridgeline.records.facts import Verdict
-from ridgeline.statistics.correlation import average_ranks
-from ridgeline.statistics.students_t import normal_cdf
-from ridgeline.statistics.welch import welch_p_value
+from ridgeline.statistics.samples import average_ranks
+from ridgeline.statistics.significance import normal_cdf, welch_p_value
 
 Floats = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ridgeline.cost.counting import count
-from ridgeline.cost.study.inputs import parse
-from ridgeline.cost.study.options import Options
+from ridgeline.cost.study.running import Options
 from ridgeline.cost.study.study import study
+from ridgeline.cost.study.target import parse_input
 from ridgeline.records.model import ModelReport
 
 pytestmark = [
@@ -80,7 +80,7 @@ def test_memory_is_predicted_but_for_the_libraries_workspaces(
     """cuBLAS keeps 32 MiB on Hopper and cuDNN takes its own beside it: nothing a model shows."""
     report = _study(
         f"{EXAMPLES / example}:build",
-        inputs=(parse(shape),),
+        inputs=(parse_input(shape),),
         training=training,
         measure_memory=True,
     )

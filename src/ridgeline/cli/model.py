@@ -114,10 +114,10 @@ def _show(reports: Any, console: Any) -> None:
 
 
 def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:
-    from ridgeline.cost.counting.optimizers import check_name
-    from ridgeline.cost.study import inputs as model_inputs
-    from ridgeline.cost.study import sweep
-    from ridgeline.cost.study.options import Options
+    from ridgeline.cost.counting.parameters import check_name
+    from ridgeline.cost.study.running import Options
+    from ridgeline.cost.study.target import parse_input
+    from ridgeline.cost.study.variation import parse_sweep
 
     sweep_text, fit, generate = chosen["sweep_text"], chosen["fit"], chosen["generate"]
     if generate == 1:
@@ -126,7 +126,7 @@ def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:
         other = "--meta" if chosen["meta"] else "--no-time"
         raise UsageError(f"--generate times tokens, and {other} times nothing", "leave one out")
     return Options(
-        inputs=tuple(model_inputs.parse(text) for text in inputs),
+        inputs=tuple(parse_input(text) for text in inputs),
         training=chosen["train"],
         optimizer=check_name(chosen["optimizer"]),
         device=chosen["device"],
@@ -135,7 +135,7 @@ def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:
         timed=not chosen["no_time"],
         budget_s=parse_seconds("--budget", chosen["budget"]),
         measure_memory=chosen["measure"],
-        sweep=sweep.parse(sweep_text) if sweep_text else None,
+        sweep=parse_sweep(sweep_text) if sweep_text else None,
         fit_bytes=parse_size(fit) if fit else 0,
         generate=generate,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from ridgeline.cli.target import Given
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.capture.redaction import redacted, redacted_text
-from ridgeline.integrations.beginning import begun
+from ridgeline.integrations.run_lifecycle import begin_run
 from ridgeline.machine.cache_folder import folder
 from ridgeline.records.run import Settings, Target
 from ridgeline.records.run_directory import RunDirectory, restarted_name, run_name, runs_root
@@ -40,7 +40,7 @@ def new_run(
     # A job of several machines keeps one directory a machine: its first local rank speaks.
     if _number("LOCAL_RANK") == 0:
         try:
-            begun(directory, _target(given), settings, world)
+            begin_run(directory, _target(given), settings, world)
         except OSError:
             with contextlib.suppress(OSError):
                 directory.path.rmdir()  # an empty folder would be listed as a damaged run

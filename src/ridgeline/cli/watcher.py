@@ -70,11 +70,11 @@ def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
 
 def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
     """Everything that is done once a run is over."""
-    from ridgeline.integrations.concluding import concluded
+    from ridgeline.integrations.run_lifecycle import finish_run
 
     settings = directory.run().settings
     say = (lambda text: None) if settings.quiet else _say
-    summary = concluded(
+    summary = finish_run(
         directory, ending.at_ns, ending.exit_code, ending.problem, say, ending.oom_kills
     )
     if settings.output:

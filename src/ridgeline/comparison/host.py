@@ -20,7 +20,7 @@ from ridgeline.comparison.arms import BASELINE
 from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, Warmed
 from ridgeline.comparison.preparation import BLOCK_NS
 from ridgeline.comparison.targets import open_target
-from ridgeline.cost.counting.traffic import stored_bytes
+from ridgeline.cost.counting.operands import stored_bytes
 from ridgeline.equality.calls.collection import (
     BUDGET_S,
     Evidence,
@@ -36,11 +36,11 @@ from ridgeline.harness.usercode.load import explain, module_at, split
 from ridgeline.harness.usercode.workload import Declared, Workload
 from ridgeline.machine import identity, nvml, processor
 from ridgeline.measure.clock import Clock, Reading, clock_for
+from ridgeline.measure.latency import Session
 from ridgeline.measure.peak import measure_peak
 from ridgeline.measure.rounds import Block
-from ridgeline.measure.session import Session
 from ridgeline.records.comparison import Guard, Surroundings
-from ridgeline.statistics.steady import steady_start
+from ridgeline.statistics.samples import steady_start
 
 LATE_S = 3.0
 _MOST_WARM_SAMPLES = 200

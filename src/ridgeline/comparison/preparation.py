@@ -15,13 +15,15 @@ from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round, Stopped
 from ridgeline.records.comparison import Estimate, Goal
 from ridgeline.records.facts import Verdict
-from ridgeline.statistics.looks import plan_looks
-from ridgeline.statistics.processor_time import (
+from ridgeline.statistics.analysis import (
+    Analysis,
     ProcessorTimes,
+    RoundTable,
+    analyse,
     decide_by_processor_time,
     deciding_estimates,
 )
-from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
+from ridgeline.statistics.significance import plan_looks
 
 Floats = NDArray[np.float64]
 

@@ -26,8 +26,7 @@ from ridgeline.measure.clock import Reading
 from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Block, Rounds
 from ridgeline.records.comparison import Comparison
-from ridgeline.statistics.pace import pace
-from ridgeline.statistics.steady import settled
+from ridgeline.statistics.samples import pace, settled
 
 LEAST_STEPS = 8
 """Fewer intervals cannot show where warming up ends."""

@@ -27,11 +27,10 @@ from ridgeline.measure.clock import Clock, clock_for
 from ridgeline.measure.rounds import Block, Round, Rounds, Shot
 from ridgeline.records.facts import Verdict
 from ridgeline.records.selftest import Bench, Procedure, SelfTest, Source, Tally
-from ridgeline.statistics.correlation import lag1_correlation
+from ridgeline.statistics.analysis import RoundTable, analyse
 from ridgeline.statistics.noise import sequential_samples, simulated_rounds
-from ridgeline.statistics.rate import wilson
-from ridgeline.statistics.rounds import RoundTable, analyse
-from ridgeline.statistics.welch import welch_p_value
+from ridgeline.statistics.samples import lag1_correlation
+from ridgeline.statistics.significance import welch_p_value, wilson
 
 Spend = Callable[[float], None]
 """Spends nanoseconds of the processor's time."""

@@ -24,9 +24,8 @@ from ridgeline.records.comparison import (
     Surroundings,
 )
 from ridgeline.records.facts import Verdict
-from ridgeline.statistics.outliers import classify
-from ridgeline.statistics.rounds import Analysis
-from ridgeline.statistics.summary import summarize
+from ridgeline.statistics.analysis import Analysis
+from ridgeline.statistics.samples import classify, summarize
 
 UNCHECKED = Results(
     status="not compared", method="none", strength="none", detail="results were not compared"

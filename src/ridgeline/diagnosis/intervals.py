@@ -8,9 +8,8 @@ intervals hold the truth in 76 % (median) and 67 % (mean), these in 97 % and 92 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.statistics.correlation import lag1_correlation
-from ridgeline.statistics.students_t import critical_t
-from ridgeline.statistics.summary import median_ranks
+from ridgeline.statistics.samples import lag1_correlation, median_ranks
+from ridgeline.statistics.significance import critical_t
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ridgeline.records.run import Capture, Step, Telemetry, Window
 from ridgeline.records.run_summary import MemoryUse
-from ridgeline.statistics.trend import fold, kendall_score, trend
+from ridgeline.statistics.samples import fold, kendall_score, trend
 
 FEWEST_READINGS = 3
 SHORTEST_SPAN = 20

@@ -15,8 +15,7 @@ from ridgeline import units
 from ridgeline.diagnosis.intervals import FEWEST, Floats
 from ridgeline.records.run import Phase, Step
 from ridgeline.records.trust import Trust
-from ridgeline.statistics.steady import steady_start
-from ridgeline.statistics.trend import fold, trend
+from ridgeline.statistics.samples import fold, steady_start, trend
 
 FAR = 2.0
 """Times the median step from which a step can be a pause."""

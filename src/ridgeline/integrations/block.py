@@ -9,7 +9,7 @@ from types import TracebackType
 
 from ridgeline.harness.capture import live, watching
 from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
-from ridgeline.integrations.beginning import begun
+from ridgeline.integrations.run_lifecycle import begin_run, finish_run
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory, runs_root
 from ridgeline.records.run_summary import RunSummary, Verdict
@@ -96,14 +96,12 @@ class profile:
     def _make(self) -> RunDirectory:
         root = self._root or runs_root()
         directory = RunDirectory.make(root, f"{datetime.now():%m%d-%H%M%S}-{self.name}")
-        begun(directory, Target(kind="block", name=self.name), self._settings)
+        begin_run(directory, Target(kind="block", name=self.name), self._settings)
         return directory
 
     def _conclude(self, directory: RunDirectory) -> None:
-        from ridgeline.integrations.concluding import concluded
-
         quiet = self._settings.quiet
-        self.summary = concluded(
+        self.summary = finish_run(
             directory,
             time.perf_counter_ns(),
             say=lambda text: None if quiet else print(text, file=sys.stderr),

@@ -14,7 +14,7 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.tracing import held_back, pack
-from ridgeline.integrations.beginning import begun
+from ridgeline.integrations.run_lifecycle import begin_run
 from ridgeline.optimization.function_bench import AsItWas
 from ridgeline.optimization.function_loader import Batches, arguments, with_settings
 from ridgeline.optimization.function_state import Kept
@@ -42,7 +42,7 @@ def diagnosis(torch: Any, subject: Subject, home: Path, kept: Kept) -> Diagnosis
     """What the step raises is the user's to see."""
     directory = RunDirectory.make(home, "function")
     settings = Settings(steps=2 * LEAST_STEPS, trace_steps=3, quiet=True)
-    begun(directory, Target(kind="block", name=subject.name), settings)
+    begin_run(directory, Target(kind="block", name=subject.name), settings)
     _profiler_meets_torchs_own(torch)
     with AsItWas(torch, kept):
         before = _sums(subject)

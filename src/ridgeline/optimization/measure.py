@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ridgeline.records.optimized import Goal, Measured
 from ridgeline.records.trial import Trial
-from ridgeline.statistics.pace import pace
+from ridgeline.statistics.samples import pace
 
 Varies = Literal["time", "memory", "energy"]
 FEWEST_STEPS = 5

@@ -8,21 +8,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "Analysis": "ridgeline.statistics.rounds",
-    "Looks": "ridgeline.statistics.looks",
-    "RoundTable": "ridgeline.statistics.rounds",
-    "analyse": "ridgeline.statistics.rounds",
-    "classify": "ridgeline.statistics.outliers",
+    "Analysis": "ridgeline.statistics.analysis",
+    "Looks": "ridgeline.statistics.significance",
+    "RoundTable": "ridgeline.statistics.analysis",
+    "analyse": "ridgeline.statistics.analysis",
+    "classify": "ridgeline.statistics.samples",
     "estimate": "ridgeline.statistics.paired",
     "fit_law": "ridgeline.statistics.law",
-    "lag1_correlation": "ridgeline.statistics.correlation",
-    "plan_looks": "ridgeline.statistics.looks",
+    "lag1_correlation": "ridgeline.statistics.samples",
+    "plan_looks": "ridgeline.statistics.significance",
     "predict": "ridgeline.statistics.law",
     "sequential_samples": "ridgeline.statistics.noise",
     "simulated_rounds": "ridgeline.statistics.noise",
-    "steady_start": "ridgeline.statistics.steady",
-    "summarize": "ridgeline.statistics.summary",
-    "welch_p_value": "ridgeline.statistics.welch",
+    "steady_start": "ridgeline.statistics.samples",
+    "summarize": "ridgeline.statistics.samples",
+    "welch_p_value": "ridgeline.statistics.significance",
 }
 
 __all__ = [
@@ -44,16 +44,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ridgeline.statistics.correlation import lag1_correlation
+    from ridgeline.statistics.analysis import Analysis, RoundTable, analyse
     from ridgeline.statistics.law import fit_law, predict
-    from ridgeline.statistics.looks import Looks, plan_looks
     from ridgeline.statistics.noise import sequential_samples, simulated_rounds
-    from ridgeline.statistics.outliers import classify
     from ridgeline.statistics.paired import estimate
-    from ridgeline.statistics.rounds import Analysis, RoundTable, analyse
-    from ridgeline.statistics.steady import steady_start
-    from ridgeline.statistics.summary import summarize
-    from ridgeline.statistics.welch import welch_p_value
+    from ridgeline.statistics.samples import classify, lag1_correlation, steady_start, summarize
+    from ridgeline.statistics.significance import Looks, plan_looks, welch_p_value
 
 
 def __getattr__(name: str) -> Any:

@@ -10,13 +10,13 @@ sizes are the exception and give a line, or a constant.
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.records.model import Form, Law
-from ridgeline.statistics.polynomial import exact_polynomial
 
 Floats = NDArray[np.float64]
 
@@ -225,3 +225,48 @@ def _number(value: float) -> str:
     if abs(value) < 1e15 and (value.is_integer() or 1000 <= abs(value) < 1e9):
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+_EXACT_SHARE = Fraction(1, 10**9)
+
+
+def exact_polynomial(
+    sizes: Sequence[float], values: Sequence[float], exponents: Sequence[int]
+) -> tuple[Fraction, ...] | None:
+    """Coefficients of the terms n**exponent with which every value comes out to within 1e-9, or
+    None. The terms are solved from as many points as there are terms, spread over the sizes; at
+    least one more distinct size must be there to test them."""
+    pairs = [(_plain(size), _plain(value)) for size, value in zip(sizes, values, strict=True)]
+    points = sorted(dict(pairs).items())
+    terms = len(exponents)
+    if len(points) <= terms:
+        return None
+    spread = [points[round(at * (len(points) - 1) / max(terms - 1, 1))] for at in range(terms)]
+    rows = [[size**exponent for exponent in exponents] + [value] for size, value in spread]
+    coefficients = _solve_exactly(rows)
+    for size, value in pairs:
+        given = sum(
+            coefficient * size**exponent
+            for coefficient, exponent in zip(coefficients, exponents, strict=True)
+        )
+        if abs(given - value) > _EXACT_SHARE * abs(value):
+            return None
+    return coefficients
+
+
+def _plain(number: float) -> Fraction:
+    """Through int where it is whole: numpy's own integers overflow inside a Fraction."""
+    return Fraction(int(number)) if number == int(number) else Fraction(float(number))
+
+
+def _solve_exactly(rows: list[list[Fraction]]) -> tuple[Fraction, ...]:
+    """Gauss-Jordan. Powers of distinct positive sizes are never dependent, and every leading
+    minor of them is positive, so no pivot is zero."""
+    for at, row in enumerate(rows):
+        pivot = [value / row[at] for value in row]
+        rows[at] = pivot
+        for other, target in enumerate(rows):
+            if other != at:
+                factor = target[at]
+                rows[other] = [x - factor * y for x, y in zip(target, pivot, strict=True)]
+    return tuple(row[-1] for row in rows)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.statistics.rounds import RoundTable
+from ridgeline.statistics.analysis import RoundTable
 
 Floats = NDArray[np.float64]
 

@@ -1,31 +1,105 @@
-"""The ratio of two arms over rounds in which both ran, with an interval and a p-value.
+"""Where the middle of a set of log-ratios lies: the mean of the middle 60 %.
 
-Everything happens on the rounds' log-ratios: what slows a whole round drops out. The baseline may
-come in several copies (the A/A control is one); each copy gives an estimate and their mean is the
-estimate. (Averaging the copies first is biased wherever noise is skewed: a stall in the candidate
-counts whole and one in a copy half, and with 10 % stalls identical code looked 1.7 % apart, 0.8
-standard errors at 60 rounds.)
+Chosen by simulation: 3,000 comparisons of 60 rounds (700 for Hodges-Lehmann), each with an interval
+by bootstrap at 95 %; "level" is how often it left out 1 on identical code, "power" how often on a
+5 % effect. Samples follow an AR(1) of 0.45 with sigma 0.10 and drift; "stalls" lengthens 10 % of
+them by 30 to 300 %, "two levels" puts 30 % of them 28 % higher.
 
-The interval is the estimate, give or take t standard errors; the standard error comes from a
-bootstrap over rounds. So the interval at level alpha leaves out 1 exactly where p < alpha, for any
-alpha however small, and the wider of two intervals has the larger p. Under the null hypothesis a
-log-ratio is as often above 0 as below, so that a symmetric interval loses nothing.
+                          normal            stalls            two levels
+                          level   power     level   power     level   power
+    median                6.2 %   87 %      6.5 %   71 %      5.3 %   51 %
+    20 % trimmed mean     4.9 %   95 %      3.2 %   74 %      5.0 %   53 %
+    Hodges-Lehmann        4.3 %   96 %      3.6 %   69 %      5.6 %   55 %
+
+The median breaks the level and loses power; Hodges-Lehmann is as good but for stalls, and at 500
+rounds has 125,000 pairs in every resample.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.records.comparison import Estimate
-from ridgeline.statistics.bootstrap import standard_error
-from ridgeline.statistics.correlation import lag1_correlation
-from ridgeline.statistics.location import trimmed_mean
-from ridgeline.statistics.students_t import critical_t, two_sided_p
+from ridgeline.statistics.samples import lag1_correlation
+from ridgeline.statistics.significance import critical_t, two_sided_p
 
 Floats = NDArray[np.float64]
+
+TRIM = 0.2
+"""Share left out at each end."""
+
+
+def trimmed_mean(values: Floats) -> Floats:
+    """Along the last axis; under 5 values nothing is left out."""
+    count = values.shape[-1]
+    cut = int(TRIM * count)
+    shares = np.zeros(count)
+    shares[cut : count - cut] = 1 / (count - 2 * cut)
+    middle: Floats = np.sort(values, axis=-1) @ shares  # a third of the time of a slice's mean
+    return middle
+
+
+Indices = NDArray[np.intp]
+
+RESAMPLES = 2000
+"""The spread they give differs from seed to seed by 2 %, less than the 9 % that 60 rounds leave
+unknown about it; 60 rounds take 3 ms."""
+_CELLS = 15_000  # drawn at once: they stay in the cache, and take half as long as all at once
+_INNER = (0.15865525393145707, 0.8413447460685429)  # one standard deviation of a normal each side
+
+
+def standard_error(
+    log_ratios: Floats, *, seed: int, block: int = 1, groups: Indices | None = None
+) -> float:
+    """Standard error of the estimate on `log_ratios` (copies, rounds).
+
+    Half the inner 68 % of the resamples' estimates: at 15 rounds with stalls a few resamples hold
+    more stalls than are trimmed, and their standard deviation, which those rule, found 33 % of
+    10 % effects where this finds 46 %; both keep the level. The factor n / (n - 1) makes up for
+    the resamples' having the sample's own, too small, variance.
+    """
+    rounds = log_ratios.shape[1]
+    rng = np.random.default_rng(seed)
+    found = [
+        trimmed_mean(np.take(log_ratios, drawn, axis=1)).mean(axis=0)
+        for drawn in _draws(rng, rounds, block, groups)
+    ]
+    estimates = np.concatenate(found)
+    low, high = np.quantile(estimates, _INNER)
+    # Where most ratios are equal to the last digit (a coarse clock) the inner part has no width.
+    error = float(high - low) / 2 or float(estimates.std())
+    return error * float(np.sqrt(rounds / (rounds - 1)))
+
+
+def _draws(
+    rng: np.random.Generator, rounds: int, block: int, groups: Indices | None
+) -> Iterator[Indices]:
+    """Resamples (some, rounds) of the rounds' indices, RESAMPLES of them in all."""
+    at_once = min(RESAMPLES, max(1, _CELLS // rounds))
+    for done in range(0, RESAMPLES, at_once):
+        some = min(at_once, RESAMPLES - done)
+        if block == 1:
+            yield rng.integers(rounds, size=(some, rounds), dtype=np.intp)
+        elif groups is None:
+            yield _blocks(rng, some, rounds, block)
+        else:
+            members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+            yield np.concatenate(
+                [own[_blocks(rng, some, own.size, block)] for own in members], axis=1
+            )
+
+
+def _blocks(rng: np.random.Generator, some: int, rounds: int, block: int) -> Indices:
+    """Blocks of neighbours laid end to end; the end of the series is followed by its start, else
+    the first and the last rounds would be drawn less often."""
+    block = min(block, rounds)
+    starts = rng.integers(rounds, size=(some, -(-rounds // block)), dtype=np.intp)
+    drawn = (starts[:, :, None] + np.arange(block, dtype=np.intp)) % rounds
+    return drawn.reshape(some, -1)[:, :rounds]
+
 
 FEWEST_PROCESSES = 3
 """Two sets of processes give one difference, and no idea how far it may lie off."""

@@ -12,7 +12,7 @@ on average (tests/unit/statistics/test_pooled.py holds it to that).
 import math
 from collections.abc import Sequence
 
-from ridgeline.statistics.students_t import critical_t
+from ridgeline.statistics.significance import critical_t
 
 LOOKS: dict[int, float] = {1: 0.002, 2: 0.008, 3: 0.012, 4: 0.015, 6: 0.020}
 """Pairs, and the two-sided level of that look; together 5 %, as the simulation shows."""

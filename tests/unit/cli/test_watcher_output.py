@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.cli import watcher
 from ridgeline.harness.capture.watching import Ending
-from ridgeline.integrations import concluding
+from ridgeline.integrations import run_lifecycle
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_directory import RunDirectory
 from tests.unit.report import made_up_run
@@ -27,7 +27,7 @@ def test_with_an_output_file_one_line_names_it(
         settings=Settings(output=str(output), quiet=quiet),
     )
     (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
-    monkeypatch.setattr(concluding, "concluded", lambda *given: made_up_run.summary())
+    monkeypatch.setattr(run_lifecycle, "finish_run", lambda *given: made_up_run.summary())
     watcher.conclude_and_say(RunDirectory(tmp_path), Ending(kind="goodbye", at_ns=1))
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "" if quiet else f"wrote {output}\n")

@@ -15,7 +15,7 @@ from ridgeline.records.comparison import (
     Results,
     Surroundings,
 )
-from ridgeline.statistics.summary import summarize
+from ridgeline.statistics.samples import summarize
 
 EVEN = Estimate(
     ratio=1.0, ci_low=0.99, ci_high=1.01, level=0.95, p_value=1.0, rounds=10,

@@ -15,8 +15,8 @@ from ridgeline.comparison.selftest import (
     tally,
 )
 from ridgeline.records.facts import Verdict
+from ridgeline.statistics.analysis import RoundTable
 from ridgeline.statistics.noise import sequential_samples, simulated_rounds
-from ridgeline.statistics.rounds import RoundTable
 
 
 def _window(effect: float, seed: int = 3) -> Window:

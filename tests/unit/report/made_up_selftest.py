@@ -7,7 +7,7 @@ import msgspec
 from ridgeline.comparison.selftest import EFFECTS
 from ridgeline.records.comparison import Surroundings
 from ridgeline.records.selftest import Bench, Procedure, SelfTest, Source, Tally
-from ridgeline.statistics.rate import wilson
+from ridgeline.statistics.significance import wilson
 
 
 def tally(procedure: Procedure, effect: float, windows: int, **said: int) -> Tally:

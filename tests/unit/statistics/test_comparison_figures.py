@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def _no_order_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """It enters no verdict and would double the time."""
     nothing = OrderEffect(share=0.0, significant=False)
-    monkeypatch.setattr("ridgeline.statistics.rounds.order_effect", lambda *_, **__: nothing)
+    monkeypatch.setattr("ridgeline.statistics.analysis.order_effect", lambda *_, **__: nothing)
 
 
 class Setting(Struct, frozen=True, kw_only=True):

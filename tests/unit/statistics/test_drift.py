@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ridgeline.statistics import simulated_rounds
-from ridgeline.statistics.drift import drift
+from ridgeline.statistics.samples import drift
 
 
 def test_a_machine_that_slows_down_is_said_to_by_how_much() -> None:

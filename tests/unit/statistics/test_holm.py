@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.statistics.holm import holm_alphas
+from ridgeline.statistics.significance import holm_alphas
 
 probabilities = st.floats(0.0, 1.0)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.records.comparison import Control, Estimate
-from ridgeline.statistics.verdict import differs, judge
+from ridgeline.statistics.analysis import differs, judge
 
 
 def estimated(low: float, ratio: float, high: float, rounds: int = 60) -> Estimate:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.statistics import plan_looks
-from ridgeline.statistics.students_t import critical_t
+from ridgeline.statistics.significance import critical_t
 
 NORMAL = 1e9  # degrees of freedom
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ridgeline.statistics import RoundTable, simulated_rounds
-from ridgeline.statistics.order import _before, order_effect
+from ridgeline.statistics.analysis import _before, order_effect
 
 NAMES = ("slow", "again", "fast")
 

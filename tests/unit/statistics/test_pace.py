@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ridgeline.statistics.pace import pace
+from ridgeline.statistics.samples import pace
 
 
 def test_steps_alike_have_their_median() -> None:

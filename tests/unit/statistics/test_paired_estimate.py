@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeline.statistics import estimate
-from ridgeline.statistics.location import trimmed_mean
-from ridgeline.statistics.paired import paired_ratio
+from ridgeline.statistics.paired import paired_ratio, trimmed_mean
 
 Floats = NDArray[np.float64]
 times = st.floats(1.0, 1e12)

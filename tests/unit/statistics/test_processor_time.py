@@ -5,14 +5,15 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.statistics import analyse
-from ridgeline.statistics.noise import simulated_crowd
-from ridgeline.statistics.processor_time import (
+from ridgeline.statistics.analysis import (
+    Analysis,
     Floats,
     ProcessorTimes,
+    RoundTable,
     decide_by_processor_time,
     deciding_estimates,
 )
-from ridgeline.statistics.rounds import Analysis, RoundTable
+from ridgeline.statistics.noise import simulated_crowd
 
 THRESHOLD, ALPHA = 0.02, 0.05
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.statistics.students_t import critical_t, normal_cdf, normal_quantile, two_sided_p
+from ridgeline.statistics.significance import critical_t, normal_cdf, normal_quantile, two_sided_p
 
 
 @pytest.mark.parametrize(

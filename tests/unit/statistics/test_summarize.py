@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.statistics import summarize
-from ridgeline.statistics.summary import median_ranks
+from ridgeline.statistics.samples import median_ranks
 
 timings = st.floats(min_value=1.0, max_value=1e12, allow_nan=False)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.statistics.rate import wilson
+from ridgeline.statistics.significance import wilson
 
 
 def test_the_interval_of_one_in_thirty_four_is_the_published_one() -> None:

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.checkpoint import checkpoint
 from traces_made import HOST, WORKER, Made
 
-from ridgeline.cost.counting.count import count
+from ridgeline.cost.counting.account import count
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.step_work import StepWork
 from ridgeline.trace.analyses.collective_sites import exchange

@@ -1,21 +1,174 @@
-"""The dispatch mode that sees every operator, below autograd, and writes down its cost."""
+"""Which module is at work: by the calls under way in forward, and in backward by the autograd node,
+whose sequence number tells in which module its forward ran.
+
+Backward hooks would tell too, but they wrap outputs, which breaks in-place operators and views.
+"""
 
 import contextlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import torch
 from msgspec import Struct
+from torch.nn.modules import module as torch_module
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.cost.counting.ledger import StorageLedger
-from ridgeline.cost.counting.modules import ModuleTracker
-from ridgeline.cost.counting.operands import as_call, operator_name, stored_parts
-from ridgeline.cost.counting.phases import PhaseTracker
-from ridgeline.cost.counting.traffic import moved_bytes
-from ridgeline.cost.counting.values import contained
-from ridgeline.cost.counting.workspace import hidden_bytes, transient_bytes
+from ridgeline.cost.counting.ledger import StorageLedger, hidden_bytes, transient_bytes
+from ridgeline.cost.counting.operands import (
+    as_call,
+    contained,
+    moved_bytes,
+    operator_name,
+    stored_parts,
+)
 from ridgeline.cost.formulas import Work, work_of
 from ridgeline.records.cost import Phase
+
+_ACCUMULATE_GRAD = 2**64 - 1
+
+
+def display_path(path: str) -> str:
+    """torch.compile and checkpoint wrappers add a level that nobody wrote."""
+    parts = [p for p in path.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module")]
+    return ".".join(parts)
+
+
+class ModuleTracker:
+    """While entered, `path` is the qualified name of the innermost module running."""
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self.root = root
+        self.paths: dict[int, str] = {}
+        self.types: dict[str, str] = {}
+        for name, module in root.named_modules():
+            path = display_path(name)
+            # keyed by id: a user's module may define a __hash__ or __eq__ that fails
+            self.paths[id(module)] = path
+            if type(module).__name__ not in ("OptimizedModule", "CheckpointWrapper"):
+                self.types[path] = type(module).__name__
+        self.calls: dict[str, int] = {}
+        self._stack: list[str] = []
+        self._handles: list[Any] = []
+        self._starts: list[int] = []
+        self._owners: list[str] = []
+
+    def __enter__(self) -> "ModuleTracker":
+        self._handles = [
+            torch_module.register_module_forward_pre_hook(self._enter_module),
+            torch_module.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def forward_ended(self) -> None:
+        """The model has returned: whatever wrapper left its call open is closed."""
+        self._stack.clear()
+
+    @property
+    def depth(self) -> int:
+        return len(self._stack)
+
+    @property
+    def path(self) -> str:
+        return self._stack[-1] if self._stack else ""
+
+    def path_in_backward(self) -> str:
+        """The module whose forward made the autograd node that is running."""
+        if self._stack:  # a module called again inside backward: recomputation
+            return self._stack[-1]
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return ""
+        number = node._sequence_nr()
+        if number == _ACCUMULATE_GRAD:
+            return ""
+        position = bisect_right(self._starts, number) - 1
+        return self._owners[position] if position >= 0 else ""
+
+    def _mark(self) -> None:
+        self._starts.append(torch._C._autograd._get_sequence_nr())
+        self._owners.append(self.path)
+
+    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        path = self.paths.get(id(module))
+        if path is None:  # made on the fly, or not part of the model
+            path = self.path
+        elif not (self._stack and self._stack[-1] == path):
+            self.calls[path] = self.calls.get(path, 0) + 1
+        self._stack.append(path)
+        self._mark()
+
+    def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+            self._mark()
+
+
+class PhaseTracker:
+    def __init__(self) -> None:
+        self.in_backward = False
+        self._recomputing = 0
+
+    def phase(self, modules_running: int) -> Phase:
+        """The phase of the operator being dispatched; the optimizer is accounted apart."""
+        if not self.in_backward:
+            return "forward"
+        if torch._C._current_graph_task_id() == -1:
+            return "backward"  # the gradient it starts from
+        again = self._recomputing or modules_running or torch.is_grad_enabled()
+        return "recompute" if again or _in_reentrant_checkpoint() else "backward"
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        self.in_backward = True
+        try:
+            with self._checkpoints_noticed():
+                yield
+        finally:
+            self.in_backward = False
+
+    @contextmanager
+    def _checkpoints_noticed(self) -> Iterator[None]:
+        """A nested checkpoint runs its own forward without gradients inside the outer one's
+        recomputation: only the hook that wraps the whole recomputation tells."""
+        tracker, original = self, getattr(checkpoint, "_recomputation_hook", None)
+        if original is None:
+            yield
+            return
+
+        class Noticed(original):  # type: ignore[misc, valid-type]
+            def __enter__(self) -> Any:
+                tracker._recomputing += 1
+                return super().__enter__()
+
+            def __exit__(self, *error: Any) -> Any:
+                tracker._recomputing -= 1
+                return super().__exit__(*error)
+
+        checkpoint._recomputation_hook = Noticed  # type: ignore[misc]
+        try:
+            yield
+        finally:
+            checkpoint._recomputation_hook = original  # type: ignore[misc]
+
+
+def _in_reentrant_checkpoint() -> bool:
+    """Directly inside its backward there is only the forward run again; the backward of that has
+    nodes of its own."""
+    node = torch._C._current_autograd_node()
+    return node is not None and "CheckpointFunction" in node.name()
 
 
 class Tally(Struct):

@@ -1,12 +1,84 @@
-"""Torch's arguments as formulas see them: shapes, dtypes, and what a sparse tensor stores."""
+"""Tensors wherever a program holds them: in nested containers, dataclasses and plain objects."""
 
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
-from ridgeline.cost.counting.values import contained
-from ridgeline.cost.formulas import Call, Tensor
+from ridgeline.cost.formulas import Call, Tensor, Work
 from ridgeline.cost.formulas.call import ITEM_BYTES
+
+DEEPEST = 6
+_LEAVES = (
+    str, bytes, int, float, complex, bool, type(None), type, FunctionType, MethodType, ModuleType,
+    torch.nn.Module, torch.dtype, torch.device, torch.Size, torch.Generator,
+)  # fmt: skip
+
+
+def contained(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested lists, tuples and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from contained(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from contained(item)
+
+
+def held(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Every tensor that can be reached, attributes of objects included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, _LEAVES) or depth > DEEPEST:
+        return
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from held(item, depth + 1)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from held(item, depth + 1)
+    else:
+        for item in _attributes(value).values():
+            yield from held(item, depth + 1)
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same value with its tensors changed; what holds none stays the same object."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, _LEAVES):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(v, change) for v in value))
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(v, change) for v in value)
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        for key, item in value.items():
+            changed[key] = mapped(item, change)
+        return changed
+    if dataclasses.is_dataclass(value):
+        twin = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(twin, field.name, mapped(getattr(value, field.name), change))
+        return twin
+    return value
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -90,3 +162,87 @@ def storage_key(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse and nested layouts have none
         return id(tensor)
+
+
+_WRITES_WITHOUT_READING = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_",
+                           "aten::uniform_", "aten::bernoulli_", "aten::random_")  # fmt: skip
+_TOUCHES_NOTHING = ("aten::empty", "aten::new_empty", "aten::detach", "aten::lift", "aten::resize_",
+                    "aten::set_", "aten::record_stream", "aten::sym_")  # fmt: skip
+
+
+def moved_bytes(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, work: Work | None
+) -> int:
+    """A view moves nothing; what is written in place counts as written."""
+    if name.startswith(_TOUCHES_NOTHING):
+        return 0
+    destinations = {id(t) for t in contained(kwargs.get("out"))}
+    inputs = [t for t in contained((args, kwargs)) if id(t) not in destinations]
+    outputs = list(contained(out))
+    in_place = name.endswith("_") and not name.endswith("__")
+    if outputs and not in_place and not destinations and _are_views(inputs, outputs):
+        return 0
+    if not outputs:  # list operators in place return nothing
+        outputs = _mutated(func, args, kwargs)
+    written = _unique_bytes(outputs)
+    read = None
+    if work is not None:
+        read = work.read_bytes
+        written = written if work.written_bytes is None else work.written_bytes
+    if read is None:
+        read = _unique_bytes(inputs[1:] if name in _WRITES_WITHOUT_READING else inputs)
+    return read + written
+
+
+def _mutated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return []
+    found: list[torch.Tensor] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += contained(value)
+    return found
+
+
+def _unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Two views of one storage are never read as more than that storage."""
+    touched: dict[int, int] = {}
+    capacity: dict[int, int] = {}
+    for tensor in tensors:
+        for part in stored_parts(tensor):
+            key = storage_key(part)
+            touched[key] = touched.get(key, 0) + _touched_bytes(part)
+            capacity[key] = _capacity(part)
+    return sum(min(size, capacity[key]) for key, size in touched.items())
+
+
+def stored_bytes(*tensors: torch.Tensor) -> int:
+    """What these tensors take in memory, each storage once."""
+    parts = {storage_key(part): part for tensor in tensors for part in stored_parts(tensor)}
+    return sum(_capacity(part) for part in parts.values())
+
+
+def _touched_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the distinct elements a tensor shows: an expanded dimension is one element deep."""
+    if tensor.is_nested:
+        return tensor.numel() * tensor.itemsize
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if size == 0:
+            return 0
+        elements *= size if stride else 1
+    return elements * tensor.itemsize
+
+
+def _capacity(tensor: torch.Tensor) -> int:
+    try:
+        return max(tensor.untyped_storage().nbytes(), tensor.itemsize)
+    except (NotImplementedError, RuntimeError):
+        return tensor.numel() * tensor.itemsize
+
+
+def _are_views(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
+    owners = {storage_key(t) for t in inputs}
+    return bool(owners) and all(storage_key(t) in owners for t in outputs)

@@ -1,33 +1,339 @@
-"""One pass of a model under the counter: forward, and for training the backward too.
+"""Everything a forward may write to on a model's modules, put back afterwards.
 
-The model's own state (weights, buffers, gradients, mode, random numbers) is as before afterwards.
+A model that keeps a table in a plain attribute (rotary angles, a cache, a running state) would go
+on with tensors without data after it was counted on some.
 """
 
-from collections.abc import Iterator
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 
-from ridgeline.cost.counting.counter import CostMode, has_no_data
-from ridgeline.cost.counting.fused_attention import FusedCalls, attention_kept_fused
-from ridgeline.cost.counting.hugging_face import without_full_mask
+from ridgeline.cost.counting.counter import CostMode, ModuleTracker, has_no_data
 from ridgeline.cost.counting.ledger import CUDA_BLOCK_BYTES, StorageLedger
-from ridgeline.cost.counting.modules import ModuleTracker
-from ridgeline.cost.counting.operands import is_distributed
+from ridgeline.cost.counting.operands import contained, held, is_distributed, mapped, storage_key
 from ridgeline.cost.counting.parameters import packed_weights
-from ridgeline.cost.counting.stand_in import Weightless
-from ridgeline.cost.counting.surroundings import (
-    autocast_noticed,
-    eager,
-    preserved,
-    silenced,
-    threads_noticed,
-    without_fast_path,
-)
-from ridgeline.cost.counting.values import contained, held, mapped
 from ridgeline.errors import DataDependentError
 from ridgeline.records.cost import Backend
+
+MAX_SNAPSHOT_DEPTH = 3
+
+
+class Snapshot:
+    """Attributes of every module, and the contents of containers and plain objects among them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._owners: list[tuple[Any, dict[str, Any]]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        self._seen: set[int] = set()
+        for module in model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):  # its attributes live in C++
+                self._keep_attributes(module, 0)
+
+    def restore(self) -> None:
+        for owner, attributes in self._owners:
+            owner.__dict__.clear()
+            owner.__dict__.update(attributes)
+        for container, contents in self._containers:
+            if isinstance(container, list):
+                container[:] = contents
+            else:
+                container.clear()
+                container.update(contents)
+
+    def _keep_attributes(self, owner: Any, depth: int) -> None:
+        if id(owner) in self._seen:
+            return
+        self._seen.add(id(owner))
+        attributes = dict(owner.__dict__)
+        # FSDP moves parameters in and out of this dict by itself; stand-ins put theirs back
+        self._seen.add(id(attributes.get("_parameters")))
+        self._owners.append((owner, attributes))
+        for value in attributes.values():
+            self._keep(value, depth + 1)
+
+    def _keep(self, value: Any, depth: int) -> None:
+        if depth > MAX_SNAPSHOT_DEPTH or id(value) in self._seen:
+            return
+        if type(value) in (list, dict, set) or isinstance(value, dict):
+            self._seen.add(id(value))
+            self._containers.append((value, value.copy()))
+            for item in value.values() if isinstance(value, dict) else value:
+                self._keep(item, depth + 1)
+        elif _is_plain_object(value):
+            self._keep_attributes(value, depth)
+
+
+def _is_plain_object(value: Any) -> bool:
+    if isinstance(value, torch.Tensor | torch.nn.Module | type) or callable(value):
+        return False
+    module = type(value).__module__
+    return hasattr(value, "__dict__") and not module.startswith(("torch.", "builtins", "numpy"))
+
+
+KEPT_PARAMETER_BYTES = 2**30
+"""Above this a copy of the parameters costs more than a forward that writes to them is likely."""
+
+
+@contextmanager
+def preserved(model: torch.nn.Module, *, training: bool, values: bool = True) -> Iterator[None]:
+    """Puts the model in a mode with gradients unset; mode, attributes, gradients, values of buffers
+    and small parameters (unless nothing can write to them) and random numbers come back."""
+    modes = [(m, m.training) for m in model.modules()]
+    gradients = [(p, p.grad) for p in model.parameters()]
+    attributes = Snapshot(model)
+    kept = [(t, t.detach().clone()) for t in _writable(model)] if values else []
+    try:
+        model.train(training)
+        for parameter, _ in gradients:
+            parameter.grad = None
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        attributes.restore()
+        for module, mode in modes:
+            module.training = mode
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for tensor, value in kept:
+                if not torch.equal(tensor, value):  # batch norm leaves no trace in the version
+                    tensor.copy_(value)
+
+
+def _writable(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Buffers, and parameters up to a size (an embedding with max_norm writes to its own). FSDP
+    frees the memory of its parameters and fills it again: those are left to it."""
+    yield from (b for b in model.buffers() if not is_lazy(b) and b.layout is torch.strided)
+    if any(type(m).__name__.startswith("FSDP") for m in model.modules()):
+        return
+    parameters = [p for p in model.parameters() if not is_lazy(p) and p.layout is torch.strided]
+    if sum(p.numel() * p.itemsize for p in parameters) <= KEPT_PARAMETER_BYTES:
+        yield from parameters
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """A compiled module is counted as the program it was compiled from."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """nn.MultiheadAttention's fused inference operators have no rule for tensors without data, and
+    with a padding mask they turn to nested tensors, which have no shape to count by."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def threads_noticed() -> Iterator[list[str]]:
+    """Names of threads that Python starts meanwhile: a dispatch mode sees its own thread only."""
+    started: list[str] = []
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if not thread.name.startswith("ridgeline"):
+            started.append(thread.name)
+        original(thread)
+
+    threading.Thread.start = start  # type: ignore[method-assign, assignment]
+    try:
+        yield started
+    finally:
+        threading.Thread.start = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def autocast_noticed() -> Iterator[list[str]]:
+    """Devices it was switched on for meanwhile: inside a dispatch mode torch says it never is."""
+    seen = [d for d in ("cuda", "cpu") if torch.is_autocast_enabled(d)]
+    original: Callable[[torch.autocast], object] = torch.autocast.__enter__
+
+    def enter(self: torch.autocast) -> object:
+        if self._enabled:
+            seen.append(self.device)
+        return original(self)
+
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        torch.autocast.__enter__ = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """A model that does not fit its inputs makes the fake tensors' logger print pages; warnings
+    come again where the model really runs."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
+
+
+class Weightless:
+    """Turns tensors into their stand-ins, each original into one and the same."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True) if backend == "fake" else None
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._data: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def tensor(self, original: torch.Tensor) -> torch.Tensor:
+        known = self._made.get(id(original))
+        if known is not None:
+            return known[1]
+        stand_in = self._shared(original)
+        if isinstance(original, torch.nn.Parameter):
+            stand_in = torch.nn.Parameter(stand_in, requires_grad=original.requires_grad)
+        elif original.requires_grad and original.is_leaf:
+            stand_in.requires_grad_(True)
+        self._made[id(original)] = (original, stand_in)
+        return stand_in
+
+    def _shared(self, original: torch.Tensor) -> torch.Tensor:
+        """Tensors that share their data (tied through `.data`) share it afterwards too."""
+        if original.layout is not torch.strided or not original.numel():
+            return self._make(original)
+        key = (storage_key(original), original.storage_offset(), *original.shape, original.dtype)
+        if key not in self._data:
+            self._data[key] = self._make(original)
+        return self._data[key].detach()
+
+    def _make(self, original: torch.Tensor) -> torch.Tensor:
+        if original.layout is not torch.strided:
+            raise DataDependentError("a sparse tensor without data has no elements to count")
+        if self.fake_mode is None:
+            if original.is_meta:
+                return original.detach()
+            return torch.empty_like(original, device="meta", requires_grad=False)
+        with self.fake_mode:
+            return torch.empty_like(original.detach(), requires_grad=False)
+
+    @contextmanager
+    def in_place_of(self, model: torch.nn.Module) -> Iterator[None]:
+        """Swap parameters and buffers of every submodule; swap back whatever happens."""
+        saved: list[tuple[dict[str, Any], str, Any]] = []
+        try:
+            for module in model.modules():
+                groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+                for slots in groups:
+                    for name, tensor in list(slots.items()):
+                        if tensor is None:
+                            continue
+                        saved.append((slots, name, tensor))
+                        slots[name] = self.tensor(tensor)
+            yield
+        finally:
+            for slots, name, tensor in saved:
+                slots[name] = tensor
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Where new tensors carry no data either."""
+        with ExitStack() as stack:
+            if self.fake_mode is not None:
+                stack.enter_context(self.fake_mode)
+            else:
+                stack.enter_context(torch.device("meta"))
+            yield
+
+
+_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_WRITTEN_OUT = torch.ops.aten._scaled_dot_product_attention_math
+
+
+class FusedCalls:
+    """How many attention calls were kept fused."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if _kernels_would_decline(query, key, value, attn_mask, enable_gqa):
+            out = _WRITTEN_OUT(
+                query, key, value, attn_mask, dropout_p, is_causal,
+                scale=scale, enable_gqa=enable_gqa,
+            )  # fmt: skip
+            return out[0]  # type: ignore[no-any-return]
+        self.count += 1
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = attn_mask.to(query.dtype)
+        out = _FUSED(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+        return out[0]  # type: ignore[no-any-return]
+
+
+def _kernels_would_decline(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    enable_gqa: bool,
+) -> bool:
+    """Other ranks, a value width of its own, a mask that needs a gradient."""
+    return (
+        query.dim() != 4
+        or not query.shape[-1] == key.shape[-1] == value.shape[-1]
+        or (mask is not None and mask.requires_grad)
+        or (key.shape[1] != query.shape[1] and not enable_gqa)
+    )
+
+
+@contextmanager
+def attention_kept_fused() -> Iterator[FusedCalls]:
+    calls = FusedCalls()
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("scaled_dot_product_attention", calls, "AutogradMeta")
+    try:
+        yield calls
+    finally:
+        library._destroy()
+
+
+MASK_NOTE = "an attention mask of ones is left out, as the model itself does on a real run"
+
+
+def without_full_mask(model: torch.nn.Module, kwargs: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The arguments without a padding mask that masks nothing (or carries no data), and a note."""
+    mask = kwargs.get("attention_mask")
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not _is_hugging_face(model):
+        return kwargs, ""
+    if not mask.is_meta and not bool(mask.all()):
+        return kwargs, ""
+    return {name: value for name, value in kwargs.items() if name != "attention_mask"}, MASK_NOTE
+
+
+def _is_hugging_face(model: torch.nn.Module) -> bool:
+    return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
 
 
 class Pass:

@@ -1,20 +1,17 @@
-"""What an operator costs: pure functions of shapes, dtypes and arguments. Knows nothing of torch.
+"""Formulas for what an operator costs, as functions of shapes, dtypes and arguments (no torch).
 
-Add one with `@formula("namespace::name")`; see `registry`. A file a family of operators.
+`@formula("namespace::name")` adds one; `call` explains how. Each other module holds one family.
 """
 
-from ridgeline.cost.formulas import (  # noqa: F401  (each registers its family)
-    attention,
-    convolution,
-    elementwise,
-    matmul,
-    movement,
-    quantized,
-    recurrent,
-    reduction,
-    transform,
+from ridgeline.cost.formulas import attention, elementwise, products  # noqa: F401  (they register)
+from ridgeline.cost.formulas.call import (
+    Call,
+    Tensor,
+    Work,
+    find,
+    formula,
+    known_operators,
+    work_of,
 )
-from ridgeline.cost.formulas.call import Call, Tensor, Work
-from ridgeline.cost.formulas.registry import find, formula, known_operators, work_of
 
 __all__ = ["Call", "Tensor", "Work", "find", "formula", "known_operators", "work_of"]

@@ -7,8 +7,7 @@ that fifth product is `recomputed_macs`, so that the same model costs the same o
 
 from math import prod
 
-from ridgeline.cost.formulas.call import Call, Tensor, Work
-from ridgeline.cost.formulas.registry import formula
+from ridgeline.cost.formulas.call import Call, Tensor, Work, formula
 
 SOFTMAX_FLOPS = 5
 

@@ -1,19 +1,104 @@
-"""A prepared model really run: whether it may, how long it takes, how much memory it takes."""
+"""What is asked of a study."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 
-from ridgeline.cost.counting.traffic import stored_bytes
-from ridgeline.cost.counting.values import held
-from ridgeline.cost.study.options import Options, Say
-from ridgeline.cost.study.prepared import Prepared, quiet_stdout
-from ridgeline.cost.study.room import free_bytes, watched
-from ridgeline.cost.study.step import Step
-from ridgeline.errors import RidgelineError
+from ridgeline.cost.counting.operands import held, stored_bytes
+from ridgeline.cost.counting.parameters import EIGHT_BIT, OPTIMIZERS, state_tensors
+from ridgeline.cost.counting.passes import backward_from
+from ridgeline.cost.study.target import (
+    Dimension,
+    InputSpec,
+    Prepared,
+    free_bytes,
+    quiet_stdout,
+    watched,
+)
+from ridgeline.errors import RidgelineError, TargetError
 from ridgeline.measure import measure_peak, time_calls
 from ridgeline.records.cost import MeasuredPeak, Memory
 from ridgeline.records.latency import Latency
+
+Say = Callable[[str], None]
+"""Hears what is being done."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What is asked of a study."""
+
+    inputs: tuple[InputSpec, ...] = ()
+    training: bool = False
+    optimizer: str = "adamw"
+    device: str | None = None
+    dtype: Literal["", "float64", "float32", "bfloat16", "float16"] = ""
+    meta: bool = False
+    timed: bool = True
+    budget_s: float = 2.0
+    measure_memory: bool = False
+    sweep: tuple[Dimension, tuple[int, ...]] | None = None
+    fit_bytes: int = 0
+    generate: int = 0
+
+    @property
+    def mode(self) -> Literal["inference", "training"]:
+        return "training" if self.training else "inference"
+
+
+class Step:
+    """Callable; `before` puts gradients back to None, outside the clock of a memory run."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        training: bool,
+        optimizer: str,
+    ) -> None:
+        self._model = model.train(training)
+        self._args, self._kwargs = args, kwargs
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer | None = None
+        if training and trained and optimizer and optimizer not in EIGHT_BIT:
+            self.optimizer = OPTIMIZERS[optimizer](trained)
+        self._checked = False
+        self._call: Callable[[], object] = self._train if training else self._infer
+
+    def __call__(self) -> object:
+        output = self._call()
+        if not self._checked:
+            self._checked = True
+            if any(type(t).__name__ == "FakeTensor" or t.is_meta for t in held(output)):
+                raise TargetError(
+                    "the model keeps tensors from being counted in a place outside its modules (a "
+                    "global or a cached function), so a real run is not real",
+                    "--no-time counts it without timing; keeping them on the module cures it",
+                )
+        return output
+
+    def forget_gradients(self) -> None:
+        self._model.zero_grad(set_to_none=True)
+
+    def state_bytes(self) -> int:
+        if self.optimizer is None:
+            return 0
+        return stored_bytes(*state_tensors(self.optimizer))
+
+    def _infer(self) -> object:
+        with torch.no_grad():
+            return self._model(*self._args, **self._kwargs)
+
+    def _train(self) -> object:
+        self.forget_gradients()
+        output = self._model(*self._args, **self._kwargs)
+        backward_from(output)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return output
 
 
 def can_run(

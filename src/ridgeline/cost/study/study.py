@@ -4,11 +4,9 @@ import torch
 
 from ridgeline import machine
 from ridgeline.cost.counting import Account, join
-from ridgeline.cost.study import inputs
-from ridgeline.cost.study.options import Options, Say
 from ridgeline.cost.study.placement import ceiling_dtype, place
-from ridgeline.cost.study.prepared import Prepared, prepare
-from ridgeline.cost.study.running import can_run, make_step, peak_of_step, time_step
+from ridgeline.cost.study.running import Options, Say, can_run, make_step, peak_of_step, time_step
+from ridgeline.cost.study.target import Prepared, base_size, prepare
 from ridgeline.cost.study.variation import check_variations, fitted, generated, swept
 from ridgeline.errors import RidgelineError, TargetError, UsageError
 from ridgeline.machine.datasheet import DTYPES
@@ -43,7 +41,7 @@ def study(target: str, options: Options, say: Say = lambda text: None) -> ModelR
         target=target,
         model=type(prepared.model).__name__,
         inputs=tuple(prepared.inputs_text.split(", ")),
-        samples=inputs.base_size(prepared.args, prepared.kwargs, "batch"),
+        samples=base_size(prepared.args, prepared.kwargs, "batch"),
         mode=options.mode,
         device=device,
         parameters=inference.parameters,

@@ -1,17 +1,159 @@
-"""A prepared model varied: over a dimension, up to a memory budget, token by token."""
+"""One dimension varied: counted and timed at each size, a law fitted, the next size predicted and
+then tried, so that the law is judged on a point it never saw."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
 
 import torch
 
-from ridgeline.cost.study import inputs
-from ridgeline.cost.study.fit import largest_batch
-from ridgeline.cost.study.options import Options, Say
-from ridgeline.cost.study.prepared import Prepared, quiet_stdout
-from ridgeline.cost.study.running import can_run, make_step, time_step
-from ridgeline.cost.study.sweep import sweep
+from ridgeline.cost.study.running import Options, Say, can_run, make_step, time_step
+from ridgeline.cost.study.target import Dimension, Prepared, quiet_stdout, resize_inputs
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.measure import time_generation
 from ridgeline.records.latency import Generation
-from ridgeline.records.model import Fit, Sweep, SweepPoint
+from ridgeline.records.model import Fit, Law, Sweep, SweepPoint
+from ridgeline.statistics.law import fit_law, predict
+
+QUANTITIES = {"flops": "FLOP", "peak_bytes": "B", "median_ms": "ms"}
+
+
+def parse_sweep(text: str) -> tuple[Dimension, tuple[int, ...]]:
+    name, equals, values = text.partition("=")
+    sizes = tuple(int(v) for v in values.split(",") if v.strip().isdecimal() and int(v) > 0)
+    if name not in ("batch", "seq") or not equals or len(sizes) != len(values.split(",")):
+        raise UsageError(
+            f"--sweep {text!r} is not understood", "write batch=1,2,4,8 or seq=128,256,512"
+        )
+    if len(set(sizes)) < 2:
+        raise UsageError(
+            "--sweep needs at least two sizes to fit a law", "for example batch=1,2,4,8"
+        )
+    dimension: Dimension = "batch" if name == "batch" else "seq"
+    return dimension, tuple(sorted(set(sizes)))
+
+
+def sweep(
+    dimension: Dimension, sizes: tuple[int, ...], point_at: Callable[[int], SweepPoint]
+) -> Sweep:
+    found: list[SweepPoint] = []
+    notes: list[str] = []
+    failure: RidgelineError | None = None
+    for size in sizes:
+        try:
+            found.append(point_at(size))
+        except RidgelineError as error:  # one size that fails costs one row
+            notes.append(f"{dimension} {size}: {error.message}")
+            failure = error
+    if len(found) < 2 and failure is not None:
+        raise failure
+    points = tuple(found)
+    notes += [f"{dimension} {p.size}: {p.note}" for p in points if p.note]
+    laws = _laws(points)
+    next_size = 2 * sizes[-1] - sizes[-2] if _evenly_spaced(sizes) else 2 * sizes[-1]
+    predicted = {name: predict(law, next_size) for name, law in laws.items()}
+    observed: dict[str, float] = {}
+    try:
+        check = point_at(next_size)
+    except RidgelineError as error:
+        notes.append(f"{dimension} {next_size} could not be tried: {error.message}")
+    else:
+        observed = {n: v for n in QUANTITIES if (v := getattr(check, n)) is not None}
+        if check.note:
+            notes.append(f"{dimension} {next_size}: {check.note}")
+    return Sweep(
+        dimension=dimension,
+        points=points,
+        laws=laws,
+        next_size=next_size,
+        predicted=predicted,
+        observed=observed,
+        notes=tuple(notes),
+    )
+
+
+def _evenly_spaced(sizes: tuple[int, ...]) -> bool:
+    steps = {b - a for a, b in pairwise(sizes)}
+    return len(sizes) > 2 and len(steps) == 1
+
+
+def _laws(points: tuple[SweepPoint, ...]) -> dict[str, Law]:
+    laws: dict[str, Law] = {}
+    for name, unit in QUANTITIES.items():
+        known = [(p.size, getattr(p, name)) for p in points if getattr(p, name) is not None]
+        if len(known) >= 2:
+            sizes, values = zip(*known, strict=True)
+            laws[name] = fit_law(sizes, values, unit=unit)
+    return laws
+
+
+MOST_PASSES = 60
+LARGEST_BATCH = 2**22
+
+
+def largest_batch(
+    peak_of: Callable[[int], int], budget_bytes: int, mode: Literal["inference", "training"]
+) -> Fit:
+    """`peak_of(batch)` predicts; it grows with the batch, nearly in a line, so a secant between
+    the largest that fits and the smallest that does not finds the border in a few passes."""
+    tried: dict[int, int] = {}
+
+    def peak(batch: int) -> int:
+        if batch not in tried:
+            if len(tried) >= MOST_PASSES:
+                raise RidgelineError(f"no border found in {MOST_PASSES} passes")
+            tried[batch] = peak_of(batch)
+        return tried[batch]
+
+    fits, fails = 0, 1
+    while peak(fails) <= budget_bytes:
+        fits = fails
+        if fits >= LARGEST_BATCH:
+            break
+        fails = _beyond(tried, fits, budget_bytes)
+    halving = False
+    while fails - fits > 1 and fits < LARGEST_BATCH:
+        width = fails - fits
+        middle = (fits + fails) // 2 if halving else _between(tried, fits, fails, budget_bytes)
+        if peak(middle) <= budget_bytes:
+            fits = middle
+        else:
+            fails = middle
+        # memory that grows in steps fools a line: after a poor step, halve
+        halving = not halving and fails - fits > width // 2
+    return Fit(
+        budget_bytes=budget_bytes,
+        mode=mode,
+        batch=fits,
+        peak_bytes=tried.get(fits, 0),
+        next_batch=fails if fits < LARGEST_BATCH else 0,
+        next_peak_bytes=tried.get(fails, 0) if fits < LARGEST_BATCH else 0,
+        passes=len(tried),
+    )
+
+
+def _beyond(tried: dict[int, int], fits: int, budget: int) -> int:
+    """A batch that a line through the last two tried says is just too large."""
+    smaller = [b for b in tried if b < fits]
+    if smaller:
+        known = max(smaller)
+        slope = (tried[fits] - tried[known]) / (fits - known)
+        if slope > 0:
+            guess = fits + int((budget - tried[fits]) / slope) + 1
+            return min(max(guess, fits + 1), LARGEST_BATCH)
+    return min(fits * 2, LARGEST_BATCH)
+
+
+def _between(tried: dict[int, int], fits: int, fails: int, budget: int) -> int:
+    if fits in tried:
+        slope = (tried[fails] - tried[fits]) / (fails - fits)
+        guess = fits + int((budget - tried[fits]) / slope) if slope > 0 else fits
+        if fits < guess < fails:
+            return guess
+        if guess <= fits:
+            return fits + 1
+        return fails - 1
+    return (fits + fails) // 2
 
 
 def swept(prepared: Prepared, options: Options, host: torch.device, say: Say) -> Sweep:
@@ -20,7 +162,7 @@ def swept(prepared: Prepared, options: Options, host: torch.device, say: Say) ->
 
     def point_at(size: int) -> SweepPoint:
         say(f"{dimension} {size}")
-        args, kwargs = inputs.resize(prepared.args, prepared.kwargs, dimension, size, virtual=True)
+        args, kwargs = resize_inputs(prepared.args, prepared.kwargs, dimension, size, virtual=True)
         account = prepared.account(
             training=options.training, optimizer=options.optimizer, args=args, kwargs=kwargs
         )
@@ -28,7 +170,7 @@ def swept(prepared: Prepared, options: Options, host: torch.device, say: Say) ->
         runs, missing = can_run(prepared, options, account.memory, host)
         median = None
         if runs and options.timed:
-            args, kwargs = inputs.resize(prepared.args, prepared.kwargs, dimension, size)
+            args, kwargs = resize_inputs(prepared.args, prepared.kwargs, dimension, size)
             step = make_step(prepared, options, args, kwargs)
             median = time_step(prepared, step, host, options, 1.0).summary.median_ns / 1e6
         return SweepPoint(
@@ -65,7 +207,7 @@ def _prompt(prepared: Prepared) -> torch.Tensor:
 def fitted(prepared: Prepared, options: Options, say: Say) -> Fit:
     def peak_of(batch: int) -> int:
         say(f"predicting batch {batch}")
-        args, kwargs = inputs.resize(prepared.args, prepared.kwargs, "batch", batch, virtual=True)
+        args, kwargs = resize_inputs(prepared.args, prepared.kwargs, "batch", batch, virtual=True)
         account = prepared.account(
             training=options.training, optimizer=options.optimizer, args=args, kwargs=kwargs
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ridgeline.cost.counting.surroundings import eager
+from ridgeline.cost.counting.passes import eager
 from ridgeline.equality.calls import outputs
 from ridgeline.equality.calls.outputs import Outputs, Room, outputs_of
 from ridgeline.harness.usercode.workload import Workload

@@ -16,14 +16,18 @@ import torch
 from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.cost.counting.counter import CostMode
+from ridgeline.cost.counting.counter import CostMode, ModuleTracker
 from ridgeline.cost.counting.ledger import StorageLedger
-from ridgeline.cost.counting.modules import ModuleTracker
-from ridgeline.cost.counting.operands import operator_name, storage_key, stored_parts
-from ridgeline.cost.counting.surroundings import silenced, threads_noticed
-from ridgeline.cost.counting.traffic import moved_bytes, stored_bytes
-from ridgeline.cost.counting.values import contained
-from ridgeline.cost.counting.values import held as tensors_in
+from ridgeline.cost.counting.operands import (
+    contained,
+    moved_bytes,
+    operator_name,
+    storage_key,
+    stored_bytes,
+    stored_parts,
+)
+from ridgeline.cost.counting.operands import held as tensors_in
+from ridgeline.cost.counting.passes import silenced, threads_noticed
 from ridgeline.equality.calls.calling import (
     Caller,
     Synchronize,

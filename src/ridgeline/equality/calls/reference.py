@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.cost.counting.operands import operator_name
-from ridgeline.cost.counting.surroundings import silenced
-from ridgeline.cost.counting.values import contained
+from ridgeline.cost.counting.operands import contained, operator_name
+from ridgeline.cost.counting.passes import silenced
 from ridgeline.equality.calls.calling import Caller, as_written
 from ridgeline.equality.calls.evidence import Reference
 from ridgeline.equality.calls.held_state import Keeping, reach, reachable

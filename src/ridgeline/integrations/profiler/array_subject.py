@@ -1,32 +1,274 @@
-"""An object with `.forward` over NumPy arrays (TinyTorch's layers, or anything like them).
+"""Watches one forward pass of an object over arrays: which inner layers ran, on which shapes.
 
-Never imports the framework it profiles: tensors are made in the type that the object's own
-parameters have, or that its module calls `Tensor`.
+Shapes seen are better than shapes guessed: reshapes, skips and heads outside `.layers` all show.
+Each inner layer gets, for the length of the run, a subclass of its own class that notes the call;
+that catches `layer(x)` and `layer.forward(x)` alike, and objects with `__slots__`.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
 from math import prod
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ridgeline.integrations.profiler import calls, layers
-from ridgeline.integrations.profiler.array_backward import time_backward
-from ridgeline.integrations.profiler.arrays import (
+from ridgeline.integrations.profiler import layers
+from ridgeline.integrations.profiler.layers import (
+    NOTHING,
     Array,
+    Count,
     array_of,
+    attention_flops,
     byte_count,
     element_count,
+    layer_count,
     shape_of,
+    stack_count,
+    total_bytes,
+    unique,
 )
-from ridgeline.integrations.profiler.clock import time_ms
-from ridgeline.integrations.profiler.flops import Count, layer_count, stack_count
-from ridgeline.integrations.profiler.memory import MemoryProfiler
-from ridgeline.integrations.profiler.subject import Backward, Footprint, Roof, Work
-from ridgeline.integrations.profiler.units import Shape, batch_of, one_sample, rng
+from ridgeline.integrations.profiler.meters import MemoryProfiler, median, time_ms
+from ridgeline.integrations.profiler.subject import (
+    Backward,
+    Footprint,
+    Roof,
+    Shape,
+    Work,
+    apply_loss,
+    batch_of,
+    one_sample,
+    rng,
+)
+
+
+@dataclass(slots=True)
+class Call:
+    """One layer run once, and what ran inside it."""
+
+    layer: Any
+    inputs: tuple[Any, ...]
+    output: Any = None
+    inner: "list[Call]" = field(default_factory=list)
+
+    @property
+    def input_shape(self) -> Shape:
+        return next((s for s in map(shape_of, self.inputs) if s is not None), ())
+
+    def leaves(self) -> "Iterator[Call]":
+        for call in self.inner:
+            yield from call.leaves()
+        if not self.inner:
+            yield self
+
+
+def watch(model: Any, run: Callable[[], Any], inputs: tuple[Any, ...]) -> Call:
+    """Runs `run` and returns the call of `model` with every call below it. Outputs are held while
+    the record lives, so that an address means one array."""
+    root = Call(model, inputs)
+    with _watching(layers.descendants(model), [root]):
+        root.output = run()
+    return root
+
+
+def count(call: Call, ops: Counter[str]) -> Count:
+    """FLOPs of a recorded call, each layer's share added to `ops` by its type."""
+    if not call.inner:
+        found = _leaf_count(call)
+        ops[layers.type_name(call.layer)] += found.flops
+        return found
+    total = NOTHING
+    for inner in call.inner:
+        total = total.plus(count(inner, ops))
+    if layers.is_attention(call.layer):
+        products = _attention_products(call)
+        ops["attention"] += products
+        total = total.plus(Count(products, products))
+    return total
+
+
+def activation_bytes(call: Call) -> int:
+    """The input and what every innermost layer made of it: what a backward pass would need."""
+    made = [value for value in call.inputs if shape_of(value) is not None]
+    made += [leaf.output for leaf in call.leaves() if shape_of(leaf.output) is not None]
+    return total_bytes(unique(made))
+
+
+def moved_bytes(call: Call) -> int:
+    """The least the layers must move: each reads its inputs and weights and writes its output."""
+    moved = 0
+    for leaf in call.leaves():
+        # Of a table only the rows that were asked for are read: as much as the output.
+        read = [leaf.output] if layers.is_lookup(leaf.layer) else layers.own_parameters(leaf.layer)
+        values = (*leaf.inputs, leaf.output, *read)
+        moved += sum(byte_count(value) for value in values if shape_of(value) is not None)
+    return moved
+
+
+def _leaf_count(call: Call) -> Count:
+    stacked = layers.stack(call.layer)
+    if stacked:  # layers that could not be watched, or that are run by means other than forward
+        return stack_count(stacked, call.input_shape)
+    return layer_count(call.layer, call.input_shape, shape_of(call.output))
+
+
+def _attention_products(call: Call) -> int:
+    """From what the projections left: queries and keys may differ in length (cross-attention)."""
+    names = {id(child): name for name, child in layers.children(call.layer)}
+    roles: dict[str, Shape] = {}
+    for inner in call.inner:
+        shape = shape_of(inner.output)
+        if shape is not None and len(shape) > 1:
+            roles.setdefault(_role(names.get(id(inner.layer), "")), shape)
+    query = roles.get("q", call.input_shape)
+    if len(query) < 2:
+        return 0
+    keys = roles.get("k", query)
+    return attention_flops(prod(query[:-2]), query[-2], keys[-2], query[-1])
+
+
+def _role(name: str) -> str:
+    """q, k or v of q_proj, wq, W_query, to_q; fused and other projections have none."""
+    bare = name.lower().lstrip("_").removeprefix("to_").removeprefix("w_")
+    bare = bare[1:] if bare[:2] in ("wq", "wk", "wv") else bare
+    fused = bare.startswith(("qkv", "kv"))
+    return bare[0] if bare[:1] in ("q", "k", "v") and not fused else ""
+
+
+@contextmanager
+def _watching(found: list[Any], stack: list[Call]) -> Iterator[None]:
+    undo: list[Callable[[], None]] = []
+    try:
+        for layer in found:
+            # A forward put on the object itself (as a KV cache does) would hide the class's own.
+            patched = getattr(layer, "__dict__", {}).get("forward")
+            try:
+                undo.append(partial(setattr, layer, "__class__", type(layer)))
+                layer.__class__ = _watched(type(layer), stack)
+            except TypeError:  # a layer built in C keeps its class; it counts with its parent
+                undo.pop()
+                continue
+            if callable(patched):
+                undo.append(partial(setattr, layer, "forward", patched))
+                layer.forward = partial(_note, stack, layer, patched)
+        yield
+    finally:
+        for step in reversed(undo):
+            step()
+
+
+def _watched(original: type, stack: list[Call]) -> type:
+    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return _note(stack, self, partial(method, self), *args, **kwargs)
+
+        return run
+
+    # Looked up in the classes' own bodies: `hasattr(cls, "__call__")` is true of every class.
+    names = {
+        name for cls in original.__mro__ for name in ("forward", "__call__") if name in vars(cls)
+    }
+    body = {name: noted(getattr(original, name)) for name in names}
+    return type(original)(original.__name__, (original,), {"__slots__": (), **body})
+
+
+def _note(stack: list[Call], layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if stack[-1].layer is layer:  # __call__ has come to forward: one call, not two
+        return run(*args, **kwargs)
+    call = Call(layer, (*args, *kwargs.values()))
+    stack.append(call)
+    try:
+        call.output = run(*args, **kwargs)
+    finally:
+        stack.pop()
+    # Only now: a caller may try a layer with an argument it refuses, and call it again without.
+    stack[-1].inner.append(call)
+    return call.output
+
+
+_ABSENT = object()
+
+
+def time_backward(
+    model: Any,
+    parameters: list[Any],
+    forward: Callable[[], Any],
+    loss: Callable[..., Any] | None,
+    warmup: int,
+    iterations: int,
+) -> Backward | None:
+    """None where nothing can be timed: no backward, or one that left no gradient anywhere."""
+    forward_ms, backward_ms = [], []
+    with _gradients_restored(parameters):
+        try:
+            for _ in range(warmup + iterations):
+                start = perf_counter()
+                output = forward()
+                middle = perf_counter()
+                run = _backward_of(model, output, loss)
+                if run is None:
+                    return None
+                begin = perf_counter()
+                run()
+                backward_ms.append((perf_counter() - begin) * 1e3)
+                forward_ms.append((middle - start) * 1e3)
+        except Exception:  # half-built frameworks are the rule in a course: fall back to a rule
+            return None
+        own_backward = callable(getattr(model, "backward", None))
+        if not own_backward and all(getattr(p, "grad", None) is None for p in parameters):
+            return None
+    return Backward(median(tuple(forward_ms[warmup:])), median(tuple(backward_ms[warmup:])))
+
+
+def _backward_of(
+    model: Any, output: Any, loss: Callable[..., Any] | None
+) -> Callable[[], Any] | None:
+    """The loss's own backward where there is a loss; else a gradient of ones on the output."""
+    if loss is not None:
+        result = apply_loss(loss, output, _zeros)
+        return result.backward if callable(getattr(result, "backward", None)) else None
+    array = array_of(output)
+    if array is None:
+        return None
+    ones = np.ones_like(array)
+    if callable(getattr(model, "backward", None)):
+        gradient = _alike(output, ones)
+        return lambda: model.backward(gradient)
+    if callable(getattr(output, "backward", None)):
+        return lambda: output.backward(ones)
+    return None
+
+
+def _zeros(output: Any) -> Any:
+    return _alike(output, np.zeros_like(array_of(output)))
+
+
+def _alike(output: Any, array: Array) -> Any:
+    return array if isinstance(output, np.ndarray) else type(output)(array)
+
+
+@contextmanager
+def _gradients_restored(parameters: list[Any]) -> Iterator[None]:
+    held = [p for p in unique(parameters) if hasattr(p, "__dict__")]
+    before = [
+        (p, name, vars(p).get(name, _ABSENT)) for p in held for name in ("requires_grad", "grad")
+    ]
+    try:
+        for parameter in held:
+            if hasattr(parameter, "requires_grad"):
+                parameter.requires_grad = True
+                parameter.grad = None
+        yield
+    finally:
+        for parameter, name, value in before:
+            if value is not _ABSENT:
+                setattr(parameter, name, value)
+            elif name in vars(parameter):
+                delattr(parameter, name)
 
 
 class ArraySubject:
@@ -77,18 +319,18 @@ class ArraySubject:
         return _work(stack_count(layers.stack(model), self._sample(shape)), model)
 
     def count_input(self, example: Any) -> Work:
-        call = calls.watch(self._model, self.forward(example), (example,))
+        call = watch(self._model, self.forward(example), (example,))
         ops: Counter[str] = Counter()
-        found = calls.count(call, ops)
+        found = count(call, ops)
         shape = shape_of(example) or ()
         batch = batch_of(shape, layers.sample_dims(self._model))
-        return Work(found.flops, found.products, calls.moved_bytes(call), batch, dict(ops))
+        return Work(found.flops, found.products, moved_bytes(call), batch, dict(ops))
 
     def footprint(self, example: Any) -> Footprint:
         """Two passes: one watched, for the activations; one alone, for the peak, because watching
         holds what the pass would have let go."""
         run = self.forward(example)
-        activations = calls.activation_bytes(calls.watch(self._model, run, (example,)))
+        activations = activation_bytes(watch(self._model, run, (example,)))
         with MemoryProfiler() as memory:
             run()
         parameters = self.parameter_bytes()

@@ -1,14 +1,35 @@
-"""What is profiled: a torch module, or any object with `.forward` over NumPy arrays, seen alike.
-
-The records are plain dataclasses: profiling NumPy objects needs NumPy and nothing else.
-"""
+"""The course's units, and the values it exports. "MB" in its names is 1024 × 1024 bytes."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal, Protocol
 
-from ridgeline.integrations.profiler.units import Shape
+import numpy as np
+
+BYTES_PER_FLOAT32 = 4
+KB_TO_BYTES = 1024
+MB_TO_BYTES = 1024 * 1024
+
+rng = np.random.default_rng(7)
+
+Shape = tuple[int, ...]
+
+
+def as_mb(size_bytes: float) -> float:
+    return size_bytes / MB_TO_BYTES
+
+
+def one_sample(shape: Shape, sample_dims: int) -> Shape:
+    """The shape of one sample, its batch dimension kept as 1: dimension 0 is the batch where the
+    input has more dimensions than a sample needs."""
+    return (1, *shape[1:]) if len(shape) > sample_dims else shape
+
+
+def batch_of(shape: Shape, sample_dims: int) -> int:
+    return prod(shape[:1]) if len(shape) > sample_dims else 1
+
 
 Source = Literal["measured", "estimated"]
 
@@ -108,3 +129,55 @@ def subject_of(model: Any) -> Subject:
     from ridgeline.integrations.profiler.array_subject import ArraySubject
 
     return ArraySubject(model)
+
+
+def apply_loss(loss: Callable[..., Any], output: Any, zeros: Callable[[Any], Any]) -> Any:
+    """The loss of the output; against zeros where it will not do without a target."""
+    try:
+        return loss(output)
+    except TypeError:
+        return loss(output, zeros(output))
+
+
+COURSE_ROOF = Roof(100e9, 10_000 * MB_TO_BYTES, "the course's assumption")
+"""100 GFLOP/s, and 100 MB/s for each GFLOP/s: what the course's own rules assume of a machine. Its
+ridge is 9.5 FLOP per byte, near that of many CPUs."""
+
+OVERHEAD_SHARE = 0.1
+"""Below this share of either ceiling, neither arithmetic nor memory is what takes the time."""
+
+_SHORTEST_S = 1e-6
+
+
+def rates(flops: float, latency_ms: float, moved_mb: float, roof: Roof) -> dict[str, float]:
+    seconds = max(latency_ms / 1e3, _SHORTEST_S)
+    gflops_per_second = flops / 1e9 / seconds
+    return {
+        "gflops_per_second": gflops_per_second,
+        "memory_bandwidth_mbs": moved_mb / seconds,
+        "computational_efficiency": min(gflops_per_second * 1e9 / roof.flops_per_s, 1.0),
+    }
+
+
+def bottleneck(gflops_per_second: float, memory_bandwidth_mbs: float, roof: Roof) -> dict[str, Any]:
+    """Memory where the pass does fewer FLOPs per byte than the ridge."""
+    memory = memory_bandwidth_mbs * MB_TO_BYTES * roof.ridge > gflops_per_second * 1e9
+    return {
+        "is_memory_bound": memory,
+        "is_compute_bound": not memory,
+        "bottleneck": "memory" if memory else "compute",
+    }
+
+
+def roofline(gflops_per_second: float, memory_bandwidth_mbs: float, roof: Roof) -> dict[str, Any]:
+    """The share of the nearer ceiling that was reached; far from both it is neither, whatever the
+    FLOPs per byte say: the time goes to interpreter, dispatch or launches."""
+    of_compute = gflops_per_second * 1e9 / roof.flops_per_s
+    of_memory = memory_bandwidth_mbs * MB_TO_BYTES / roof.bytes_per_s
+    share = max(of_compute, of_memory)
+    nearer = "memory" if of_memory > of_compute else "compute"
+    return {
+        "roofline_bottleneck": roof.limit or ("overhead" if share < OVERHEAD_SHARE else nearer),
+        "roofline_share": min(share, 1.0),
+        "roof_source": roof.source,
+    }

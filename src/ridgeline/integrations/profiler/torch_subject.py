@@ -12,14 +12,24 @@ import torch
 
 from ridgeline.cost.counting import Account, count
 from ridgeline.cost.counting.parameters import count_parameters
-from ridgeline.cost.counting.passes import backward_from, device_of, differentiable
-from ridgeline.cost.counting.surroundings import preserved
+from ridgeline.cost.counting.passes import backward_from, device_of, differentiable, preserved
+from ridgeline.cost.study.placement import ceiling_dtype, place
 from ridgeline.errors import RidgelineError
-from ridgeline.integrations.profiler.clock import median, time_ms
-from ridgeline.integrations.profiler.loss import apply_loss
-from ridgeline.integrations.profiler.machine_roof import machine_roof
-from ridgeline.integrations.profiler.subject import Backward, Footprint, Roof, Source, Work
-from ridgeline.integrations.profiler.units import Shape, batch_of, one_sample
+from ridgeline.integrations.profiler.meters import median, time_ms
+from ridgeline.integrations.profiler.subject import (
+    COURSE_ROOF,
+    Backward,
+    Footprint,
+    Roof,
+    Shape,
+    Source,
+    Work,
+    apply_loss,
+    batch_of,
+    one_sample,
+)
+from ridgeline.machine import ceilings
+from ridgeline.records.cost import Cost
 
 _CONVOLVES = {"1d": 2, "2d": 3, "3d": 4}
 
@@ -199,3 +209,26 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, tuple):
         return example, {}
     return (() if example is None else (example,)), {}
+
+
+def machine_roof(device: torch.device, cost: Cost) -> Roof:
+    """Measured ceilings; the first time on a machine they take some seconds, then they are kept.
+    Where the device has none (meta, mps), the course's assumption, which says so."""
+    tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    dtype = ceiling_dtype(cost.dtype, tf32)
+    try:
+        machine = ceilings(str(device), [dtype])
+    except RidgelineError:
+        return COURSE_ROOF
+    product = machine.ceiling("matmul", dtype) or machine.doubtful_ceiling("matmul", dtype)
+    traffic = machine.ceiling("copy") or machine.doubtful_ceiling("copy")
+    if product is None or traffic is None:
+        return COURSE_ROOF
+    busy = "" if product.state == traffic.state == "usable" else ", while the machine was busy"
+    limit = place(cost, ("forward",), machine, None, tf32=tf32).bottleneck
+    return Roof(
+        flops_per_s=product.value,
+        bytes_per_s=traffic.value,
+        source=f"{product.source}: {machine.name}, {dtype}{busy}",
+        limit=limit.removesuffix("-bound"),
+    )

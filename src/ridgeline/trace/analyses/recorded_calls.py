@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline.cost.formulas import Call, Tensor, find
 from ridgeline.cost.formulas.call import ITEM_BYTES
-from ridgeline.cost.formulas.convolution import output_sites
+from ridgeline.cost.formulas.products import output_sites
 from ridgeline.trace.trace import Shape
 
 _NO_TENSOR = frozenset({

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.cost.counting import count
-from ridgeline.cost.counting.hugging_face import NOTE
+from ridgeline.cost.counting.passes import MASK_NOTE
 from ridgeline.records.cost import Cost
 from tests.models.row import EVERYWHERE, Backend, attention, linear
 
@@ -56,14 +56,14 @@ def test_a_mask_of_ones_is_left_out_as_on_a_real_run(
     ).cost
     assert bare.phases["forward"].macs == LANGUAGE_MACS
     assert without_notes(masked) == without_notes(bare)
-    assert NOTE in masked.notes
-    assert NOTE not in bare.notes
+    assert MASK_NOTE in masked.notes
+    assert MASK_NOTE not in bare.notes
 
 
 def test_a_real_run_with_a_mask_of_ones_costs_the_same(language: nn.Module) -> None:
     cost = count(language, (), tokens(attention_mask=ones()), backend="real").cost
     assert cost.phases["forward"].macs == LANGUAGE_MACS
-    assert NOTE not in cost.notes
+    assert MASK_NOTE not in cost.notes
 
 
 def test_a_mask_that_masks_something_stays(language: nn.Module) -> None:
@@ -71,7 +71,7 @@ def test_a_mask_that_masks_something_stays(language: nn.Module) -> None:
     mask[0, :2] = 0
     cost = count(language, (), tokens(attention_mask=mask)).cost
     assert cost.phases["forward"].macs == LANGUAGE_MACS
-    assert NOTE not in cost.notes
+    assert MASK_NOTE not in cost.notes
 
 
 @everywhere

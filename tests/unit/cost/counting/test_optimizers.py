@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.cost.counting.optimizers import NAMES, OPTIMIZERS, OptimizerAccount, check_name
+from ridgeline.cost.counting.parameters import NAMES, OPTIMIZERS, OptimizerAccount, check_name
 from ridgeline.errors import UsageError
 
 SHAPES = ((64, 64), (100,), (3, 5, 7))

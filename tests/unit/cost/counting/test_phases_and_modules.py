@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.cost.counting import count
-from ridgeline.cost.counting.modules import display_path
+from ridgeline.cost.counting.counter import display_path
 from ridgeline.records.cost import Cost, Phase, Totals
 from tests.models.row import EVERYWHERE, Apply, Backend
 

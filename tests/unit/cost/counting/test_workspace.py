@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ridgeline.cost.counting import count
-from ridgeline.cost.study.step import Step
+from ridgeline.cost.study.running import Step
 from ridgeline.measure import measure_peak
 
 pytestmark = pytest.mark.skipif(

@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.cost.formulas import Call, Tensor, Work, work_of
-from ridgeline.cost.formulas.convolution import output_sites
+from ridgeline.cost.formulas.products import output_sites
 
 T = Tensor
 

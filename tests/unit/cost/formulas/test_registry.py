@@ -8,10 +8,10 @@ from ridgeline.cost.formulas import (
     Call,
     Tensor,
     Work,
+    call,
     find,
     formula,
     known_operators,
-    registry,
     work_of,
 )
 
@@ -20,7 +20,7 @@ X = Tensor((4, 5))
 
 @pytest.fixture
 def _own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_FORMULAS", dict(registry._FORMULAS))
+    monkeypatch.setattr(call, "_FORMULAS", dict(call._FORMULAS))
     return
 
 

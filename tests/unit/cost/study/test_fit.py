@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cost.study.fit import LARGEST_BATCH, MOST_PASSES, largest_batch
+from ridgeline.cost.study.variation import LARGEST_BATCH, MOST_PASSES, largest_batch
 from ridgeline.records.model import Fit
 
 

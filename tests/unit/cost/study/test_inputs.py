@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ridgeline.cost.study.inputs import InputSpec, base_size, describe, make, parse, resize
+from ridgeline.cost.study.target import (
+    InputSpec,
+    base_size,
+    describe_input,
+    make_inputs,
+    parse_input,
+    resize_inputs,
+)
 from ridgeline.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -20,15 +27,15 @@ shapes = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)
 
 @given(shape=shapes, dtype=st.sampled_from(DTYPES))
 def test_what_is_described_is_parsed_back(shape: tuple[int, ...], dtype: str) -> None:
-    text = describe(torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
-    assert parse(text) == InputSpec(shape, dtype)
+    text = describe_input(torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
+    assert parse_input(text) == InputSpec(shape, dtype)
 
 
 @given(shape=shapes, dtype=st.sampled_from(DTYPES))
 def test_what_is_parsed_and_made_is_described_the_same(shape: tuple[int, ...], dtype: str) -> None:
     text = f"{'x'.join(map(str, shape)) or 'scalar'}:{dtype}"
-    (tensor,), named = make((parse(text),), NOTHING, CPU)
-    assert describe(tensor) == text
+    (tensor,), named = make_inputs((parse_input(text),), NOTHING, CPU)
+    assert describe_input(tensor) == text
     assert named == {}
 
 
@@ -36,7 +43,7 @@ def test_what_is_parsed_and_made_is_described_the_same(shape: tuple[int, ...], d
 def test_any_text_parses_or_is_refused_with_a_sentence(text: str) -> None:
     refusal = None
     try:
-        sizes = parse(text).shape
+        sizes = parse_input(text).shape
     except UsageError as error:
         refusal = error
     if refusal is None:
@@ -60,46 +67,46 @@ def test_any_text_parses_or_is_refused_with_a_sentence(text: str) -> None:
     ],
 )
 def test_ways_to_write_an_input(text: str, spec: InputSpec) -> None:
-    assert parse(text) == spec
+    assert parse_input(text) == spec
 
 
 @pytest.mark.parametrize("text", ["", "x", "2x", "2x-3", "2 x 3", "1=2x3", "2x3:", "0x3", "2:int3"])
 def test_what_is_not_an_input_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
-        parse(text)
+        parse_input(text)
 
 
 def test_a_name_makes_a_keyword_and_none_a_position() -> None:
-    args, kwargs = make((parse("2x3"), parse("mask=2:bool")), NOTHING, CPU)
+    args, kwargs = make_inputs((parse_input("2x3"), parse_input("mask=2:bool")), NOTHING, CPU)
     assert [tuple(a.shape) for a in args] == [(2, 3)]
     assert list(kwargs) == ["mask"]
     assert kwargs["mask"].all()
 
 
 def test_a_shape_without_dtype_takes_the_models_own() -> None:
-    (x,), _ = make((parse("2x3"),), nn.Linear(3, 3).to(torch.bfloat16), CPU)
+    (x,), _ = make_inputs((parse_input("2x3"),), nn.Linear(3, 3).to(torch.bfloat16), CPU)
     assert x.dtype is torch.bfloat16
 
 
 def test_integers_are_legal_in_the_smallest_table() -> None:
     model = nn.ModuleList([nn.Embedding(1000, 2), nn.Embedding(3, 2)])
-    (tokens,), _ = make((parse("500:int64"),), model, CPU)
+    (tokens,), _ = make_inputs((parse_input("500:int64"),), model, CPU)
     assert int(tokens.min()) >= 0
     assert int(tokens.max()) == 2
 
 
 def test_integers_stay_within_their_own_dtype() -> None:
-    (tokens,), _ = make((parse("500:int8"),), nn.Embedding(100_000, 2), CPU)
+    (tokens,), _ = make_inputs((parse_input("500:int8"),), nn.Embedding(100_000, 2), CPU)
     assert int(tokens.max()) <= 127
 
 
 def test_on_meta_inputs_have_no_data() -> None:
-    (x,), _ = make((parse("1000000x1000000"),), NOTHING, torch.device("meta"))
+    (x,), _ = make_inputs((parse_input("1000000x1000000"),), NOTHING, torch.device("meta"))
     assert x.is_meta
 
 
 def test_what_is_no_tensor_is_described_by_its_type() -> None:
-    assert describe([1]) == "list"
+    assert describe_input([1]) == "list"
 
 
 def test_base_size_is_that_of_the_first_tensor_with_the_dimension() -> None:
@@ -112,7 +119,7 @@ def test_base_size_is_that_of_the_first_tensor_with_the_dimension() -> None:
 
 def test_resizing_the_batch_repeats_rows_and_carries_its_companions_along() -> None:
     x, mask, table = torch.arange(6).view(2, 3), torch.ones(2, dtype=torch.bool), torch.ones(7, 3)
-    (y, other, flag), kwargs = resize((x, table, "flag"), {"mask": mask}, "batch", 5)
+    (y, other, flag), kwargs = resize_inputs((x, table, "flag"), {"mask": mask}, "batch", 5)
     assert y.tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5], [0, 1, 2]]
     assert kwargs["mask"].shape == (5,)
     assert other is table
@@ -120,19 +127,19 @@ def test_resizing_the_batch_repeats_rows_and_carries_its_companions_along() -> N
 
 
 def test_resizing_down_keeps_the_first_rows() -> None:
-    (y,), _ = resize((torch.arange(6).view(3, 2),), {}, "batch", 2)
+    (y,), _ = resize_inputs((torch.arange(6).view(3, 2),), {}, "batch", 2)
     assert y.tolist() == [[0, 1], [2, 3]]
 
 
 def test_resizing_the_sequence_changes_the_second_dimension() -> None:
     tokens, embedded = torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, 8)
-    (a, b), _ = resize((tokens, embedded), {}, "seq", 6)
+    (a, b), _ = resize_inputs((tokens, embedded), {}, "seq", 6)
     assert (a.shape, b.shape) == ((2, 6), (2, 6, 8))
 
 
 def test_a_virtual_resize_takes_no_memory() -> None:
     x = torch.ones(2, 3)
-    (y,), _ = resize((x,), {}, "batch", 10**9, virtual=True)
+    (y,), _ = resize_inputs((x,), {}, "batch", 10**9, virtual=True)
     assert y.shape == (10**9, 3)
     assert y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
@@ -140,12 +147,12 @@ def test_a_virtual_resize_takes_no_memory() -> None:
 @pytest.mark.parametrize("virtual", [True, False])
 def test_a_resized_input_still_wants_its_gradient(virtual: bool) -> None:
     x = torch.ones(2, 3, requires_grad=True)
-    (y,), _ = resize((x,), {}, "batch", 4, virtual=virtual)
+    (y,), _ = resize_inputs((x,), {}, "batch", 4, virtual=virtual)
     assert y.requires_grad
     assert y.is_leaf
 
 
 def test_meta_inputs_resize_on_meta() -> None:
-    (y,), _ = resize((torch.empty(2, 3, device="meta"),), {}, "batch", 10**12)
+    (y,), _ = resize_inputs((torch.empty(2, 3, device="meta"),), {}, "batch", 10**12)
     assert y.is_meta
     assert y.shape == (10**12, 3)

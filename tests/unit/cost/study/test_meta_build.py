@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.cost.study.meta_build import build_on_meta
+from ridgeline.cost.study.target import build_on_meta
 
 
 class DropRates(nn.Module):

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.cost.counting.totals import assemble
+from ridgeline.cost.counting.account import assemble
 from ridgeline.cost.study.placement import ceiling_dtype, place
 from ridgeline.records.cost import Cost, OpCost, Phase, Totals
 from ridgeline.records.latency import Latency, Summary

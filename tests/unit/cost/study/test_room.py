@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from ridgeline.cost.study.room import free_bytes, watched
+from ridgeline.cost.study.target import free_bytes, watched
 
 CPU = torch.device("cpu")
 
@@ -29,9 +29,9 @@ def test_the_watch_ends_with_its_block() -> None:
 def test_a_program_that_takes_the_last_memory_ends_with_a_sentence() -> None:
     code = (
         "import time\n"
-        "from ridgeline.cost.study import room\n"
-        "room.LEAST_FREE_BYTES = 2**62\n"
-        "with room.watched('net.py:build', 'try --meta', 4):\n"
+        "from ridgeline.cost.study import target\n"
+        "target.LEAST_FREE_BYTES = 2**62\n"
+        "with target.watched('net.py:build', 'try --meta', 4):\n"
         "    time.sleep(60)\n"
     )
     done = subprocess.run(

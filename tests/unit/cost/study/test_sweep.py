@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.cost.study.sweep import parse, sweep
+from ridgeline.cost.study.variation import parse_sweep, sweep
 from ridgeline.errors import OutOfMemoryError, UsageError
 from ridgeline.records.model import SweepPoint
 
@@ -27,7 +27,7 @@ def point(size: int, *, timed: bool = True, note: str = "") -> SweepPoint:
     ],
 )
 def test_a_sweep_is_a_dimension_and_sizes(text: str, parsed: tuple[str, tuple[int, ...]]) -> None:
-    assert parse(text) == parsed
+    assert parse_sweep(text) == parsed
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def test_a_sweep_is_a_dimension_and_sizes(text: str, parsed: tuple[str, tuple[in
 )
 def test_what_is_not_a_sweep_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="not understood"):
-        parse(text)
+        parse_sweep(text)
 
 
 @pytest.mark.parametrize("text", ["batch=4", "batch=4,4"])
 def test_one_size_makes_no_law(text: str) -> None:
     with pytest.raises(UsageError, match="two sizes"):
-        parse(text)
+        parse_sweep(text)
 
 
 def test_laws_are_found_and_hold_at_a_size_they_never_saw() -> None:

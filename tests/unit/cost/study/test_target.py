@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.cost.study.target import build, load
+from ridgeline.cost.study.target import build_target, load_target
 from ridgeline.errors import OutOfMemoryError, RidgelineError, TargetError, UsageError
 from ridgeline.harness.usercode.load import explain, user_line
 
@@ -68,11 +68,11 @@ def two_folders(tmp_path: Path) -> tuple[str, str]:
 
 
 def size(target: str) -> int:
-    return sum(p.numel() for p in build(target).model.parameters())
+    return sum(p.numel() for p in build_target(target).model.parameters())
 
 
 def test_a_function_in_a_file_is_called_and_its_neighbours_import(net: str) -> None:
-    subject = build(f"{net}:build")
+    subject = build_target(f"{net}:build")
     assert isinstance(subject.model, nn.Linear)
     assert subject.args is None
     assert subject.kwargs == {}
@@ -106,68 +106,68 @@ def test_a_file_in_a_package_may_import_relatively(tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_already_built_is_taken_as_it_is(net: str) -> None:
-    assert build(f"{net}:ready").model.out_features == 1
+    assert build_target(f"{net}:ready").model.out_features == 1
 
 
 def test_a_dotted_name_reaches_into_a_class(net: str) -> None:
-    assert isinstance(build(f"{net}:Zoo.small").model, nn.Linear)
+    assert isinstance(build_target(f"{net}:Zoo.small").model, nn.Linear)
 
 
 def test_a_package_target_is_imported() -> None:
-    assert load("torch.nn:Identity") is nn.Identity
+    assert load_target("torch.nn:Identity") is nn.Identity
 
 
 @pytest.mark.parametrize("name", ["with_tensor", "with_list"])
 def test_inputs_come_with_the_module(net: str, name: str) -> None:
-    subject = build(f"{net}:{name}")
+    subject = build_target(f"{net}:{name}")
     assert subject.args is not None
     assert [tuple(a.shape) for a in subject.args] == [(2, 3)]
 
 
 def test_named_inputs_come_with_the_module(net: str) -> None:
-    subject = build(f"{net}:with_names")
+    subject = build_target(f"{net}:with_names")
     assert subject.args == ()
     assert list(subject.kwargs) == ["input"]
 
 
 def test_on_meta_nothing_is_allocated(net: str) -> None:
-    assert all(p.is_meta for p in build(f"{net}:build", meta=True).model.parameters())
+    assert all(p.is_meta for p in build_target(f"{net}:build", meta=True).model.parameters())
 
 
 @pytest.mark.parametrize("target", ["net.py", ":build", "net.py:", ""])
 def test_a_target_without_both_halves_is_a_usage_error(target: str) -> None:
     with pytest.raises(UsageError) as caught:
-        load(target)
+        load_target(target)
     assert "file.py:callable" in caught.value.hint
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file"):
-        load(f"{tmp_path}/none.py:build")
+        load_target(f"{tmp_path}/none.py:build")
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder") as caught:
-        load(f"{tmp_path}/:build")
+        load_target(f"{tmp_path}/:build")
     assert caught.value.hint == "name the file in it, with .py"
 
 
 def test_a_file_of_another_kind_is_not_python(tmp_path: Path) -> None:
     (tmp_path / "net.txt").write_text("def build(): ...\n")
     with pytest.raises(UsageError, match=r"net\.txt is not a Python file") as caught:
-        load(f"{tmp_path}/net.txt:build")
+        load_target(f"{tmp_path}/net.txt:build")
     assert ".py" in caught.value.hint
 
 
 def test_a_class_that_needs_arguments_gets_a_way_around_it(net: str) -> None:
     with pytest.raises(TargetError, match="missing 1 required positional argument") as caught:
-        build(f"{net}:Wide")
+        build_target(f"{net}:Wide")
     assert caught.value.hint == "name a function without arguments that builds the model"
 
 
 def test_a_missing_package_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no_such_package_anywhere") as caught:
-        load("no_such_package_anywhere.models:build")
+        load_target("no_such_package_anywhere.models:build")
     assert ".py" in caught.value.hint
 
 
@@ -175,41 +175,41 @@ def test_a_missing_import_inside_the_file_is_named_as_that(tmp_path: Path) -> No
     path = tmp_path / "wants_more.py"
     path.write_text("import no_such_package_anywhere\n")
     with pytest.raises(TargetError, match=r"wants_more.py:1.*no_such_package_anywhere"):
-        load(f"{path}:build")
+        load_target(f"{path}:build")
 
 
 def test_a_syntax_error_is_told_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "half_written.py"
     path.write_text("def build(:\n")
     with pytest.raises(TargetError, match="SyntaxError"):
-        load(f"{path}:build")
+        load_target(f"{path}:build")
 
 
 def test_a_misspelt_name_gets_the_one_that_was_meant(net: str) -> None:
     with pytest.raises(UsageError, match="nothing called 'biuld'") as caught:
-        load(f"{net}:biuld")
+        load_target(f"{net}:biuld")
     assert caught.value.hint == "did you mean build?"
 
 
 def test_a_name_like_no_other_gets_a_list_of_what_there_is(net: str) -> None:
     with pytest.raises(UsageError, match="nothing called 'qqq'") as caught:
-        load(f"{net}:qqq")
+        load_target(f"{net}:qqq")
     assert caught.value.hint.startswith("it has: build, with_tensor, ")
 
 
 def test_a_number_is_not_a_builder(net: str) -> None:
     with pytest.raises(TargetError, match="is a int"):
-        load(f"{net}:number")
+        load_target(f"{net}:number")
 
 
 def test_what_is_returned_must_be_a_module(net: str) -> None:
     with pytest.raises(TargetError, match="returned a str"):
-        build(f"{net}:text")
+        build_target(f"{net}:text")
 
 
 def test_an_exception_becomes_one_sentence_with_its_line(net: str) -> None:
     with pytest.raises(TargetError) as caught:
-        build(f"{net}:raises")
+        build_target(f"{net}:raises")
     message = caught.value.message
     assert message.endswith("raised ValueError at a_users_net.py:15: first line")
     assert "second line" not in message
@@ -217,20 +217,20 @@ def test_an_exception_becomes_one_sentence_with_its_line(net: str) -> None:
 
 def test_a_builder_that_exits_does_not_end_us(net: str) -> None:
     with pytest.raises(TargetError, match=r"SystemExit.*bye"):
-        build(f"{net}:exits")
+        build_target(f"{net}:exits")
 
 
 def test_out_of_memory_is_its_own_error_with_a_way_out(net: str) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
-        build(f"{net}:exhausts")
+        build_target(f"{net}:exhausts")
     assert "--meta" in caught.value.hint
 
 
 def test_weights_beyond_the_room_are_refused_before_they_are_made(net: str) -> None:
     with pytest.raises(OutOfMemoryError, match=r"0\.0 GiB are free") as caught:
-        build(f"{net}:build", room_bytes=47)
+        build_target(f"{net}:build", room_bytes=47)
     assert "--meta" in caught.value.hint
-    assert build(f"{net}:build", room_bytes=48).model is not None
+    assert build_target(f"{net}:build", room_bytes=48).model is not None
 
 
 def test_our_own_errors_pass_through_unchanged() -> None:
@@ -254,7 +254,7 @@ def test_memory_errors_are_told_from_others(error: Exception, is_memory: bool) -
 
 
 def test_the_line_named_is_the_users_and_not_torchs(net: str) -> None:
-    model = build(f"{net}:build").model
+    model = build_target(f"{net}:build").model
     with pytest.raises(RuntimeError) as caught:
         model(torch.ones(2, 99))
     assert user_line(caught.value).startswith("test_target.py:")

@@ -4,7 +4,7 @@ import pytest
 
 from ridgeline.harness.trials.rounds import as_sustained, emptied, made_ahead, still_made, sustained
 from ridgeline.records.trial import Queued
-from ridgeline.statistics.pace import pace
+from ridgeline.statistics.samples import pace
 
 
 def queued(steps: int, workers: int, queue: int, step_ms: float, batch_ms: float) -> list[float]:

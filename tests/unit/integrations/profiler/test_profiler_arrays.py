@@ -17,7 +17,7 @@ from course_like import (
     TransformerBlock,
 )
 
-from ridgeline.integrations.profiler import Profiler, verdict
+from ridgeline.integrations.profiler import Profiler, subject
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_rates_are_of_the_whole_batch(profiler: Profiler) -> None:
 def test_flops_per_byte_decide_the_bottleneck_at_any_speed(width: int, expected: str) -> None:
     flops, moved_mb = 2 * 32 * width**2, (width**2 + 2 * 32 * width) * 4 / 2**20
     for latency_ms in (0.1, 100.0):
-        pace = verdict.rates(flops, latency_ms, moved_mb, verdict.COURSE_ROOF)
+        pace = subject.rates(flops, latency_ms, moved_mb, subject.COURSE_ROOF)
         found = Profiler()._analyze_bottleneck(
             pace["gflops_per_second"], pace["memory_bandwidth_mbs"]
         )
@@ -105,8 +105,8 @@ def test_flops_per_byte_decide_the_bottleneck_at_any_speed(width: int, expected:
 
 
 def test_far_from_both_ceilings_it_is_overhead() -> None:
-    far = verdict.roofline(0.5, 100.0, verdict.COURSE_ROOF)
-    near = verdict.roofline(80.0, 100.0, verdict.COURSE_ROOF)
+    far = subject.roofline(0.5, 100.0, subject.COURSE_ROOF)
+    near = subject.roofline(80.0, 100.0, subject.COURSE_ROOF)
     assert (far["roofline_bottleneck"], near["roofline_bottleneck"]) == ("overhead", "compute")
 
 

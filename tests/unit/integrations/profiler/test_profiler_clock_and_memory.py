@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ridgeline.integrations.profiler import MemoryProfiler, Profiler, Timer, clock, profile_memory
+from ridgeline.integrations.profiler import MemoryProfiler, Profiler, Timer, meters, profile_memory
 
 
 class Ticking:
@@ -14,7 +14,7 @@ class Ticking:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr(clock, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(meters, "perf_counter", lambda: self.now_s)
 
 
 class Model:

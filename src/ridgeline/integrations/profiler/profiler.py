@@ -9,15 +9,35 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ridgeline.integrations.profiler import layers, verdict
-from ridgeline.integrations.profiler.arrays import element_count
-from ridgeline.integrations.profiler.clock import Timer, median
-from ridgeline.integrations.profiler.flops import convolution_flops, linear_flops, stack_count
-from ridgeline.integrations.profiler.subject import Footprint, Subject, Work, subject_of
-from ridgeline.integrations.profiler.units import Shape, as_mb, one_sample
+from ridgeline.integrations.profiler import layers
+from ridgeline.integrations.profiler.layers import (
+    convolution_flops,
+    element_count,
+    linear_flops,
+    stack_count,
+)
+from ridgeline.integrations.profiler.meters import Timer, median
+from ridgeline.integrations.profiler.subject import (
+    COURSE_ROOF,
+    Footprint,
+    Shape,
+    Subject,
+    Work,
+    as_mb,
+    bottleneck,
+    one_sample,
+    rates,
+    roofline,
+    subject_of,
+)
 
 if TYPE_CHECKING:
     from ridgeline.records.latency import Summary
+from collections.abc import Sequence
+
+import numpy as np
+
+from ridgeline.integrations.profiler.layers import array_of
 
 T = TypeVar("T")
 
@@ -81,7 +101,7 @@ class Profiler:
         work = subject.count_input(example)
         self._note_work(work)
         latency_ms = self._latency(subject, example, warmup=3, iterations=10)
-        speed = verdict.rates(work.flops, latency_ms, as_mb(work.bytes), verdict.COURSE_ROOF)
+        speed = rates(work.flops, latency_ms, as_mb(work.bytes), COURSE_ROOF)
         profile = {
             "layer_type": type(layer).__name__,
             "parameters": subject.parameter_count(),
@@ -99,7 +119,7 @@ class Profiler:
         self._note_work(work)
         latency_ms = self._latency(subject, input_tensor, warmup=5, iterations=20)
         roof = subject.roof(input_tensor)
-        speed = verdict.rates(work.flops, latency_ms, as_mb(work.bytes), roof)
+        speed = rates(work.flops, latency_ms, as_mb(work.bytes), roof)
         pace = speed["gflops_per_second"], speed["memory_bandwidth_mbs"]
         profile = {
             "parameters": subject.parameter_count(),
@@ -107,13 +127,13 @@ class Profiler:
             "latency_ms": latency_ms,
             **self._memory(subject, input_tensor),
             **speed,
-            **verdict.bottleneck(*pace, roof),
+            **bottleneck(*pace, roof),
             "peak_source": self.memory_tracker.source if self.memory_tracker else "estimated",
             "batch_size": work.batch,
             "batch_flops": work.flops,
             "matmul_flops": round(work.products / work.batch),
             "moved_memory_mb": as_mb(work.bytes),
-            **verdict.roofline(*pace, roof),
+            **roofline(*pace, roof),
         }
         return self._keep("profile_forward_pass", profile)
 
@@ -135,9 +155,7 @@ class Profiler:
         total_flops = forward["flops"] + backward["backward_flops"]
         total_ms = forward_ms + backward["backward_latency_ms"]
         held_mb = forward["parameter_memory_mb"] + forward["activation_memory_mb"]
-        speed = verdict.rates(
-            total_flops * forward["batch_size"], total_ms, 0.0, verdict.COURSE_ROOF
-        )
+        speed = rates(total_flops * forward["batch_size"], total_ms, 0.0, COURSE_ROOF)
         profile = {
             "forward_flops": forward["flops"],
             "forward_latency_ms": forward_ms,
@@ -182,12 +200,12 @@ class Profiler:
     def _compute_derived_metrics(
         self, flops: float, latency_ms: float, peak_memory_mb: float
     ) -> dict[str, float]:
-        return verdict.rates(flops, latency_ms, peak_memory_mb, verdict.COURSE_ROOF)
+        return rates(flops, latency_ms, peak_memory_mb, COURSE_ROOF)
 
     def _analyze_bottleneck(
         self, gflops_per_second: float, memory_bandwidth_mbs: float
     ) -> dict[str, Any]:
-        return verdict.bottleneck(gflops_per_second, memory_bandwidth_mbs, verdict.COURSE_ROOF)
+        return bottleneck(gflops_per_second, memory_bandwidth_mbs, COURSE_ROOF)
 
     def _estimate_backward_costs(
         self, forward_flops: int, forward_latency_ms: float
@@ -226,3 +244,47 @@ class Profiler:
     def _keep(self, name: str, result: T) -> T:
         self.measurements[name] = result
         return result
+
+
+def quick_profile(
+    model: Any, input_tensor: Any, profiler: Profiler | None = None
+) -> dict[str, Any]:
+    """Profiles one forward pass, prints the main figures and returns all of them."""
+    profile = (profiler or Profiler()).profile_forward_pass(model, input_tensor)
+    print(f"Parameters: {profile['parameters']:,}")
+    print(f"FLOPs:      {profile['flops']:,} per sample")
+    print(f"Latency:    {profile['latency_ms']:.3f} ms")
+    print(f"Memory:     {profile['peak_memory_mb']:.2f} MB peak")
+    print(f"Bottleneck: {profile['bottleneck']}")
+    print(f"Efficiency: {profile['computational_efficiency'] * 100:.1f}%")
+    return profile
+
+
+_THRESHOLDS = {"0001": 0.001, "001": 0.01, "01": 0.1}
+
+
+def analyze_weight_distribution(
+    model: Any, percentiles: Sequence[float] = (10, 25, 50, 75, 90)
+) -> dict[str, Any]:
+    """Statistics of the absolute weights; `below_threshold_*` are percentages. From `parameters()`,
+    else from `.weight` alone, as in the course; `{"error": …}` where there are none."""
+    if callable(getattr(model, "parameters", None)):
+        held = list(model.parameters())
+    else:
+        held = [model.weight] if hasattr(model, "weight") else []
+    arrays = [array for array in map(array_of, held) if array is not None and array.size]
+    if not arrays:
+        return {"error": "No weights found"}
+    size = np.abs(np.concatenate([array.ravel() for array in arrays]).astype(np.float64))
+    return {
+        "total_weights": int(size.size),
+        "mean": float(size.mean()),
+        "std": float(size.std()),
+        "min": float(size.min()),
+        "max": float(size.max()),
+        **{f"percentile_{p}": float(np.percentile(size, p)) for p in percentiles},
+        **{
+            f"below_threshold_{name}": float(np.mean(size < limit) * 100)
+            for name, limit in _THRESHOLDS.items()
+        },
+    }

@@ -1,0 +1,334 @@
+"""How much a sample resembles the one before it: a busy host's timings are not independent."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ridgeline.records.comparison import Drift, Outliers
+from ridgeline.records.latency import Summary
+
+
+def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean: NDArray[np.float64] = (last - (counts - 1) / 2)[inverse]
+    return mean
+
+
+def lag1_correlation(samples: Sequence[float] | NDArray[np.float64]) -> float:
+    """Correlation of each sample's rank with its predecessor's, corrected for the downward bias
+    of short series (about (1 + 3r)/n) and held in [0, 0.95]; 0.0 where fewer than 4 samples or
+    no spread make it unknowable. Ranks, so that one stall does not decide it."""
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size < 4:
+        return 0.0
+    centred = average_ranks(values)
+    centred -= centred.mean()
+    power = float(np.dot(centred, centred))
+    if power == 0.0:
+        return 0.0
+    raw = float(np.dot(centred[1:], centred[:-1])) / power
+    return min(max(raw + (1 + 3 * raw) / values.size, 0.0), 0.95)
+
+
+def discount(residual: NDArray[np.float64]) -> float:
+    """What autocorrelation leaves of a z score: n samples with lag 1 of r carry as much as
+    n (1 - r) / (1 + r) independent ones."""
+    correlation = lag1_correlation(residual)
+    return float(np.sqrt((1 - correlation) / (1 + correlation)))
+
+
+Floats = NDArray[np.float64]
+
+MAX_TREND_POINTS = 500
+"""Pairs grow with the square: 500 places make 125 thousand, a millisecond's work."""
+
+
+class Trend(NamedTuple):
+    """Theil-Sen's slope and Mann-Kendall's count."""
+
+    slope: float
+    rises: float
+    """Pairs that rise less pairs that fall."""
+
+
+def trend(values: Floats, places: Floats | None = None) -> Trend:
+    """Of at most LONGEST values; evenly spaced ones stand for a longer series. `places` are
+    0, 1, 2 … unless given, and must increase."""
+    at = np.arange(values.size, dtype=np.float64) if places is None else places
+    if values.size > MAX_TREND_POINTS:
+        kept = np.linspace(0, values.size - 1, MAX_TREND_POINTS).astype(np.intp)
+        values, at = values[kept], at[kept]
+    if values.size < 2:
+        return Trend(0.0, 0.0)
+    early, late = np.triu_indices(values.size, k=1)
+    differences = values[late] - values[early]
+    slope = float(np.median(differences / (at[late] - at[early])))
+    return Trend(slope, float(np.sign(differences).sum()))
+
+
+def kendall_score(rises: float, count: int) -> float:
+    """Mann-Kendall's z of `rises` among `count` independent values without a trend, unsigned."""
+    return (abs(rises) - 1) / float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18))
+
+
+def fold(series: Floats) -> Floats:
+    """At most LONGEST medians of equal blocks; a remainder at the end is left out."""
+    width = -(-series.size // MAX_TREND_POINTS)
+    if width == 1:
+        return series
+    whole = series.size // width * width
+    folded: Floats = np.median(series[:whole].reshape(-1, width), axis=1)
+    return folded
+
+
+_SIGNIFICANT_Z = 1.96
+
+
+def drift(baseline: ArrayLike) -> Drift:
+    """Of the baseline's times in the order of the rounds: Theil-Sen's slope for the size,
+    Mann-Kendall's count, discounted for autocorrelation, for the significance."""
+    series = np.asarray(baseline, np.float64)
+    if series.ndim != 1 or not (np.isfinite(series).all() and (series > 0).all()):
+        raise ValueError("a drift needs times that are finite and above zero")
+    folded = fold(series)
+    if folded.size < 4:
+        return Drift(share=0.0, significant=False)
+    slope, rises = trend(folded)
+    residual = folded - slope * np.arange(folded.size)
+    score = kendall_score(rises, folded.size) * discount(residual)
+    return Drift(
+        share=slope * (folded.size - 1) / float(np.median(folded)),
+        significant=score > _SIGNIFICANT_Z,
+    )
+
+
+LEVEL_SHARE = 0.02
+"""A change of level under 2 %, or under half the noise's own IQR, does not matter to anyone who
+reads the median: with 1000 samples on an H200's host, runs of 1 to 3 % are always found."""
+DRIFT_SHARE = 0.05
+"""Nor does a drift of under 5 % (or half the IQR) from one end of the steady part to the other."""
+
+_SPLIT_Z = 3.4  # the best of n splits of pure noise passes it in about 2 of 100 series
+_DRIFT_Z = 2.1  # five samples that fall each time give 2.20: the shortest drift worth refusing
+_SHORTEST_SIDE = 3  # a change is at least three samples long; fewer are outliers
+
+
+def settled(samples: Sequence[float]) -> int:
+    """Where to begin all the same: at the first steady sample, else in the middle."""
+    start = steady_start(samples)
+    return len(samples) // 2 if start is None else start
+
+
+def steady_start(samples: Sequence[float]) -> int | None:
+    """Index of the first steady sample, or None where steady state was not reached: the level
+    still drifts, or changed so late that less than a quarter of the series follows."""
+    series = np.asarray(samples, dtype=np.float64)
+    if series.size < _SHORTEST_SIDE:
+        return None
+    needed = max(_SHORTEST_SIDE, series.size // 4)
+    start = _head(series)
+    while series.size - start >= needed:
+        rest = series[start:]
+        split = _best_split(rest)
+        if split is None:
+            return None if _drifts(rest) else start
+        if _drifts(rest) and _line_fits_better(rest, split):
+            return None
+        start += split
+    return None
+
+
+def _head(series: Floats) -> int:
+    """How many leading samples lie outside the far fences (3 IQR) of the second half. Cutting one
+    sample too many costs nothing, so the head needs no test; an outlier further in stays."""
+    tail = series[series.size // 2 :]
+    q1, q3 = np.quantile(tail, [0.25, 0.75])
+    # The quartiles of a tail under 8 samples are luck (5 drifting samples passed for a slow head
+    # and a steady tail in 28 of 100 series): there only a head 25 % off is cut, a compile is more.
+    floor = LEVEL_SHARE if tail.size >= 8 else 0.25
+    margin = max(3 * float(q3 - q1), floor * abs(float(np.median(tail))))
+    inside = (series >= q1 - margin) & (series <= q3 + margin)
+    return int(np.argmax(inside)) if inside.any() else 0
+
+
+def _best_split(series: Floats) -> int | None:
+    """Length of the first part where the level changes, or None: the split with the largest
+    standardised rank-sum difference, if it is significant and the medians differ enough."""
+    count = series.size
+    if count < 2 * _SHORTEST_SIDE:
+        return None
+    ranks = average_ranks(series)
+    first = np.arange(1, count)
+    excess = np.cumsum(ranks)[:-1] - first * (count + 1) / 2
+    spread = np.sqrt(first * (count - first) * ranks.var() / (count - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = np.nan_to_num(np.abs(excess) / spread)
+    allowed = slice(_SHORTEST_SIDE - 1, count - _SHORTEST_SIDE)
+    split = int(np.argmax(scores[allowed])) + _SHORTEST_SIDE
+    before, after = series[:split], series[split:]
+    level = float(np.median(after))
+    # Spread and correlation of the residuals: those of the series would count the change as noise.
+    residual = np.concatenate([before - np.median(before), after - level])
+    change = abs(float(np.median(before)) - level)
+    if change <= max(LEVEL_SHARE * abs(level), _iqr(residual) / 2):
+        return None
+    score = float(scores[split - 1]) * discount(residual)
+    return split if score > _SPLIT_Z else None
+
+
+def _drifts(series: Floats) -> bool:
+    """Whether the series has a trend: Mann-Kendall for significance, Theil-Sen for size."""
+    folded = fold(series)
+    count = folded.size
+    if count < 4:
+        return False
+    slope, rises = trend(folded)
+    travelled = abs(slope) * (count - 1)
+    residual = folded - slope * np.arange(count)
+    if travelled <= max(DRIFT_SHARE * abs(float(np.median(folded))), _iqr(residual) / 2):
+        return False
+    score = kendall_score(rises, count) * discount(residual)
+    return bool(score > _DRIFT_Z)
+
+
+def _line_fits_better(series: Floats, split: int) -> bool:
+    """Whether a straight line explains the series better than one step: then the step found is
+    only the middle of a drift."""
+    times = np.arange(series.size)
+    folded = fold(series)
+    slope = trend(folded).slope * folded.size / series.size
+    line = series - slope * times
+    step = np.concatenate(
+        [series[:split] - np.median(series[:split]), series[split:] - np.median(series[split:])]
+    )
+    return bool(np.abs(line - np.median(line)).sum() < np.abs(step).sum())
+
+
+def _iqr(values: Floats) -> float:
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(high - low)
+
+
+MAX_MEAN_MEDIAN_GAP = 0.05
+"""Mean and median this close: the median, which a stall moves less."""
+
+
+def pace(times: Sequence[float]) -> float:
+    """The median of the steady steps; their mean, where a median hides how they come."""
+    start = min(settled(times), len(times) // 2)
+    steady = times[start:]
+    middle = float(median(steady))
+    if middle <= 0 or _agree(fmean(steady), middle) or _agree(_without_a_stall(steady), middle):
+        return middle
+    return fmean(steady)
+
+
+def _agree(mean: float, middle: float) -> bool:
+    return abs(mean / middle - 1) <= MAX_MEAN_MEDIAN_GAP
+
+
+def _without_a_stall(times: Sequence[float]) -> float:
+    """The mean, as if the longest had been like the others."""
+    return (sum(times) - max(times)) / max(len(times) - 1, 1)
+
+
+P95_SAMPLES = 100
+P99_SAMPLES = 500
+"""Below these five samples or fewer lie beyond the percentile, and one stall moves it."""
+
+_EXACT_COUNT = 1000  # above, the normal approximation of the binomial picks the same ranks ±1
+_Z95 = 1.959964
+
+
+def summarize(samples_ns: Sequence[float]) -> Summary:
+    """Summarise timings in nanoseconds; raises ValueError when there are none."""
+    samples = np.asarray(samples_ns, dtype=np.float64)
+    if samples.ndim != 1 or samples.size == 0:
+        raise ValueError("a summary needs at least one sample")
+    if not np.isfinite(samples).all():
+        raise ValueError("a summary needs finite samples")
+    ordered = np.sort(samples)
+    count = int(ordered.size)
+    refused: list[str] = []
+    low, high = _interval(ordered, refused)
+    p95 = _percentile(ordered, 95, P95_SAMPLES, refused)
+    p99 = _percentile(ordered, 99, P99_SAMPLES, refused)
+    q1, q3 = np.quantile(ordered, [0.25, 0.75])
+    return Summary(
+        count=count,
+        median_ns=float(np.median(ordered)),
+        ci_low_ns=low,
+        ci_high_ns=high,
+        mean_ns=float(ordered.mean()),
+        std_ns=float(ordered.std(ddof=1)) if count > 1 else 0.0,
+        min_ns=float(ordered[0]),
+        max_ns=float(ordered[-1]),
+        iqr_ns=float(q3 - q1),
+        p95_ns=p95,
+        p99_ns=p99,
+        refused=tuple(refused),
+    )
+
+
+def median_ranks(count: int) -> tuple[int, int] | None:
+    """The two order statistics (from 0) between which the median lies in 95 % of sets, or None
+    where even the smallest and the largest sample do not reach that: under 6 samples."""
+    if count > _EXACT_COUNT:
+        skipped = int(count / 2 - _Z95 * math.sqrt(count) / 2)
+        return skipped - 1, count - skipped
+    # P(the median lies below the k-th sample) is the binomial tail; integers keep it exact.
+    tail, skipped = 0, 0
+    while skipped < count:
+        tail += math.comb(count, skipped)
+        if tail * 40 > 2**count:  # tail / 2**count > 2.5 %
+            break
+        skipped += 1
+    return (skipped - 1, count - skipped) if skipped else None
+
+
+def _interval(ordered: np.ndarray, refused: list[str]) -> tuple[float, float]:
+    ranks = median_ranks(int(ordered.size))
+    if ranks is None:
+        count = int(ordered.size)
+        share = 100 * (1 - 2 ** (1 - count))
+        reach = f"their range covers it in {share:.1f} %" if count > 1 else "there is no range"
+        verb = "1 sample carries" if count == 1 else f"{count} samples carry"
+        refused.append(f"{verb} no 95 % interval of the median (6 needed): {reach}")
+        return float(ordered[0]), float(ordered[-1])
+    return float(ordered[ranks[0]]), float(ordered[ranks[1]])
+
+
+def _percentile(ordered: np.ndarray, rank: int, needed: int, refused: list[str]) -> float | None:
+    if ordered.size < needed:
+        refused.append(f"p{rank} needs {needed} samples; there are {ordered.size}")
+        return None
+    return float(np.quantile(ordered, rank / 100))
+
+
+MILD = 1.5
+SEVERE = 3.0
+"""Tukey's fences, in interquartile ranges beyond the quartiles."""
+
+
+def classify(samples: Sequence[float] | NDArray[np.float64]) -> Outliers:
+    """Count the samples beyond each fence; a sample on a fence is inside."""
+    values = np.asarray(samples, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError("outliers need at least one sample")
+    if not np.isfinite(values).all():
+        raise ValueError("outliers need finite samples")
+    q1, q3 = np.quantile(values, [0.25, 0.75])
+    below, above = q1 - values, values - q3
+    mild, severe = MILD * (q3 - q1), SEVERE * (q3 - q1)
+    return Outliers(
+        mild_low=int(((below > mild) & (below <= severe)).sum()),
+        mild_high=int(((above > mild) & (above <= severe)).sum()),
+        severe_low=int((below > severe).sum()),
+        severe_high=int((above > severe).sum()),
+    )
