@@ -48,7 +48,7 @@ def trial(home: Path, *changes: str) -> Trial:
     script.write_text(PROGRAM)
     plan = Plan(changes=tuple(Asked(change=name) for name in changes), steps=STEPS, watch=STEPS)
     found = run(Target(kind="script", name=str(script)), plan, home / "home", timeout_s=300)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 

@@ -17,6 +17,7 @@ from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
 from ridgeline.optimization.measure import typical_ms
 from ridgeline.records.trial import Asked, Trial
+from ridgeline.report.reasons import explain
 
 pytestmark = pytest.mark.gpu
 GRAPH = (Asked(change="whole-step-graph"),)
@@ -93,7 +94,7 @@ class Training:
 
 
 def computed(found: Any) -> Trial:
-    assert found.trial is not None, found.failed
+    assert found.trial is not None, found.failure
     trial: Trial = found.trial
     return trial
 
@@ -172,7 +173,7 @@ def test_what_a_graph_cannot_do_is_refused_and_the_device_goes_on(
     plain = computed(bench.trial(()))
     found = bench.trial(GRAPH)
     assert found.trial is None
-    assert why in found.failed
+    assert why in explain(found.failure)
     assert torch.cuda.get_sync_debug_mode() == 0
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert torch.ones(3, device="cuda").sum().item() == 3  # nothing drawn: dropout goes on from it
@@ -219,7 +220,7 @@ def test_the_search_keeps_the_graph() -> None:
     )  # fmt: skip
     print(found)
     rungs = {rung.change: rung for rung in found.rungs}
-    assert rungs["whole-step-graph"].status in ("kept", "dropped"), rungs["whole-step-graph"].why
+    assert rungs["whole-step-graph"].status in ("kept", "dropped"), rungs["whole-step-graph"].reason
     assert found.total is not None
     assert found.total.ratio.ci_low > 1.5
     assert all(map(torch.equal, before, training.state()))

@@ -35,7 +35,7 @@ def tried(home: Path, *changes: str) -> Trial:
     plan = Plan(changes=tuple(Asked(change=one) for one in changes), steps=40, watch=8)
     target = Target(kind="script", name=str(script), arguments=())
     found = run(target, plan, home / "-".join(changes), timeout_s=300)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 

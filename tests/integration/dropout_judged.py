@@ -57,7 +57,7 @@ def judged(home: Path, *changes: str, program: str = PROGRAM) -> Judged:
     on = [Candidate(change=of(name).change) for name in changes]
     assert judge.learn(on, False, lambda found: None) == ""
     found = bench.trial(asked(on))
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     assert not judge.missing(found.trial, on)
     before = bench.taken
     redrawn = judge.compared(found.trial, on)

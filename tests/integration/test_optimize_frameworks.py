@@ -229,7 +229,7 @@ def _trial(home: Path, script: Path, arguments: list[str], *changes: str) -> Tri
     plan = Plan(changes=asked, steps=STEPS, watch=STEPS - 2)
     target = Target(kind="script", name=str(script), arguments=tuple(arguments))
     found = run(target, plan, home, timeout_s=150)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     assert not found.trial.problems
     return found.trial
 

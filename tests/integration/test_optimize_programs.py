@@ -22,6 +22,7 @@ import ridgeline
 from ridgeline.harness.trials import arm
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
+from ridgeline.report.reasons import explain
 from tests.integration.cold_and_warm import interruptible
 
 pytestmark = pytest.mark.reliability
@@ -368,6 +369,6 @@ def test_a_trial_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None
     finally:
         os.chdir(before)
     assert found.trial is None
-    assert found.failed == "it had not ended after 15 s"
+    assert explain(found.failure) == "it had not ended after 15 s"
     assert (tmp_path / STARTED).exists()
     assert _left_in(tmp_path / "apart") == ()

@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         asked = tuple(Asked(change=name) for name in changes)
         plan = Plan(changes=asked, steps=10, jitter=jitter, trains=False)
         found = run(target, plan, tmp_path_factory.mktemp("trial"), timeout_s=170)
-        assert found.trial is not None, found.failed
+        assert found.trial is not None, found.failure
         return found.trial
 
     return one
@@ -115,5 +115,5 @@ def test_a_program_that_trains_leaves_no_outputs(
     program = str(Path(PROGRAM).with_name("cheating_program.py"))
     home = tmp_path_factory.mktemp("trial")
     found = run(Target(kind="script", name=program), Plan(steps=9), home, timeout_s=120)
-    assert found.trial is not None, found.failed
+    assert found.trial is not None, found.failure
     assert all(step.outputs == () for step in found.trial.watched)

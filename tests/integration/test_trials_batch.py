@@ -69,7 +69,7 @@ def trial(home: Path, source: str, *changes: str, trains: bool = True) -> Trial:
     plan = Plan(changes=asked, steps=STEPS, watch=STEPS, trains=trains)
     target = Target(kind="script", name=str(script))
     found = run(target, plan, home / "home", timeout_s=120)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 

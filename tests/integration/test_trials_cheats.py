@@ -53,7 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         asked = tuple(Asked(change=name) for name in changes)
         plan = Plan(changes=asked, steps=steps, jitter=jitter)
         found = run(target, plan, tmp_path_factory.mktemp("trial"), timeout_s=120)
-        assert found.trial is not None, found.failed
+        assert found.trial is not None, found.failure
         return found.trial
 
     return one

@@ -20,7 +20,7 @@ MB = 2**20
 def trial(home: Path, workers: int, megabytes: int) -> Trial:
     target = Target(kind="script", name=PROGRAM, arguments=(str(workers), str(megabytes)))
     found = run(target, Plan(steps=40, trains=False), home, timeout_s=120)
-    assert found.trial is not None, found.failed
+    assert found.trial is not None, found.failure
     return found.trial
 
 

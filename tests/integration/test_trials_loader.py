@@ -58,7 +58,7 @@ def trial(
     plan = Plan(changes=asked, steps=STEPS, watch=STEPS)
     target = Target(kind="script", name=str(script))
     found = run(target, plan, home / "home", variables=variables, timeout_s=120)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 

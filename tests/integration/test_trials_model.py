@@ -71,7 +71,7 @@ def tried(home: Path, program: str, *changes: Asked, trains: bool = True, watch:
     plan = Plan(changes=changes, steps=8, watch=watch, trains=trains)
     target = Target(kind="script", name=str(script), arguments=())
     outcome = run(target, plan, home / "-".join(one.change for one in changes), timeout_s=300)
-    assert outcome.trial is not None, (outcome.failed, outcome.said)
+    assert outcome.trial is not None, (outcome.failure, outcome.said)
     assert not outcome.trial.problems
     return outcome.trial
 

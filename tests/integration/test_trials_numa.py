@@ -47,7 +47,7 @@ def trial(home: Path, source: str, *changes: Asked) -> Trial:
     script.write_text(source.replace('open(f"', f'open(f"{home}/'))
     plan = Plan(changes=changes, steps=STEPS, watch=STEPS)
     found = run(Target(kind="script", name=str(script)), plan, home / "home", timeout_s=120)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 

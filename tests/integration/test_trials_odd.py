@@ -31,7 +31,7 @@ def _trial(home: Path, kind: str, *, change: str = "", less: bool = False) -> Tr
     asked = (Asked(change=change),) if change else ()
     plan = Plan(changes=asked, steps=9, trains=kind != "no_loss")
     found = run(target, plan, home, timeout_s=120)
-    assert found.trial is not None, found.failed
+    assert found.trial is not None, found.failure
     return found.trial
 
 

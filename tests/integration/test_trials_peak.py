@@ -36,7 +36,7 @@ def test_a_float64_reference_is_not_the_programs_peak(tmp_path: Path, jitter: fl
     for watch in (0, 4):
         plan = Plan(steps=12, watch=watch, jitter=jitter if watch else 0.0)
         found = run(target, plan, tmp_path / str(watch), timeout_s=120)
-        assert found.trial is not None, found.failed
+        assert found.trial is not None, found.failure
         assert bool(found.trial.float64_error) == bool(watch)
         peaks.append(found.trial.peak_bytes)
     assert peaks[1] < peaks[0] + 40 * MB

@@ -13,7 +13,8 @@ import pytest
 from ridgeline.harness.trials.arm import Outcome, run
 from ridgeline.optimization.diagnosis import diagnosed
 from ridgeline.records.run import Target
-from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
+from ridgeline.report.reasons import explain
 from tests.unit.harness.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
@@ -165,7 +166,7 @@ def outcome(
 
 def trial(home: Path, source: str, *changes: str, kind: str = "") -> Trial:
     found = outcome(home, source, *changes, kind=kind)
-    assert found.trial is not None, (found.failed, found.said)
+    assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 
@@ -214,7 +215,7 @@ def test_the_watched_steps_leave_the_c_librarys_memory_as_it_is_without_us(tmp_p
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):
         pytest.skip("another C library")
     found = outcome(tmp_path, MEMORY)
-    assert found.trial is not None, found.failed
+    assert found.trial is not None, found.failure
     assert found.trial.float64_error is not None
     assert found.trial.problems == ()
     assert "asked of the system: True" in " ".join(found.said)
@@ -292,8 +293,8 @@ def test_a_program_that_leaves_by_os_exit_has_its_record(tmp_path: Path) -> None
 def test_a_failure_is_told_by_its_first_line(tmp_path: Path, source: str, why: str) -> None:
     found = outcome(tmp_path, source)
     assert found.trial is None
-    assert why in found.failed
-    assert "\n" not in found.failed
+    assert why in explain(found.failure)
+    assert "\n" not in explain(found.failure)
 
 
 def test_a_hang_is_named_and_leaves_nothing_running(tmp_path: Path) -> None:
@@ -304,7 +305,9 @@ def test_a_hang_is_named_and_leaves_nothing_running(tmp_path: Path) -> None:
     )
     found = outcome(tmp_path, source, timeout_s=3)
     assert found.trial is None
-    assert found.failed.startswith("it had not ended after 3 s")
+    assert found.failure is not None
+    assert found.failure.code == TrialFailure.TIMED_OUT
+    assert found.failure.facts["limit_s"] == 3
     pid = (tmp_path / "pid").read_text()
     state = ""
     for _ in range(50):

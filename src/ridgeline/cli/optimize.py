@@ -126,7 +126,7 @@ def command(
     target = Target(kind=given.kind, name=given.name, arguments=given.arguments)
     found = _optimized(target, wishes, quiet, command.longer(words_of(ctx), seconds))
     _deliver(found, as_json, output, None if no_write else target)
-    return 130 if found.stopped == "interrupted" else 0 if found.baseline_ms else 4
+    return 130 if found.interrupted else 0 if found.baseline_ms else 4
 
 
 def _program(ctx: click.Context) -> Given:

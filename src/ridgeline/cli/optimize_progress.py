@@ -12,6 +12,7 @@ import click
 from ridgeline import units
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Rung
+from ridgeline.report.reasons import explain
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -71,7 +72,7 @@ def settled(rung: Rung) -> str:
     said = f"{_MARKS[rung.status]} {titled(rung)}{_partners(rung)}"
     if rung.status == "rejected" and rung.ratio is not None:
         return f"{said}: rejected, {bare(rung)}: {factor(rung.ratio)}"
-    return f"{said}: {rung.status}, {rung.why}" if rung.why else said
+    return f"{said}: {rung.status}, {explain(rung.reason)}"
 
 
 def _partners(rung: Rung) -> str:

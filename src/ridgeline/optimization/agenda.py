@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.search import Search
 from ridgeline.optimization.table import Key, key
-from ridgeline.records.optimized import Goal
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.optimized import Goal, SearchCode
 from ridgeline.records.trial import Asked
 from ridgeline.statistics.pooled import MOST
 
 LEAST_BOUND = 1.02
-NOT_TOLD = "which this machine's noise would hide"
 MOST_SAVED = 0.97
 """More is no bound: it was reckoned on the unchanged program."""
 SLOW = 4
@@ -47,7 +47,9 @@ class Wants(Struct, frozen=True, kw_only=True):
     batch: bool = False
     """Whether the batch size may grow, in a column of its own."""
     allow: tuple[str, ...] = ()
-    """Changes that alter what is computed, asked for by name."""
+    """Fixes that alter what is computed, asked for by name."""
+    as_arguments: bool = False
+    """Whether the caller writes `allow=` and `batch=` in Python, not `--allow` and `--batch`."""
 
 
 class Agenda:
@@ -77,29 +79,38 @@ class Agenda:
         known = {rung.change for rung in self._search.table.rungs()}
         return [one for one in self.all() if one.change.id not in known]
 
-    def unable(self, one: Candidate, gained: float = 1.0) -> str:
-        """Why it may not be tried; "" where it may. `gained`: by what is put on with it."""
+    def unable(self, one: Candidate, gained: float = 1.0) -> Reason | None:
+        """Return why a fix may not be tried; None if it may. `gained` is the speedup of the fixes
+        that are applied with it."""
         change = one.change
-        if one.unable:
+        if one.unable is not None:
             return one.unable
         if self._wants.keep_exact and change.alters != "nothing":
-            return f"it alters {change.alters}"
+            return because(SearchCode.NOT_EXACT, alters=change.alters)
         if self._wants.keep_exact and change.redraws:
-            return "it alters random draws"
+            return because(SearchCode.NOT_EXACT, alters="random draws")
         if change.alters == "semantics" and change.id not in self._wants.allow:
-            if change.id == "larger-batch":
-                return "" if self._wants.batch else "another batch size trains otherwise: --batch"
-            return f"it alters what is computed: --allow {change.id}"
+            return self._not_allowed(change.id)
         spared = [c for c in self._search.kept if c.change.id in change.spare_beside]
         if spared:
-            return f"{spared[0].change.title} is kept, which does more"
+            return because(SearchCode.KEPT_DOES_MORE, title=spared[0].change.title)
         bound = self.bound([one], gained)
         if bound is None or self._wants.goal == "memory" or self._search.bounds_refuted:
-            return ""
+            return None
         if bound < LEAST_BOUND:
-            return f"at most {bound:.2f} × to gain"
-        hidden = bound < self._told() and not change.usual  # which may gain more beside a compiler
-        return f"at most {bound:.2f} × to gain, {NOT_TOLD}" if hidden else ""
+            return because(SearchCode.BOUND_TOO_SMALL, bound=bound)
+        if bound < self._told() and not change.usual:  # which may gain more beside a compiler
+            return because(SearchCode.BOUND_WITHIN_NOISE, bound=bound)
+        return None
+
+    def _not_allowed(self, fix: str) -> Reason | None:
+        if fix == "larger-batch":
+            if self._wants.batch:
+                return None
+            by_argument = SearchCode.NEEDS_BATCH_ARGUMENT
+            return because(by_argument if self._wants.as_arguments else SearchCode.NEEDS_BATCH)
+        by_argument = SearchCode.NEEDS_ALLOW_ARGUMENT
+        return because(by_argument if self._wants.as_arguments else SearchCode.NEEDS_ALLOW, fix=fix)
 
     def _told(self) -> float:
         """The least gain that as many pairs as are ever run could tell from nothing here."""
@@ -136,7 +147,7 @@ class Agenda:
             if other.change.id in one.change.together and other not in search.table:
                 # How much it may gain alone says nothing of what it does for the other.
                 unable = self.unable(replace(other, bound=None))
-                if not unable and search.time_for(search.kept, [*search.kept, one, other]):
+                if unable is None and search.time_for(search.kept, [*search.kept, one, other]):
                     yield other
 
     def companions(self, one: Candidate) -> list[Candidate]:
@@ -170,7 +181,7 @@ class Agenda:
 
     def _open(self, one: Candidate, gained: float = 1.0) -> bool:
         known = one in self._search.table and not self._newly_possible(one)
-        return not known and one.change.id != "larger-batch" and not self.unable(one, gained)
+        return not known and one.change.id != "larger-batch" and self.unable(one, gained) is None
 
     def _newly_possible(self, one: Candidate) -> bool:
         """It found nothing to change, and what it pays with has been kept since."""

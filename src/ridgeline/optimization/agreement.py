@@ -8,9 +8,11 @@ from ridgeline.fixes.change import of
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.candidate import alters, precision
 from ridgeline.optimization.measure import timed, typical_ms
-from ridgeline.records.optimized import Total
+from ridgeline.records.facts import because
+from ridgeline.records.optimized import SearchCode, Total
 from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.records.trial import Trial
+from ridgeline.report.reasons import explain
 
 HALF = 0.5
 """Of the gain, in logarithms: one process by itself against the middle of several differs by a few
@@ -38,8 +40,8 @@ def agreement(
     once, or again where that was doubtful; `missing`: changes the copy has not."""
     ran = [one.trial for one in outcomes if one.trial is not None and timed(one.trial)]
     if not ran:
-        why = outcomes[0].failed or "it took too few steps to be timed"
-        return f"the copy does not run as the program did: {why}", False
+        failure = outcomes[0].failure or because(SearchCode.TOO_FEW_STEPS)
+        return f"the copy does not run as the program did: {explain(failure)}", False
     tried = _tried(total)
     said = ["by itself: " + ", run again ".join(_speed(total, one) for one in ran)]
     parity, whose = _parity(total, ran[0], baseline, like)

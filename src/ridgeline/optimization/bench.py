@@ -18,17 +18,16 @@ from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
     MIN_TRIAL_S,
     PATIENCE,
-    REST_HELD,
     SLOW_START_S,
-    TIME_OVER,
     Bench,
     compiling_s,
 )
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns
+from ridgeline.records.facts import because
 from ridgeline.records.run import Target
-from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan
+from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, TrialFailure
 from ridgeline.units import seconds
 
 OTHERWISE = math.log(1.5)
@@ -144,7 +143,7 @@ class ProgramBench(Bench):
         plan = msgspec.structs.replace(self._plan, steps=self._steps(like))
         left = self.left_s()
         if left < MIN_TRIAL_S:
-            return Outcome(failed=TIME_OVER, timed_out=True, cut=True)
+            return Outcome(failure=because(TrialFailure.OUT_OF_TIME), timed_out=True, cut=True)
         found = run(target, plan, self._folder(like), timeout_s=left)
         return msgspec.structs.replace(found, cut=found.timed_out)
 
@@ -167,8 +166,8 @@ class ProgramBench(Bench):
         patience = self._patience(plan.changes)
         left = self.left_s() - self.held_s
         if left < MIN_TRIAL_S:
-            why = REST_HELD if self.held_s else TIME_OVER
-            return Outcome(failed=why, timed_out=True, cut=True)
+            code = TrialFailure.TIME_RESERVED if self.held_s else TrialFailure.OUT_OF_TIME
+            return Outcome(failure=because(code), timed_out=True, cut=True)
         found = run(
             self._target, plan, folder, variables=_variables(plan.changes),
             timeout_s=min(patience, left),
@@ -177,8 +176,10 @@ class ProgramBench(Bench):
             return found
         if left >= patience:
             return found
-        why = f"{found.failed}, and {REST_HELD}" if self.held_s else TIME_OVER
-        return msgspec.structs.replace(found, failed=why, cut=True)
+        failure = because(TrialFailure.OUT_OF_TIME)
+        if self.held_s:
+            failure = because(TrialFailure.CUT_FOR_PROOF, cause=found.failure)
+        return msgspec.structs.replace(found, failure=failure, cut=True)
 
     def compiled(self, changes: tuple[Asked, ...]) -> Path:
         """Where what these compiled lies ready."""

@@ -6,9 +6,6 @@ from ridgeline.fixes.change import of
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.records.trial import Asked, Draws
 
-TIME_OVER = "too little time was left"
-BUDGET_ENDED = "the budget ended before the unchanged program could be timed"
-REST_HELD = "the rest of the time is for confirming what is kept"
 PATIENCE = 4.0
 """Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
 COMPILING_S = 240.0

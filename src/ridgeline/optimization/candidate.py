@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from ridgeline.fixes.change import Change
+from ridgeline.records.facts import Reason
 from ridgeline.records.parity import Alters
 from ridgeline.records.trial import Asked
 
@@ -15,8 +16,8 @@ _PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 class Candidate(Struct, frozen=True, kw_only=True):
     change: Change
     options: dict[str, str] = {}
-    unable: str = ""
-    """Why it cannot win here; "" where it may."""
+    unable: Reason | None = None
+    """Why the fix cannot help here; None if it may."""
     bound: float | None = None
     """The most that the change can gain alone on the unchanged program; None if there is no bound.
     """

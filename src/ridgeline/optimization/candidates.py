@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from ridgeline.fixes.change import Registered, of, registered
 from ridgeline.optimization.candidate import Candidate
+from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
-from ridgeline.records.optimized import Goal
+from ridgeline.records.optimized import Goal, SearchCode
 from ridgeline.records.trial import Asked
 
 BUSY = 0.85
 """A device that works less of the step waits for launches, or for something else of the host."""
 GRAPHS = "cuda-graph-candidate"
-SAVES_TIME = "it saves memory and takes time"
 
 
 def candidates(
@@ -41,7 +41,7 @@ def candidates(
         change = one.change
         graphs = launches and GRAPHS in change.answers and change.longer == 1
         return (
-            one.unable != "",
+            one.unable is not None,
             not (goal == "memory" and change.saves == "memory"),
             not graphs,
             change.slow_start,
@@ -68,11 +68,13 @@ def _bound(
 def _candidate(
     one: Registered, ground: Ground, findings: Sequence[Finding], goal: Goal
 ) -> Candidate:
-    unable = one.able(ground)
-    if not unable and one.change.saves == "memory" and goal != "memory":
-        unable = f"{SAVES_TIME}: {goal} was asked for"
-    bound, promise = _bound(one, ground, findings) if not unable and goal != "memory" else (None, 1)
-    options = one.choices(ground) if one.choices is not None and not unable else ()
+    detail = one.able(ground)
+    unable = because(SearchCode.CANNOT_HELP, detail=detail) if detail else None
+    if unable is None and one.change.saves == "memory" and goal != "memory":
+        unable = because(SearchCode.SAVES_MEMORY, goal=goal)
+    able = unable is None
+    bound, promise = _bound(one, ground, findings) if able and goal != "memory" else (None, 1)
+    options = one.choices(ground) if one.choices is not None and able else ()
     return Candidate(
         change=one.change,
         options=options[0] if options else {},

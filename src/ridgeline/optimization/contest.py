@@ -10,12 +10,14 @@ from msgspec import Struct
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.measure import STEP, Measure, step_ns, timed, typical_ms
-from ridgeline.records.facts import Ratio
+from ridgeline.records.facts import Ratio, Reason, Verdict, because
+from ridgeline.records.optimized import SearchCode
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.statistics.pooled import LOOKS, MOST, Pool
 
-Says = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
-"""CUT: the time was over in the middle of it."""
+ContestOutcome = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
+"""A verdict, or how the contest ended without one: FAILED, a trial left no record; REFUSED, the
+results differ or nothing was changed; CUT, the time was over."""
 MATTERS = math.log(1.02)
 BY_ONE_PAIR, BY_ONE_STEADY = math.log(1.5), math.log(1.1)
 """What one pair may show. The spread is the unchanged program's, and what was kept may waver more:
@@ -84,14 +86,28 @@ class Arms:
 
 
 class Contest(Struct, frozen=True, kw_only=True):
-    says: Says
-    why: str
+    outcome: ContestOutcome
+    reason: Reason
     ratio: Ratio | None = None
     before: tuple[Trial, ...] = ()
     after: tuple[Trial, ...] = ()
     spent_s: float = 0.0
     bound: float | None = None
     """The bound of the changes as it was before they were tried; None if there was none."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that a rung keeps: INVALID if the contest ended without one.
+
+        A first pair so much slower that no second was run is UNDECIDED if its interval reaches 1.
+        """
+        if self.reason.code == SearchCode.TOO_SLOW:
+            return "FASTER"  # by what the goal measures; the step became too long
+        if self.outcome == "FAILED" or self.outcome == "REFUSED" or self.outcome == "CUT":
+            return "INVALID"
+        if self.outcome == "SLOWER" and self.ratio is not None and self.ratio.ci_high >= 1:
+            return "UNDECIDED"
+        return self.outcome
 
     @property
     def exceeds_bound(self) -> bool:
@@ -115,7 +131,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     """In new processes alone."""
     so_far: "Contest | None" = None
     """Pairs of an earlier contest of the same two, that are gone on with."""
-    refuse: Callable[[Trial], str] = lambda trial: ""
+    refuse: Callable[[Trial], Reason | None] = lambda trial: None
     """Why the first trial of the second set is reason enough to end it: nothing was changed, other
     results."""
     go_on: Callable[[], bool] = lambda: True
@@ -144,8 +160,8 @@ def contest(
             halves[changes is after] = found
         for trials, trial in zip((old, new), _of_one_call(arms, before, halves), strict=True):
             trials.append(trial)
-        if number == 0 and (why := rules.refuse(new[0])):
-            return Contest(says="REFUSED", why=why, before=tuple(old), after=tuple(new))
+        if number == 0 and (refusal := rules.refuse(new[0])) is not None:
+            return Contest(outcome="REFUSED", reason=refusal, before=tuple(old), after=tuple(new))
         differences.append(_difference(old[-1], new[-1], rules.measure))
         rules.on_pair(len(differences), math.exp(sum(differences) / len(differences)))
         if len(differences) >= rules.least and _enough(pool, differences, rules, _steady(old, new)):
@@ -176,7 +192,7 @@ def _enough(pool: Pool, differences: Sequence[float], rules: Rules, steady: bool
     if _hopeless(pool, differences):
         return True
     level = LOOKS.get(len(differences))
-    if level is not None and _says(pool, differences, level, steady):
+    if level is not None and _verdict(pool, differences, level, steady):
         return True
     return pool.interval(differences, FUTILE)[2] < NOT_WORTH or not rules.go_on()
 
@@ -202,7 +218,9 @@ def _steady(old: Sequence[Trial], new: Sequence[Trial]) -> bool:
     return all(one.device == "cuda" and (one.input_share or 0.0) < WAITS for one in every)
 
 
-def _says(pool: Pool, differences: Sequence[float], level: float, steady: bool) -> Says | None:
+def _verdict(
+    pool: Pool, differences: Sequence[float], level: float, steady: bool
+) -> Verdict | None:
     mean, low, high = pool.interval(differences, level)
     by_one = BY_ONE_STEADY if steady else BY_ONE_PAIR
     if low > 0 and mean >= (MATTERS if len(differences) > 1 else by_one):
@@ -217,42 +235,46 @@ def _judged(
 ) -> Contest:
     mean, low, high = pool.interval(differences, LEVEL)
     level = LOOKS.get(len(differences), LEVEL / 2)
-    says = _says(pool, differences, level, _steady(old, new)) or "UNDECIDED"
+    verdict = _verdict(pool, differences, level, _steady(old, new)) or "UNDECIDED"
     if _hopeless(pool, differences):
-        says = "SLOWER"
+        verdict = "SLOWER"
     ratio = Ratio(
         value=math.exp(mean), ci_low=math.exp(low), ci_high=_exp(high), pairs=len(differences)
     )
+    outcome: ContestOutcome = "UNDECIDED" if verdict == "INVALID" else verdict
     return Contest(
-        says=says, why=worded(says, ratio), ratio=ratio, before=tuple(old), after=tuple(new)
-    )
+        outcome=outcome, reason=_measured(outcome, ratio), ratio=ratio, before=tuple(old),
+        after=tuple(new),
+    )  # fmt: skip
 
 
 def _exp(value: float) -> float:
     return math.exp(min(value, 50.0))
 
 
-def worded(says: Says, ratio: Ratio) -> str:
-    known = f"{ratio.value:.2f} × [{ratio.ci_low:.2f}, {ratio.ci_high:.2f}]"
-    pairs = f"{ratio.pairs} pair{'s' * (ratio.pairs != 1)}"
-    return {
-        "FASTER": known,
-        "SLOWER": f"worse: {known}",
-        "SAME": f"no difference that matters: {known}",
-        "UNDECIDED": f"not known to be better: {known} after {pairs}",
-        "FAILED": "",
-        "REFUSED": "",
-        "CUT": "",
-    }[says]
+def _measured(outcome: ContestOutcome, ratio: Ratio) -> Reason:
+    return because_of_ratio(SearchCode[outcome], ratio)
+
+
+def because_of_ratio(code: SearchCode, ratio: Ratio) -> Reason:
+    """Return the reason `code` with the ratio, its interval and its pairs as facts."""
+    return because(
+        code, value=ratio.value, ci_low=ratio.ci_low, ci_high=ratio.ci_high, pairs=ratio.pairs
+    )
 
 
 def _failed(
     found: Outcome, mine: bool, old: list[Trial], new: list[Trial], measure: Measure
 ) -> Contest:
-    why = found.failed
-    if not why:
-        short = found.trial is not None and not timed(found.trial)
-        why = "it took too few steps to be timed" if short else measure.missing
-    whose = "" if mine or found.cut else "the program without it: "
-    says: Says = "CUT" if found.cut else "FAILED"
-    return Contest(says=says, why=f"{whose}{why}", before=tuple(old), after=tuple(new))
+    if found.failure is not None:
+        reason = found.failure
+    elif found.trial is not None and not timed(found.trial):
+        reason = because(SearchCode.TOO_FEW_STEPS)
+    else:
+        reason = because(SearchCode.NO_MEASURE, measure=measure.name)
+    if not mine and not found.cut:
+        reason = because(SearchCode.BASELINE_FAILED, cause=reason)
+    return Contest(
+        outcome="CUT" if found.cut else "FAILED", reason=reason, before=tuple(old),
+        after=tuple(new),
+    )  # fmt: skip

@@ -32,7 +32,6 @@ from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
     MIN_TRIAL_S,
     PATIENCE,
-    REST_HELD,
     compiling_s,
 )
 from ridgeline.optimization.function_loader import Batches
@@ -41,8 +40,9 @@ from ridgeline.optimization.function_program import FunctionProgram
 from ridgeline.optimization.function_session import FunctionSession
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, Trial
+from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, Trial, TrialFailure
 
 COMPILES_S = 20.0
 """A first guess of what compiling takes: 5 to 40 s, nothing being imported any more."""
@@ -97,7 +97,8 @@ class FunctionBench:
         if draws != "own" or any(of(one.change).change.slow_start for one in changes):
             for name in ("torch._dynamo.config", "torch._inductor.config"):
                 import_module(name)  # before what is in it is noted
-        failed, found, cut = "", None, False
+        failure: Reason | None = None
+        found, cut = None, False
         with AsItWas(self._torch, self._kept) as around:
             try:
                 with limited(self._patience_s(changes)), warnings.catch_warnings():
@@ -110,15 +111,16 @@ class FunctionBench:
                 first = not changes and _key(()) not in self._wall_s
                 if (first and not cut) or isinstance(error, RidgelineError):
                     raise
-                rest = f", and {REST_HELD}" * bool(self.held_s)
-                failed = f"{error}{rest}" if cut else _told(error)
+                failure = because(TrialFailure.RAISED, error=str(error) if cut else _told(error))
+                if cut and self.held_s:
+                    failure = because(TrialFailure.CUT_FOR_PROOF, cause=failure)
         wall = time.perf_counter() - began
         self.taken += 1
         self._wall_s[_key(changes)] = wall  # of the last: the first one compiles, and imports
-        return Outcome(trial=found, failed=failed, cut=cut, wall_s=wall)
+        return Outcome(trial=found, failure=failure, cut=cut, wall_s=wall)
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
-        return Outcome(failed="a step function has no script of its own")
+        return Outcome(failure=because(TrialFailure.NO_SCRIPT))
 
     def left_s(self) -> float:
         return self._deadline.left_s()

@@ -29,6 +29,7 @@ from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.search import Voice
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
 from ridgeline.records.trial import Asked
+from ridgeline.report.reasons import explain
 from ridgeline.units import parse_seconds
 
 WATCHED = 8
@@ -113,7 +114,9 @@ def optimize(
     may = allowed([allow] if isinstance(allow, str) else allow)
     if keep_exact and may.names:
         raise UsageError(f"keep_exact and allow={may.names}: one or the other")
-    wants = Wants(goal=_goal(goal), keep_exact=keep_exact, batch=batch, allow=may.names)
+    wants = Wants(
+        goal=_goal(goal), keep_exact=keep_exact, batch=batch, allow=may.names, as_arguments=True
+    )
     seconds = parse_seconds("budget", budget)
     _alone(torch)
     subject = Subject(torch, step, model, optimizer, loader)
@@ -145,15 +148,9 @@ def _climbed(
 
     optimized = Ladder(bench, ask, wants, voice).climb(f"{subject.name}()")
     return replace(
-        optimized, device=found.device, trials=bench.taken, spent_s=deadline.spent_s(),
-        rungs=tuple(replace(rung, why=_as_arguments(rung)) for rung in optimized.rungs),
+        optimized, form="function", device=found.device, trials=bench.taken,
+        spent_s=deadline.spent_s(),
     )  # fmt: skip
-
-
-def _as_arguments(rung: Rung) -> str:
-    """Where there are no options to type."""
-    asked = rung.why.replace(f"--allow {rung.change}", f'allow="{rung.change}"')
-    return asked.replace("--batch", "batch=True")
 
 
 def _here(one: Registered, no_attention: str) -> Registered:
@@ -201,7 +198,7 @@ def _voice(quiet: bool) -> Iterator[Voice]:
         if rung.status != "not tried":
             told = ", ".join(f"{name} {value}" for name, value in rung.options.items())
             title = f"{rung.title} ({told})" if told else rung.title
-            print(f"  {rung.status}: {title}: {rung.why}", file=sys.stderr, flush=True)
+            print(f"  {rung.status}: {title}: {explain(rung.reason)}", file=sys.stderr, flush=True)
 
     if not sys.stderr.isatty():
         yield Voice(tell=tell)

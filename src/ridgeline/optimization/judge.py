@@ -6,10 +6,12 @@ from statistics import median
 
 from ridgeline.equality.trials.parity import compare
 from ridgeline.harness.trials.arm import Outcome
-from ridgeline.optimization.bench_protocol import BUDGET_ENDED, TIME_OVER, Bench
+from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.candidate import Candidate, alters, precision
 from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
 from ridgeline.optimization.redrawn import FINE, Redrawn
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.optimized import SearchCode
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
 
@@ -41,14 +43,17 @@ class Judge:
 
     def learn(
         self, possible: Sequence[Candidate], exact: bool, seen: Callable[[Outcome], None]
-    ) -> str:
-        """Run the program as it is; "" or why there is nothing to compare with. `possible`: what
-        may be put on; the coarsest of them says how far rounding may go."""
+    ) -> Reason | None:
+        """Run the baseline; return why there is nothing to compare with, or None.
+
+        `possible` are the fixes that may be tried: the coarsest precision among them says how far
+        the perturbed runs have to be perturbed.
+        """
         self._seen = seen
         coarse = None if exact else _JITTERS.get(precision(one.change for one in possible))
         moved = [ULP, *([coarse] if coarse else [])]
         began = self._bench.left_s()
-        why = self._learn_one(0.0)
+        failure = self._learn_one(0.0)
         later = [*moved, *([0.0] * (REPEATS - 1))]
         best = sorted(possible, key=lambda one: one.promise)[-1:]
         if self._short(began, len(moved)) and _exact(best):
@@ -56,12 +61,12 @@ class Judge:
         for number, jitter in enumerate(later, 1):
             left = self._bench.left_s()
             spent = began - left
-            if why or left <= 0:
+            if failure is not None or left <= 0:
                 break  # no change will be tried: more of it would tell nothing
             if number > 2 and spent * (number + 1) / number > SHARE * began:
                 break  # two of it as it is would be better, but the changes need the time
-            why = self._learn_one(jitter)
-        return why
+            failure = self._learn_one(jitter)
+        return failure
 
     def _short(self, began: float, more: int) -> bool:
         """Of time: then what the most promising change does not need waits for one that does."""
@@ -76,24 +81,26 @@ class Judge:
         while self._owed and not _exact(changes) and self._bench.left_s() > 0:
             self._learn_one(self._owed.pop(0))
 
-    def _learn_one(self, jitter: float) -> str:
-        told = ", its parameters moved by rounding" if jitter else ""
-        self._say(f"the program as it is{told}")
+    def _learn_one(self, jitter: float) -> Reason | None:
+        self._say("baseline, perturbed by one rounding unit" if jitter else "baseline")
         found = self._bench.trial((), jitter=jitter)
         if found.cut:
-            return TIME_OVER if self.baseline else BUDGET_ENDED
+            code = SearchCode.OUT_OF_TIME if self.baseline else SearchCode.NO_BASELINE_TIME
+            return because(code)
         if found.trial is None:
-            again = f" at its run number {len(self.baseline) + 1}{LEFT}" * bool(self.baseline)
-            return f"the program as it is: {found.failed}{again}"
+            run = len(self.baseline) + 1
+            return because(SearchCode.BASELINE_RUN_FAILED, cause=found.failure, run=run)
         if not timed(found.trial):
-            ended = found.trial.ended or "the program takes too few steps"
-            return f"{ended}: {MOST_WATCHED + 1 + FEWEST_STEPS} are needed to compare and time it"
+            return because(
+                SearchCode.BASELINE_TOO_SHORT, ended=found.trial.ended,
+                needed_steps=MOST_WATCHED + 1 + FEWEST_STEPS,
+            )  # fmt: skip
         if self._measure.of(found.trial) is None:
-            return self._measure.missing
+            return because(SearchCode.NO_MEASURE, measure=self._measure.name)
         self.baseline.append(found.trial)
         if not jitter:
             self._seen(found)
-        return ""
+        return None
 
     def varies(self) -> str:
         """A sentence where the program as it is computes other numbers each time it is run."""
@@ -117,14 +124,16 @@ class Judge:
         of = [one.change for one in changes]
         return compare(self.baseline, trials, alters(of), precision(of))
 
-    def missing(self, trial: Trial, tried: Sequence[Candidate]) -> str:
-        """Why one of them was not put on; "" where all were."""
+    def missing(self, trial: Trial, tried: Sequence[Candidate]) -> Reason | None:
+        """Return why one of the fixes was not applied; None if all were."""
         applied = {one.change for one in trial.applied}
         for one in tried:
             if one.change.id not in applied:
                 told = [n.why for n in trial.not_applied if n.change == one.change.id]
-                return told[0] if told else "it found nothing to change"
-        return ""
+                if told:
+                    return because(SearchCode.NOT_APPLIED, detail=told[0])
+                return because(SearchCode.NOTHING_TO_CHANGE)
+        return None
 
     def compared(self, trial: Trial, changes: Sequence[Candidate]) -> Parity:
         """Of a first trial, whose dropout may have dropped others."""

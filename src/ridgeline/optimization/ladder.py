@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ridgeline.optimization.agenda import LEAST_BOUND, Agenda, Ask, Wants, compiles
-from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
+from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.contest import Contest
 from ridgeline.optimization.measure import MEASURES, typical_ms
 from ridgeline.optimization.proof import confirm, larger, leave_out
 from ridgeline.optimization.search import Search, Voice
 from ridgeline.optimization.table import Key, key
-from ridgeline.records.optimized import Optimized, Total
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.optimized import Optimized, SearchCode, Total
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Asked
 from ridgeline.statistics.pooled import MOST
@@ -47,19 +48,20 @@ class Ladder:
         self._alone: list[Candidate] = []
         """Compilers that were worse with what is usual beside them."""
         self._trying: Candidate | None = None
-        self._stopped = ""
+        self._stopped: Reason | None = None
 
     @property
     def search(self) -> Search:
         return self._search
 
     def climb(self, command: str) -> Optimized:
-        search, why = self._search, ""
+        search = self._search
+        ended: Reason | None = None
         total: Total | None = None
         with_batch: Total | None = None
         try:
-            why = self._learn()
-            if not why:
+            ended = self._learn()
+            if ended is None:
                 search.grows = self._sizes()
                 self._try_all()
                 leave_out(search)
@@ -68,12 +70,14 @@ class Ladder:
                 sizes = self._sizes()
                 with_batch = larger(search, sizes) if sizes is not None else None
         except KeyboardInterrupt:  # what is known so far is not lost
-            why = "interrupted"
+            ended = because(SearchCode.INTERRUPTED)
             if self._trying is not None and search.so_far and self._trying not in search.table:
-                search.table.untried(self._trying, f"{why}: {search.so_far}")
+                ratio, pairs = search.so_far
+                reason = because(SearchCode.INTERRUPTED_AFTER, value=ratio, pairs=pairs)
+                search.table.untried(self._trying, reason)
         judge = search.judge
         if judge.baseline:
-            self._name_untried(why)
+            self._name_untried(ended)
         return Optimized(
             command=command,
             goal=self._wants.goal,
@@ -86,33 +90,33 @@ class Ladder:
             with_batch=with_batch,
             caveats=tuple(one.change.redraws for one in search.kept if one.change.redraws),
             noise=search.spreads.noise(search.measure),
-            stopped=why or search.trouble or self._stopped,
+            stopped=ended or search.trouble or self._stopped,
         )
 
-    def _learn(self) -> str:
+    def _learn(self) -> Reason | None:
         search = self._search
-        able = [one for one in self._agenda.all() if not self._agenda.unable(one)]
+        able = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
         return search.judge.learn(able, search.exact, lambda found: search.arms.saw((), found))
 
     def _name_unable(self) -> None:
         for one in self._agenda.without_rung():
-            if why := self._agenda.unable(one):
-                self._search.table.untried(one, why)
+            if (reason := self._agenda.unable(one)) is not None:
+                self._search.table.untried(one, reason)
 
-    def _name_untried(self, ended: str) -> None:
-        """`ended`: why the search did, where it was not for the time."""
+    def _name_untried(self, ended: Reason | None) -> None:
+        """Note every fix that was not tried. `ended` is why the search ended, if not for time."""
         self._name_unable()
         for one in self._agenda.without_rung():
-            if not ended:
-                self._stopped = TIME_OVER
-            self._search.table.untried(one, ended or TIME_OVER)
+            if ended is None:
+                self._stopped = because(SearchCode.OUT_OF_TIME)
+            self._search.table.untried(one, ended or because(SearchCode.OUT_OF_TIME))
 
     def _try_all(self) -> None:
         """The first that may be tried and was not, until none is left: what is kept may make
         others possible, and ends others."""
         while (one := self._agenda.next()) is not None:
             if not self._time_for([one]):
-                self._stopped = TIME_OVER
+                self._stopped = because(SearchCode.OUT_OF_TIME)
                 self._search.table.untried(one, self._search.too_long(one))
                 continue
             self._search.share_s = self._agenda.share_s(one)
@@ -121,7 +125,7 @@ class Ladder:
             else:
                 self._alone_or_with_partner(one)
             if one not in self._search.table:
-                self._search.table.untried(one, TIME_OVER)
+                self._search.table.untried(one, because(SearchCode.OUT_OF_TIME))
             self._other_options(one)
         for one in self._alone:
             if all(other.change.slot != one.change.slot for other in self._search.kept):
@@ -134,14 +138,14 @@ class Ladder:
     def _alone_or_with_partner(self, one: Candidate) -> None:
         partners = self._agenda.partners(one)
         first = [other for other in partners if other.change.id == one.brings]
-        if first and self._try([one, *first]).says == "FASTER":
+        if first and self._try([one, *first]).outcome == "FASTER":
             return
         if first and not self._time_for([one]):
             return
-        if self._try([one]).says not in ("SLOWER", "SAME", "UNDECIDED"):
+        if self._try([one]).outcome not in ("SLOWER", "SAME", "UNDECIDED"):
             return
         for partner in self._agenda.partners(one):
-            if partner not in first and self._try([one, partner]).says == "FASTER":
+            if partner not in first and self._try([one, partner]).outcome == "FASTER":
                 break
         if self._search.table[one].status == "rejected":
             self._agenda.again.append(one)
@@ -150,20 +154,20 @@ class Ladder:
         """What a compiler gains depends on what it compiles, and compiling takes long: so all that
         did not pay alone is put on at once; `proof` leaves each out again."""
         beside = self._agenda.companions(one)
-        says = self._try([one, *beside], needed=1).says if beside else ""
+        outcome = self._try([one, *beside], needed=1).outcome if beside else None
         finer = [other for other in beside if other.change.precision == one.change.precision]
-        if says == "REFUSED" and 0 < len(finer) < len(beside) and self._time_for([one, *finer]):
+        if outcome == "REFUSED" and 0 < len(finer) < len(beside) and self._time_for([one, *finer]):
             # The lowest precision is the likeliest to have made other results of it.
-            says, beside = self._try([one, *finer], needed=1).says, finer
-        if says == "FASTER":
+            outcome, beside = self._try([one, *finer], needed=1).outcome, finer
+        if outcome == "FASTER":
             self._agenda.again = [other for other in self._agenda.again if other not in beside]
-        elif says == "SLOWER" and one in self._search.table:
+        elif outcome == "SLOWER" and one in self._search.table:
             self._alone.append(one)  # what is quick comes first
         else:
             self._compiled_alone(one)
 
     def _compiled_alone(self, one: Candidate) -> None:
-        if self._time_for([one]) and self._try([one]).says == "UNDECIDED":
+        if self._time_for([one]) and self._try([one]).outcome == "UNDECIDED":
             self._agenda.again.append(one)
 
     def _time_for(self, tried: Sequence[Candidate]) -> bool:
@@ -181,7 +185,7 @@ class Ladder:
                 return
             if not self._time_for([other]):
                 return
-            if self._try([other]).says == "UNDECIDED":
+            if self._try([other]).outcome == "UNDECIDED":
                 self._agenda.again.append(other)
 
     def _second_chances(self) -> None:
@@ -217,7 +221,7 @@ class Ladder:
             if self._time_for([one]):
                 self._try([one])
             else:
-                self._stopped = TIME_OVER
+                self._stopped = because(SearchCode.OUT_OF_TIME)
 
     def _try(self, tried: Sequence[Candidate], needed: int = 2) -> Contest:
         """All at once; the first `needed` have to find something to change."""
@@ -230,31 +234,33 @@ class Ladder:
         beside = [one for one in search.kept if one not in replaced]
         after = [*beside, *tried]
         result, parity = self._contested(tried, after, needed)
-        if result.says == "FASTER" and (too_slow := self._too_slow(result)):
-            result = replace(result, says="REFUSED", why=too_slow)
+        if result.outcome == "FASTER" and (too_slow := self._too_slow(result)):
+            result = replace(result, outcome="REFUSED", reason=too_slow)
         if self._wants.goal in ("speed", "throughput"):  # bounds are about time
             result = replace(result, bound=bound)
         search.bounds_refuted |= result.exceeds_bound
         unfit = self._unfit(tried, result)
         on = [one for one in tried if one not in unfit]
-        if result.says == "FASTER":
+        if result.outcome == "FASTER":
             search.table.note(on, "kept", result, parity, beside)
             for one in unfit:
-                why = search.judge.missing(result.after[0], [one])
-                search.table.unfit(one, why, [*beside, *on])
+                missing = search.judge.missing(result.after[0], [one])
+                search.table.unfit(
+                    one, missing or because(SearchCode.NOTHING_TO_CHANGE), [*beside, *on]
+                )
             for one in replaced:
-                search.table.drop(one, f"{_named(tried[0])} is better")
+                search.table.drop(one, because(SearchCode.REPLACED, title=_named(tried[0])))
             search.kept = [*beside, *on]
             search.arms.decided()
             search.spreads.kept(result, search.measure)
-        elif result.says == "CUT":
-            self._stopped = TIME_OVER
-            search.table.untried(tried[0], result.why)
+        elif result.outcome == "CUT":
+            self._stopped = because(SearchCode.OUT_OF_TIME)
+            search.table.untried(tried[0], result.reason)
         elif tried[0] not in on:
             search.table.note(tried[:1], "not applied", result, parity, beside, tried[1:])
         elif not unfit or needed == 1:
             search.table.note(tried[:1], "rejected", result, parity, beside, on[1:])
-            search.table.only_with(on[0], on[1:], result.why)
+            search.table.only_with(on[0], on[1:], result.reason)
         # else what it pays with found nothing to change: what is known of it alone stays
         return result
 
@@ -269,7 +275,7 @@ class Ladder:
             search.kept, after, tried[:needed], so_far=so_far if same else None
         )
         parity = parity or (known if same else None)
-        if result.says == "UNDECIDED" and len(tried) == 1:
+        if result.outcome == "UNDECIDED" and len(tried) == 1:
             self._undecided[name] = (asked(search.kept), result, parity)
         return result, parity
 
@@ -278,18 +284,18 @@ class Ladder:
         first, judge = result.after[:1], self._search.judge
         return [one for one in tried for trial in first if judge.missing(trial, [one])]
 
-    def _too_slow(self, result: Contest) -> str:
+    def _too_slow(self, result: Contest) -> Reason | None:
         """What saves memory or energy may take time, but not any: of the unchanged program's step,
         since two that take 1.7 × as long take 2.8 × together."""
         before, after = typical_ms(tuple(self._search.judge.baseline)), result.step_ms[1]
         if self._wants.goal in ("speed", "throughput") or after <= SLOWEST * before:
-            return ""
-        return f"a step takes {after / before:.1f} × as long"
+            return None
+        return because(SearchCode.TOO_SLOW, factor=after / before)
 
     def _sizes(self) -> Candidate | None:
         """Larger batches, where they are wanted and possible."""
         sizes = [one for one in self._agenda.all() if one.change.id == "larger-batch"]
-        able = self._wants.batch and sizes and not self._agenda.unable(sizes[0])
+        able = self._wants.batch and sizes and self._agenda.unable(sizes[0]) is None
         return sizes[0] if able else None
 
 

@@ -18,8 +18,6 @@ class Measure(Struct, frozen=True):
     name: Measured
     of: Callable[[Trial], float | None]
     """None: this trial does not tell."""
-    missing: str
-    """Why nothing can be measured, where it does not."""
     varies: Varies = "time"
     """Measures of one kind vary alike from process to process, and no others do."""
     least_s: float = 0.0
@@ -52,19 +50,13 @@ def _peak(trial: Trial) -> float | None:
     return float(trial.peak_bytes) or None
 
 
-STEP = Measure("step time", step_ns, "the program takes too few steps to be timed")
-SAMPLE = Measure("time a sample", _sample_ns, "how many samples a step has was not seen")
+STEP = Measure("step time", step_ns)
+SAMPLE = Measure("time a sample", _sample_ns)
 MEASURES: dict[Goal, Measure] = {
     "speed": STEP,
     "throughput": SAMPLE,
-    "memory": Measure("peak memory", _peak, "the peak of its memory was not seen", "memory"),
-    "energy": Measure(
-        "energy a sample",
-        _sample_j,
-        "how much energy it takes was not told: the machine does not, or its steps ended too soon",
-        "energy",
-        least_s=1.5,
-    ),
+    "memory": Measure("peak memory", _peak, "memory"),
+    "energy": Measure("energy a sample", _sample_j, "energy", least_s=1.5),
 }
 
 

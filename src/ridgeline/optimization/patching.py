@@ -13,7 +13,7 @@ from ridgeline.fixes.framework import of_framework
 from ridgeline.fixes.own_classes import Sources
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agreement import agreement, doubtful
-from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
+from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.records.edit import Edit, Keyword, Patched
 from ridgeline.records.optimized import Optimized, Total, Written
 from ridgeline.records.run import Target
@@ -141,7 +141,7 @@ def write(
     if not ran:  # the copies stay
         return replace(written, checked="the copy was not run: interrupted")
     if ran[0].cut:
-        return replace(written, checked=f"the copy was not run to its end: {TIME_OVER}")
+        return replace(written, checked="the copy was not run to its end: too little time was left")
     sentence, agrees = agreement(found.total, ran, missing, baseline, like)
     return replace(written, checked=sentence, agrees=agrees)
 

@@ -29,7 +29,8 @@ from ridgeline.optimization.launcher import (
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Voice
-from ridgeline.records.optimized import Optimized, Written
+from ridgeline.records.facts import because
+from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
 
@@ -119,7 +120,10 @@ def _ladder(
         ground = replace(known.ground, input_share=share, system_share=system)
         found = candidates(ground, known.findings, goal=wishes.wants.goal, kept=kept)
         return [
-            replace(one, unable=why) if why and one.change.id == "sdpa" else one for one in found
+            replace(one, unable=because(SearchCode.CANNOT_HELP, detail=why))
+            if why and one.change.id == "sdpa"
+            else one
+            for one in found
         ]
 
     ladder = Ladder(bench, ask, wishes.wants, voice)

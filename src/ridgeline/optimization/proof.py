@@ -4,12 +4,13 @@ fresh processes, and, apart, with a larger batch."""
 from collections.abc import Sequence
 
 from ridgeline.optimization.candidate import Candidate
-from ridgeline.optimization.contest import MATTERS, Contest, Rules, worded
+from ridgeline.optimization.contest import MATTERS, Contest, Rules, because_of_ratio
 from ridgeline.optimization.doubt import doubtful, still_there
 from ridgeline.optimization.measure import SAMPLE, Measure, samples_s
 from ridgeline.optimization.search import CONFIRMING, Search
 from ridgeline.optimization.table import pays_after
-from ridgeline.records.optimized import Status, Total
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.optimized import SearchCode, Status, Total
 from ridgeline.records.trial import Trial
 
 AT_ONCE = 8
@@ -31,28 +32,30 @@ def leave_out(search: Search) -> None:
         result = search.against(rest, search.kept)
         if result.ratio is None:
             continue
-        why = _of_no_use(search, one, result)
-        if why:
+        reason = _of_no_use(search, one, result)
+        if reason is not None:
             lone = [c for c in rest if search.judge.missing(result.before[0], [c])]
             search.kept = [c for c in rest if c not in lone]
-            search.table.drop(one, why, result.ratio)
+            search.table.drop(one, reason, result.ratio)
             for other in lone:  # prefetching without workers
-                search.table.drop(other, f"it is nothing without {one.change.title}")
+                search.table.drop(
+                    other, because(SearchCode.NOTHING_WITHOUT, title=one.change.title)
+                )
         else:
             search.table.stays(one, result.ratio)
 
 
-def _of_no_use(search: Search, one: Candidate, result: Contest) -> str:
-    """Why; "" where it is of some. `result`: with it, against without it."""
+def _of_no_use(search: Search, one: Candidate, result: Contest) -> Reason | None:
+    """Return why a kept fix is of no use; None if it is of use. `result` is the contest of all that
+    was kept, with the fix against without it."""
     rung, again = search.table[one], result.ratio
     assert again is not None
     known = rung.ratio if not rung.together else None
-    if result.says in ("SAME", "SLOWER") or again.value < 1 + MATTERS:
-        return f"of no use beside the others: {result.why}"
+    if result.outcome in ("SAME", "SLOWER") or again.value < 1 + MATTERS:
+        return because(SearchCode.REDUNDANT, cause=result.reason)
     if known is not None and doubtful(known) and not still_there(known, again):
-        told = f"{again.value:.2f} × [{again.ci_low:.2f}, {again.ci_high:.2f}]"
-        return f"not sure enough: when it was looked at again {told}"
-    return ""
+        return because_of_ratio(SearchCode.NOT_REPEATED, again)
+    return None
 
 
 def _doubt(search: Search, one: Candidate) -> tuple[bool, float]:
@@ -77,9 +80,9 @@ def confirm(search: Search) -> Total | None:
     total = _total(search, search.kept, search.measure)
     if total is None or total.confirmed or total.ratio.value >= 1 + MATTERS:
         return total
-    why = f"not so in fresh processes: {worded('FASTER', total.ratio)}"
+    reason = because_of_ratio(SearchCode.NOT_CONFIRMED, total.ratio)
     for one in search.kept:
-        search.table.drop(one, why, total.ratio if len(search.kept) == 1 else None)
+        search.table.drop(one, reason, total.ratio if len(search.kept) == 1 else None)
     search.kept = []
     return None
 
@@ -117,10 +120,10 @@ def _grown(search: Search, now: list[Candidate], sizes: Sequence[Candidate]) -> 
             break
         search.say(f"{one.change.title} × {one.options.get('factor', '')}")
         result, parity = search.judged(now, after, [one], SAMPLE)
-        better = result.says == "FASTER"
+        better = result.outcome == "FASTER"
         missing = not better and result.after and search.judge.missing(result.after[0], [one])
-        if result.says == "CUT":
-            search.table.untried(one, result.why)
+        if result.outcome == "CUT":
+            search.table.untried(one, result.reason)
             break
         status: Status = "kept" if better else "not applied" if missing else "rejected"
         search.table.note([one], status, result, parity, now)
@@ -128,7 +131,7 @@ def _grown(search: Search, now: list[Candidate], sizes: Sequence[Candidate]) -> 
             break
         for other in now:
             if other.change.id == one.change.id:
-                search.table.drop(other, "a larger one is better")
+                search.table.drop(other, because(SearchCode.LARGER_BATCH_BETTER))
         now = after
     return now
 
@@ -141,8 +144,10 @@ def _total(search: Search, kept: Sequence[Candidate], measure: Measure) -> Total
     rules = Rules(measure=measure, least=least, fresh=True)
     result = search.against((), kept, rules)
     if result.ratio is None:
-        cut = result.says == "CUT"
-        search.trouble = result.why if cut else f"it could not be confirmed: {result.why}"
+        cut = result.outcome == "CUT"
+        search.trouble = (
+            result.reason if cut else because(SearchCode.PROOF_FAILED, cause=result.reason)
+        )
         return None
     before, after = result.step_ms
     # What these processes compile, earlier ones have compiled: theirs is the time a user waits.
@@ -151,7 +156,7 @@ def _total(search: Search, kept: Sequence[Candidate], measure: Measure) -> Total
     )
     return Total(
         ratio=result.ratio,
-        confirmed=result.says == "FASTER",
+        confirmed=result.outcome == "FASTER",
         changes=tuple(one.change.id for one in kept),
         before_ms=before,
         after_ms=after,

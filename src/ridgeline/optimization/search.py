@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.optimization.bench_protocol import TIME_OVER, Bench
+from ridgeline.optimization.bench_protocol import Bench
 from ridgeline.optimization.candidate import Candidate, asked
 from ridgeline.optimization.contest import Arms, Contest, Rules, contest
 from ridgeline.optimization.doubt import doubtful
@@ -14,10 +14,10 @@ from ridgeline.optimization.judge import Judge
 from ridgeline.optimization.measure import STEP, Measure, typical_ms
 from ridgeline.optimization.spreads import Spreads
 from ridgeline.optimization.table import Table
-from ridgeline.records.optimized import Rung
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.optimized import Rung, SearchCode
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
-from ridgeline.units import plural, seconds
 
 PROMISING = 1.1
 """A first pair that gains more has a second, whatever its share of the time."""
@@ -51,9 +51,9 @@ class Search:
         self.kept: list[Candidate] = []
         self.settled: list[Candidate] = []
         """Of what is kept, those that were looked at again."""
-        self.so_far = ""
-        """What is known of a contest that has not ended."""
-        self.trouble = ""
+        self.so_far: tuple[float, int] | None = None
+        """Ratio and number of pairs of a contest that has not ended; None if there is none."""
+        self.trouble: Reason | None = None
         """Why the whole could not be confirmed."""
         self.share_s = math.inf
         """Of the time that is left, for one contest: as many pairs as fit, one at least."""
@@ -103,12 +103,13 @@ class Search:
         wanted += plain_s if self.arms.recent(()) is None else 0.0
         return wanted + max(self.reserve_s(), 2 * plain_s) < self.bench.left_s()
 
-    def too_long(self, one: Candidate) -> str:
-        """Where there is no time for it, but some is left: how much of it would take."""
+    def too_long(self, one: Candidate) -> Reason:
+        """Return why there is no time to try a fix, with the times if some time is left."""
         free_s = max(self.bench.left_s() - self.reserve_s(), 0.0)
         takes_s = sum(self.bench.cost_s(asked(c)) for c in (self.kept, [*self.kept, one]))
-        told = f" for it: {seconds(round(free_s))}, where a pair may take {seconds(round(takes_s))}"
-        return TIME_OVER + told * (free_s >= TOLD_S)
+        if free_s < TOLD_S:
+            return because(SearchCode.OUT_OF_TIME)
+        return because(SearchCode.TOO_LITTLE_TIME, free_s=round(free_s), pair_s=round(takes_s))
 
     def reserve_s(self) -> float:
         again_s = self._looking_again_s()
@@ -164,14 +165,14 @@ class Search:
 
         def paired(number: int, ratio: float) -> None:
             known.append(ratio)
-            self.so_far = f"{ratio:.2f} × after {plural(number, 'pair')}"
+            self.so_far = ratio, number
             self.say(f"pair {number}: {ratio:.2f} × so far")
 
         held = replace(given, go_on=go_on, on_pair=paired)
         pool = self.spreads.now(given.measure)
         self.bench.held_s = 0.0 if given.fresh else self.reserve_s()
         found = contest(self.arms, pool, asked(before), asked(after), held)
-        self.bench.held_s, self.so_far = 0.0, ""
+        self.bench.held_s, self.so_far = 0.0, None
         return replace(found, spent_s=began - self.bench.left_s())
 
     def judged(
@@ -186,14 +187,16 @@ class Search:
         parity: list[Parity] = []
         given = measure or self.measure
 
-        def refuse(trial: Trial) -> str:
+        def refuse(trial: Trial) -> Reason | None:
             missing = self.judge.missing(trial, tried)
-            if missing:
+            if missing is not None:
                 return missing
             found = self.judge.compared(trial, after)
             self.spreads.grown(given)
             parity.append(found)
-            return found.why if found.equality in ("differs", "unknown") else ""
+            if found.equality not in ("differs", "unknown"):
+                return None
+            return because(SearchCode.RESULTS_DIFFER, detail=found.why)
 
         rules = Rules(measure=given, refuse=refuse, so_far=so_far)
         result = self.against(before, after, rules)

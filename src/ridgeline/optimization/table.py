@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.contest import Contest
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Rung, Status
+from ridgeline.records.facts import Ratio, Reason
+from ridgeline.records.optimized import Earlier, Rung, Status
 from ridgeline.records.parity import Parity
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -25,8 +25,8 @@ class Table:
         self._rungs: dict[Key, Rung] = {}
         self._titles: dict[str, str] = {}
         self._tell = tell
-        self._with: dict[Key, str] = {}
-        """Of what was put on beside another and not kept: what became of that."""
+        self._with: dict[Key, Earlier] = {}
+        """For fixes that were tried beside another and not kept: how that contest ended."""
 
     def __contains__(self, one: Candidate) -> bool:
         return key(one) in self._rungs
@@ -37,20 +37,21 @@ class Table:
     def rungs(self) -> tuple[Rung, ...]:
         return tuple(self._rungs.values())
 
-    def untried(self, one: Candidate, why: str) -> None:
-        """Said once; what was tried meanwhile stays."""
+    def untried(self, one: Candidate, reason: Reason) -> None:
+        """Note that a fix was not tried, unless it has a rung already."""
         if key(one) not in self._rungs:
-            earlier = self._with.get(key(one), "")
-            self._rungs[key(one)] = replace(_rung(one, "not tried", why), earlier=earlier)
+            earlier = self._with.get(key(one))
+            self._rungs[key(one)] = replace(_rung(one, "not tried", reason), earlier=earlier)
 
-    def only_with(self, one: Candidate, others: Sequence[Candidate], why: str) -> None:
-        """Those were rejected together, and no rung of the others says so."""
-        self._with |= {key(other): f"with {one.change.title}: {why}" for other in others}
+    def only_with(self, one: Candidate, others: Sequence[Candidate], reason: Reason) -> None:
+        """Note that `others` were rejected together with `one`: they have no rung of their own."""
+        earlier = Earlier(together=(one.change.title,), reason=reason)
+        self._with |= {key(other): earlier for other in others}
 
-    def unfit(self, one: Candidate, why: str, beside: Sequence[Candidate]) -> None:
-        """It was to be put on with others, and found nothing to change."""
+    def unfit(self, one: Candidate, reason: Reason, beside: Sequence[Candidate]) -> None:
+        """Note that a fix that was applied with others found nothing to change."""
         names = tuple(other.change.id for other in beside)
-        self._rungs[key(one)] = replace(_rung(one, "not applied", why), beside=names)
+        self._rungs[key(one)] = replace(_rung(one, "not applied", reason), beside=names)
 
     def note(
         self,
@@ -69,7 +70,8 @@ class Table:
             together = tuple(c.change.id for c in (*noted, *partners) if c is not one)
             earlier = self._otherwise(self._rungs.pop(key(one), None), together)
             self._rungs[key(one)] = replace(
-                _rung(one, status, result.why),
+                _rung(one, status, result.reason),
+                verdict=None if status == "not applied" else result.verdict,
                 beside=tuple(other.change.id for other in beside),
                 together=together,
                 earlier=earlier,
@@ -87,17 +89,17 @@ class Table:
             )
         self._tell(self._rungs[key(noted[0])])
 
-    def _otherwise(self, was: Rung | None, together: tuple[str, ...]) -> str:
-        """What is known of it from when it was put on with others, or without these."""
+    def _otherwise(self, was: Rung | None, together: tuple[str, ...]) -> Earlier | None:
+        """Return how the fix did with other partners than these."""
         if was is None or was.status not in ("kept", "rejected", "dropped"):
-            return ""
+            return None
         if set(was.together) == set(together):
             return was.earlier
-        others = ", ".join(self._titles[name] for name in was.together)
-        return f"with {others}: {was.why}" if others else f"alone: {was.why}"
+        titles = tuple(self._titles[name] for name in was.together)
+        return Earlier(together=titles, reason=was.reason)
 
-    def drop(self, one: Candidate, why: str, without: Ratio | None = None) -> None:
-        changed = replace(self._rungs[key(one)], status="dropped", why=why, without=without)
+    def drop(self, one: Candidate, reason: Reason, without: Ratio | None = None) -> None:
+        changed = replace(self._rungs[key(one)], status="dropped", reason=reason, without=without)
         self._rungs[key(one)] = changed
         self._tell(changed)
 
@@ -105,10 +107,10 @@ class Table:
         self._rungs[key(one)] = replace(self._rungs[key(one)], without=without)
 
 
-def _rung(one: Candidate, status: Status, why: str) -> Rung:
+def _rung(one: Candidate, status: Status, reason: Reason) -> Rung:
     return Rung(
-        change=one.change.id, title=one.change.title, options=one.options, status=status, why=why,
-        alters=one.change.alters, bound=one.bound,
+        change=one.change.id, title=one.change.title, options=one.options, status=status,
+        reason=reason, alters=one.change.alters, bound=one.bound,
     )  # fmt: skip
 
 

@@ -59,10 +59,12 @@ class Reason(Struct, frozen=True):
     """Why something was skipped, rejected, not applied or not counted: a code and its facts."""
 
     code: str
-    """A member of one of the enums of codes, such as `Skip`."""
+    """A member of one of the enums of codes, such as `TrialFailure`."""
     facts: dict[str, Fact] = {}
+    cause: "Reason | None" = None
+    """The reason behind this one: a search stops because a trial failed because it was killed."""
 
 
-def because(code: StrEnum, **facts: Fact) -> Reason:
-    """Return the reason `code` with its facts: `because(Skip.OUT_OF_TIME, needed_s=96)`."""
-    return Reason(code.value, facts)
+def because(code: StrEnum, *, cause: Reason | None = None, **facts: Fact) -> Reason:
+    """Return the reason `code` with its facts: `because(SearchCode.OUT_OF_TIME, left_s=12)`."""
+    return Reason(code.value, facts, cause)

@@ -1,11 +1,12 @@
 """What trying changes on a program came to: every change tried, kept, rejected or not tried, each
 with its reason; and the whole of what was kept, measured again."""
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.facts import Ratio
+from ridgeline.records.facts import Ratio, Reason, Verdict
 from ridgeline.records.parity import Alters, Parity
 from ridgeline.records.trial import Applied
 
@@ -23,22 +24,79 @@ Measured = Literal["step time", "time a sample", "peak memory", "energy a sample
 """What is made smaller: by the goal."""
 
 
+class SearchCode(StrEnum):
+    """Why a fix was not tried, not kept or dropped, and why a search stopped."""
+
+    # A contest came to a verdict; facts: value, ci_low, ci_high, pairs.
+    FASTER = "contest.faster"
+    SLOWER = "contest.slower"
+    SAME = "contest.same"
+    UNDECIDED = "contest.undecided"
+    # A contest ended without a verdict.
+    RESULTS_DIFFER = "contest.results-differ"  # detail
+    TOO_SLOW = "contest.too-slow"  # factor: saves memory, but lengthens the step beyond the limit
+    BASELINE_FAILED = "contest.baseline-failed"  # cause: the other half of the pair failed
+    TOO_FEW_STEPS = "contest.too-few-steps"
+    NO_MEASURE = "contest.no-measure"  # measure
+    NOTHING_TO_CHANGE = "contest.nothing-to-change"
+    NOT_APPLIED = "contest.not-applied"  # detail: what the fix said when it found nothing
+    # A fix was not tried.
+    OUT_OF_TIME = "skip.out-of-time"
+    TOO_LITTLE_TIME = "skip.too-little-time"  # free_s, pair_s
+    INTERRUPTED = "skip.interrupted"
+    INTERRUPTED_AFTER = "skip.interrupted-after"  # value, pairs
+    NEEDS_ALLOW = "skip.needs-allow"  # fix
+    NEEDS_ALLOW_ARGUMENT = "skip.needs-allow-argument"  # fix
+    NEEDS_BATCH = "skip.needs-batch"
+    NEEDS_BATCH_ARGUMENT = "skip.needs-batch-argument"
+    NOT_EXACT = "skip.not-exact"  # alters
+    BOUND_TOO_SMALL = "skip.bound-too-small"  # bound
+    BOUND_WITHIN_NOISE = "skip.bound-within-noise"  # bound
+    KEPT_DOES_MORE = "skip.kept-does-more"  # title
+    SAVES_MEMORY = "skip.saves-memory"  # goal
+    CANNOT_HELP = "skip.cannot-help"  # detail: what the fix said about this program or machine
+    NEEDS_OWN_PROCESS = "skip.needs-own-process"
+    # A fix was kept and dropped later.
+    REPLACED = "drop.replaced"  # title
+    REDUNDANT = "drop.redundant"  # cause: the contest with and without it
+    NOT_REPEATED = "drop.not-repeated"  # value, ci_low, ci_high
+    NOTHING_WITHOUT = "drop.nothing-without"  # title
+    NOT_CONFIRMED = "drop.not-confirmed"  # value, ci_low, ci_high
+    LARGER_BATCH_BETTER = "drop.larger-batch-better"
+    # The search stopped.
+    NO_BASELINE_TIME = "stop.no-baseline-time"  # the budget ended before the baseline was timed
+    BASELINE_RUN_FAILED = "stop.baseline-run-failed"  # cause, run
+    BASELINE_TOO_SHORT = "stop.baseline-too-short"  # ended, needed_steps
+    PROOF_FAILED = "stop.proof-failed"  # cause
+
+
+class Earlier(Struct, frozen=True, kw_only=True):
+    """How a fix did in another contest: alone, or with other fixes."""
+
+    together: tuple[str, ...] = ()
+    """Titles of the fixes it was tried with; empty if it was tried alone."""
+    reason: Reason
+
+
 class Rung(Struct, frozen=True, kw_only=True):
-    """A change, and what became of it."""
+    """A fix, and what became of it."""
 
     change: str
     title: str
     options: dict[str, str] = {}
     status: Status
-    why: str
-    """A sentence: 1.42 × as fast; bfloat16 is emulated here; losses differ from step 3 on."""
+    reason: Reason
+    """Why it has this status."""
+    verdict: Verdict | None = None
+    """The verdict of the contest that decided the status; None if it was never measured. INVALID
+    means that the results differ or that no trial with it could be measured."""
     alters: Alters = "nothing"
     beside: tuple[str, ...] = ()
     """Changes that were on already when it was measured."""
     together: tuple[str, ...] = ()
     """Changes it was tried with as one."""
-    earlier: str = ""
-    """How it had done otherwise put on, with others or alone: with fused update: worse: 0.93 ×."""
+    earlier: Earlier | None = None
+    """How it did when it was tried with other partners."""
     ratio: Ratio | None = None
     """Against what was kept when it was tried: those beside it, and what it took the place of."""
     step_ms: float | None = None
@@ -102,6 +160,8 @@ class Written(Struct, frozen=True, kw_only=True):
 class Optimized(Struct, frozen=True, kw_only=True):
     schema: int = 1
     command: str
+    form: Literal["program", "function"] = "program"
+    """Whether a whole program was optimized, or a step function in the calling process."""
     goal: Goal = "speed"
     measured: Measured = "step time"
     device: str = ""
@@ -136,9 +196,13 @@ class Optimized(Struct, frozen=True, kw_only=True):
     remembered: int = 0
     """Trials of an earlier call that were gone on from."""
     spent_s: float = 0.0
-    stopped: str = ""
-    """Why it ended before everything was tried: the budget, an interrupt."""
+    stopped: Reason | None = None
+    """Why the search ended before everything was tried; None if it did not."""
     written: Written | None = None
     problems: tuple[str, ...] = ()
     """Of ours: what could not be seen or reckoned in the diagnosis, in trials of the unchanged
     program and in one of all that was kept. Each once."""
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped is not None and self.stopped.code == SearchCode.INTERRUPTED

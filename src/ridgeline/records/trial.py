@@ -2,6 +2,7 @@
 stopped after some steps. Written by that process; what it computed is kept small enough to compare
 (numbers a step, two numbers a tensor)."""
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
@@ -13,6 +14,23 @@ Draws = Literal[
 ]
 """What is drawn between a model's call and the backward: not as the program does where it is to be
 compared with another that would drop others."""
+
+
+class TrialFailure(StrEnum):
+    """Why a trial left no usable record."""
+
+    TIMED_OUT = "trial.timed-out"  # limit_s, step (None if no step was recorded)
+    KILLED = "trial.killed"  # signal
+    RAISED = "trial.raised"  # error
+    NO_STANDARD_INPUT = "trial.no-standard-input"  # error
+    EXITED = "trial.exited"  # exit_code, last_line
+    RECORD_DAMAGED = "trial.record-damaged"  # error
+    NO_RECORD = "trial.no-record"
+    NO_TORCH = "trial.no-torch"
+    NO_SCRIPT = "trial.no-script"  # a step function has no script to run by itself
+    OUT_OF_TIME = "trial.out-of-time"
+    TIME_RESERVED = "trial.time-reserved"  # the rest of the budget is for the proof
+    CUT_FOR_PROOF = "trial.cut-for-proof"  # cause: the trial hit the limit that the proof sets
 
 
 class Asked(Struct, frozen=True, kw_only=True):

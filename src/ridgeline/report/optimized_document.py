@@ -23,6 +23,7 @@ from ridgeline.report.optimized_ladder import (
 )
 from ridgeline.report.optimized_next import next_command
 from ridgeline.report.optimized_words import headline
+from ridgeline.report.reasons import explain, explain_earlier
 
 COLUMNS = (
     *("kind", "changes", "title", "status", "verdict", "ratio", "ci_low", "ci_high", "level"),
@@ -37,6 +38,7 @@ COLUMNS = (
         "spent_s",
         "kept",
         "reason",
+        "reason_code",
         "earlier",
     ),
 )
@@ -46,6 +48,11 @@ COLUMNS = (
 def document(found: Optimized) -> dict[str, Any]:
     whole: dict[str, Any] = msgspec.to_builtins(found)
     del whole["with_batch"]
+    whole["stopped_reason"] = whole["stopped"]
+    whole["stopped"] = explain(found.stopped)
+    for row, rung in zip(whole["rungs"], found.rungs, strict=True):
+        row["why"] = explain(rung.reason)
+        row["earlier"] = explain_earlier(rung.earlier)
     written = found.written
     made = {
         "schema": found.schema,
@@ -115,8 +122,9 @@ def _line(found: Optimized, line: Line) -> dict[str, Any]:
         beside=list(rung.beside),
         spent_s=rung.spent_s or None,
         kept=line.kept,
-        reason=rung.why,
-        earlier=rung.earlier or None,
+        reason=explain(rung.reason),
+        reason_code=rung.reason.code,
+        earlier=explain_earlier(rung.earlier) or None,
     )
 
 

@@ -14,6 +14,7 @@ from ridgeline.report.optimized_ladder import (
 from ridgeline.report.optimized_next import Remedy, remedy, unsure
 from ridgeline.report.optimized_words import again, factor, pays_late, twice
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import explain
 
 _ADVICE: dict[Remedy, str] = {
     "time": "give it more --budget",
@@ -56,7 +57,7 @@ def _why(found: Optimized, total: Total) -> str:
 def _early(found: Optimized) -> str:
     if interrupted(found):
         return "it was interrupted before the whole was confirmed"
-    return found.stopped or "there was no time to confirm the whole"
+    return explain(found.stopped) or "there was no time to confirm the whole"
 
 
 def _bounds(found: Optimized) -> str:

@@ -12,6 +12,7 @@ from ridgeline.records.parity import Parity
 from ridgeline.report.optimized_ladder import lines, titled, titles
 from ridgeline.report.optimized_words import bare, effort, factor, results_word, whole_word
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import explain, explain_earlier
 
 CHANGES = ("change", "", "may alter", "bound", "result", "memory", "compile", "reason")
 
@@ -47,7 +48,11 @@ def _change(rung: Rung, with_: Sequence[str]) -> tuple[str, ...]:
         factor(rung.ratio),
         memory,
         units.seconds(rung.compile_s) if rung.compile_s >= 1 else "",
-        printable("; ".join(part for part in (bare(rung), partners, rung.earlier) if part)),
+        printable(
+            "; ".join(
+                part for part in (bare(rung), partners, explain_earlier(rung.earlier)) if part
+            )
+        ),
     )
 
 
@@ -94,7 +99,7 @@ def surroundings(found: Optimized) -> list[tuple[str, str]]:
         ("goal", f"{found.goal}: a smaller {found.measured}"),
         ("diagnosed in run", found.run),
         ("took", effort(found)),
-        ("stopped", found.stopped),
+        ("stopped", explain(found.stopped)),
     )
     return [(name, printable(text)) for name, text in told if text]
 

@@ -22,6 +22,7 @@ from ridgeline.report.optimized_svg import waterfall
 from ridgeline.report.optimized_words import about, diagnosed, headline, method, named
 from ridgeline.report.page import page as whole_page
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import explain
 
 _STYLE = (
     "body { max-width: 76rem; } main table { font-size: 0.88rem; width: 100%; }"
@@ -67,7 +68,9 @@ def page(found: Optimized) -> str:
 
 def _warnings(found: Optimized) -> str:
     said = list(found.problems)
-    said += [f"stopped before everything was tried: {found.stopped}"] if found.stopped else []
+    said += (
+        [f"stopped before everything was tried: {explain(found.stopped)}"] if found.stopped else []
+    )
     return _loud(*said)
 
 

@@ -7,14 +7,13 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized, Rung, Total
+from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total
+from ridgeline.report.reasons import explain
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "INVALID", "NOT_APPLIED", "NOT_TRIED"]
 MATTERS = 1.02
 """Less than this, up or down, is no difference that matters: the search's own threshold."""
 UNTRIED = ("not applied", "not tried")
-_WORSE = ("slower", "worse")
-_UNKNOWN = "not known to be better"
 UNPROVEN = ("differs", "unknown")
 
 
@@ -74,7 +73,7 @@ def lines(found: Optimized) -> tuple[Line, ...]:
 
 def _as_one(rung: Rung, other: Rung) -> bool:
     """The other is its partner, and both have the outcome of one trial."""
-    alike = (other.status, other.ratio, other.why) == (rung.status, rung.ratio, rung.why)
+    alike = (other.status, other.ratio, other.reason) == (rung.status, rung.ratio, rung.reason)
     partners = {other.change, *other.together} == {rung.change, *rung.together}
     return alike and partners and other.change != rung.change
 
@@ -109,9 +108,11 @@ def untried(found: Optimized) -> tuple[Group, ...]:
 def _shared(rung: Rung) -> str:
     """The reason without what in it is this change's alone: what could gain 1.00 × and what could
     gain 1.01 × were left for one reason."""
-    if rung.why.startswith("at most "):
+    if rung.reason.code in (SearchCode.BOUND_TOO_SMALL, SearchCode.BOUND_WITHIN_NOISE):
         return "too little to gain"
-    return rung.why.removesuffix(f" {rung.change}") if "--allow" in rung.why else rung.why
+    if rung.reason.code == SearchCode.NEEDS_ALLOW:
+        return "it alters what is computed: --allow"
+    return explain(rung.reason)
 
 
 def verdict(rung: Rung) -> Verdict:
@@ -125,19 +126,22 @@ def verdict(rung: Rung) -> Verdict:
         return "FASTER"
     if rung.ratio is None or (rung.parity is not None and rung.parity.equality in UNPROVEN):
         return "INVALID"
-    # What a look at few pairs asks for is more than that the interval leaves out 1.
-    return "UNDECIDED" if rung.why.startswith(_UNKNOWN) else of_ratio(rung.ratio)
+    return rung.verdict or of_ratio(rung.ratio)
 
 
 def given_up(rung: Rung) -> bool:
     """A first pair was so much worse that there was no second: its interval need not leave out 1,
     so it is not known to be worse. 0.67 × [0.17, 2.69] had been 1.39 × in two pairs before."""
-    return rung.ratio is not None and rung.why.startswith(_WORSE) and rung.ratio.ci_high >= 1
+    return rung.ratio is not None and _ended(rung, SearchCode.SLOWER) and rung.ratio.ci_high >= 1
 
 
 def likely(rung: Rung) -> bool:
     """Its interval leaves out 1, but so few pairs are asked for more than 95 %: 98.8 % of three."""
-    return rung.ratio is not None and rung.why.startswith(_UNKNOWN) and rung.ratio.ci_low > 1
+    return rung.ratio is not None and _ended(rung, SearchCode.UNDECIDED) and rung.ratio.ci_low > 1
+
+
+def _ended(rung: Rung, code: SearchCode) -> bool:
+    return rung.reason.code == code
 
 
 def of_ratio(ratio: Ratio) -> Verdict:
@@ -169,11 +173,11 @@ def confirmed(found: Optimized) -> bool:
 def in_process(found: Optimized) -> bool:
     """A step function, tried in the process that called: no process is fresh there, nothing is
     written."""
-    return found.command.endswith("()")
+    return found.form == "function"
 
 
 def interrupted(found: Optimized) -> bool:
-    return found.stopped == "interrupted"
+    return found.interrupted
 
 
 def better(total: Total) -> bool:

@@ -13,6 +13,7 @@ from ridgeline.report.optimized_next import next_command
 from ridgeline.report.optimized_rows import COLUMNS, NUMBERS, apart_rows, rows
 from ridgeline.report.optimized_words import about, diagnosed, factor, headline, method
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import explain
 
 APART = ("", "a sample's time", "samples/s", "results", "memory", "kept")
 
@@ -39,7 +40,7 @@ def markdown(found: Optimized, picture: str = "") -> str:
 def _warnings(found: Optimized) -> list[str]:
     said = list(found.problems)
     if found.stopped:
-        said.append(f"stopped before everything was tried: {found.stopped}")
+        said.append(f"stopped before everything was tried: {explain(found.stopped)}")
     return [*(f"> **{_words(text)}**\n>" for text in said), ""] if said else []
 
 

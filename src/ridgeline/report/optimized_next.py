@@ -5,8 +5,9 @@ import math
 import shlex
 from typing import Literal
 
-from ridgeline.records.optimized import Optimized, Total
+from ridgeline.records.optimized import Optimized, SearchCode, Total
 from ridgeline.records.parity import MEANS, Parity
+from ridgeline.records.trial import TrialFailure
 from ridgeline.report.comparison_numbers import is_ratio
 from ridgeline.report.optimized_ladder import UNPROVEN, confirmed, in_process, interrupted, lines
 from ridgeline.statistics.pooled import MOST
@@ -18,10 +19,10 @@ STEPS_S = 1.0
 CHECKED_TO = 1e-3
 """Of losses: what `compare` allows where it is not told otherwise."""
 Remedy = Literal["time", "quiet", "again", ""]
-_FAILED = "it could not be confirmed"
-"""The search's own words where a process of the whole failed: more time would not help."""
-_OVER = "too little time was left"
-"""Its words where time ended it: the same time again would end it there again."""
+_TIME_CODES = (
+    SearchCode.OUT_OF_TIME, SearchCode.TOO_LITTLE_TIME, TrialFailure.OUT_OF_TIME,
+)  # fmt: skip
+"""Reasons to stop that more time would remove."""
 _GOALS = ("memory", "throughput")
 _OF_OPTIMIZERS = {"settings", "learning rates", "gradient norms"}
 """Checks that are made where an optimizer was seen to step."""
@@ -34,7 +35,7 @@ def next_command(found: Optimized) -> tuple[str, str]:
     helps = remedy(found)
     if helps == "time" and found.longer:
         return "with more time", found.longer
-    if found.stopped.startswith(_OVER) and found.longer:
+    if found.stopped is not None and found.stopped.code in _TIME_CODES and found.longer:
         quiet = "on a quiet machine, " * (helps == "quiet")
         return f"{quiet}with more time", found.longer
     if helps == "quiet" and found.replay:
@@ -56,7 +57,9 @@ def remedy(found: Optimized) -> Remedy:
     if interrupted(found):
         return "again"
     if found.total is None:
-        return "" if found.stopped.startswith(_FAILED) else "time"
+        # More time does not help if a process of the whole failed.
+        failed = found.stopped is not None and found.stopped.code == SearchCode.PROOF_FAILED
+        return "" if failed else "time"
     return "time" if found.total.ratio.pairs < MOST else "quiet"
 
 

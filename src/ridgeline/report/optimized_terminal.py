@@ -15,6 +15,7 @@ from ridgeline.report.optimized_rows import COLUMNS, KEPT, NUMBERS, Row, apart_r
 from ridgeline.report.optimized_untried import told as told_untried
 from ridgeline.report.optimized_words import Tone, about, diagnosed, effort, factor, headline
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import explain
 from ridgeline.report.wrapping import wrapped
 
 STYLES: dict[Tone, str] = {"good": "bold green", "bad": "red", "unsure": "yellow", "plain": ""}
@@ -185,7 +186,7 @@ def _written(found: Optimized) -> list[tuple[str, str]]:
 
 def _ending(found: Optimized) -> list[tuple[str, str]]:
     made = [("warning", one) for one in found.problems]
-    made += [("stopped", found.stopped)] if found.stopped else []
+    made += [("stopped", explain(found.stopped))] if found.stopped else []
     return [*made, ("took", effort(found))]
 
 

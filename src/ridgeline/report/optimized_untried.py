@@ -11,6 +11,7 @@ from ridgeline.records.optimized import Optimized, Rung
 from ridgeline.report.optimized_ladder import UNTRIED, in_process, untried
 from ridgeline.report.optimized_words import named
 from ridgeline.report.plain import printable, shorten
+from ridgeline.report.reasons import explain
 
 MOST_KINDS = 6
 """Lines of reasons; with the line above them and what was not applied there are eight."""
@@ -19,7 +20,7 @@ _EXACT = "not with --keep-exact"
 _TO_DO = 5
 """Of `_KINDS`, the first so many: a person can act on them, so they keep lines of their own."""
 _KINDS = (
-    ("the program could not be run again", r"^the program as it is: "),
+    ("the program could not be run again", r"^the baseline failed: "),
     ("there was no time", r"time (was|is) (left|over)|interrupted"),
     ("only if asked for, with --allow or --batch", r"--(allow|batch)\b"),
     ("only if asked for, with allow= or batch=", r"\b(allow|batch)="),
@@ -76,7 +77,7 @@ def told(found: Optimized, room: int) -> list[tuple[str, str]]:
     made = []
     if missed:
         nothing = "nothing was found to change"
-        why = _only({rung.why for rung in missed}) or nothing
+        why = _only({explain(rung.reason) for rung in missed}) or nothing
         made.append((UNTRIED[0], _line(Kind(why, missed, nothing), room)))
     if shown:
         number = sum(len(kind.rungs) for kind in shown)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.records.comparison import Estimate
 from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Measured, Optimized, Rung, Total
+from ridgeline.records.optimized import Measured, Optimized, Rung, SearchCode, Total
 from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.report.comparison_numbers import NOTHING, interval, is_ratio, share
 from ridgeline.report.optimized_chain import cumulative
@@ -25,6 +25,7 @@ from ridgeline.report.optimized_ladder import (
     titles,
 )
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import explain, explain_earlier
 
 Tone = Literal["good", "bad", "unsure", "plain"]
 _BETTER = {
@@ -82,7 +83,7 @@ def _without_total(found: Optimized) -> Headline:
     if not tried and found.baseline_ms and not found.stopped:
         return Headline(_nothing_to_try(found), "plain")
     if not tried:
-        why = f": {found.stopped}" if found.stopped else ""
+        why = f": {explain(found.stopped)}" if found.stopped else ""
         done = "tried to its end" if found.baseline_ms or interrupted(found) else "measured"
         return Headline(printable(f"Nothing was {done}{why}"), "plain")
     number = units.plural(tried, "change")
@@ -114,8 +115,12 @@ def _best_left_out(found: Optimized) -> Line | None:
 
 
 def _nothing_to_try(found: Optimized) -> str:
-    whys = [rung.why for rung in found.rungs if rung.status == "not tried"]
-    rounding, semantics = (whys.count(f"it alters {what}") for what in ("rounding", "semantics"))
+    altered = [
+        rung.reason.facts["alters"]
+        for rung in found.rungs
+        if rung.status == "not tried" and rung.reason.code == SearchCode.NOT_EXACT
+    ]
+    rounding, semantics = altered.count("rounding"), altered.count("semantics")
     if not rounding + semantics:
         return "Nothing to try: no change can win here, for the reasons below"
     number = rounding or semantics
@@ -225,19 +230,20 @@ def reason(found: Optimized, line: Line) -> str:
     partners = [known.get(name, name) for name in line.changes if name not in own]
     why = bare(line.rung) or line.rung.status
     said = f"with {', '.join(partners)}: {why}" if partners else why
-    return printable("; ".join(part for part in (said, line.rung.earlier) if part))
+    return printable("; ".join(part for part in (said, explain_earlier(line.rung.earlier)) if part))
 
 
 def bare(rung: Rung) -> str:
     """Its reason without the figures that have columns of their own."""
     if rung.ratio is None:
-        return rung.why
+        return explain(rung.reason)
     if given_up(rung):
         return "worse in its first pair, and not tried again"
     if likely(rung):
-        return f"likely better, not proven: {units.plural(rung.ratio.pairs, 'pair')} must be surer"
-    plain = f"{rung.ratio.value:.2f} × [{rung.ratio.ci_low:.2f}, {rung.ratio.ci_high:.2f}]"
-    return rung.why.replace(f": {plain}", "").removesuffix(plain).rstrip(" :")
+        number = rung.ratio.pairs
+        verb = "is" if number == 1 else "are"
+        return f"probably better, not proven: {units.plural(number, 'pair')} {verb} not enough"
+    return explain(rung.reason, figures=False)
 
 
 def about(found: Optimized) -> list[str]:

@@ -1,8 +1,8 @@
 """The one place where reasons become English: a template for every code.
 
 A template names the facts of its reason in braces and may format them with a unit:
-`"{needed_s:seconds} are needed, {left_s:seconds} are left"`, `"{workers:plural worker}"`. A test
-checks that every code has a template.
+`"{free_s:seconds} are left"`, `"{workers:plural worker}"`. `{cause}` is the reason behind the
+reason. A test checks that every code has a template.
 """
 
 import string
@@ -11,12 +11,92 @@ from typing import Any
 
 from ridgeline import units
 from ridgeline.records.facts import Reason
+from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import Skip
+from ridgeline.records.trial import TrialFailure
 
-TEMPLATES: dict[str, str] = {}
-"""Code to template. Each family of codes adds its own part below."""
+_RATIO = "{value:ratio} [{ci_low:.2f}, {ci_high:.2f}]"
+_TRIALS: dict[str, str] = {
+    TrialFailure.TIMED_OUT: "it had not ended after {limit_s:.0f} s{step:at_step}",
+    TrialFailure.KILLED: "it was killed by {signal}",
+    TrialFailure.RAISED: "{error}",
+    TrialFailure.NO_STANDARD_INPUT: "{error}: a trial has no standard input",
+    TrialFailure.EXITED: "it ended with exit code {exit_code}{last_line:after_colon}",
+    TrialFailure.RECORD_DAMAGED: "its record is damaged: {error}",
+    TrialFailure.NO_RECORD: "it left no record",
+    TrialFailure.NO_TORCH: "the program did not import torch",
+    TrialFailure.NO_SCRIPT: "a step function has no script of its own",
+    TrialFailure.OUT_OF_TIME: "too little time was left",
+    TrialFailure.TIME_RESERVED: "the rest of the time is reserved for the proof",
+    TrialFailure.CUT_FOR_PROOF: "{cause}, and the rest of the time is reserved for the proof",
+}
+_RUN_AGAIN = (
+    "; or does it continue from what an earlier run has written? Then look for RIDGELINE_TRIAL in "
+    "its environment"
+)
+_SEARCH: dict[str, str] = {
+    SearchCode.FASTER: _RATIO,
+    SearchCode.SLOWER: f"worse: {_RATIO}",
+    SearchCode.SAME: f"no difference that matters: {_RATIO}",
+    SearchCode.UNDECIDED: f"not known to be better: {_RATIO} after {{pairs:plural pair}}",
+    SearchCode.RESULTS_DIFFER: "{detail}",
+    SearchCode.TOO_SLOW: "a step takes {factor:.1f} × as long",
+    SearchCode.BASELINE_FAILED: "the program without it: {cause}",
+    SearchCode.TOO_FEW_STEPS: "it took too few steps to be timed",
+    SearchCode.NO_MEASURE: "{measure:no_measure}",
+    SearchCode.NOTHING_TO_CHANGE: "it found nothing to change",
+    SearchCode.NOT_APPLIED: "{detail}",
+    SearchCode.OUT_OF_TIME: "too little time was left",
+    SearchCode.TOO_LITTLE_TIME: (
+        "too little time was left for it: {free_s:seconds}, and a pair may take {pair_s:seconds}"
+    ),
+    SearchCode.INTERRUPTED: "interrupted",
+    SearchCode.INTERRUPTED_AFTER: "interrupted: {value:ratio} after {pairs:plural pair}",
+    SearchCode.NEEDS_ALLOW: "it alters what is computed: --allow {fix}",
+    SearchCode.NEEDS_ALLOW_ARGUMENT: 'it alters what is computed: allow="{fix}"',
+    SearchCode.NEEDS_BATCH: "another batch size trains differently: --batch",
+    SearchCode.NEEDS_BATCH_ARGUMENT: "another batch size trains differently: batch=True",
+    SearchCode.NOT_EXACT: "it alters {alters}",
+    SearchCode.BOUND_TOO_SMALL: "at most {bound:ratio} to gain",
+    SearchCode.BOUND_WITHIN_NOISE: (
+        "at most {bound:ratio} to gain, which this machine's noise would hide"
+    ),
+    SearchCode.KEPT_DOES_MORE: "{title} is kept, which does more",
+    SearchCode.SAVES_MEMORY: "it saves memory and takes time: {goal} was asked for",
+    SearchCode.CANNOT_HELP: "{detail}",
+    SearchCode.NEEDS_OWN_PROCESS: (
+        "it needs a process of its own: use `ridgeline optimize script.py`"
+    ),
+    SearchCode.REPLACED: "{title} is better",
+    SearchCode.REDUNDANT: "of no use beside the others: {cause}",
+    SearchCode.NOT_REPEATED: f"not sure enough: measured again it gave {_RATIO}",
+    SearchCode.NOTHING_WITHOUT: "it does nothing without {title}",
+    SearchCode.NOT_CONFIRMED: f"not confirmed in fresh processes: {_RATIO}",
+    SearchCode.LARGER_BATCH_BETTER: "a larger one is better",
+    SearchCode.NO_BASELINE_TIME: "the budget ended before the baseline could be timed",
+    SearchCode.BASELINE_RUN_FAILED: "the baseline failed: {cause}{run:later_run}",
+    SearchCode.BASELINE_TOO_SHORT: (
+        "{ended:or_too_short}: {needed_steps} are needed to compare and time it"
+    ),
+    SearchCode.PROOF_FAILED: "it could not be confirmed: {cause}",
+}
+_WITHOUT_FIGURES: dict[str, str] = {
+    SearchCode.FASTER: "",
+    SearchCode.SLOWER: "worse",
+    SearchCode.SAME: "no difference that matters",
+    SearchCode.UNDECIDED: "not known to be better after {pairs:plural pair}",
+}
+"""Templates of reasons whose ratio stands in a column of its own."""
+_NO_MEASURE = {
+    "step time": "the program takes too few steps to be timed",
+    "time a sample": "the number of samples in a step was not seen",
+    "peak memory": "the peak memory of the program was not seen",
+    "energy a sample": (
+        "the energy was not measured: the machine does not report it, or the steps ended too soon"
+    ),
+}
 
-_SKIPPED = {
+_SKIPPED: dict[str, str] = {
     Skip.NO_GPU: "it needs a GPU",
     Skip.NO_CPU_WORK: "it is for a CPU, and the work is on the GPU",
     Skip.GPU_LACKS: "this GPU has no {feature}",
@@ -149,7 +229,8 @@ _SKIPPED = {
     Skip.FUNCTION_NOT_FOUND: "{function}() of {place} was not found where the program runs",
     Skip.FAILED_TO_APPLY: "it could not be applied: {error}",
 }
-TEMPLATES.update({code.value: template for code, template in _SKIPPED.items()})
+TEMPLATES: dict[str, str] = {**_TRIALS, **_SEARCH, **_SKIPPED}
+"""Code to template."""
 
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     "bytes": units.bytes_,
@@ -157,6 +238,11 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "percent": units.percent,
     "ratio": lambda value: f"{value:.2f} ×",
     "seconds": units.seconds,
+    "at_step": lambda value: "" if value is None else f" (at its step {value})",
+    "after_colon": lambda value: f": {value}" if value else "",
+    "later_run": lambda value: f" in run number {value}{_RUN_AGAIN}" if value > 1 else "",
+    "no_measure": lambda value: _NO_MEASURE[value],
+    "or_too_short": lambda value: value or "the program takes too few steps",
 }
 
 
@@ -173,8 +259,23 @@ class _UnitFormatter(string.Formatter):
 _FORMATTER = _UnitFormatter()
 
 
-def explain(reason: Reason | None) -> str:
-    """Return the reason as a clause without a full stop; "" if there is no reason."""
+def explain(reason: Reason | None, *, figures: bool = True) -> str:
+    """Return the reason as a clause without a full stop; "" if there is no reason.
+
+    Without `figures` the ratio of a contest is left out, for tables that have a column for it.
+    """
     if reason is None:
         return ""
-    return _FORMATTER.vformat(TEMPLATES[reason.code], (), reason.facts)
+    facts = {**reason.facts, "cause": explain(reason.cause)}
+    template = TEMPLATES[reason.code]
+    if not figures:
+        template = _WITHOUT_FIGURES.get(reason.code, template)
+    return _FORMATTER.vformat(template, (), facts)
+
+
+def explain_earlier(earlier: Earlier | None) -> str:
+    """Return how a fix did in another contest: `with torch.compile: worse: 0.93 ×`."""
+    if earlier is None:
+        return ""
+    partners = f"with {', '.join(earlier.together)}" if earlier.together else "alone"
+    return f"{partners}: {explain(earlier.reason)}"

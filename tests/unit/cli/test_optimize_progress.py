@@ -8,20 +8,19 @@ from rich.console import Console
 
 from ridgeline.cli import optimize_progress
 from ridgeline.cli.optimize_progress import ClockedLine, settled, voice
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Rung
+from ridgeline.records.facts import Ratio, because
+from ridgeline.records.optimized import Rung, SearchCode
 
 SLOWER = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
 
 
 def compiled(status: Any, why: str, **told: Any) -> Rung:
-    return Rung(change="compile", title="torch.compile", status=status, why=why, **told)
+    reason = because(SearchCode.CANNOT_HELP, detail=why)
+    return Rung(change="compile", title="torch.compile", status=status, reason=reason, **told)
 
 
 def test_a_change_is_named_with_those_it_was_tried_with() -> None:
-    both = compiled(
-        "rejected", "worse: 0.90 × [0.85, 0.95]", ratio=SLOWER, together=("channels-last",)
-    )
+    both = compiled("rejected", "worse", ratio=SLOWER, together=("channels-last",))
     assert settled(both) == (
         "✗ torch.compile with channels-last convolutions: rejected, worse: 0.90 × [0.85, 0.95]"
     )

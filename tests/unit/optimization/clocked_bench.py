@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from ridgeline.fixes.change import of
 from ridgeline.harness.trials.arm import Outcome
-from ridgeline.optimization.bench_protocol import REST_HELD, TIME_OVER, compiling_s
-from ridgeline.records.trial import Asked, Draws
+from ridgeline.optimization.bench_protocol import compiling_s
+from ridgeline.records.facts import because
+from ridgeline.records.trial import Asked, Draws, TrialFailure
 from tests.unit.optimization.fake_bench import FakeBench
 
 STEPS = 40
@@ -60,8 +61,8 @@ class ClockedBench(FakeBench):
         may_s = self.left_s() - self.held_s
         if wall_s > may_s:
             self.now_s += max(may_s, 0.0)
-            why = REST_HELD if self.held_s else TIME_OVER
-            return Outcome(failed=why, cut=True, timed_out=True)
+            code = TrialFailure.TIME_RESERVED if self.held_s else TrialFailure.OUT_OF_TIME
+            return Outcome(failure=because(code), cut=True, timed_out=True)
         if slow_s:
             self._ready.add(compiled)
             self._seen_s = self._compiles_s

@@ -12,6 +12,7 @@ from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.trial import (
     Applied,
@@ -20,6 +21,7 @@ from ridgeline.records.trial import (
     NotApplied,
     TensorPrint,
     Trial,
+    TrialFailure,
     WatchedStep,
 )
 
@@ -79,7 +81,7 @@ class FakeBench:
         self._left -= 1
         failed = next((why for name, why in self.fails.items() if name in names), "")
         if failed:
-            return Outcome(failed=failed)
+            return Outcome(failure=because(TrialFailure.RAISED, error=failed))
         done = names - set(self.missing)
         base = 1e8 / self._speed(done) * math.exp(self._rng.gauss(0, self._spread))
         steps = tuple(round(base * (1 + self._rng.gauss(0, 0.002))) for _ in range(24))
@@ -147,7 +149,7 @@ class FakeBench:
 
 
 def candidate(
-    name: str, *, bound: float | None = None, unable: str = "", **told: object
+    name: str, *, bound: float | None = None, unable: Reason | None = None, **told: object
 ) -> Candidate:
     given: dict[str, object] = {
         "id": name, "group": "model", "title": name.upper(), "alters": "rounding", "why": "",

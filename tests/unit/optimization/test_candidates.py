@@ -11,6 +11,7 @@ from ridgeline.optimization.ground_of import ground_of
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Capture, LoaderSeen, OptimizerSeen
+from ridgeline.report.reasons import explain
 
 CPU = Ground(
     device="cpu", emulated=("bfloat16",), products_share=0.4, optimizer_share=0.4,
@@ -36,7 +37,7 @@ def test_what_cannot_win_stands_last_with_its_reason() -> None:
     found = candidates(CPU, [])
     unable = [one for one in found if one.unable]
     assert found[-len(unable) :] == unable
-    told = {one.change.id: one.unable for one in unable}
+    told = {one.change.id: explain(one.unable) for one in unable}
     assert "emulates" in told["autocast"]
     assert told["tf32"] == "a CPU has no TF32"
     assert "memory" in told["checkpointing"]

@@ -8,6 +8,7 @@ from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.doubt import doubtful, still_there
 from ridgeline.records.facts import Ratio
 from ridgeline.records.trial import Asked
+from ridgeline.report.reasons import explain
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 
@@ -57,7 +58,9 @@ class Lucky(FakeBench):
 
 def _after(bench: FakeBench) -> tuple[str, str]:
     found = climbed(bench, candidate("big"), candidate("lucky"))
-    return statuses(found)["lucky"], next(r.why for r in found.rungs if r.change == "lucky")
+    return statuses(found)["lucky"], next(
+        explain(r.reason) for r in found.rungs if r.change == "lucky"
+    )
 
 
 def test_what_was_luck_is_gone_the_second_time() -> None:

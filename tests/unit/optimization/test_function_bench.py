@@ -16,6 +16,7 @@ from ridgeline.optimization.function_program import FunctionProgram
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
 from ridgeline.records.trial import Asked, Trial
+from ridgeline.report.reasons import explain
 from tests.unit.optimization.function_case import Case, Net, differing
 
 
@@ -43,7 +44,7 @@ def test_a_trial_leaves_everything_as_it_was(tmp_path: Path) -> None:
     before = case.state()
     for changes in ((), asked("fused-optimizer"), asked("channels-last", "set-to-none")):
         found = bench.trial(changes)
-        assert found.trial is not None, found.failed
+        assert found.trial is not None, found.failure
         assert differing(before, case.state()) == []
 
 
@@ -125,7 +126,7 @@ def test_a_step_that_raises_under_a_change_fails_that_trial_alone(tmp_path: Path
     assert bench.trial(()).trial is not None
     found = bench.trial(asked("fused-optimizer"))
     assert found.trial is None
-    assert found.failed == "ValueError: not fused, please"
+    assert explain(found.failure) == "ValueError: not fused, please"
     assert differing(before, case.state()) == []
 
 
@@ -142,7 +143,7 @@ def test_a_model_that_cannot_be_compiled_fails_that_trial_alone(tmp_path: Path) 
     bench = bench_of(case, tmp_path)
     assert bench.trial(()).trial is not None
     found = bench.trial(asked("compile"))
-    assert "I am not to be compiled" in found.failed
+    assert "I am not to be compiled" in explain(found.failure)
     assert case.model._compiled_call_impl is None
 
 

@@ -21,8 +21,11 @@ from ridgeline.harness.trials.rounds import in_rounds, made_ahead
 from ridgeline.optimization import function_form
 from ridgeline.optimization.function_form import Result, optimize
 from ridgeline.optimization.function_loader import Batches, arguments, with_settings
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.optimized import SearchCode
 from ridgeline.records.run import OptimizerSeen
+from ridgeline.report.reasons import explain
 from tests.unit.optimization.function_case import Case, differing
 
 
@@ -43,8 +46,8 @@ def test_every_change_is_told_of_and_everything_is_as_it_was() -> None:
     assert differing(before, case.state()) == []
     assert live.session is None
     rungs = {rung.change: rung for rung in found.rungs}
-    assert rungs["fused-optimizer"].why == "it alters rounding"
-    assert rungs["whole-step-graph"].why == "a CPU has no CUDA graphs"
+    assert rungs["fused-optimizer"].reason == because(SearchCode.NOT_EXACT, alters="rounding")
+    assert explain(rungs["whole-step-graph"].reason) == "a CPU has no CUDA graphs"
     assert set(found.kept) <= {name for name, rung in rungs.items() if rung.alters == "nothing"}
     assert found.optimized.trials >= 3
     assert found.optimized.baseline_ms > 0
@@ -65,7 +68,7 @@ def test_ctrl_c_reports_what_is_known() -> None:
     found = optimize(
         step, model=case.model, optimizer=case.optimizer, loader=case.loader, quiet=True
     )
-    assert found.optimized.stopped == "interrupted"
+    assert found.optimized.interrupted
     assert next(numbers) < 100  # not one more trial
     assert differing(before, case.state()) == []
 

@@ -17,8 +17,8 @@ from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_form import optimize
 from ridgeline.optimization.function_state import Kept
 from ridgeline.optimization.function_subject import Subject
-from ridgeline.records.optimized import Rung
 from ridgeline.records.trial import Asked, Trial
+from ridgeline.report.reasons import explain
 
 
 class Scores(nn.Module):
@@ -49,7 +49,7 @@ class Serving:
             torch, subject, home, deadline=Deadline(60), steps=12, watch=4, kept=kept
         )
         found = bench.trial(tuple(Asked(change=name) for name in changes))
-        assert found.trial is not None, found.failed
+        assert found.trial is not None, found.failure
         return found.trial
 
 
@@ -88,7 +88,9 @@ def test_the_search_compares_outputs_and_leaves_the_model_as_it_was() -> None:
     rungs = {rung.change: rung for rung in found.rungs}
     assert rungs["fused-optimizer"].status == "not tried"
     assert found.confirmed == (found.total is not None and found.total.confirmed)
-    assert rungs["checkpointing"].why == "nothing trains, so nothing is kept for a backward"
+    assert explain(rungs["checkpointing"].reason) == (
+        "nothing trains, so nothing is kept for a backward"
+    )
     assert found.optimized.baseline_ms > 0
     after = serving.model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
@@ -156,15 +158,3 @@ def test_what_alters_results_is_allowed_by_name() -> None:
             serving.step, model=serving.model, loader=serving.batches, keep_exact=True,
             allow="int8-dynamic",
         )  # fmt: skip
-
-
-def test_what_would_be_typed_is_said_as_an_argument() -> None:
-    def said(change: str, why: str) -> str:
-        rung = Rung(change=change, title="", status="not tried", why=why)
-        return function_form._as_arguments(rung)
-
-    assert said("int8-dynamic", "it alters: --allow int8-dynamic") == (
-        'it alters: allow="int8-dynamic"'
-    )
-    assert said("larger-batch", "it trains otherwise: --batch") == "it trains otherwise: batch=True"
-    assert said("compile", "worse") == "worse"

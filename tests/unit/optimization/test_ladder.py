@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.search import Voice
-from ridgeline.records.trial import Asked
+from ridgeline.records.facts import because
+from ridgeline.records.optimized import SearchCode
+from ridgeline.records.trial import Asked, TrialFailure
+from ridgeline.report.reasons import explain
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 
@@ -28,7 +30,7 @@ def test_a_hopeless_one_is_tried_once() -> None:
     bench = FakeBench(times(c=0.3))
     found = climbed(bench, candidate("c"))
     assert sum("c" in names for names in bench.ran) == 1
-    assert "worse" in found.rungs[0].why
+    assert found.rungs[0].reason.code == SearchCode.SLOWER
 
 
 def test_one_that_pays_only_with_another_is_tried_with_it() -> None:
@@ -57,7 +59,7 @@ def test_what_no_longer_pays_beside_the_others_is_dropped() -> None:
 
     found = climbed(FakeBench(speed), candidate("a"), candidate("b"))
     assert statuses(found) == {"a": "dropped", "b": "kept"}
-    assert "of no use beside the others" in found.rungs[0].why
+    assert found.rungs[0].reason.code == SearchCode.REDUNDANT
 
 
 def test_of_one_slot_the_faster_stays() -> None:
@@ -66,7 +68,7 @@ def test_of_one_slot_the_faster_stays() -> None:
         candidate("plain", slot="compile"), candidate("graphs", slot="compile"),
     )  # fmt: skip
     assert statuses(found) == {"plain": "dropped", "graphs": "kept"}
-    assert found.rungs[0].why == "GRAPHS is better"
+    assert found.rungs[0].reason == because(SearchCode.REPLACED, title="GRAPHS")
 
 
 @pytest.mark.parametrize("how", ["skips", "moves"])
@@ -86,16 +88,20 @@ def test_what_finds_nothing_to_change_is_not_applied_and_never_equal() -> None:
     bench.missing["a"] = "the program made no DataLoader"
     found = climbed(bench, candidate("a"))
     assert statuses(found) == {"a": "not applied"}
-    assert found.rungs[0].why == "the program made no DataLoader"
+    assert explain(found.rungs[0].reason) == "the program made no DataLoader"
+
+
+EMULATED = because(SearchCode.CANNOT_HELP, detail="bfloat16 is emulated")
 
 
 def test_what_cannot_win_is_not_tried() -> None:
     bench = FakeBench(times(a=3.0, b=3.0))
-    found = climbed(
-        bench, candidate("a", unable="bfloat16 is emulated"), candidate("b", bound=1.01)
-    )
+    found = climbed(bench, candidate("a", unable=EMULATED), candidate("b", bound=1.01))
     assert statuses(found) == {"a": "not tried", "b": "not tried"}
-    assert [rung.why for rung in found.rungs] == ["bfloat16 is emulated", "at most 1.01 × to gain"]
+    assert [rung.reason for rung in found.rungs] == [
+        EMULATED,
+        because(SearchCode.BOUND_TOO_SMALL, bound=pytest.approx(1.01)),  # type: ignore[arg-type]
+    ]
     assert set(bench.ran) == {frozenset()}
 
 
@@ -105,7 +111,9 @@ def test_exact_results_forbid_all_that_may_round() -> None:
         keep_exact=True,
     )  # fmt: skip
     assert statuses(found) == {"a": "not tried", "b": "kept"}
-    assert next(r.why for r in found.rungs if r.change == "a") == "it alters rounding"
+    assert next(r.reason for r in found.rungs if r.change == "a") == because(
+        SearchCode.NOT_EXACT, alters="rounding"
+    )
 
 
 def test_one_that_fails_is_rejected_with_its_own_words() -> None:
@@ -113,7 +121,7 @@ def test_one_that_fails_is_rejected_with_its_own_words() -> None:
     bench.fails["a"] = "RuntimeError: no kernel"
     found = climbed(bench, candidate("a"), candidate("b"))
     assert statuses(found) == {"a": "rejected", "b": "kept"}
-    assert found.rungs[0].why == "RuntimeError: no kernel"
+    assert explain(found.rungs[0].reason) == "RuntimeError: no kernel"
 
 
 def test_the_time_may_be_over_at_any_moment() -> None:
@@ -122,7 +130,7 @@ def test_the_time_may_be_over_at_any_moment() -> None:
         told = statuses(found)
         assert set(told) == {"a", "b"}
         if "not tried" in told.values():
-            assert found.stopped == "too little time was left"
+            assert found.stopped == because(SearchCode.OUT_OF_TIME)
 
 
 def test_when_compiling_has_paid_is_told() -> None:
@@ -135,10 +143,16 @@ def test_when_compiling_has_paid_is_told() -> None:
 def test_a_program_that_cannot_be_timed_says_so() -> None:
     class Broken(FakeBench):
         def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            return Outcome(failed="ModuleNotFoundError: No module named 'data'")
+            return Outcome(
+                failure=because(
+                    TrialFailure.RAISED, error="ModuleNotFoundError: No module named 'data'"
+                )
+            )
 
     found = climbed(Broken(times()), candidate("a"))
-    assert found.stopped == "the program as it is: ModuleNotFoundError: No module named 'data'"
+    assert found.stopped is not None
+    assert found.stopped.code == SearchCode.BASELINE_RUN_FAILED
+    assert "No module named 'data'" in explain(found.stopped)
     assert not found.rungs
 
 
@@ -159,7 +173,7 @@ def test_an_interrupt_loses_nothing_that_is_known() -> None:
 
     found = climbed(Interrupted(times(a=1.5)), *map(candidate, "ab"))
     assert statuses(found) == {"a": "kept", "b": "not tried"}
-    assert found.stopped == "interrupted"
+    assert found.interrupted
 
 
 def test_a_large_gain_takes_one_pair_and_none_takes_two() -> None:
@@ -197,12 +211,12 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
     assert statuses(found) == {"recompute": "kept", "hopeless": "rejected"}
     assert found.total is not None
     assert found.total.ratio.value == pytest.approx(1 / 0.6, rel=0.01)
-    assert "as long" in next(r.why for r in found.rungs if r.change == "hopeless")
+    assert next(r.reason.code for r in found.rungs if r.change == "hopeless") == SearchCode.TOO_SLOW
 
 
 def test_energy_that_cannot_be_read_is_said() -> None:
     found = Ladder(FakeBench(times()), [candidate("a")], Wants(goal="energy")).climb("train.py")
-    assert found.stopped == MEASURES["energy"].missing
+    assert found.stopped == because(SearchCode.NO_MEASURE, measure="energy a sample")
 
 
 def test_a_larger_batch_stands_apart() -> None:
@@ -213,7 +227,11 @@ def test_a_larger_batch_stands_apart() -> None:
         def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
             factor = next((int(c.options.get("factor", 1)) for c in changes if c.options), 1)
             if factor > 4:
-                return Outcome(failed="torch.OutOfMemoryError: CUDA out of memory.")
+                return Outcome(
+                    failure=because(
+                        TrialFailure.RAISED, error="torch.OutOfMemoryError: CUDA out of memory."
+                    )
+                )
             grown = {1: 1.0, 2: 1.2, 4: 1.6}[factor]
             self._speed = lambda names: speed(names) / grown
             return super().trial(changes, **given)
@@ -231,7 +249,10 @@ def test_a_larger_batch_stands_apart() -> None:
     assert told == {"2": "dropped", "4": "kept", "8": "rejected"}
     alone = Ladder(Batches(times()), [candidate("a"), sizes]).climb("train.py")
     assert alone.with_batch is None
-    assert next(r.why for r in alone.rungs if r.change == "larger-batch").endswith("--batch")
+    assert (
+        next(r.reason for r in alone.rungs if r.change == "larger-batch").code
+        == SearchCode.NEEDS_BATCH
+    )
 
 
 def test_what_alters_what_is_computed_is_tried_only_when_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ridgeline.records.optimized import SearchCode
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 
@@ -39,7 +40,8 @@ def test_where_they_fail_together_the_compiler_is_tried_alone() -> None:
     assert statuses(found)["graphs"] == "kept"
     assert statuses(found)["layout"] == "rejected"
     (graphs,) = (rung for rung in found.rungs if rung.change == "graphs")
-    assert graphs.earlier.startswith("with LAYOUT: ")  # and is not lost
+    assert graphs.earlier is not None
+    assert graphs.earlier.together == ("LAYOUT",)  # and is not lost
 
 
 def test_dropout_that_drops_others_is_compared_as_it_drew_before() -> None:
@@ -113,7 +115,9 @@ def test_what_was_only_tried_with_others_says_what_became_of_them() -> None:
     assert frozenset({"half"}) not in bench.ran
     (half,) = [rung for rung in found.rungs if rung.change == "half"]
     assert half.status == "not tried"
-    assert half.earlier.startswith("with GRAPHS: differs: the loss at step 1")
+    assert half.earlier is not None
+    assert half.earlier.together == ("GRAPHS",)
+    assert half.earlier.reason.code == SearchCode.RESULTS_DIFFER
 
 
 def test_what_is_usual_and_may_gain_little_goes_with_the_compiler() -> None:

@@ -13,12 +13,11 @@ from ridgeline.optimization.bench import Fed, ProgramBench
 from ridgeline.optimization.bench_protocol import (
     COMPILING_S,
     PATIENCE,
-    REST_HELD,
-    TIME_OVER,
 )
 from ridgeline.optimization.kept_trials import KeptTrials
+from ridgeline.records.facts import because
 from ridgeline.records.run import Target
-from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
 
 TARGET = Target(kind="script", name="train.py", arguments=())
 WORKERS = (Asked(change="loader-workers", options={"workers": "2"}),)
@@ -53,8 +52,8 @@ class Runs:
         self.homes.append(home)
         wall = max((self.walls.get(one.change, 2.0) for one in plan.changes), default=self.plain)
         if wall > timeout_s:
-            failed = f"it had not ended after {timeout_s:g} s"
-            return Outcome(failed=failed, wall_s=timeout_s, timed_out=True)
+            failure = because(TrialFailure.TIMED_OUT, limit_s=timeout_s, step=None)
+            return Outcome(failure=failure, wall_s=timeout_s, timed_out=True)
         return Outcome(trial=Trial(step_ns=(1,) * 9), wall_s=wall)
 
 
@@ -75,7 +74,7 @@ def test_a_change_under_which_it_hangs_is_ended_and_says_so(runs: Runs, tmp_path
     runs.walls["loader-workers"] = math.inf
     hung = bench.trial(WORKERS)
     assert hung.trial is None
-    assert hung.failed == f"it had not ended after {60 + PATIENCE * 2.0:g} s"
+    assert hung.failure == because(TrialFailure.TIMED_OUT, limit_s=60 + PATIENCE * 2.0, step=None)
     assert bench.trial(()).trial is not None, "the rest goes on"
 
 
@@ -183,7 +182,7 @@ def test_a_trial_the_budget_ends_tells_nothing_of_its_change(runs: Runs, tmp_pat
     bench.trial(())
     runs.walls["compile"] = 40.0
     cut = bench.trial(COMPILE)
-    assert (cut.cut, cut.failed) == (True, TIME_OVER)
+    assert (cut.cut, cut.failure) == (True, because(TrialFailure.OUT_OF_TIME))
     assert runs.limits[-1] == 5
     runs.walls["compile"] = 3.0
     assert not bench.trial(COMPILE).cut
@@ -208,8 +207,9 @@ def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path
     bench.held_s = 80.0
     cut = bench.trial(slow)
     assert cut.cut
-    assert cut.failed.startswith("it had not ended after 1")
-    assert cut.failed.endswith(f", and {REST_HELD}")
+    assert cut.failure is not None
+    assert cut.failure.code == TrialFailure.CUT_FOR_PROOF
+    assert cut.failure.cause == because(TrialFailure.TIMED_OUT, limit_s=120, step=None)
     assert runs.limits[-1] == 120
     bench.held_s = 0.0
     assert not bench.trial(slow).cut
@@ -263,7 +263,7 @@ def test_a_program_that_was_not_given_the_time_to_begin_may_have_it_in_the_next_
     first = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(60, now=Clock()), kept=kept)
     runs.plain = 100.0
     cut = first.trial(())
-    assert (cut.cut, cut.failed) == (True, TIME_OVER)
+    assert (cut.cut, cut.failure) == (True, because(TrialFailure.OUT_OF_TIME))
     second = made(tmp_path, KeptTrials(tmp_path / "trials"))
     assert second.trial(()).trial is not None
 

@@ -6,8 +6,9 @@ from ridgeline.optimization.candidate import asked
 from ridgeline.optimization.judge import Judge
 from ridgeline.optimization.measure import STEP
 from ridgeline.optimization.redrawn import UNASKED, WITHOUT
-from ridgeline.records.optimized import Optimized, Rung
+from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.report.optimized_words import results_word
+from ridgeline.report.reasons import explain
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 HALF = candidate("half", slot="precision", precision="bfloat16")
@@ -54,7 +55,7 @@ def test_results_that_differ_without_dropout_too_differ() -> None:
     bench.moves_undropped.add("half")
     found = climbed(bench, HALF)
     assert statuses(found) == {"half": "rejected"}
-    assert rung(found, "half").why.startswith("differs: ")
+    assert rung(found, "half").reason.code == SearchCode.RESULTS_DIFFER
 
 
 def test_a_change_that_turns_dropout_off_is_caught() -> None:
@@ -69,7 +70,9 @@ def test_a_change_that_drops_less_is_caught() -> None:
     bench.drops_less.add("half")
     found = climbed(bench, HALF)
     assert statuses(found) == {"half": "rejected"}
-    assert "dropout is asked for 50 elements where the baseline's is for 100" in found.rungs[0].why
+    assert "dropout is asked for 50 elements where the baseline's is for 100" in explain(
+        found.rungs[0].reason
+    )
 
 
 def test_skipped_steps_are_no_matter_of_dropout() -> None:
@@ -93,7 +96,7 @@ def test_where_no_time_is_left_for_it_that_is_said() -> None:
     """Whether dropout is why results differ is not known, and nothing is kept by a guess."""
     found = climbed(dropping("half", half=2.0, trials=7), HALF)
     assert statuses(found) == {"half": "rejected"}
-    assert rung(found, "half").why.endswith(UNASKED)
+    assert explain(rung(found, "half").reason).endswith(UNASKED)
 
 
 def test_what_is_left_of_a_set_that_was_equal_is_not_compared_again() -> None:

@@ -9,10 +9,11 @@ from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
-from ridgeline.records.trial import Asked
+from ridgeline.records.trial import Asked, TrialFailure
 from tests.unit.optimization.clocked_bench import ClockedBench
 
 RESIDENT = Ground(
@@ -69,7 +70,11 @@ class Small(ClockedBench):
     def trial(self, changes: tuple[Asked, ...], **told: Any) -> Outcome:
         if any(int(one.options.get("factor", 1)) > 4 for one in changes):
             self.now_s += 15
-            return Outcome(failed="torch.OutOfMemoryError: CUDA out of memory.")
+            return Outcome(
+                failure=because(
+                    TrialFailure.RAISED, error="torch.OutOfMemoryError: CUDA out of memory."
+                )
+            )
         return super().trial(changes, **told)
 
 

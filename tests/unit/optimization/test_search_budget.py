@@ -6,15 +6,15 @@ from msgspec.structs import replace
 
 from ridgeline.harness.trials.arm import Outcome
 from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.bench_protocol import BUDGET_ENDED, TIME_OVER
 from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
-from ridgeline.records.optimized import Optimized
+from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
-from ridgeline.records.trial import Asked
+from ridgeline.records.trial import Asked, TrialFailure
 from tests.unit.optimization.clocked_bench import ClockedBench
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 
@@ -118,7 +118,7 @@ def test_a_budget_too_short_for_the_baseline_is_the_answer() -> None:
     found = climbed(bench, GPT2, FOUND)
     assert bench.now_s <= 40
     assert found.total is None
-    assert found.stopped == BUDGET_ENDED
+    assert found.stopped == because(SearchCode.NO_BASELINE_TIME)
 
 
 def test_what_promises_most_is_not_put_off_for_a_compiler() -> None:
@@ -162,14 +162,16 @@ class Ends(FakeBench):
         if any(one.change == self._change for one in changes):
             self._may -= 1
             if self._may < 0:
-                return Outcome(failed=TIME_OVER, cut=True, timed_out=True)
+                return Outcome(failure=because(TrialFailure.OUT_OF_TIME), cut=True, timed_out=True)
         return super().trial(changes, **told)  # type: ignore[arg-type]
 
 
 def test_what_the_budget_ended_was_not_tried() -> None:
     found = Ladder(Ends("a", 0), [candidate("a")]).climb("train.py")
-    assert [(rung.status, rung.why) for rung in found.rungs] == [("not tried", TIME_OVER)]
-    assert found.stopped == TIME_OVER
+    assert [(rung.status, rung.reason.code) for rung in found.rungs] == [
+        ("not tried", TrialFailure.OUT_OF_TIME)
+    ]
+    assert found.stopped == because(SearchCode.OUT_OF_TIME)
 
 
 def test_a_pair_the_budget_ended_does_not_take_away_those_before_it() -> None:
@@ -222,8 +224,8 @@ def test_what_the_noise_would_hide_is_not_tried() -> None:
     noisy = FakeBench(lambda names: 1.0, spread=0.2, seed=3)
     asked = (candidate("small", bound=1.05), candidate("large", bound=3.0))
     found = Ladder(noisy, asked).climb("train.py")
-    why = {rung.change: rung.why for rung in found.rungs}
-    assert why["small"].endswith("× to gain, which this machine's noise would hide")
+    codes = {rung.change: rung.reason.code for rung in found.rungs}
+    assert codes["small"] == SearchCode.BOUND_WITHIN_NOISE
     assert "large" in {name for names in noisy.ran for name in names}
 
 
@@ -252,7 +254,7 @@ def test_time_is_held_back_for_a_larger_batch() -> None:
         lambda names: 1.03 ** len(names) * (1.5 if "a" in names else 1.0), spread=0.005, trials=40
     )
     found = Ladder(bench, [*made, batch], Wants(batch=True)).climb("train.py")
-    assert found.stopped == TIME_OVER
+    assert found.stopped == because(SearchCode.OUT_OF_TIME)
     assert found.total is not None
     assert found.with_batch is not None
 

@@ -14,7 +14,7 @@ from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import STEP
 from ridgeline.optimization.spreads import Spreads
 from ridgeline.records.ground import Ground
-from ridgeline.records.optimized import Optimized
+from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.trial import Asked, Trial
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
@@ -56,7 +56,7 @@ def test_a_machine_that_stays_slow_is_believed() -> None:
 
 
 def told(found: Optimized) -> dict[str, str]:
-    return {rung.change: rung.why for rung in found.rungs}
+    return {rung.change: rung.reason for rung in found.rungs}
 
 
 def test_a_change_in_the_middle_of_which_it_was_interrupted_tells_what_is_known() -> None:
@@ -68,9 +68,9 @@ def test_a_change_in_the_middle_of_which_it_was_interrupted_tells_what_is_known(
 
     bench = Interrupted(times(a=1.05), spread=0.03)
     why = told(Ladder(bench, [candidate("a"), candidate("b")]).climb("train.py"))
-    assert why["a"].startswith("interrupted: 1.")
-    assert why["a"].endswith(" × after 1 pair")
-    assert why["b"] == "interrupted"
+    assert why["a"].code == SearchCode.INTERRUPTED_AFTER
+    assert why["a"].facts["pairs"] == 1
+    assert why["b"].code == SearchCode.INTERRUPTED
 
 
 CPU = Ground(device="cpu", cores=2, processors=2, input_share=0.8, torch=(2, 11))

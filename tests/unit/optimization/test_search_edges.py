@@ -16,17 +16,19 @@ from ridgeline.optimization.candidate import Candidate
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.ladder import Ladder
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
-from ridgeline.records.optimized import Optimized
+from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.run import LoaderSeen, Target
-from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, WatchedStep
+from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, TrialFailure, WatchedStep
 from ridgeline.report.optimized_doubt import doubts
 from ridgeline.report.optimized_untried import told as untried_lines
+from ridgeline.report.reasons import explain
 from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate, statuses, times
 
 
 def told(found: Optimized) -> dict[str, tuple[str, str]]:
-    return {rung.change: (rung.status, rung.why) for rung in found.rungs}
+    return {rung.change: (rung.status, explain(rung.reason)) for rung in found.rungs}
 
 
 class Needing(FakeBench):
@@ -125,7 +127,7 @@ def test_what_is_nothing_without_another_is_dropped_with_it() -> None:
     assert {change: status for change, (status, _) in told(found).items()} == {
         "workers": "dropped", "prefetch": "dropped", "fast": "kept",
     }  # fmt: skip
-    assert told(found)["prefetch"][1] == "it is nothing without WORKERS"
+    assert told(found)["prefetch"][1] == "it does nothing without WORKERS"
     assert found.total is not None
     assert found.total.changes == ("fast",)
 
@@ -173,14 +175,21 @@ def test_no_time_for_a_larger_batch_is_said() -> None:
     batch = replace(candidate("larger-batch", alters="semantics"), options={"factor": "2"})
     found = Ladder(Batches(times(), trials=4), [batch], Wants(batch=True)).climb("train.py")
     assert told(found)["larger-batch"] == ("not tried", "too little time was left")
-    assert found.stopped == "too little time was left"
+    assert found.stopped == because(SearchCode.OUT_OF_TIME)
 
 
 @pytest.mark.parametrize("last", range(1, 40))
 def test_an_interrupt_at_any_trial_leaves_figures_that_can_be_read(last: int) -> None:
     bench = Interrupted(times(a=1.5, b=1.2))
     bench.last = last
-    ladder = Ladder(bench, [candidate("a"), candidate("b"), candidate("c", unable="no")])
+    ladder = Ladder(
+        bench,
+        [
+            candidate("a"),
+            candidate("b"),
+            candidate("c", unable=because(SearchCode.CANNOT_HELP, detail="no")),
+        ],
+    )
     found = ladder.climb("train.py")
     assert {rung.change for rung in found.rungs} == {"a", "b", "c"}
     assert (0 < found.noise < 1) == (last > 1), "of one process nothing is known"
@@ -262,7 +271,7 @@ def test_what_fresh_processes_do_not_show_is_not_kept() -> None:
     found = ladder.climb("train.py")
     status, why = told(found)["a"]
     assert status == "dropped"
-    assert why.startswith("not so in fresh processes: ")
+    assert why.startswith("not confirmed in fresh processes: ")
     assert found.total is None
     assert not ladder.search.kept
 
@@ -308,12 +317,16 @@ def test_a_program_that_runs_once_alone_says_what_may_be_why() -> None:
     class Once(FakeBench):
         def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
             if self.ran:
-                return Outcome(failed="AssertionError: already running")
+                return Outcome(
+                    failure=because(TrialFailure.RAISED, error="AssertionError: already running")
+                )
             return super().trial(changes, **given)
 
     found = Ladder(Once(times()), [candidate("a")]).climb("train.py")
-    assert "already running at its run number 2" in found.stopped
-    assert "RIDGELINE_TRIAL" in found.stopped
+    assert found.stopped is not None
+    assert found.stopped.code == SearchCode.BASELINE_RUN_FAILED
+    assert found.stopped.facts["run"] == 2
+    assert "RIDGELINE_TRIAL" in explain(found.stopped)
     line = dict(untried_lines(found, 200))["not tried"]
     assert "so already" not in line
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized, Rung, Total, Written
+from ridgeline.records.facts import Ratio, Reason, because
+from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total, Written
 from ridgeline.records.parity import Check, Parity
 from ridgeline.records.trial import Applied
 
@@ -52,17 +52,31 @@ EXACT = parity(difference=0.0, why="losses, gradients and parameters are the sam
 ROUNDED = parity()
 
 
-def rung(change: str, title: str, status: Any, why: str = "", **told: Any) -> Rung:
-    return Rung(change=change, title=title, status=status, why=why, **told)
+def rung(change: str, title: str, status: Any, why: str | Reason = "", **told: Any) -> Rung:
+    """A rung whose reason is given, or is what a fix said about the program."""
+    reason = because(SearchCode.CANNOT_HELP, detail=why) if isinstance(why, str) else why
+    return Rung(change=change, title=title, status=status, reason=reason, **told)
+
+
+def measured(code: SearchCode, known: Ratio) -> Reason:
+    return because(
+        code, value=known.value, ci_low=known.ci_low, ci_high=known.ci_high, pairs=known.pairs
+    )
+
+
+OUT_OF_TIME = because(SearchCode.OUT_OF_TIME)
+INTERRUPTED = because(SearchCode.INTERRUPTED)
+UNCLEAR = Ratio(value=1.01, ci_low=0.98, ci_high=1.04, pairs=4)
+WORSE = Ratio(value=0.93, ci_low=0.91, ci_high=0.95, pairs=2)
 
 
 def step(change: str, title: str, gain: float, before_ms: float, **told: Any) -> Rung:
     """A kept one."""
     known = ratio(gain)
-    why = f"{known.value:.2f} × [{known.ci_low:.2f}, {known.ci_high:.2f}]"
     return Rung(
         **{
-            "change": change, "title": title, "status": "kept", "why": why, "ratio": known,
+            "change": change, "title": title, "status": "kept", "ratio": known,
+            "reason": measured(SearchCode.FASTER, known), "verdict": "FASTER",
             "before_ms": before_ms, "step_ms": before_ms / gain, "parity": ROUNDED,
             "alters": "rounding", "peak_bytes": 7 * GIB, "peak_before_bytes": 8 * GIB,
             "spent_s": 41.0, **told,
@@ -81,12 +95,13 @@ NOT_TRIED = (
     rung("inference-mode", "inference mode", "not tried", "the program trains"),
     rung("threads", "threads of an operator", "not tried", "the work is on the GPU"),
     rung("affinity", "every core of the machine", "not tried", "the work is on the GPU"),
-    rung("set-to-none", "gradients dropped, not zeroed", "not tried", "at most 1.00 × to gain"),
+    rung("set-to-none", "gradients dropped, not zeroed", "not tried",
+         because(SearchCode.BOUND_TOO_SMALL, bound=1.0)),
     rung("compiled-autograd", "compiled autograd", "not tried",
          "this version of torch has it in parts only"),
-    rung("prefetch", "more batches made ahead", "not tried", "at most 1.01 × to gain"),
-    rung("chunked-cross-entropy", "cross-entropy in chunks", "not tried",
-         "too little time was left"),
+    rung("prefetch", "more batches made ahead", "not tried",
+         because(SearchCode.BOUND_TOO_SMALL, bound=1.01)),
+    rung("chunked-cross-entropy", "cross-entropy in chunks", "not tried", OUT_OF_TIME),
     rung("checkpointing", "activation checkpointing of repeated blocks", "not tried",
          "it is for memory, and the goal is speed"),
     rung("padded-vocabulary", "padded vocabulary", "not tried", "there is no vocabulary"),
@@ -105,24 +120,26 @@ def rungs() -> tuple[Rung, ...]:
         step("loader-workers", "DataLoader workers", 2.48, 152.0, options={"workers": "8"},
              parity=EXACT, alters="nothing", without=ratio(3.1), peak_bytes=8 * GIB),
         step("tf32", "TF32 in float32 products", 1.16, 61.2, status="dropped",
-             why="bfloat16 autocast is faster", beside=("loader-workers",)),
+             reason=because(SearchCode.REPLACED, title="bfloat16 autocast"),
+             beside=("loader-workers",)),
         step("autocast", "bfloat16 autocast", 1.1, 52.8, without=ratio(1.31),
              peak_bytes=6 * GIB, peak_before_bytes=7 * GIB, beside=("loader-workers",)),
         rung("fused-optimizer", "a fused optimizer update", "rejected",
-             "not known to be faster: 1.01 × [0.98, 1.04] after 4 pairs of processes",
-             ratio=Ratio(value=1.01, ci_low=0.98, ci_high=1.04, pairs=4), parity=EXACT,
+             measured(SearchCode.UNDECIDED, UNCLEAR), ratio=UNCLEAR, verdict="UNDECIDED",
+             parity=EXACT,
              before_ms=47.9, step_ms=47.4, beside=("loader-workers", "autocast"),
              peak_bytes=6 * GIB),
         rung("non-blocking", "copies to the GPU without waiting", "rejected",
-             "slower: 0.93 × [0.91, 0.95]", before_ms=47.9, step_ms=51.5,
-             ratio=Ratio(value=0.93, ci_low=0.91, ci_high=0.95, pairs=2), parity=EXACT),
+             measured(SearchCode.SLOWER, WORSE), before_ms=47.9, step_ms=51.5, ratio=WORSE,
+             verdict="SLOWER", parity=EXACT),
         rung("sdpa", "fused attention", "rejected", "losses differ from step 3 on: 0.4, allowed "
              "1e-05", parity=parity("differs", 0.4), alters="rounding"),
         rung("compile-max-autotune", "torch.compile, products chosen by timing", "rejected",
              "it raised RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"),
-        rung("compile", "torch.compile", "kept", "2.14 × [2.11, 2.17]",
+        rung("compile", "torch.compile", "kept", measured(SearchCode.FASTER, ratio(2.14)),
              together=("compile-reduce-overhead",), **compile_pair),
-        rung("compile-reduce-overhead", "CUDA graphs", "kept", "2.14 × [2.11, 2.17]",
+        rung("compile-reduce-overhead", "CUDA graphs", "kept",
+             measured(SearchCode.FASTER, ratio(2.14)),
              together=("compile",), without=ratio(1.42), **compile_pair),
         *NOT_TRIED,
     )  # fmt: skip
@@ -177,7 +194,7 @@ def nothing_kept() -> Optimized:
 
 
 def unconfirmed() -> Optimized:
-    return replace(climbed(), total=None, written=None, stopped="the budget of 2 min was spent")
+    return replace(climbed(), total=None, written=None, stopped=OUT_OF_TIME)
 
 
 def doubtful() -> Optimized:
@@ -196,11 +213,11 @@ def disturbed() -> Optimized:
 
 def interrupted() -> Optimized:
     first = rungs()[:2]
-    rest = tuple(replace(r, status="not tried", why="interrupted", ratio=None, step_ms=None,
+    rest = tuple(replace(r, status="not tried", reason=INTERRUPTED, ratio=None, step_ms=None,
                          parity=None, together=(), beside=()) for r in rungs()[2:9])  # fmt: skip
     return replace(
         climbed(), rungs=(first[0], *rest, *NOT_TRIED), total=None, written=None,
-        stopped="interrupted",
+        stopped=INTERRUPTED,
     )  # fmt: skip
 
 
@@ -239,7 +256,8 @@ def hostile() -> Optimized:
     untried = rung("u", HOSTILE, "not tried", HOSTILE)
     return replace(
         climbed(), command=HOSTILE, device=HOSTILE, rungs=(kept, other, named, untried),
-        advice=(HOSTILE,), problems=(HOSTILE,), stopped=HOSTILE, replay=HOSTILE, run=HOSTILE,
+        advice=(HOSTILE,), problems=(HOSTILE,),
+        stopped=because(SearchCode.CANNOT_HELP, detail=HOSTILE), replay=HOSTILE, run=HOSTILE,
         total=replace(total(), parity=parity("weak", why=HOSTILE)),
         written=Written(files=(HOSTILE,), diff=DIFF + HOSTILE, by_hand=(HOSTILE,),
                         checked=HOSTILE, agrees=False),

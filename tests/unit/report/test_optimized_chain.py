@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized, Rung
+from ridgeline.records.facts import Ratio, because
+from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.report.optimized_chain import by_rungs, cumulative, disagreement
 from ridgeline.report.optimized_doubt import remark
 from ridgeline.report.optimized_html import page
@@ -65,7 +65,15 @@ def test_of_changes_tried_as_one_the_gain_is_taken_once_also_where_one_was_dropp
 
 def test_what_was_left_out_again_is_no_part_of_what_the_whole_is_held_against() -> None:
     first = step("a", "A", 2.0, 100.0)
-    harm = step("b", "B", 1.5, 50.0, status="dropped", why="of no use", without=ratio(0.8))
+    harm = step(
+        "b",
+        "B",
+        1.5,
+        50.0,
+        status="dropped",
+        reason=because(SearchCode.LARGER_BATCH_BETTER),
+        without=ratio(0.8),
+    )
     found = of(first, harm, whole=ratio(3.75))
     assert by_rungs(found) == pytest.approx(3.0 / 0.8)
     assert disagreement(found) is None

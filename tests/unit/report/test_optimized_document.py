@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized
+from ridgeline.records.facts import Ratio, because
+from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.report.optimized_csv import csv
 from ridgeline.report.optimized_document import COLUMNS, document
 from tests.unit.report.made_up_optimized import (
@@ -77,8 +77,12 @@ def test_everything_of_the_record_is_there() -> None:
     found = climbed()
     made = document(found)
     whole = json.loads(msgspec.json.encode(found))
-    for key in set(whole) - {"total", "with_batch"}:
+    for key in set(whole) - {"total", "with_batch", "stopped", "rungs"}:
         assert made[key] == whole[key]
+    assert made["stopped_reason"] == whole["stopped"]
+    for shown, rung_ in zip(made["rungs"], whole["rungs"], strict=True):
+        worded = {"earlier": shown["earlier"], "why": shown["why"]}
+        assert shown == {**rung_, **worded}
     assert made["patched_script"] == "optimized_train.py"
     assert made["diff"] == whole["written"]["diff"]
     assert document(nothing_kept())["patched_script"] is None
@@ -119,7 +123,12 @@ def test_a_users_words_are_no_formula_and_no_second_line() -> None:
 
 
 def test_a_program_that_could_not_be_timed_has_no_figures() -> None:
-    made = document(Optimized(command="five.py", stopped="the program ended after 5 steps"))
+    made = document(
+        Optimized(
+            command="five.py",
+            stopped=because(SearchCode.BASELINE_TOO_SHORT, ended="", needed_steps=14),
+        )
+    )
     first = made["ladder"][0]
     assert (first["verdict"], first["ratio"], first["step_ms"]) == ("NOT_TRIED", None, None)
     assert (made["baseline_ms"], made["baseline_bytes"]) == (None, None)

@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized
+from ridgeline.records.facts import Ratio, because
+from ridgeline.records.optimized import Optimized, SearchCode
+from ridgeline.records.trial import TrialFailure
 from ridgeline.report.optimized_document import document
 from ridgeline.report.optimized_doubt import doubt, doubts
 from ridgeline.report.optimized_html import page
@@ -16,6 +17,7 @@ from ridgeline.report.optimized_markdown import markdown
 from ridgeline.report.optimized_svg import waterfall
 from ridgeline.report.optimized_terminal import show
 from ridgeline.report.optimized_words import headline
+from ridgeline.report.reasons import explain
 from tests.unit.report.made_up_optimized import (
     ALL,
     HOSTILE,
@@ -82,12 +84,17 @@ def test_what_is_to_be_done_is_what_can_help() -> None:
     assert doubt(of(0.8, 5)).endswith("give it more --budget")
     # As many pairs as are ever run: no budget runs more.
     assert doubt(of(0.8, 6)).endswith("measure again when nothing else runs on this machine")
-    function = replace(of(0.8, 2), command="step()", written=None)
+    function = replace(of(0.8, 2), form="function", written=None)
     assert doubt(function).endswith("give it more budget")
     assert doubt(interrupted()).endswith("call it again, it goes on from here")
     assert doubt(unconfirmed()).endswith("give it more --budget")
-    failed = replace(unconfirmed(), stopped="it could not be confirmed: it raised ValueError")
-    assert doubt(failed) == failed.stopped
+    failed = replace(
+        unconfirmed(),
+        stopped=because(
+            SearchCode.PROOF_FAILED, cause=because(TrialFailure.RAISED, error="ValueError")
+        ),
+    )
+    assert doubt(failed) == explain(failed.stopped)
 
 
 def test_a_copy_whose_results_are_others_is_not_offered() -> None:

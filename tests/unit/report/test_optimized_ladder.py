@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.facts import Ratio
+from ridgeline.records.facts import Ratio, because
+from ridgeline.records.optimized import SearchCode
 from ridgeline.report.optimized_ladder import (
     apart,
     confirmed,
@@ -85,9 +86,13 @@ def test_a_verdict_follows_from_what_was_measured(told: dict[str, Any], expected
 def test_reasons_are_said_once_the_most_common_first() -> None:
     groups = untried(climbed())
     assert (groups[0].why, len(groups[0].rungs)) == ("no convolution was seen", 3)
-    allowed = [rung(n, n, "not tried", f"it alters: --allow {n}") for n in ("int8", "fp8")]
+    allowed = [
+        rung(n, n, "not tried", because(SearchCode.NEEDS_ALLOW, fix=n)) for n in ("int8", "fp8")
+    ]
     both = untried(replace(climbed(), rungs=tuple(allowed)))
-    assert [(group.why, len(group.rungs)) for group in both] == [("it alters: --allow", 2)]
+    assert [(group.why, len(group.rungs)) for group in both] == [
+        ("it alters what is computed: --allow", 2)
+    ]
     little = next(group for group in groups if group.why == "too little to gain")
     assert {r.change for r in little.rungs} == {"set-to-none", "prefetch"}
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from ridgeline.cli.compare import command as compare
 from ridgeline.cli.optimize import command as optimize
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized, Written
+from ridgeline.records.facts import Ratio, because
+from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.parity import Check, Parity
 from ridgeline.report.optimized_next import next_command
 from tests.unit.report.made_up_optimized import (
@@ -128,7 +128,7 @@ def test_the_other_ends_have_their_own_commands() -> None:
 
 
 def test_what_ended_for_want_of_time_is_given_more_not_the_same_again() -> None:
-    ended = replace(nothing_kept(), stopped="too little time was left")
+    ended = replace(nothing_kept(), stopped=because(SearchCode.OUT_OF_TIME))
     assert next_command(ended) == ("with more time", ended.longer)
     assert next_command(replace(ended, baseline_ms=0.0)) == ("with more time", ended.longer)
     assert next_command(replace(ended, longer="")) == ("go on", ended.replay)
@@ -144,10 +144,10 @@ def test_what_ended_for_want_of_time_is_given_more_not_the_same_again() -> None:
 def test_what_cannot_be_timed_is_not_asked_to_go_on() -> None:
     found = Optimized(
         command="five.py", replay="ridgeline optimize --fresh five.py",
-        stopped="the program ended after 5 steps",
+        stopped=because(SearchCode.BASELINE_TOO_SHORT, ended="", needed_steps=14),
     )  # fmt: skip
     assert next_command(found) == ("see where its time goes", "ridgeline run five.py")
-    assert next_command(replace(found, stopped="interrupted"))[0] == "go on"
+    assert next_command(replace(found, stopped=because(SearchCode.INTERRUPTED)))[0] == "go on"
 
 
 def test_the_command_with_more_time_is_one_that_optimize_reads() -> None:

@@ -1,14 +1,15 @@
 """What a person sees at the end of `ridgeline optimize`."""
 
 from io import StringIO
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
 from ridgeline.cli.optimize_progress import settled
-from ridgeline.records.facts import Ratio
-from ridgeline.records.optimized import Optimized
+from ridgeline.records.facts import Ratio, Reason, because
+from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.report.optimized_rows import rows
 from ridgeline.report.optimized_terminal import show
 from ridgeline.report.optimized_words import headline, method
@@ -19,6 +20,7 @@ from tests.unit.report.made_up_optimized import (
     climbed,
     hostile,
     less_memory,
+    measured,
     nothing_kept,
     parity,
     ratio,
@@ -74,7 +76,7 @@ def test_nothing_is_claimed_that_was_not_proven() -> None:
     assert headline(nothing_kept()).text == (
         "Nothing to keep: 4 changes tried, none proven faster and equal"
     )
-    assert headline(Optimized(command="a.py", stopped="interrupted")).text == (
+    assert headline(Optimized(command="a.py", stopped=because(SearchCode.INTERRUPTED))).text == (
         "Nothing was tried to its end: interrupted"
     )
 
@@ -102,9 +104,9 @@ def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> Non
     assert [row.whole for row in made if row.kept == "✓"] == ["2.48 ×", "3.16 ×", "6.77 ×"]
     assert made[2].results == "identical"
     assert made[-1].results == "equal to rounding"
-    assert made[3].kept == "dropped: bfloat16 autocast is faster"
-    assert made[5].kept == "not known to be faster after 4 pairs of processes"
-    assert made[6].kept == "slower"
+    assert made[3].kept == "dropped: bfloat16 autocast is better"
+    assert made[5].kept == "not known to be better after 4 pairs"
+    assert made[6].kept == "worse"
 
 
 def test_a_control_that_was_not_taken_has_no_row() -> None:
@@ -125,7 +127,7 @@ def test_nothing_is_lost_in_a_narrow_terminal(width: int) -> None:
     said = " ".join(shown(climbed(), width).split())
     for words in ("1,902 steps", "equal to rounding", "6.77 ×", "2.14 × [2.11, 2.17]", "8 GiB"):
         assert words in said
-    assert "not known to be faster" in said
+    assert "not known to be better" in said
 
 
 def test_another_batch_size_is_clearly_another_training() -> None:
@@ -181,8 +183,8 @@ def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
     once = Ratio(value=0.67, ci_low=0.17, ci_high=2.69, pairs=1)
     twice = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
     rungs = (
-        rung("a", "A", "rejected", "worse: 0.67 × [0.17, 2.69]", ratio=once),
-        rung("b", "B", "rejected", "worse: 0.90 × [0.85, 0.95]", ratio=twice),
+        rung("a", "A", "rejected", measured(SearchCode.SLOWER, once), ratio=once),
+        rung("b", "B", "rejected", measured(SearchCode.SLOWER, twice), ratio=twice),
     )
     found = replace(climbed(), rungs=rungs, total=None)
     assert [row.kept for row in rows(found)[2:]] == [
@@ -193,13 +195,12 @@ def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
 
 def test_an_interval_above_1_that_is_not_enough_says_so() -> None:
     close = Ratio(value=1.89, ci_low=1.19, ci_high=2.99, pairs=3)
-    why = "not known to be better: 1.89 × [1.19, 2.99] after 3 pairs"
-    told = rung("a", "A", "rejected", why, ratio=close)
+    told = rung("a", "A", "rejected", measured(SearchCode.UNDECIDED, close), ratio=close)
     assert rows(replace(climbed(), rungs=(told,), total=None))[-1].kept == (
-        "likely better, not proven: 3 pairs must be surer"
+        "probably better, not proven: 3 pairs are not enough"
     )
     assert settled(told) == (
-        "✗ A: rejected, likely better, not proven: 3 pairs must be surer: 1.89 × [1.19, 2.99]"
+        "✗ A: rejected, probably better, not proven: 3 pairs are not enough: 1.89 × [1.19, 2.99]"
     )
 
 
@@ -212,7 +213,7 @@ def test_only_what_was_on_the_way_is_set_against_the_baseline() -> None:
 
 
 def test_of_a_step_function_no_process_is_called_fresh_and_no_report_is_named() -> None:
-    found = replace(climbed(), command="step()", written=None)
+    found = replace(climbed(), form="function", written=None)
     seen = shown(found) + "".join(method(found))
     assert "process of its own" not in seen
     assert "fresh processes" not in seen
@@ -228,22 +229,25 @@ def test_a_partner_is_called_by_its_title() -> None:
 
 
 def test_where_every_change_is_ruled_out_nothing_was_cut_short() -> None:
-    ruled_out = tuple(one for one in NOT_TRIED if one.why != "too little time was left")
+    ruled_out = tuple(one for one in NOT_TRIED if one.reason.code != SearchCode.OUT_OF_TIME)
     found = Optimized(command="train.py", baseline_ms=3.0, rungs=ruled_out)
     assert headline(found).text.startswith("Nothing to try: ")
 
 
-def ruled_out(*whys: str, command: str = "train.py") -> str:
+def ruled_out(*whys: Reason, **told: Any) -> str:
     rungs = tuple(rung(str(at), str(at), "not tried", why) for at, why in enumerate(whys))
-    return headline(Optimized(command=command, baseline_ms=3.0, rungs=rungs)).text
+    return headline(Optimized(command="train.py", baseline_ms=3.0, rungs=rungs, **told)).text
 
 
 def test_what_only_keep_exact_rules_out_is_not_said_to_be_unable_to_win() -> None:
-    rounding, semantics, other = "it alters rounding", "it alters semantics", "a CPU has no TF32"
+    rounding, semantics = (
+        because(SearchCode.NOT_EXACT, alters=what) for what in ("rounding", "semantics")
+    )
+    other = because(SearchCode.CANNOT_HELP, detail="a CPU has no TF32")
     assert ruled_out(rounding, other, rounding, semantics) == (
         "Nothing exact to try: 2 changes alter rounding; leave --keep-exact out to try them"
     )
-    assert ruled_out(rounding, command="step()") == (
+    assert ruled_out(rounding, form="function") == (
         "Nothing exact to try: 1 change alters rounding; leave keep_exact out to try it"
     )
     assert ruled_out(semantics).endswith("leave --keep-exact out and allow it to try it")

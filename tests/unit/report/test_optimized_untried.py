@@ -148,7 +148,7 @@ def test_the_whole_list_with_every_reason_is_in_every_other_form() -> None:
 
 
 def test_a_function_has_no_report_to_look_in() -> None:
-    found = replace(of(*ON_A_CPU), command="step()")
+    found = replace(of(*ON_A_CPU), form="function")
     assert "`.rungs`" in lines(found, 100)[0]
 
 

@@ -1,10 +1,15 @@
-"""Every code of a reason has a template."""
+"""Every reason has its words."""
+
+import string
+from enum import StrEnum
 
 import pytest
 
 from ridgeline.records.facts import because
+from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import Skip, SkipKind
-from ridgeline.report.reasons import TEMPLATES, explain
+from ridgeline.records.trial import TrialFailure
+from ridgeline.report.reasons import TEMPLATES, explain, explain_earlier
 
 
 @pytest.mark.parametrize("code", list(Skip))
@@ -23,3 +28,33 @@ def test_facts_are_formatted_with_their_units() -> None:
 
 def test_the_kind_of_a_code_read_from_a_record_is_known() -> None:
     assert Skip("skip.no-gpu").kind is SkipKind.MACHINE
+
+
+@pytest.mark.parametrize("codes", [SearchCode, Skip, TrialFailure])
+def test_every_code_has_a_template(codes: type[StrEnum]) -> None:
+    assert not set(codes) - set(TEMPLATES)
+
+
+def test_no_template_is_left_over() -> None:
+    assert set(TEMPLATES) == {*SearchCode, *Skip, *TrialFailure}
+
+
+def test_templates_name_their_facts() -> None:
+    for template in TEMPLATES.values():
+        names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        assert all(name.isidentifier() for name in names)
+
+
+def test_a_reason_behind_a_reason_is_told_with_it() -> None:
+    killed = because(TrialFailure.KILLED, signal="SIGKILL")
+    stopped = because(SearchCode.BASELINE_RUN_FAILED, cause=killed, run=1)
+    assert "SIGKILL" in explain(stopped)
+    assert explain(None) == ""
+
+
+def test_figures_can_be_left_out() -> None:
+    facts = {"value": 0.93, "ci_low": 0.9, "ci_high": 0.96, "pairs": 2}
+    slower = because(SearchCode.SLOWER, **facts)  # type: ignore[arg-type]
+    assert "0.93" in explain(slower)
+    assert "0.93" not in explain(slower, figures=False)
+    assert explain_earlier(Earlier(reason=slower)).startswith("alone: ")

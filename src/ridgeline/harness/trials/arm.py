@@ -19,9 +19,10 @@ from ridgeline.harness.trials.family import ON_DEVICE, Family
 from ridgeline.harness.trials.later import is_timed, later_steps
 from ridgeline.harness.trials.rounds import as_sustained, emptied, made_ahead, still_made
 from ridgeline.harness.usercode.child_process import Ended, to_its_end
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.run import Capture, LoaderSeen, Step, Target, feeding
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.trial import Plan, Trial
+from ridgeline.records.trial import Plan, Trial, TrialFailure
 from ridgeline.units import plural
 
 IN_A_TRIAL = "RIDGELINE_TRIAL"
@@ -37,14 +38,15 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """What became of a trial: a record, or why there is none."""
 
     trial: Trial | None = None
-    failed: str = ""
+    failure: Reason | None = None
+    """Why there is no record: a `TrialFailure` with its facts."""
     timed_out: bool = False
     remembered: bool = False
-    """Of an earlier call."""
+    """Whether the trial was run by an earlier command."""
     cut: bool = False
-    """Ended for the budget's sake: it tells nothing of the change."""
+    """Whether the budget ended the trial, so that it says nothing about the fixes."""
     said: tuple[str, ...] = ()
-    """The last lines it wrote."""
+    """The last lines that the program printed."""
     wall_s: float = 0.0
 
 
@@ -78,30 +80,29 @@ def run(
         directory = directory / RANKS
     if ended.code == 0:
         return _read(directory, plan, ended, began, family)
-    why = _why(ended, timeout_s, _last_words(directory))
+    failure = _failure(ended, timeout_s, _last_words(directory))
     late = ended.code is None
-    return Outcome(failed=why, timed_out=late, said=ended.said, wall_s=ended.wall_ns / 1e9)
+    return Outcome(failure=failure, timed_out=late, said=ended.said, wall_s=ended.wall_ns / 1e9)
 
 
-def _why(ended: Ended, timeout_s: float, capture: Capture | None) -> str:
+def _failure(ended: Ended, timeout_s: float, capture: Capture | None) -> Reason:
     if ended.code is None:
-        steps = f" (at its step {capture.steps + 1})" if capture is not None else ""
-        return f"it had not ended after {timeout_s:.0f} s{steps}"
+        step = capture.steps + 1 if capture is not None else None
+        return because(TrialFailure.TIMED_OUT, limit_s=timeout_s, step=step)
     if ended.signal:
-        return f"it was killed by {ended.signal}"
-    why = capture.why if capture is not None and capture.ended == "raised" else ""
-    # Caught and printed by the program, or raised in another process of it.
-    if not why or _IN_A_WORKER in why:
-        raised = [line for line in ended.said if "Error" in line or "Exception" in line]
-        why = raised[-1].strip()[:300] if raised else why
-    if why == NO_INPUT:
-        return f"{why}: a trial has no standard input"
-    return why or f"it ended with exit code {ended.code}{_last(ended)}"
-
-
-def _last(ended: Ended) -> str:
-    """argparse says on its last line what it misses."""
-    return f": {ended.said[-1].strip()[:200]}" if ended.said else ""
+        return because(TrialFailure.KILLED, signal=ended.signal)
+    error = capture.why if capture is not None and capture.ended == "raised" else ""
+    # The program caught and printed the error, or another of its processes raised it.
+    if not error or _IN_A_WORKER in error:
+        printed = [line for line in ended.said if "Error" in line or "Exception" in line]
+        error = printed[-1].strip()[:300] if printed else error
+    if error == NO_INPUT:
+        return because(TrialFailure.NO_STANDARD_INPUT, error=error)
+    if error:
+        return because(TrialFailure.RAISED, error=error)
+    # argparse says on its last line which argument is missing.
+    last_line = ended.said[-1].strip()[:200] if ended.said else ""
+    return because(TrialFailure.EXITED, exit_code=ended.code, last_line=last_line)
 
 
 def _last_words(directory: Path) -> Capture | None:
@@ -120,12 +121,12 @@ def _read(directory: Path, plan: Plan, ended: Ended, began_ns: int, family: Fami
         trial = msgspec.msgpack.decode((directory / RESULT).read_bytes(), type=Trial)
         steps = [step for step in RunDirectory(directory).steps() if _counts(step, plan)]
     except (OSError, msgspec.DecodeError, RidgelineError) as error:
-        why = f"its record is damaged: {error}"
+        failure = because(TrialFailure.RECORD_DAMAGED, error=str(error))
         if isinstance(error, OSError):
             capture = _last_words(directory)
-            torch = capture is None or capture.torch_imported
-            why = "it left no record" if torch else "the program did not import torch"
-        return Outcome(failed=why, said=ended.said, wall_s=wall)
+            has_torch = capture is None or capture.torch_imported
+            failure = because(TrialFailure.NO_RECORD if has_torch else TrialFailure.NO_TORCH)
+        return Outcome(failure=failure, said=ended.said, wall_s=wall)
     capture = _last_words(directory)
     ours = capture.problems if capture is not None else ()
     own = 0 if directory.name == RANKS else trial.own_peak_bytes  # a rank's is not the launcher's
