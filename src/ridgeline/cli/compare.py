@@ -230,7 +230,7 @@ def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
 
 
 def _deliver(found: "Comparison | PairFolder", as_json: bool, output: Path | None) -> None:
-    from ridgeline.cli.output import deliver
+    from ridgeline.cli.output import deliver_texts
     from ridgeline.records.comparison import Comparison
     from ridgeline.report import (
         comparison_csv,
@@ -242,7 +242,7 @@ def _deliver(found: "Comparison | PairFolder", as_json: bool, output: Path | Non
 
     if isinstance(found, Comparison):
         one = found
-        deliver(
+        deliver_texts(
             comparison_document.document(one),
             as_json,
             output,
@@ -253,7 +253,7 @@ def _deliver(found: "Comparison | PairFolder", as_json: bool, output: Path | Non
         )
         return
     folder = found
-    deliver(
+    deliver_texts(
         comparison_document.folder_document(folder),
         as_json,
         output,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ridgeline.cli.output_options import output_options
+from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
 
 if TYPE_CHECKING:
     from ridgeline.records.machine import Machine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "--measure", is_flag=True, help="Measure the ceilings now and keep them (10 to 30 s)."
 )
 @click.option("--device", metavar="cpu|cuda|cuda:1", help="Only this device.")
-@output_options()
+@output_options(PAGE_ENDINGS)
 def command(
     measure: bool,
     device: str | None,
@@ -35,26 +35,18 @@ def command(
     --measure without --device measures the CPU and, where there is one, the first GPU.
     """
     from ridgeline.cli.output import check_output, deliver, progress
-    from ridgeline.report import hardware as report
+    from ridgeline.report.views.hardware import hardware_report
 
-    check_output(output)
+    check_output(output, PAGE_ENDINGS)
     with progress(quiet) as say:
         machine, left_out = _look(measure, device, say)
-    deliver(
-        report.to_json_document(machine, left_out),
-        as_json,
-        output,
-        markdown=lambda: report.to_markdown(machine, left_out),
-        csv=lambda: report.to_csv(machine),
-        terminal=lambda console: report.render_terminal(machine, console, left_out),
+    chosen = f" --device {device}" if device else ""
+    next_command = (
+        ("put a model under them", "ridgeline model FILE.py:build --input SHAPE")
+        if measure
+        else ("measure the ceilings", f"ridgeline hardware --measure{chosen}")
     )
-    if not as_json and output is None:
-        chosen = f" --device {device}" if device else ""
-        click.echo(
-            "put a model under them:  ridgeline model FILE.py:build --input SHAPE"
-            if measure
-            else f"measure the ceilings:  ridgeline hardware --measure{chosen}"
-        )
+    deliver(hardware_report(machine, left_out, next_command), as_json, output)
 
 
 def _look(
@@ -63,17 +55,17 @@ def _look(
     import msgspec
 
     from ridgeline import machine as hardware
-    from ridgeline.report.hardware import label
+    from ridgeline.report.views.hardware import device_label
 
     chosen = None if device is None else hardware.resolve_device(device)
     machine = hardware.identify()
-    labels = [label(found) for found in machine.devices]
+    labels = [device_label(found) for found in machine.devices]
     if chosen is not None:
         labels = ["cpu" if chosen.type == "cpu" else f"cuda:{chosen.index}"]
     if measure:
         for target in labels if chosen is not None else labels[:2]:
             hardware.measure(target, on_progress=lambda now, on=target: say(f"{on}: {now}"))  # type: ignore[misc]
-    known = {label(found): found for found in machine.devices}
+    known = {device_label(found): found for found in machine.devices}
     devices = tuple(hardware.cached(name) or known[name] for name in labels)
     conditions = []
     for name, found in zip(labels, devices, strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ridgeline.cli.amounts import parse_size
-from ridgeline.cli.output_options import output_options
+from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
 from ridgeline.units import parse_seconds
 
@@ -72,7 +72,7 @@ Examples:
     metavar="N",
     help="Time generation of N tokens: the first, and each after it, with and without KV cache.",
 )
-@output_options()
+@output_options(PAGE_ENDINGS)
 def command(
     targets: tuple[str, ...], inputs: tuple[str, ...], as_json: bool, output: Path | None,
     quiet: bool, verbose: bool, **chosen: Any,
@@ -84,33 +84,14 @@ def command(
     """
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
     from ridgeline.cost.study.study import study
-    from ridgeline.report import model_document, model_tables
+    from ridgeline.report.views.model import model_report
 
     claim_stdout()
-    check_output(output)
+    check_output(output, PAGE_ENDINGS)
     options = _options(inputs, chosen)
     with progress(quiet) as say:
         reports = [study(target, options, say) for target in targets]
-    documents = [model_document.document(r) for r in reports]
-    document = (
-        documents[0]
-        if len(documents) == 1
-        else {"schema": model_document.SCHEMA, "models": documents}
-    )
-    deliver(
-        document,
-        as_json,
-        output,
-        markdown=lambda: model_tables.markdown(reports),
-        csv=lambda: model_tables.csv(documents),
-        terminal=lambda console: _show(reports, console),
-    )
-
-
-def _show(reports: Any, console: Any) -> None:
-    from ridgeline.report import model_terminal
-
-    model_terminal.show(reports, console)
+    deliver(model_report(reports), as_json, output)
 
 
 def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:

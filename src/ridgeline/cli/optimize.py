@@ -171,7 +171,7 @@ def _deliver(
     found: "Optimized", as_json: bool, output: Path | None, reported: "Target | None"
 ) -> None:
     """Print or write the answer. `reported` is the target if a report is wanted, else None."""
-    from ridgeline.cli.output import deliver
+    from ridgeline.cli.output import deliver_texts
     from ridgeline.report import optimized_csv, optimized_html, optimized_markdown, optimized_svg
     from ridgeline.report.optimized_document import document
     from ridgeline.report.optimized_terminal import show
@@ -180,7 +180,7 @@ def _deliver(
     if output is not None and not as_json and found.written is not None:
         copies = [*found.written.files, found.written.diff_file]
         also = [*(Path(name) for name in copies if name), *also]
-    deliver(
+    deliver_texts(
         document(found),
         as_json,
         output,

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -14,7 +14,13 @@ import msgspec
 from ridgeline.cli.output_options import ENDINGS
 from ridgeline.errors import RidgelineError, UsageError
 
+if TYPE_CHECKING:
+    from ridgeline.report.document import Report
+
 PIPE_COLUMNS = 140
+"""The width of a pipe: no path of a module is cut."""
+MIN_COLUMNS = 40
+"""On a narrower terminal no table has room for a name and two figures."""
 
 
 def columns(is_terminal: bool) -> int | None:
@@ -52,6 +58,81 @@ def check_output(output: Path | None, endings: tuple[str, ...] = ENDINGS) -> Non
 
 
 def deliver(
+    report: "Report",
+    as_json: bool,
+    output: Path | None,
+    *,
+    full: bool = False,
+    most: int | None = None,
+    also: Sequence[Path] = (),
+) -> None:
+    """Write the requested file and name it in one line on stderr. JSON goes to stdout; so does the
+    report if no file was requested. `full` and `most` choose the rows of tables; `also` are other
+    files that were written."""
+    if output is not None:
+        write_whole(output, formatted(report, output.suffix.lower(), full=full, most=most))
+    if as_json:
+        from ridgeline.report.renderers import json
+
+        _echo(json.render(report.data()))
+    elif output is None:
+        from ridgeline.report.renderers import terminal
+
+        terminal.render(report.document(), report_console(), full=full, most=most)
+    asked_for = [output] if output is not None and not as_json else []
+    say_written([*asked_for, *also])
+
+
+def formatted(report: "Report", ending: str, *, full: bool = False, most: int | None = None) -> str:
+    """Return the text of a file with this ending."""
+    if ending == ".json":
+        from ridgeline.report.renderers import json
+
+        return json.render(report.data()) + "\n"
+    if ending == ".csv" and report.figures is not None:
+        from ridgeline.report.renderers import csv
+
+        return csv.render(report.figures())
+    if ending == ".svg" and report.picture is not None:
+        from ridgeline.report.renderers.charts import waterfall
+
+        return waterfall(report.picture(), headed=True)
+    if ending == ".html":
+        from ridgeline.report.renderers import html
+
+        return html.render(report.document(), full=full, most=most)
+    from ridgeline.report.renderers import markdown
+
+    return markdown.render(report.document(), full=full, most=most)
+
+
+def report_console() -> Any:
+    """Return a console on stdout. A pipe has no width: it gets one at which few names are cut."""
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            _reader_left()
+
+    console = Quiet(width=columns(sys.stdout.isatty()), highlight=False)
+    console.width = max(console.width, MIN_COLUMNS)
+    return console
+
+
+def _echo(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        _reader_left()
+
+
+def _reader_left() -> NoReturn:
+    """End as usual when the reader has enough (`| head`), where click and rich exit with 1."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+def deliver_texts(
     document: dict[str, Any],
     as_json: bool,
     output: Path | None,

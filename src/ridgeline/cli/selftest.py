@@ -52,7 +52,7 @@ def command(
     Exit codes: 0 measured; 3 identical code was called different significantly more often than in
     6 % of the windows; 130 interrupted, after what was measured until then.
     """
-    from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
+    from ridgeline.cli.output import check_output, claim_stdout, deliver_texts, progress
     from ridgeline.report import selftest as report
     from ridgeline.units import parse_seconds
 
@@ -65,7 +65,7 @@ def command(
         from ridgeline.machine import resolve_device
 
         test = selftest(resolve_device(device), budget_s=budget_s, seed=seed, say=say)
-    deliver(
+    deliver_texts(
         report.document(test),
         as_json,
         output,

@@ -15,7 +15,6 @@ from ridgeline.report.comparison_method import method
 from ridgeline.report.comparison_next import command, next_step
 from ridgeline.report.comparison_notes import Note, Weight, notes
 from ridgeline.report.comparison_rows import WORDS, Grid, Row, arms, count, pairs
-from ridgeline.report.model_growth import plain_table
 
 STYLES: dict[Tone, str] = {
     "good": "bold green",
@@ -130,7 +129,7 @@ def _width(grid: Grid, name: str, width: int) -> int:
 
 
 def _table(grid: Grid, width: int) -> Table:
-    table = plain_table()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for i, name in enumerate(grid.header):
         table.add_column(
             f" {name}" if i == 0 else name,

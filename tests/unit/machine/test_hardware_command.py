@@ -14,7 +14,9 @@ from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.machine import ceiling_cache, survey
 from ridgeline.machine.datasheet import match
 from ridgeline.records.machine import Ceiling, Device, Machine
-from ridgeline.report.hardware import render_terminal, rows, to_csv, to_json_document, to_markdown
+from ridgeline.report.renderers import csv as csv_renderer
+from ridgeline.report.renderers import markdown, terminal
+from ridgeline.report.views import hardware as view
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +52,7 @@ def _h200() -> Machine:
 
 
 def test_a_row_has_both_sources_their_ratio_and_the_ridge() -> None:
-    found = {(row.quantity, row.dtype): row for row in rows(_h200().devices[0])}
+    found = {(row.quantity, row.dtype): row for row in view.ceiling_rows(_h200().devices[0])}
     bfloat16 = found["matmul", "bfloat16"]
     assert bfloat16.share == pytest.approx(784 / 989.4)
     assert bfloat16.ridge == pytest.approx(784 / 4.26)
@@ -63,7 +65,7 @@ def test_the_terminal_shows_measured_beside_datasheet() -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=140)
-    render_terminal(_h200(), console, {"cuda:1": ("tf32: because",)})
+    terminal.render(view.document(_h200(), {"cuda:1": ("tf32: because",)}), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     line = next(line for line in text.splitlines() if "bfloat16" in line)
     assert line.split()[:8] == ["bfloat16", "784", "TFLOP/s", "989", "TFLOP/s", "79.2", "%", "184"]
@@ -74,14 +76,14 @@ def test_the_terminal_shows_measured_beside_datasheet() -> None:
 
 def test_every_format_carries_the_same_rows() -> None:
     machine = _h200()
-    document = to_json_document(machine, {"cuda:1": ("tf32: because",)})
+    document = view.data(machine, {"cuda:1": ("tf32: because",)})
     assert document["schema"] == "ridgeline.hardware/1"
     assert document["devices"][0]["left_out"] == ["tf32: because"]
     assert document["devices"][0]["ridge_flop_per_byte"]["bfloat16"] == pytest.approx(784 / 4.26)
-    lines = list(csv.DictReader(io.StringIO(to_csv(machine))))
-    assert len(lines) == len(rows(machine.devices[0]))
+    lines = list(csv.DictReader(io.StringIO(csv_renderer.render(view.figures(machine)))))
+    assert len(lines) == len(view.ceiling_rows(machine.devices[0]))
     assert float(lines[0]["measured"]) == 784e12
-    assert to_markdown(machine).count("| bfloat16 |") == 1
+    assert markdown.render(view.document(machine, {})).count("| bfloat16 |") == 1
 
 
 def test_json_is_one_document_and_nothing_else() -> None:

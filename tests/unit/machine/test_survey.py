@@ -165,7 +165,7 @@ def test_buffers_exceed_the_cache_and_respect_the_memory() -> None:
 
 def test_importing_the_package_does_not_import_torch() -> None:
     code = (
-        "import sys, ridgeline.machine, ridgeline.cli.hardware, ridgeline.report.hardware;"
+        "import sys, ridgeline.machine, ridgeline.cli.hardware, ridgeline.report.views.hardware;"
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules or 'rich' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ridgeline.report.model_document import SCHEMA, document
+from ridgeline.report.views.model import SCHEMA
+from ridgeline.report.views.model import model_data as document
 from tests.unit.report.made_up import BACKWARD, COST, FORWARD, memory, placement, report, summary
 
 PROMISED = [

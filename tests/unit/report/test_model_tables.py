@@ -7,47 +7,57 @@ import io
 import pytest
 
 from ridgeline.records.model import ModelReport
-from ridgeline.report.model_document import document
-from ridgeline.report.model_tables import csv, markdown
+from ridgeline.report.renderers import csv
+from ridgeline.report.renderers.markdown import render
+from ridgeline.report.views.model import document, figures
 from tests.unit.report.made_up import placement, report
+from tests.unit.report.rendered import grid, tables
 
 
 def rows(*reports: ModelReport) -> list[list[str]]:
-    return list(csv_module.reader(io.StringIO(csv([document(r) for r in reports]))))
+    return list(csv_module.reader(io.StringIO(csv.render(figures(reports)))))
+
+
+def markdown(reports: list[ModelReport]) -> str:
+    return render(document(reports))
 
 
 def test_a_markdown_table_is_rectangular() -> None:
-    table = [line for line in markdown([report(), report()]).splitlines() if line.startswith("|")]
+    table = [line for line in markdown([report(), report()]).splitlines() if line[:1] == "|"]
     assert {line.count("|") for line in table} == {4}
     assert table[1] == "| --- | ---: | ---: |"
 
 
 def test_numbers_read_as_people_write_them() -> None:
-    text = markdown([report()])
-    assert "| FLOPs, forward | 1 kFLOP |" in text
-    assert "| …causal part alone | 900 FLOP |" in text
-    assert "| latency | 2 ms |" in text
-    assert "| coverage | 93.1 % |" in text
-    assert "| peak, training (adamw) | 900 B |" in text
-    assert "| largest batch in 1 KiB | 7 |" in text
+    (table,) = tables(document([report(), report()]))
+    found = {label: value for label, value, _ in grid(table)}
+    assert found["FLOPs, forward"] == "1 kFLOP"
+    assert found["…causal part alone"] == "900 FLOP"
+    assert found["latency"] == "2 ms"
+    assert found["coverage"] == "93.1 %"
+    assert found["peak, training (adamw)"] == "900 B"
+    assert found["largest batch in 1 KiB"] == "7"
 
 
 def test_notes_follow_the_table_once_each() -> None:
-    text = markdown([report()])
-    assert text.endswith("\n\n- Net: counted with care\n- Net: the machine was busy\n")
+    text = markdown([report(), report()])
+    assert text.count("- **note**: counted with care\n- **note**: the machine was busy\n") == 1
 
 
 def test_a_line_that_is_empty_for_all_is_left_out_and_kept_for_one() -> None:
     untimed = report(latency=None, latency_missing="meta", fit=None)
-    assert "largest batch" not in markdown([untimed])
+    assert "largest batch" not in markdown([untimed, untimed])
     assert "| largest batch in 1 KiB | 7 |  |" in markdown([report(), untimed])
 
 
 @pytest.mark.parametrize("name", ["a|b", "<script>", "Net|<img>"])
 def test_a_name_cannot_break_out_of_markdown(name: str) -> None:
-    header = markdown([report(model=name, target=f"{name}.py:build")]).splitlines()[0]
-    assert header.replace("\\|", "").count("|") == 3
-    assert "<" not in header
+    odd = report(model=name, target=f"{name}.py:build")
+    lines = markdown([odd, odd]).splitlines()
+    header = next(line for line in lines if line.startswith("|"))
+    assert header.replace("\\|", "").count("|") == 4
+    written = [*lines, *markdown([odd]).splitlines()]
+    assert not any("<" in line for line in written if "`" not in line)  # code is text
 
 
 def test_a_note_cannot_carry_html_into_markdown() -> None:

@@ -1,18 +1,13 @@
 """What a person sees at the terminal."""
 
-import io
-
-from rich.console import Console
-
 from ridgeline.records.model import ModelReport
-from ridgeline.report.model_terminal import show
+from ridgeline.report.views.model import document
 from tests.unit.report.made_up import FIT, placement, report
+from tests.unit.report.rendered import at_terminal
 
 
 def shown(*reports: ModelReport) -> str:
-    out = io.StringIO()
-    show(list(reports), Console(file=out, width=120))
-    return out.getvalue()
+    return at_terminal(document(reports))
 
 
 def test_the_verdict_stands_before_the_numbers() -> None:
@@ -70,9 +65,9 @@ def test_several_models_share_one_table_and_one_roofline() -> None:
 
 def test_a_note_that_all_share_is_said_once_and_another_under_its_models_name() -> None:
     text = shown(report(), report(model="Other", notes=("the machine was busy", "odd")))
-    assert text.count("note: counted with care\n") == 1
+    assert text.count("counted with care\n") == 1
     assert text.count("the machine was busy") == 1
-    assert "note: Other: odd\n" in text
+    assert "Other: odd\n" in text
 
 
 def test_markup_in_a_users_names_is_shown_as_written() -> None:

@@ -1,6 +1,6 @@
 """The sentence behind a verdict has the numbers that decided it."""
 
-from ridgeline.report.reason import reason
+from ridgeline.report.views.model import bottleneck_reason as reason
 from tests.unit.report.made_up import placement
 
 

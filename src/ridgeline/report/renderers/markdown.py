@@ -1,0 +1,180 @@
+"""A document as Markdown: for a pull request, an issue, a note."""
+
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+from ridgeline.report.document import (
+    Block,
+    Claim,
+    Claims,
+    Code,
+    Commands,
+    Document,
+    Item,
+    Labelled,
+    Paragraph,
+    Section,
+    SplitChart,
+    Table,
+    WaterfallChart,
+    Words,
+    plain,
+)
+from ridgeline.report.plain import printable, shorten
+
+MAX_NAME_LENGTH = 100
+"""Names of kernels are longer than a comment is wide."""
+_SPECIAL = re.compile(r"([\\`*|~]|\](?=[(\[:]))")
+"""A bracket only where a link would follow it: [1.27, 1.35] stays readable in the source."""
+_EDGE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
+"""An underscore between letters is plain in GitHub's Markdown; at an edge (__init__) it is not."""
+
+
+def render(
+    document: Document, *, full: bool = False, most: int | None = None, picture: str = ""
+) -> str:
+    """Return the document as Markdown. `most` is how many rows of each table the person asked for;
+    `picture` is the name of the drawn waterfall, beside this file."""
+    lines = [f"### {escaped(document.answer_text)}", ""]
+    if document.about:
+        lines += [escaped(" · ".join(document.about)), ""]
+    lines += _Markdown(full, most, picture).blocks(document.blocks, 4)
+    kept = [line for i, line in enumerate(lines) if line or (i and lines[i - 1])]
+    return "\n".join(kept).rstrip("\n") + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return a text as written, on one line: no cell, tag, link or emphasis of its own."""
+    flat = printable(" ".join(text.split()))
+    safe = _EDGE.sub(r"\\_", _SPECIAL.sub(r"\\\1", flat))
+    return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def inline(words: Words) -> str:
+    """Return a sentence; spans of code stay code."""
+    if isinstance(words, str):
+        return escaped(words)
+    return "".join(
+        f"`{code_text(s.text)}`" if s.code else _with_blanks(s.text, escaped(s.text)) for s in words
+    )
+
+
+def code_text(text: str) -> str:
+    """Return a text that stands between backticks, where only a backtick is markup."""
+    return printable(" ".join(text.split())).replace("`", "'")
+
+
+def fence(text: str, language: str = "") -> list[str]:
+    """Return a block of code that nothing inside can end. Tabs stay tabs."""
+    lines = ["\t".join(map(printable, line.rstrip("\r").split("\t"))) for line in text.split("\n")]
+    shown = "\n".join(lines).rstrip("\n")
+    longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
+    marks = "`" * max(3, longest + 1)
+    return [f"{marks}{language}", *shown.split("\n"), marks]
+
+
+class _Markdown:
+    def __init__(self, full: bool, most: int | None, picture: str) -> None:
+        self.full, self.most, self.picture = full, most, picture
+
+    def blocks(self, blocks: Sequence[Block], depth: int) -> list[str]:
+        lines: list[str] = []
+        for i, block in enumerate(blocks):
+            made = self.block(block, depth)
+            is_item = isinstance(block, Paragraph) and block.level in ("warning", "error")
+            follows = blocks[i + 1] if i + 1 < len(blocks) else None
+            joined = is_item and isinstance(follows, Paragraph) and follows.level == block.level  # type: ignore[union-attr]
+            lines += made if joined or not made else [*made, ""]
+        return lines
+
+    def block(self, block: Block, depth: int) -> list[str]:
+        if isinstance(block, Paragraph):
+            return [_paragraph(block)]
+        if isinstance(block, Labelled):
+            return _items(block.items)
+        if isinstance(block, Table):
+            return self.table(block)
+        if isinstance(block, Code):
+            label = [f"{escaped(block.label)}:", ""] if block.label else []
+            return [*label, *fence(block.text, block.language)]
+        if isinstance(block, Commands):
+            return [f"- {escaped(c.why)}: `{code_text(c.text)}`" for c in block.commands]
+        if isinstance(block, Claims):
+            return [line for i, c in enumerate(block.claims, 1) for line in _claim(i, c)]
+        if isinstance(block, Section):
+            return self.section(block, depth)
+        if isinstance(block, SplitChart) and not block.has_table:
+            parts = (f"**{escaped(p.name)}** {escaped(p.figure)}" for p in block.parts if p.value)
+            return [" · ".join(parts)]
+        if isinstance(block, WaterfallChart) and self.picture:
+            return [f"![{escaped(block.title)}]({quote(self.picture)})"]
+        return []
+
+    def section(self, section: Section, depth: int) -> list[str]:
+        body = self.blocks(section.blocks, depth + 1)
+        if not body:
+            return []
+        title = escaped(section.title)
+        if section.folded:
+            # GitHub reads Markdown inside <details> only after an empty line.
+            return [f"<details><summary>{title}</summary>", "", *body, "</details>"]
+        return [f"{'#' * min(depth, 6)} {title}", "", *body] if title else body
+
+    def table(self, table: Table) -> list[str]:
+        rows, more = table.shown(self.full, self.most)
+        if not rows:
+            return []
+        noted = any(row.note for row in rows)
+        names = [escaped(c.name) for c in table.columns]
+        rules = ["---:" if c.kind == "number" and i else "---" for i, c in enumerate(table.columns)]
+        lines = [_line([*names, *["note"] * noted]), _line([*rules, *["---"] * noted])]
+        for row in rows:
+            cells = [
+                escaped(shorten(cell.text, MAX_NAME_LENGTH) if c.kind in ("name", "place")
+                        else cell.text)
+                for cell, c in zip(row.cells, table.columns, strict=True)
+            ]  # fmt: skip
+            lines.append(_line([*cells, *[escaped(row.note)] * noted]))
+        return [*lines, "", more] if more else lines
+
+
+def _paragraph(paragraph: Paragraph) -> str:
+    text = inline(paragraph.text)
+    if paragraph.level in ("warning", "error"):
+        return f"- **{paragraph.level}**: {text}"
+    return f"*{text}*" if paragraph.level == "doubt" else text
+
+
+def _items(items: Iterable[Item]) -> list[str]:
+    lines = []
+    for item in items:
+        mark = f"**{item.level}**: " if item.level in ("warning", "error") else ""
+        for words in item.lines:
+            label = f"**{escaped(item.label)}**: " if item.label else ""
+            lines.append(f"- {label}{mark}{inline(words)}")
+    return lines
+
+
+def _claim(number: int, claim: Claim) -> list[str]:
+    place = f" `{code_text(claim.place)}`" if claim.place else ""
+    lines = [f"{number}. **{inline(claim.text)}**{place}: {escaped(claim.gain)}", ""]
+    # Indented by three, so that it belongs to the number.
+    for item in claim.evidence:
+        lines += [f"   - {escaped(item.label)}: {inline(words)}" for words in item.lines]
+    if plain(claim.doubt):
+        lines.append(f"   - it may be wrong: {inline(claim.doubt)}")
+    if claim.code:
+        lines += ["", *(f"   {line}" for line in fence("\n".join(claim.code), "python"))]
+    return [*lines, ""]
+
+
+def _with_blanks(text: str, shown: str) -> str:
+    """Keep the blanks at the ends of a text, which part it from the code beside it."""
+    lead = " " * (text != text.lstrip())
+    tail = " " * (text != text.rstrip() and bool(text.strip()))
+    return f"{lead}{shown}{tail}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

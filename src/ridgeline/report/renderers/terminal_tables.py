@@ -1,0 +1,224 @@
+"""Tables at a terminal of any width.
+
+A table with spare columns is a ranking: where there is little room, names are cut in the middle and
+spare columns are left out. Any other table loses nothing: names are folded, and columns that do not
+fit continue in a second table below.
+"""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from ridgeline.report.document import Cell, Column, Row, Table
+from ridgeline.report.plain import ELLIPSIS, printable, shorten
+from ridgeline.report.renderers.terminal_text import STYLES, widest, wrapped
+from ridgeline.units import plural
+
+GAP = 2
+MIN_NAME_COLUMNS = 14
+MAX_NAME_COLUMNS = 60
+MIN_NOTE_COLUMNS = 32
+"""With less room beside a row, its note stands below it."""
+_FLEXIBLE = ("name", "place")
+_UNKNOWN = ("", "—")
+
+
+def table_lines(
+    table: Table, rows: Sequence[Row], indent: int, full: bool, console: Console
+) -> list[Text]:
+    """Return the lines of a table, its header first."""
+    width = console.width - indent
+    is_ranking = any(column.spare for column in table.columns)
+    texts = [[printable(cell.text) for cell in row.cells] for row in rows]
+    kept = [
+        i
+        for i, column in enumerate(table.columns)
+        if i == 0 or any(row[i] not in _UNKNOWN for row in texts) or not is_ranking
+        if (full or column.spare < 2)
+    ]
+    if is_ranking:
+        parts = [_that_fit(kept, table.columns, texts, width)]
+    else:
+        parts = _split([i for i in kept if not i or any(row[i] for row in texts)] or kept,
+                       table.columns, texts, width)  # fmt: skip
+    lines: list[Text] = []
+    for number, part in enumerate(parts):
+        if number:
+            lines.append(Text())
+        layout = _Layout(part, table.columns, texts, width, is_ranking)
+        lines.append(layout.header())
+        for row, cells in zip(rows, texts, strict=True):
+            # Below the first table, a row that has nothing more to say is left out.
+            if number and not any(cells[i] for i in part[1:]):
+                continue
+            if row.gap:
+                lines.append(Text())
+            lines += layout.row(row, cells, "" if number else printable(row.note), console)
+    lost = [c.name for i, c in enumerate(table.columns) if c.spare < 1 and _is_lost(i, kept, parts)]
+    if lost and is_ranking:
+        said = f"{plural(len(lost), 'column')} more than fit ({', '.join(lost)})"
+        lines.append(Text(shorten(printable(said), width), "dim"))
+    return [Text(" " * indent) + line if line.plain else line for line in lines]
+
+
+def _is_lost(index: int, kept: Sequence[int], parts: Sequence[Sequence[int]]) -> bool:
+    return index in kept and not any(index in part for part in parts)
+
+
+class _Layout:
+    """The widths of some columns of a table."""
+
+    def __init__(
+        self,
+        kept: Sequence[int],
+        columns: Sequence[Column],
+        texts: Sequence[Sequence[str]],
+        width: int,
+        is_ranking: bool,
+    ) -> None:
+        self.kept, self.columns, self.width, self.is_ranking = kept, columns, width, is_ranking
+        natural = _natural(columns, texts)
+        if is_ranking:
+            self.widths = _shared_widths(kept, columns, natural, width)
+        else:
+            first = _first_width(kept[0], columns, natural, width)
+            most = max(width - first - GAP, MIN_NAME_COLUMNS)
+            self.widths = {i: min(natural[i], most) for i in kept}
+            self.widths[kept[0]] = first
+
+    def header(self) -> Text:
+        return self._line([Text(self.columns[i].name, "dim") for i in self.kept])
+
+    def row(self, row: Row, texts: Sequence[str], note: str, console: Console) -> list[Text]:
+        cells = []
+        for i in self.kept:
+            text = texts[i]
+            if self.is_ranking and self.columns[i].kind in _FLEXIBLE:
+                text = _shortened(self.columns[i], text, self.widths[i])
+            cells.append(Text(text, _style(row, row.cells[i])))
+        folded = [
+            [cell] if cell.cell_len <= self.widths[i] else list(cell.wrap(console, self.widths[i]))
+            for i, cell in zip(self.kept, cells, strict=True)
+        ]
+        lines = [
+            self._line([part[n] if n < len(part) else Text() for part in folded])
+            for n in range(max(map(len, folded)))
+        ]
+        return _with_note(lines, row, note, self.width, self._used(), console) if note else lines
+
+    def _used(self) -> int:
+        return sum(self.widths[i] for i in self.kept) + GAP * len(self.kept)
+
+    def _line(self, cells: Sequence[Text]) -> Text:
+        """Pad cells by what a terminal shows: a Chinese character takes two places."""
+        line = Text()
+        for place, (i, cell) in enumerate(zip(self.kept, cells, strict=True)):
+            part = cell.copy()
+            part.rstrip()
+            blank = " " * max(self.widths[i] - part.cell_len, 0)
+            is_right = place > 0 and self.columns[i].kind == "number"
+            line.append_text(Text.assemble(blank, part) if is_right else Text.assemble(part, blank))
+            line.append(" " * GAP)
+        line.rstrip()
+        return line
+
+
+def _with_note(
+    lines: list[Text], row: Row, note: str, width: int, used: int, console: Console
+) -> list[Text]:
+    text = Text(note, STYLES[row.tone])
+    room = width - used
+    beside = text.cell_len <= room or room >= MIN_NOTE_COLUMNS
+    parts = wrapped(text, room if beside else width - 4, console)
+    if not beside:
+        return [*lines, *(Text("  ") + part for part in parts)]
+    for number, part in enumerate(parts):
+        if number == len(lines):
+            lines.append(Text())
+        lead = lines[number].copy()
+        lead.pad_right(used - lead.cell_len)
+        lines[number] = Text.assemble(lead, part)
+    return lines
+
+
+def _style(row: Row, cell: Cell) -> str:
+    tone = cell.tone if cell.tone != "plain" else "quiet" if row.tone == "quiet" else "plain"
+    bold = "bold" if cell.bold or row.bold else ""
+    return " ".join(x for x in (bold, STYLES[tone]) if x)
+
+
+def _natural(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[int]:
+    return [widest((c.name, *(row[i] for row in texts))) for i, c in enumerate(columns)]
+
+
+def _first_width(i: int, columns: Sequence[Column], natural: Sequence[int], width: int) -> int:
+    if columns[i].kind not in _FLEXIBLE:
+        return natural[i]
+    return min(natural[i], max(width // 3, MIN_NAME_COLUMNS))
+
+
+def _split(
+    kept: Sequence[int], columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int
+) -> list[list[int]]:
+    """Return the columns of each table; every table begins with the first column."""
+    natural = _natural(columns, texts)
+    first, *others = kept
+    start = _first_width(first, columns, natural, width)
+    parts: list[list[int]] = [[first]]
+    used = start
+    for i in others:
+        if used + GAP + natural[i] > width and len(parts[-1]) > 1:
+            parts.append([first])
+            used = start
+        parts[-1].append(i)
+        used += GAP + natural[i]
+    return parts
+
+
+def _shortened(column: Column, text: str, width: int) -> str:
+    """Cut a name in the middle. A place keeps its line number: its function goes first, then its
+    folders."""
+    if column.kind != "place" or len(text) <= width:
+        return shorten(text, width)
+    line = text.split(" ")[0]
+    return line if len(line) <= width else f"{ELLIPSIS}{line[len(line) - width + 1 :]}"
+
+
+def _that_fit(
+    kept: list[int], columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int
+) -> list[int]:
+    """Leave out columns until the rest fits: the most spare first, of equals the last."""
+    natural = _natural(columns, texts)
+    while len(kept) > 2 and _least(kept, columns, natural) > width:
+        goes = max(reversed(kept[1:]), key=lambda i: columns[i].spare)
+        kept = [i for i in kept if i != goes]
+    return kept
+
+
+def _floor(i: int, columns: Sequence[Column], natural: Sequence[int]) -> int:
+    """A name can be cut, the title of its column cannot."""
+    if columns[i].kind not in _FLEXIBLE:
+        return natural[i]
+    return max(min(natural[i], MIN_NAME_COLUMNS), cell_len(columns[i].name))
+
+
+def _least(kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int]) -> int:
+    return sum(_floor(i, columns, natural) for i in kept) + GAP * (len(kept) - 1)
+
+
+def _shared_widths(
+    kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int], width: int
+) -> dict[int, int]:
+    """Share what the figures leave among the names, those that need little first."""
+    most = width if width >= 200 else MAX_NAME_COLUMNS
+    widths = {i: natural[i] for i in kept}
+    names = sorted((i for i in kept if columns[i].kind in _FLEXIBLE), key=lambda i: natural[i])
+    room = width - GAP * (len(kept) - 1)
+    room -= sum(natural[i] for i in kept if columns[i].kind not in _FLEXIBLE)
+    for place, i in enumerate(names):
+        fair = max(room // (len(names) - place), _floor(i, columns, natural))
+        widths[i] = min(natural[i], fair, most)
+        room -= widths[i]
+    return widths

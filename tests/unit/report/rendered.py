@@ -1,0 +1,52 @@
+"""Documents as text, for tests."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from ridgeline.report.document import Document, Section, Table, plain
+from ridgeline.report.renderers import terminal
+
+
+def at_terminal(
+    document: Document, width: int = 120, *, full: bool = False, most: int | None = None,
+    encoding: str = "utf-8",
+) -> str:  # fmt: skip
+    """Return what a terminal without colours shows."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    console = Console(file=out, width=width, highlight=False, no_color=True)
+    terminal.render(document, console, full=full, most=most)
+    out.flush()
+    return out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def tables(document: Document) -> list[Table]:
+    """Return every table of a document, also those inside sections."""
+    return [block for block in blocks(document) if isinstance(block, Table)]
+
+
+def blocks(document: Document | Section) -> list[Any]:
+    """Return every block of a document, sections before what is in them."""
+    found: list[Any] = []
+    for block in document.blocks:
+        found.append(block)
+        if isinstance(block, Section):
+            found += blocks(block)
+    return found
+
+
+def grid(table: Table) -> list[list[str]]:
+    """Return the texts of a table, without its header."""
+    return [[cell.text for cell in row.cells] for row in table.rows]
+
+
+def sentences(document: Document) -> list[str]:
+    """Return the text of every paragraph and every labelled line."""
+    found = []
+    for block in blocks(document):
+        if hasattr(block, "text") and hasattr(block, "level"):
+            found.append(plain(block.text))
+        for item in getattr(block, "items", ()):
+            found += [plain(line) for line in item.lines]
+    return found
