@@ -6,10 +6,16 @@ from typing import Any
 import msgspec
 
 from ridgeline import units
-from ridgeline.records.cost import PHASES, Cost, ModuleCost, Phase, Totals
-from ridgeline.records.generation import Generation
-from ridgeline.records.latency import Latency
-from ridgeline.records.memory import MeasuredPeak, Memory
+from ridgeline.records.cost import (
+    PHASES,
+    Cost,
+    MeasuredPeak,
+    Memory,
+    ModuleCost,
+    Phase,
+    Totals,
+)
+from ridgeline.records.latency import Generation, Latency
 from ridgeline.records.model import ModelReport, Placement, Sweep
 from ridgeline.report.document import (
     Block,
