@@ -204,7 +204,7 @@ def test_findings_are_kept_with_the_cache_and_drawn_once(
     from ridgeline.trace.study import study
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", 0)
+    monkeypatch.setattr(cache, "MIN_TEXT_BYTES", 0)
     path = starved().write(tmp_path, "run.json")
     told: list[str] = []
     for _ in range(2):

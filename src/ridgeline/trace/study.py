@@ -105,7 +105,7 @@ def open_trace(path: Path, cache: bool = True, max_events: int | None = None) ->
     trace = parse(path, max_events)
     _refuse_if_mostly_lost(trace)
     trace = without_outliers(trace)
-    large = trace.origin.text_bytes >= kept.LEAST_TEXT_BYTES
+    large = trace.origin.text_bytes >= kept.MIN_TEXT_BYTES
     return Opened(trace, None, kept.write_behind(trace, path) if cache and large else None)
 
 

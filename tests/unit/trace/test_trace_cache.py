@@ -96,7 +96,7 @@ def test_a_damaged_cache_is_as_if_it_were_not_there(path: Path, harm: str, file:
 def test_a_second_question_is_answered_from_the_cache(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", 0)
+    monkeypatch.setattr(cache, "MIN_TEXT_BYTES", 0)
     first, (read,) = study([path])
     again, (kept,) = study([path])
     narrowed, _ = study([path], steps="3")
@@ -162,7 +162,7 @@ def test_a_user_without_a_home_reads_traces_without_a_cache(
     for name in ("HOME", "XDG_CACHE_HOME", "RIDGELINE_CACHE"):
         monkeypatch.delenv(name, raising=False)
     (path.parent / ".ridgeline").write_text("a file where the folder would be")
-    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", 0)
+    monkeypatch.setattr(cache, "MIN_TEXT_BYTES", 0)
     study([path])
     found, _ = study([path])
     assert found.events == parse(path).origin.events

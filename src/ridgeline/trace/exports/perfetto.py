@@ -98,7 +98,7 @@ def _write(file: IO[bytes], path: Path, marks: Iterator[str]) -> None:
     if not copier.copied:  # JSON knows no comma before a bracket
         file.write(_meta("process_labels", {"labels": "no events were copied"}).encode())
     file.write(b"\n]")
-    for key, value in document.beside.items():
+    for key, value in document.metadata.items():
         text = json.dumps({key: value}, default=float).encode()
         file.write(b",\n" + rewritten(text)[1:-1])  # without the braces of an object of its own
     file.write(b"\n}\n")
@@ -223,8 +223,8 @@ class Copier:
     def full(self) -> bool:
         return self._inner.full
 
-    def scan(self, text: bytes, start: int, last: bool) -> tuple[Stop, int]:
-        stop, end = self._inner.scan(text, start, last)
+    def scan(self, text: bytes, start: int) -> tuple[Stop, int]:
+        stop, end = self._inner.scan(text, start)
         self._copy(text[start:end].strip(b" \n\r\t,]" if stop is Stop.END else b" \n\r\t,"))
         self._odd = None
         return stop, end

@@ -1,2 +1,2 @@
-"""From a file to a `Trace`: source (bytes) → document (where the events are) → decoder (columns)
-→ tables, and a Parquet cache beside it. `reader.read` is the way in."""
+"""From a file to a `Trace`: source (bytes), reader (finds the events), a decoder (compiled or
+portable), tables, and a Parquet cache beside the file. `reader.parse` is the way in."""

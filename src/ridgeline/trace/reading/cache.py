@@ -1,11 +1,11 @@
-"""Parquet beside the trace, so that a large one is read once.
+"""Keeps a trace as Parquet files beside it, so that a large one is read once.
 
     .ridgeline/traces/<name>-<content hash>/   one Parquet file a table, texts, trace.json
                                                and the answers already given
 
-Found by name, checked by content: size, time and samples where those are unchanged, the whole file
-where they are not. In the cache folder where the trace's own cannot be written. What cannot be read
-is as if it were not there; it appears whole, by rename, or not at all.
+An entry is found by name and checked by content: by size, time and samples if those are unchanged,
+else by the whole file. If the trace's own folder cannot be written, the entry is in the cache
+folder. An entry appears whole, by rename, or not at all; one that cannot be read is ignored.
 
 A folder that came with a trace, in an archive or a repository, may hold whatever its maker wants to
 show. So trace.json, which has the digest of every table, and each answer carry a seal that only
@@ -28,30 +28,31 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from ridgeline.trace.columns import RAW, Events
-from ridgeline.trace.reading.tables import TABLES
+from ridgeline.trace.columns import Events
+from ridgeline.trace.reading.tables import TABLES, dtype_of
 from ridgeline.trace.trace import Lane, Metadata, Origin, Trace
 
 if TYPE_CHECKING:
     import duckdb
 
-LEAST_TEXT_BYTES = 1 << 24
-"""Below 16 MiB of text a trace is read faster (0.06 s) than duckdb is imported (0.16 s)."""
-SAMPLES = 16
+MIN_TEXT_BYTES = 1 << 24
+"""Traces with less text than 16 MiB are not cached: they are read faster (0.06 s) than duckdb is
+imported (0.16 s)."""
+SAMPLE_COUNT = 16
 SAMPLE_BYTES = 1 << 16
 
 T = TypeVar("T")
 
 
 class _Sealed(Struct, frozen=True):
-    """A file of the cache: its content, and the proof that this user's Ridgeline wrote it."""
+    """A file of the cache: its content, and the proof that this user wrote it."""
 
     seal: str
     content: msgspec.Raw
 
 
-class Kept(Struct, frozen=True, kw_only=True):
-    """What stands beside the Parquet files."""
+class Manifest(Struct, frozen=True, kw_only=True):
+    """The content of trace.json, beside the Parquet files."""
 
     fingerprint: str
     size: int
@@ -63,29 +64,29 @@ class Kept(Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
     texts: int
     digests: dict[str, str]
-    """Of each Parquet file, so that damage is found before anything is computed from it."""
+    """The digest of each Parquet file, so that damage is found before anything is computed."""
 
 
 class Entry:
     """One trace's folder in the cache."""
 
-    def __init__(self, folder: Path, kept: Kept) -> None:
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
-        self._kept = kept
+        self._manifest = manifest
 
     def trace(self, path: Path) -> Trace | None:
-        """The trace, its tables read when they are asked for; None where a file is damaged."""
+        """Return the trace, which reads a table at its first use; None if a file is damaged."""
         try:
-            if any(_digest(self.folder / f) != sum_ for f, sum_ in self._kept.digests.items()):
+            if any(_digest(self.folder / f) != sum_ for f, sum_ in self._manifest.digests.items()):
                 return None
-            texts = self._column("texts", self._kept.texts, "text").tolist()
+            texts = self._texts()
         except OSError:
             return None
-        origin = msgspec.structs.replace(self._kept.origin, path=str(path), from_cache=True)
-        return Trace(origin, self._kept.metadata, texts, self._kept.lanes, self._table)
+        origin = msgspec.structs.replace(self._manifest.origin, path=str(path), from_cache=True)
+        return Trace(origin, self._manifest.metadata, texts, self._manifest.lanes, self._table)
 
     def answer(self, question: str, kind: type[T]) -> T | None:
-        """What was answered before to the same question."""
+        """Return the answer that was given before to the same question."""
         return _unsealed(self.folder / f"{question}.json", self._about(question), kind)
 
     def remember(self, question: str, answer: Struct) -> None:
@@ -97,42 +98,49 @@ class Entry:
     def _about(self, question: str) -> str:
         """Return what an answer's seal depends on beside the answer: the trace's content, the code
         that answered, and the question."""
-        return f"{self._kept.origin.digest} {self._kept.fingerprint} {question}"
+        return f"{self._manifest.origin.digest} {self._manifest.fingerprint} {question}"
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
 
     def _table(self, name: str) -> Events:
-        kind, rows = TABLES[name], self._kept.rows[name]
-        wanted = {c: "|u1" if c == "kind" else RAW[c] for c in kind.columns()}
+        kind, rows = TABLES[name], self._manifest.rows[name]
+        wanted = {c: dtype_of(c) for c in kind.columns()}
         if not rows:
             return kind(**{c: np.empty(0, dtype) for c, dtype in wanted.items()})
         columns = ", ".join(f'"{c}"' for c in wanted)
-        found = _connect().execute(f"select {columns} from '{_quoted(self._file(name))}'")
-        arrays = found.fetchnumpy()
+        query = f"select {columns} from '{_quoted(self._file(name))}'"
+        arrays = _connect().execute(query).fetchnumpy()
         return kind(**{c: np.ascontiguousarray(arrays[c], dtype) for c, dtype in wanted.items()})
 
-    def _column(self, name: str, rows: int, column: str) -> Any:
-        if not rows:
-            return np.empty(0, object)
-        query = f"select {column} from '{_quoted(self._file(name))}'"
-        return _connect().execute(query).fetchnumpy()[column]
+    def _texts(self) -> list[str]:
+        if not self._manifest.texts:
+            return []
+        query = f"select text from '{_quoted(self._file('texts'))}'"
+        texts: list[str] = _connect().execute(query).fetchnumpy()["text"].tolist()
+        return texts
 
 
 def find(path: Path) -> Entry | None:
-    """The cache of this very content, or None."""
+    """Return the entry for this very content, or None."""
     try:
         status = path.stat()
     except OSError:
         return None
     for home in _homes(path):
         for folder in sorted(home.glob(f"{_stem(path)}-*")):
-            kept = _kept(folder)
-            if kept is None or kept.size != status.st_size or kept.fingerprint != fingerprint():
+            manifest = _manifest(folder)
+            if (
+                manifest is None
+                or manifest.size != status.st_size
+                or manifest.fingerprint != fingerprint()
+            ):
                 continue
-            same_time = kept.mtime_ns == status.st_mtime_ns and kept.samples == _samples(path)
-            if same_time or kept.origin.digest == _digest(path):
-                return Entry(folder, kept)
+            unchanged = manifest.mtime_ns == status.st_mtime_ns and manifest.samples == _samples(
+                path
+            )
+            if unchanged or manifest.origin.digest == _digest(path):
+                return Entry(folder, manifest)
     return None
 
 
@@ -159,7 +167,7 @@ def store(trace: Trace, path: Path) -> Entry | None:
 def _store(trace: Trace, path: Path, home: Path) -> Entry:
     status = path.stat()
     tables: dict[str, Events] = {name: getattr(trace, name) for name in TABLES}
-    kept = Kept(
+    manifest = Manifest(
         fingerprint=fingerprint(),
         size=status.st_size,
         mtime_ns=status.st_mtime_ns,
@@ -180,15 +188,15 @@ def _store(trace: Trace, path: Path, home: Path) -> Entry:
             _copy(connection, columns, scratch / f"{name}.parquet")
         _copy(connection, {"text": np.array(trace.texts, object)}, scratch / "texts.parquet")
         digests = {file.name: _digest(file) for file in scratch.glob("*.parquet")}
-        kept = msgspec.structs.replace(kept, digests=digests)
-        _write_sealed(scratch / "trace.json", "trace", kept)
+        manifest = msgspec.structs.replace(manifest, digests=digests)
+        _write_sealed(scratch / "trace.json", "trace", manifest)
         for old in home.glob(f"{_stem(path)}-*"):
             shutil.rmtree(old, ignore_errors=True)
         scratch.replace(target)
     finally:
         connection.close()
         shutil.rmtree(scratch, ignore_errors=True)
-    return Entry(target, kept)
+    return Entry(target, manifest)
 
 
 def _copy(connection: "duckdb.DuckDBPyConnection", columns: dict[str, Any], path: Path) -> None:
@@ -207,13 +215,13 @@ def _connect() -> "duckdb.DuckDBPyConnection":
     return connection
 
 
-def _kept(folder: Path) -> Kept | None:
+def _manifest(folder: Path) -> Manifest | None:
     try:
         if folder.stat().st_uid != os.getuid():
-            return None  # somebody else's: not believed
+            return None  # another user's folder is not trusted
     except OSError:
         return None
-    return _unsealed(folder / "trace.json", "trace", Kept)
+    return _unsealed(folder / "trace.json", "trace", Manifest)
 
 
 def _write_sealed(path: Path, about: str, content: Struct) -> bool:
@@ -232,17 +240,17 @@ def _unsealed(path: Path, about: str, kind: type[T]) -> T | None:
     from ridgeline.machine.cache_folder import seal
 
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Sealed)
-        made = seal(about.encode() + b"\n" + bytes(found.content))
-        if made is None or not hmac.compare_digest(made.encode(), found.seal.encode()):
+        sealed = msgspec.json.decode(path.read_bytes(), type=_Sealed)
+        made = seal(about.encode() + b"\n" + bytes(sealed.content))
+        if made is None or not hmac.compare_digest(made.encode(), sealed.seal.encode()):
             return None
-        return msgspec.json.decode(found.content, type=kind)
+        return msgspec.json.decode(sealed.content, type=kind)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
 
 
 def _homes(path: Path) -> Iterator[Path]:
-    """Beside the trace, else in the cache folder."""
+    """Yield the folders for entries: beside the trace, then in the cache folder."""
     from ridgeline.machine.cache_folder import folder
 
     yield path.absolute().parent / ".ridgeline" / "traces"
@@ -250,7 +258,7 @@ def _homes(path: Path) -> Iterator[Path]:
 
 
 def _stem(path: Path) -> str:
-    """The file's name, without what a glob or a folder would trip over."""
+    """Return the file's name without characters that are special in a glob or a folder's name."""
     return "".join(c if c.isalnum() or c in "._" else "_" for c in path.name)[:80]
 
 
@@ -259,12 +267,12 @@ def _quoted(path: Path) -> str:
 
 
 def _samples(path: Path) -> str:
-    """A hash of pieces spread evenly over the file."""
+    """Return a hash of pieces spread evenly over the file."""
     digest = hashlib.blake2b(digest_size=16)
     size = path.stat().st_size
     with path.open("rb") as file:
-        for i in range(SAMPLES):
-            file.seek(max(0, (size - SAMPLE_BYTES) * i // (SAMPLES - 1)))
+        for i in range(SAMPLE_COUNT):
+            file.seek(max(0, (size - SAMPLE_BYTES) * i // (SAMPLE_COUNT - 1)))
             digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
 
@@ -276,7 +284,8 @@ def _digest(path: Path) -> str:
 
 @functools.cache
 def fingerprint() -> str:
-    """Of the code that reads and analyses: another version of it trusts nothing kept by this."""
+    """Return a hash of the code that reads and analyses. Another version of it ignores entries that
+    this one wrote."""
     digest = hashlib.blake2b(digest_size=8)
     package = Path(__file__).parents[2]
     for folder in ("trace", "cost/formulas", "records"):

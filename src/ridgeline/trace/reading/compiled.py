@@ -1,8 +1,8 @@
 """The C scanner, built once with the machine's own compiler and kept in the cache folder.
 
-Optional: no compiler, a failed build or a read-only home means `portable` reads instead, three
-times slower. Nothing is built for small files. A scanner that another user could have changed is
-not loaded: it would run in this process.
+The scanner is optional. Without a compiler, after a failed build or with a read-only home,
+`portable` reads instead, three times slower. Nothing is built for small files. A scanner that
+another user could have changed is not loaded, because it would run in this process.
 """
 
 import ctypes
@@ -18,8 +18,10 @@ import tempfile
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
+import numpy as np
+
 from ridgeline.trace.columns import RAW
-from ridgeline.trace.reading.event import CAPACITY, Chunk, Row, Stop, empty_chunk
+from ridgeline.trace.reading.event import CHUNK_ROWS, Chunk, Row, Stop
 
 _SOURCE = Path(__file__).with_name("scanner.c")
 _FLAGS = ("-O3", "-shared", "-fPIC")
@@ -40,8 +42,8 @@ class Compiled:
         self._reader = library.reader_new(self._vocabulary)
         if not self._vocabulary or not self._reader:
             raise MemoryError
-        self._chunk = empty_chunk()
-        self._aim(0)
+        self._chunk = _empty_chunk()
+        self._write_into_chunk(0)
 
     def __del__(self) -> None:
         self._c.reader_free(self._reader)
@@ -55,7 +57,7 @@ class Compiled:
     def flows(self, count: int) -> None:
         self._c.reader_count_flows(self._reader, count)
 
-    def scan(self, text: bytes, start: int, last: bool) -> tuple[Stop, int]:
+    def scan(self, text: bytes, start: int) -> tuple[Stop, int]:
         position = c_int64(start)
         stop = self._c.scan(self._reader, text, len(text), byref(position))
         return Stop(stop), position.value
@@ -68,7 +70,7 @@ class Compiled:
 
     @property
     def full(self) -> bool:
-        return bool(self._c.reader_rows(self._reader) >= CAPACITY)
+        return bool(self._c.reader_rows(self._reader) >= CHUNK_ROWS)
 
     def add(self, row: Row) -> None:
         at = self._c.reader_rows(self._reader)
@@ -79,22 +81,22 @@ class Compiled:
             if text is not None:
                 self._chunk[name][at] = self._code(text)
         self._chunk["phase"][at] = ord(row.phase)
-        self._aim(at + 1)
+        self._write_into_chunk(at + 1)
 
     def take(self) -> Chunk:
         rows = self._c.reader_rows(self._reader)
         taken = {name: column[:rows] for name, column in self._chunk.items()}
-        self._chunk = empty_chunk()
-        self._aim(0)
+        self._chunk = _empty_chunk()
+        self._write_into_chunk(0)
         return taken
 
     def texts(self) -> list[bytes]:
         length = c_uint64()
-        found = []
+        texts = []
         for code in range(self._c.vocabulary_count(self._vocabulary)):
             at = self._c.vocabulary_text(self._vocabulary, code, byref(length))
-            found.append(ctypes.string_at(at, length.value))
-        return found
+            texts.append(ctypes.string_at(at, length.value))
+        return texts
 
     def _code(self, text: bytes) -> int:
         code = int(self._c.vocabulary_code(self._vocabulary, text, len(text)))
@@ -102,17 +104,21 @@ class Compiled:
             raise MemoryError
         return code
 
-    def _aim(self, rows: int) -> None:
+    def _write_into_chunk(self, rows: int) -> None:
         columns = _Columns(*(self._chunk[name].ctypes.data for name in RAW))
-        self._c.reader_target(self._reader, byref(columns), CAPACITY, rows)
+        self._c.reader_target(self._reader, byref(columns), CHUNK_ROWS, rows)
+
+
+def _empty_chunk() -> Chunk:
+    return {name: np.empty(CHUNK_ROWS, dtype) for name, dtype in RAW.items()}
 
 
 def library(build: bool = True) -> ctypes.CDLL | None:
-    """The scanner; None where this machine has none. `build`: make it if it is not there yet."""
+    """Return the scanner; None if this machine has none. `build`: build it if it does not exist."""
     if os.environ.get("RIDGELINE_SCANNER", "") == "off" or sys.byteorder != "little":
         return None
-    found = _opened()
-    return _opened_or_built() if found is None and build else found
+    existing = _opened()
+    return _opened_or_built() if existing is None and build else existing
 
 
 class Exposed(OSError):
@@ -139,7 +145,8 @@ def _opened() -> ctypes.CDLL | None:
 
 @functools.cache
 def _opened_or_built() -> ctypes.CDLL | None:
-    """Tried once a process: a compiler that fails takes its time."""
+    """Build the scanner if need be. This is tried once in a process: a compiler that fails takes
+    its time."""
     _refusals.clear()
     try:
         return _loaded(_built())

@@ -1,4 +1,4 @@
-"""A file to a `Trace`."""
+"""Reads a trace file: finds the events in it, whatever its layout, and makes a `Trace` of them."""
 
 import re
 from collections import Counter
@@ -10,7 +10,8 @@ from ridgeline.errors import RidgelineError
 from ridgeline.trace.columns import Events
 from ridgeline.trace.reading import compiled
 from ridgeline.trace.reading.event import (
-    CAPACITY,
+    CHUNK_ROWS,
+    CUT_OFF,
     Chunk,
     Decoder,
     Flow,
@@ -23,408 +24,50 @@ from ridgeline.trace.reading.event import (
 )
 from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.reading.source import Source
-from ridgeline.trace.reading.tables import Builder, Texts
+from ridgeline.trace.reading.tables import TableBuilder, Texts
 from ridgeline.trace.trace import DeviceProperties, Loss, Metadata, Origin, Trace
 
-LARGEST_VALUE = 1 << 25
-"""32 MiB: an event or a metadata value beyond it is skipped, not held."""
-
-LARGEST_SKIPPED = 1 << 21
-"""How far a candidate is followed while looking for the next whole event."""
-FARTHEST = 1 << 14
+BYTES_PER_EVENT = 400
+"""Memory taken for each event at the peak of reading and analysing. 150 to 290 bytes were measured
+on traces of 1 to 15 million events."""
+ALWAYS_READ_EVENTS = CHUNK_ROWS
+"""Traces of up to this many events (50 MB of text) are read without asking for the free memory:
+asking takes longer than reading a small trace."""
+MAX_MEMORY_SHARE = 0.5
+"""A trace that needs a larger share of the free memory is refused."""
+MIN_COMPILED_BYTES = 4 << 20
+"""The scanner is not built for a smaller file, which is read before a compiler would be done."""
+MAX_VALUE_BYTES = 1 << 25
+"""32 MiB. A larger event or metadata value is skipped, not held."""
+MAX_CANDIDATE_BYTES = 1 << 21
+"""How far a candidate is read when the next whole event is searched after damage."""
+MAX_PHASE_OFFSET = 1 << 14
 """How far into an event its phase may stand for the event to be found after damage."""
-LARGEST_PARSED = 1 << 22
-"""Metadata values beyond it are passed over: parsed they take ten times their size."""
-MOST_KEYS, MOST_REASONS = 1000, 100
+MAX_PARSED_BYTES = 1 << 22
+"""Larger metadata values are skipped: parsed, a value takes ten times its size."""
+MAX_METADATA_KEYS = 1000
+MAX_LOSS_REASONS = 100
+MAX_LOG_MESSAGES = 200
 MAX_NAMES = 100_000
 """How many names of processes and threads are kept: each is a Python object of some hundred bytes.
 """
 
-# There are no possessive quantifiers here (see `ends`), so repeated groups have a limit: no key of
+# There are no possessive quantifiers here (see `event`), so repeated groups have a limit: no key of
 # a trace has more than 1000 escapes.
 _SPACE = re.compile(rb"[ \n\r\t]*")
 _KEY = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,1000})"[ \n\r\t]*:[ \n\r\t]*', re.DOTALL)
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[|\[\s*(?=\{\s*")')
 _CANDIDATE = re.compile(rb'\{\s*"|\}\s*\]\s*(?:,\s*"|\}|\Z)')
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,32})"')
+_PARSE_ERRORS = (ValueError, RecursionError, ArithmeticError)
+
+_DAMAGED = "is damaged"
+_TOO_LONG = "is longer than 32 MiB"
 _CUT = "was cut off by the end of the file"
 _BETWEEN = "the text between two events was damaged"
-
-
-class Document:
-    """A file being read: chunks come out, and what was learnt on the way stays here."""
-
-    def __init__(self, blocks: Iterator[bytes], decoder: Decoder) -> None:
-        self._blocks = blocks
-        self._decoder = decoder
-        self._text = b""
-        self._at = 0
-        self._last = False
-        self.found = False
-        """Whether there was an array of events at all."""
-        self.beside: dict[str, Any] = {}
-        self.named: list[Named] = []
-        self.named_count = 0
-        """Of metadata events, also those that name nothing."""
-        self.truncated = ""
-        self._losses: Counter[tuple[str, bool]] = Counter()
-        self._examples: dict[str, str] = {}
-        self._first_key = b""
-        """Of the first event; writers put the same key first in all."""
-        self._phase = -1
-        """Where the next `"ph"` is, once it was looked for; only `_candidate` asks."""
-        self._end_guessed = False
-        """The end of the events was found by its look, after damage."""
-
-    @property
-    def losses(self) -> tuple[Loss, ...]:
-        return tuple(
-            Loss(reason=reason, count=count, lost=lost, example=self._examples.get(reason, ""))
-            for (reason, lost), count in self._losses.items()
-        )
-
-    def chunks(self) -> Iterator[Chunk]:
-        """All rows of the file, a chunk at a time."""
-        self._more()
-        if self._text.startswith(b"\xef\xbb\xbf"):
-            self._at = 3
-        self._skip_space()
-        opening = self._here()
-        if opening == b"[":  # Chrome's other form: the array alone
-            self._at += 1
-            yield from self._events()
-        elif opening == b"{":
-            self._at += 1
-        elif opening and self._find_events():
-            yield from self._events()
-        yield from self._keys(bare=opening == b"[")
-        yield self._decoder.take()
-        if self.found:
-            for _ in self._blocks:  # so that the checksum and the digest are the whole file's
-                pass
-
-    # ------------------------------------------------------------ the outer object
-
-    def _keys(self, bare: bool) -> Iterator[Chunk]:
-        """What stands beside the events; and events that damage has put there."""
-        closed = bare
-        while True:
-            here = self._next()
-            if here == b"{" and self.found and (not closed or self._whole_event(self._at)):
-                self._lose("stood after a bracket that closed the events too early", lost=False)
-                if closed and not bare:  # what looked like metadata was an event without its {
-                    self._lose("is damaged")
-                    closed = False
-                yield from self._events()
-            elif not here:
-                if not closed:
-                    self.truncated = self.truncated or "the document is not closed"
-                return
-            elif here == b"}" and not closed:
-                self._at += 1
-                closed = True
-            elif here == b'"' and not closed:
-                if self._entry():
-                    yield from self._events()
-            elif self._end_guessed:
-                self._end_guessed = False
-                self._resume("the end of the events was damaged", lost=False)
-                yield from self._events()
-            elif self.found or not self._find_events():
-                if closed:
-                    self._lose("text after the end of the document was not read", lost=False)
-                elif self.found:
-                    self._lose("the metadata after the events is damaged", lost=False)
-                return
-            else:
-                yield from self._events()
-
-    def _next(self) -> bytes:
-        """The next byte that is neither space nor a comma."""
-        self._skip_space()
-        while self._here() == b",":
-            self._at += 1
-            self._skip_space()
-        return self._here()
-
-    def _entry(self) -> bool:
-        """One key with its value; True where the reader now stands at the first event."""
-        key = self._key()
-        if key is None:
-            return self._find_events()
-        if self._here() == b"[" and (key == "traceEvents" or self._holds_events(key)):
-            self._at += 1
-            return True
-        if self._value(key):
-            return False
-        if key == "traceEvents":
-            self._resume("the bracket before the events is damaged", lost=False)
-            return True
-        return self._find_events()
-
-    def _holds_events(self, key: str) -> bool:
-        """Whether the array here is one of events, though its key was damaged."""
-        match = _EVENTS.match(self._text, self._at)
-        if self.found or match is None:
-            return False
-        if not self._whole_event(match.end()):
-            return False
-        self._lose(f"the events stand under the key {key[:40]!r}", lost=False)
-        return True
-
-    def _key(self) -> str | None:
-        """The key that begins here, and the reader at its value."""
-        while not (match := _KEY.match(self._text, self._at)) or match.end() == len(self._text):
-            if len(self._text) - self._at > LARGEST_VALUE or not self._grow():
-                break
-        if match is None:
-            return None
-        self._at = match.end()
-        return match.group(1)[:1000].decode("utf-8", "replace")
-
-    def _value(self, key: str) -> bool:
-        """Keep the metadata value that begins here; False where it is damaged or endless."""
-        while (end := self._decoder.value_end(self._text, self._at)) == -1:
-            if len(self._text) - self._at > LARGEST_VALUE or not self._grow():
-                return False
-        if end < 0:
-            return False
-        try:
-            if len(self.beside) < MOST_KEYS and end - self._at <= LARGEST_PARSED:
-                self.beside[key] = parse_json(self._text[self._at : end])
-        except (ValueError, RecursionError, ArithmeticError):
-            self._lose(f"the metadata value {key[:40]!r} could not be read", lost=False)
-        self._at = end
-        return True
-
-    def _find_events(self) -> bool:
-        """After damaged metadata: look for the events as text."""
-        searched = 0
-        at = self._at
-        while True:
-            match = _EVENTS.search(self._text, at)
-            if match is None:
-                searched += len(self._text) - self._at
-                self._at = max(at, len(self._text) - 64)
-                if (searched > LARGEST_VALUE and not self.found) or not self._more():
-                    break
-                at = self._at
-            elif match.group().startswith(b'"'):
-                self._at = match.end()
-                self._lose("the metadata around the events is damaged", lost=False)
-                return True
-            else:
-                self._at = match.start()
-                if self._whole_event(match.end()):
-                    self._at += match.end() - match.start()
-                    self._lose("the metadata around the events is damaged", lost=False)
-                    return True
-                at = self._at + 1
-        if self.found:
-            self._lose("the metadata after the events is damaged", lost=False)
-        self.truncated = self.truncated or "the document is not closed"
-        self._at = len(self._text)
-        return False
-
-    # ------------------------------------------------------------ the events
-
-    def _events(self) -> Iterator[Chunk]:
-        self.found = True
-        self._decoder.wants_comma(False)
-        if first := _FIRST_KEY.match(self._text, self._at):
-            self._first_key = self._first_key or first.group(1)
-        while True:
-            stop, self._at = self._decoder.scan(self._text, self._at, self._last)
-            if stop is Stop.END:
-                return
-            if stop is Stop.FULL:
-                yield self._decoder.take()
-            elif stop is Stop.NO_MEMORY:
-                raise RidgelineError(
-                    "the trace holds more distinct texts (2 GiB) than any real one: it was not read"
-                )
-            elif stop is Stop.MORE:
-                if _SPACE.fullmatch(self._text, self._at):
-                    self._at = len(self._text)  # not held while more of it comes
-                if len(self._text) - self._at > LARGEST_VALUE:
-                    self._resume("is longer than 32 MiB")
-                elif not self._grow():
-                    if not self._text[self._at :].strip(b" \n\r\t,"):
-                        self.truncated = self.truncated or "the events break off"
-                        self._at = len(self._text)
-                        return
-                    self._resume("is damaged", at_end=_CUT)
-            elif stop is Stop.JUNK:
-                self._bridge()
-            else:
-                yield from self._odd()
-
-    def _odd(self) -> Iterator[Chunk]:
-        """One event the decoder was not sure of."""
-        while (end := self._decoder.value_end(self._text, self._at)) == -1:
-            if len(self._text) - self._at > LARGEST_VALUE:
-                self._resume("is longer than 32 MiB")
-                return
-            if not self._grow():
-                self._resume("is damaged", at_end=_CUT)
-                return
-        if end < 0:
-            if self._here() == b",":  # one too many
-                self._lose(_BETWEEN, lost=False)
-                self._at += 1
-                self._decoder.wants_comma(False)
-            else:
-                self._resume("is damaged")
-            return
-        text = self._text[self._at : end]
-        try:
-            meant = interpret(parse_json(text))
-        except (ValueError, RecursionError, ArithmeticError):
-            meant = Unusable("is damaged")
-        if isinstance(meant, Row):
-            for repair in meant.repairs:
-                self._lose(repair, lost=False, example=text)
-            if self._decoder.full:
-                yield self._decoder.take()
-            self._decoder.add(meant)
-        elif isinstance(meant, Flow):
-            self._decoder.flows += 1
-        elif isinstance(meant, Named):
-            self.named_count += 1
-            if meant.what not in ("process_name", "process_labels", "thread_name"):
-                pass
-            elif len(self.named) < MAX_NAMES:
-                self.named.append(meant)
-            else:
-                self._lose("names of threads beyond 100,000 were not kept", lost=False)
-        else:
-            self._lose(meant.reason, example=text)
-        self._at = end
-        self._decoder.wants_comma(True)
-
-    def _bridge(self) -> None:
-        """No comma where one belongs: go on at the next event if it is right here."""
-        self._skip_space()
-        near = _CANDIDATE.search(self._text, self._at, self._at + 64)
-        ahead = near.start() - self._at if near else 0
-        if near and self._whole_event(near.start()):
-            self._lose(_BETWEEN, lost=False)
-            self._at += ahead
-            self._decoder.wants_comma(False)
-            return
-        self._resume(_BETWEEN, lost=False)
-
-    def _resume(self, reason: str, lost: bool = True, at_end: str = "") -> None:
-        """Give up what stands here and go on at the next thing that is an event.
-
-        Damaged events passed over on the way are counted by the key they begin with.
-        """
-        self._next()  # the comma before it is not part of it
-        example, begun = self._text[self._at : self._at + 200], self._at
-        self._at += 1
-        while True:
-            match = self._candidate()
-            if match is None or (match.group().startswith(b"}") and match.end() == len(self._text)):
-                self._at = match.start() if match else max(self._at, len(self._text) - FARTHEST)
-                begun = len(self._text)
-                if self._more():
-                    continue
-            if match is None:
-                self._at = len(self._text)
-                if at_end:
-                    self.truncated = self.truncated or "the events break off inside one"
-                self._lose(at_end or reason, lost=lost, example=example)
-                return
-            self._at = match.start()
-            if match.group().startswith(b"}"):
-                self._at = self._text.index(b"]", self._at)
-                self._end_guessed = True
-                self._lose(reason, lost=lost, example=example)
-                return
-            ahead = self._at - begun
-            if self._whole_event(self._at):
-                self._decoder.wants_comma(False)
-                if 0 < ahead < len(example) and b'"' not in example[:ahead]:
-                    reason, lost = _BETWEEN, False
-                self._lose(reason, lost=lost, example=example)
-                return
-            first = _FIRST_KEY.match(self._text, self._at)
-            if first and first.group(1) == self._first_key:
-                self._lose("is damaged", example=self._text[self._at : self._at + 200])
-            self._at += 1
-
-    def _candidate(self) -> re.Match[bytes] | None:
-        """What may be the next event or the end of them all; far from a phase there is none."""
-        if self._phase < self._at:
-            found = self._text.find(b'"ph"', self._at)
-            self._phase = len(self._text) if found < 0 else found
-        at = max(self._at, self._phase - FARTHEST)
-        return _CANDIDATE.search(self._text, at)
-
-    def _whole_event(self, at: int) -> bool:
-        """Whether an event begins at `at`, which may need more text; the reader stays put."""
-        ahead = at - self._at
-        while (end := self._decoder.value_end(self._text, self._at + ahead)) == -1:
-            if len(self._text) - self._at > LARGEST_SKIPPED or not self._more():
-                return False
-        try:
-            value = parse_json(self._text[self._at + ahead : end]) if end > 0 else None
-        except (ValueError, RecursionError, ArithmeticError):
-            return False
-        return isinstance(value, dict) and "ph" in value
-
-    # ------------------------------------------------------------ text
-
-    def _more(self) -> bool:
-        """Drop what was read, add the next block; False where there is none."""
-        block = next(self._blocks, None)
-        if block is None:
-            self._last = True
-            return False
-        self._text = self._text[self._at :] + block
-        self._at = 0
-        self._phase = -1
-        return True
-
-    def _grow(self) -> bool:
-        """At least twice the text there was, so that a long value is not gone through often."""
-        wanted = 2 * (len(self._text) - self._at)
-        grown = self._more()
-        while grown and len(self._text) < wanted and self._more():
-            pass
-        return grown
-
-    def _here(self) -> bytes:
-        """The next byte; b"" at the end of the file."""
-        while self._at >= len(self._text):
-            if not self._more():
-                return b""
-        return self._text[self._at : self._at + 1]
-
-    def _skip_space(self) -> None:
-        while True:
-            match = _SPACE.match(self._text, self._at)
-            assert match is not None
-            self._at = match.end()
-            if self._at < len(self._text) or not self._more():
-                return
-
-    def _lose(self, reason: str, *, lost: bool = True, example: bytes = b"") -> None:
-        if (reason, lost) not in self._losses and len(self._losses) >= MOST_REASONS:
-            reason = "for other reasons"
-        self._losses[reason, lost] += 1
-        if example and reason not in self._examples:
-            self._examples[reason] = example[:120].decode("utf-8", "replace")
-
-
-BYTES_PER_EVENT = 400
-"""Memory taken for each event at the peak of reading and analysing. 150 to 290 bytes were measured
-on traces of 1 to 15 million events."""
-ALWAYS_READ_EVENTS = CAPACITY
-"""Traces of up to this many events (50 MB of text) are read without asking for the free memory:
-asking takes longer than reading a small trace."""
-MAX_MEMORY_SHARE = 0.5
-"""A trace that needs a larger share of the free memory is refused."""
+_METADATA_AFTER = "the metadata after the events is damaged"
+_METADATA_AROUND = "the metadata around the events is damaged"
+_NOT_CLOSED = "the document is not closed"
 
 
 def parse(path: Path, max_events: int | None = None) -> Trace:
@@ -434,17 +77,16 @@ def parse(path: Path, max_events: int | None = None) -> Trace:
     source = Source(path)
     decoder = _decoder(path)
     document = Document(source.blocks(), decoder)
-    builder = Builder()
+    builder = TableBuilder()
     texts = Texts(decoder)
     for chunk in document.chunks():
         builder.add(chunk, texts)
         if limit is None and builder.rows > ALWAYS_READ_EVENTS:
             limit = event_limit()
         refuse_beyond(limit, builder.rows, path, max_events is None)
-    if not document.found:
+    if not document.has_events:
         raise RidgelineError(*_not_a_trace(path, source, document))
-    raw = decoder.texts()
-    tables, decoded, lanes = builder.finish(raw, document.named)
+    tables, decoded, lanes = builder.finish(decoder.texts(), document.named)
     origin = Origin(
         path=str(path),
         compression=source.compression,
@@ -457,13 +99,7 @@ def parse(path: Path, max_events: int | None = None) -> Trace:
         digest=source.digest,
     )
     found: dict[str, Events] = dict(tables)
-    return Trace(
-        origin,
-        metadata_of(document.beside),
-        decoded,
-        lanes,
-        found.__getitem__,
-    )
+    return Trace(origin, metadata_of(document.metadata), decoded, lanes, found.__getitem__)
 
 
 def event_limit() -> int:
@@ -490,26 +126,22 @@ def refuse_beyond(limit: int | None, events: int, path: Path, by_memory: bool) -
     )
 
 
-SMALL = 4 << 20
-"""A file below this is read before a compiler would have finished: nothing is built for it."""
-
-
 def _decoder(path: Path) -> Decoder:
     try:
-        small = path.stat().st_size < SMALL
+        small = path.stat().st_size < MIN_COMPILED_BYTES
     except (OSError, ValueError):
         small = True  # the source says what is wrong with it
     library = compiled.library(build=not small)
     return Portable() if library is None else compiled.Compiled(library)
 
 
-def _not_a_trace(path: Path, source: Source, document: Document) -> tuple[str, str]:
+def _not_a_trace(path: Path, source: Source, document: "Document") -> tuple[str, str]:
     hint = "a trace is what torch.profiler's export_chrome_trace writes: JSON with `traceEvents`"
     if source.text_bytes == 0:
         if source.truncated:
             return f"{path}: {source.truncated}; nothing could be read", hint
         return f"{path}: the file is empty", "was the program killed before it wrote the trace?"
-    keys: Any = document.beside
+    keys = document.metadata
     if "traceEvents" in keys:
         return f"{path}: not a PyTorch trace: its `traceEvents` is no list", hint
     if keys:
@@ -520,39 +152,421 @@ def _not_a_trace(path: Path, source: Source, document: Document) -> tuple[str, s
     return f"{path}: not a PyTorch trace", hint
 
 
+class Document:
+    """A file being read. `chunks` gives its rows; what else was learnt on the way stays here.
+
+    The outer object is read key by key, and no more of it than one value is ever held. The array of
+    events goes to a decoder. After damage of any kind, reading goes on at the next whole event, and
+    what the damage cost is counted.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], decoder: Decoder) -> None:
+        self._blocks = blocks
+        self._decoder = decoder
+        self._text = b""
+        self._at = 0
+        self.has_events = False
+        """Whether there was an array of events at all."""
+        self.metadata: dict[str, Any] = {}
+        """The values that stand beside the events."""
+        self.named: list[Named] = []
+        self.named_count = 0
+        """Number of metadata events, also of those that name nothing."""
+        self.truncated = ""
+        self._losses: Counter[tuple[str, bool]] = Counter()
+        self._examples: dict[str, str] = {}
+        self._first_key = b""
+        """The first key of the first event. Writers put the same key first in all events."""
+        self._phase_at = -1
+        """Where the next `"ph"` is, if it was looked for. Only `_candidate` uses it."""
+        self._end_guessed = False
+        """Whether the end of the events was found by its look, after damage."""
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        return tuple(
+            Loss(reason=reason, count=count, lost=lost, example=self._examples.get(reason, ""))
+            for (reason, lost), count in self._losses.items()
+        )
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield all rows of the file, a chunk at a time."""
+        self._more()
+        if self._text.startswith(b"\xef\xbb\xbf"):
+            self._at = 3
+        self._skip_space()
+        opening = self._here()
+        if opening == b"[":  # Chrome's other form: the array alone
+            self._at += 1
+            yield from self._events()
+        elif opening == b"{":
+            self._at += 1
+        elif opening and self._find_events():
+            yield from self._events()
+        yield from self._outer_object(bare=opening == b"[")
+        yield self._decoder.take()
+        if self.has_events:
+            for _ in self._blocks:  # so that the checksum and the digest are those of the file
+                pass
+
+    # ------------------------------------------------------------ the outer object
+
+    def _outer_object(self, bare: bool) -> Iterator[Chunk]:
+        """Read the keys beside the events, and events that damage has put among them. `bare`: the
+        file is an array of events without an object around it."""
+        closed = bare
+        while True:
+            here = self._next()
+            if here == b"{" and self.has_events and (not closed or self._is_event(self._at)):
+                self._lose("stood after a bracket that closed the events too early", lost=False)
+                if closed and not bare:  # what looked like metadata was an event without its {
+                    self._lose(_DAMAGED)
+                    closed = False
+                yield from self._events()
+            elif not here:
+                if not closed:
+                    self._truncate(_NOT_CLOSED)
+                return
+            elif here == b"}" and not closed:
+                self._at += 1
+                closed = True
+            elif here == b'"' and not closed:
+                if self._entry():
+                    yield from self._events()
+            elif self._end_guessed:
+                self._end_guessed = False
+                self._resume("the end of the events was damaged", lost=False)
+                yield from self._events()
+            elif self.has_events or not self._find_events():
+                if closed:
+                    self._lose("text after the end of the document was not read", lost=False)
+                elif self.has_events:
+                    self._lose(_METADATA_AFTER, lost=False)
+                return
+            else:
+                yield from self._events()
+
+    def _next(self) -> bytes:
+        """Return the next byte that is neither space nor a comma."""
+        self._skip_space()
+        while self._here() == b",":
+            self._at += 1
+            self._skip_space()
+        return self._here()
+
+    def _entry(self) -> bool:
+        """Read one key with its value. Return True if the reader now stands at the first event."""
+        key = self._key()
+        if key is None:
+            return self._find_events()
+        if self._here() == b"[" and (key == "traceEvents" or self._holds_events(key)):
+            self._at += 1
+            return True
+        if self._value(key):
+            return False
+        if key == "traceEvents":
+            self._resume("the bracket before the events is damaged", lost=False)
+            return True
+        return self._find_events()
+
+    def _holds_events(self, key: str) -> bool:
+        """Return whether the array here is one of events, though its key was damaged."""
+        match = _EVENTS.match(self._text, self._at)
+        if self.has_events or match is None or not self._is_event(match.end()):
+            return False
+        self._lose(f"the events stand under the key {key[:40]!r}", lost=False)
+        return True
+
+    def _key(self) -> str | None:
+        """Return the key that begins here, and move to its value."""
+        while not (match := _KEY.match(self._text, self._at)) or match.end() == len(self._text):
+            if len(self._text) - self._at > MAX_VALUE_BYTES or not self._grow():
+                break
+        if match is None:
+            return None
+        self._at = match.end()
+        return match.group(1)[:1000].decode("utf-8", "replace")
+
+    def _value(self, key: str) -> bool:
+        """Keep the metadata value that begins here. Return False if it is damaged or endless."""
+        while (end := self._decoder.value_end(self._text, self._at)) == CUT_OFF:
+            if len(self._text) - self._at > MAX_VALUE_BYTES or not self._grow():
+                return False
+        if end < 0:
+            return False
+        try:
+            if len(self.metadata) < MAX_METADATA_KEYS and end - self._at <= MAX_PARSED_BYTES:
+                self.metadata[key] = parse_json(self._text[self._at : end])
+        except _PARSE_ERRORS:
+            self._lose(f"the metadata value {key[:40]!r} could not be read", lost=False)
+        self._at = end
+        return True
+
+    def _find_events(self) -> bool:
+        """Look for the events as text, after damaged metadata."""
+        searched = 0
+        at = self._at
+        while True:
+            match = _EVENTS.search(self._text, at)
+            if match is None:
+                searched += len(self._text) - self._at
+                self._at = max(at, len(self._text) - 64)
+                if (searched > MAX_VALUE_BYTES and not self.has_events) or not self._more():
+                    break
+                at = self._at
+            elif match.group().startswith(b'"'):
+                self._at = match.end()
+                self._lose(_METADATA_AROUND, lost=False)
+                return True
+            else:
+                self._at = match.start()
+                if self._is_event(match.end()):
+                    self._at += match.end() - match.start()
+                    self._lose(_METADATA_AROUND, lost=False)
+                    return True
+                at = self._at + 1
+        if self.has_events:
+            self._lose(_METADATA_AFTER, lost=False)
+        self._truncate(_NOT_CLOSED)
+        self._at = len(self._text)
+        return False
+
+    # ------------------------------------------------------------ the events
+
+    def _events(self) -> Iterator[Chunk]:
+        self.has_events = True
+        self._decoder.wants_comma(False)
+        if first := _FIRST_KEY.match(self._text, self._at):
+            self._first_key = self._first_key or first.group(1)
+        while True:
+            stop, self._at = self._decoder.scan(self._text, self._at)
+            if stop is Stop.END:
+                return
+            if stop is Stop.FULL:
+                yield self._decoder.take()
+            elif stop is Stop.NO_MEMORY:
+                raise RidgelineError(
+                    "the trace holds more distinct texts (2 GiB) than any real one: it was not read"
+                )
+            elif stop is Stop.MORE:
+                if _SPACE.fullmatch(self._text, self._at):
+                    self._at = len(self._text)  # not held while more of it comes
+                if len(self._text) - self._at > MAX_VALUE_BYTES:
+                    self._resume(_TOO_LONG)
+                elif not self._grow():
+                    if not self._text[self._at :].strip(b" \n\r\t,"):
+                        self._truncate("the events break off")
+                        self._at = len(self._text)
+                        return
+                    self._resume(_DAMAGED, at_end=_CUT)
+            elif stop is Stop.JUNK:
+                self._bridge()
+            else:
+                yield from self._odd_event()
+
+    def _odd_event(self) -> Iterator[Chunk]:
+        """Read one event that the decoder was not sure of."""
+        while (end := self._decoder.value_end(self._text, self._at)) == CUT_OFF:
+            if len(self._text) - self._at > MAX_VALUE_BYTES:
+                self._resume(_TOO_LONG)
+                return
+            if not self._grow():
+                self._resume(_DAMAGED, at_end=_CUT)
+                return
+        if end < 0:
+            if self._here() == b",":  # one comma too many
+                self._lose(_BETWEEN, lost=False)
+                self._at += 1
+                self._decoder.wants_comma(False)
+            else:
+                self._resume(_DAMAGED)
+            return
+        text = self._text[self._at : end]
+        try:
+            meaning = interpret(parse_json(text))
+        except _PARSE_ERRORS:
+            meaning = Unusable(_DAMAGED)
+        if isinstance(meaning, Row):
+            for repair in meaning.repairs:
+                self._lose(repair, lost=False, example=text)
+            if self._decoder.full:
+                yield self._decoder.take()
+            self._decoder.add(meaning)
+        elif isinstance(meaning, Flow):
+            self._decoder.flows += 1
+        elif isinstance(meaning, Named):
+            self._keep_name(meaning)
+        else:
+            self._lose(meaning.reason, example=text)
+        self._at = end
+        self._decoder.wants_comma(True)
+
+    def _keep_name(self, named: Named) -> None:
+        self.named_count += 1
+        if named.what not in ("process_name", "process_labels", "thread_name"):
+            return
+        if len(self.named) < MAX_NAMES:
+            self.named.append(named)
+        else:
+            self._lose("names of threads beyond 100,000 were not kept", lost=False)
+
+    def _bridge(self) -> None:
+        """Go on at the next event if it is near. There is no comma where one belongs."""
+        self._skip_space()
+        near = _CANDIDATE.search(self._text, self._at, self._at + 64)
+        ahead = near.start() - self._at if near else 0
+        if near and self._is_event(near.start()):
+            self._lose(_BETWEEN, lost=False)
+            self._at += ahead
+            self._decoder.wants_comma(False)
+            return
+        self._resume(_BETWEEN, lost=False)
+
+    def _resume(self, reason: str, lost: bool = True, at_end: str = "") -> None:
+        """Give up what stands here and go on at the next whole event.
+
+        Damaged events on the way are counted by the key that they begin with. `at_end` is the
+        reason if no event follows.
+        """
+        self._next()  # the comma before it is not part of it
+        example, begun = self._text[self._at : self._at + 200], self._at
+        self._at += 1
+        while True:
+            match = self._candidate()
+            if match is None or (match.group().startswith(b"}") and match.end() == len(self._text)):
+                at = max(self._at, len(self._text) - MAX_PHASE_OFFSET)
+                self._at = match.start() if match else at
+                begun = len(self._text)
+                if self._more():
+                    continue
+            if match is None:
+                self._at = len(self._text)
+                if at_end:
+                    self._truncate("the events break off inside one")
+                self._lose(at_end or reason, lost=lost, example=example)
+                return
+            self._at = match.start()
+            if match.group().startswith(b"}"):
+                self._at = self._text.index(b"]", self._at)
+                self._end_guessed = True
+                self._lose(reason, lost=lost, example=example)
+                return
+            ahead = self._at - begun
+            if self._is_event(self._at):
+                self._decoder.wants_comma(False)
+                if 0 < ahead < len(example) and b'"' not in example[:ahead]:
+                    reason, lost = _BETWEEN, False
+                self._lose(reason, lost=lost, example=example)
+                return
+            first = _FIRST_KEY.match(self._text, self._at)
+            if first and first.group(1) == self._first_key:
+                self._lose(_DAMAGED, example=self._text[self._at : self._at + 200])
+            self._at += 1
+
+    def _candidate(self) -> re.Match[bytes] | None:
+        """Return what may be the next event or the end of them all. Far from a phase there is no
+        event."""
+        if self._phase_at < self._at:
+            found = self._text.find(b'"ph"', self._at)
+            self._phase_at = len(self._text) if found < 0 else found
+        return _CANDIDATE.search(self._text, max(self._at, self._phase_at - MAX_PHASE_OFFSET))
+
+    def _is_event(self, at: int) -> bool:
+        """Return whether a whole event begins at `at`. This may read more text; the reader does not
+        move."""
+        ahead = at - self._at
+        while (end := self._decoder.value_end(self._text, self._at + ahead)) == CUT_OFF:
+            if len(self._text) - self._at > MAX_CANDIDATE_BYTES or not self._more():
+                return False
+        try:
+            value = parse_json(self._text[self._at + ahead : end]) if end > 0 else None
+        except _PARSE_ERRORS:
+            return False
+        return isinstance(value, dict) and "ph" in value
+
+    # ------------------------------------------------------------ text
+
+    def _more(self) -> bool:
+        """Drop what was read and add the next block; return False if there is none."""
+        block = next(self._blocks, None)
+        if block is None:
+            return False
+        self._text = self._text[self._at :] + block
+        self._at = 0
+        self._phase_at = -1
+        return True
+
+    def _grow(self) -> bool:
+        """Read until there is at least twice the text, so that a long value is not scanned often.
+        Return False if the file has no more."""
+        wanted = 2 * (len(self._text) - self._at)
+        grown = self._more()
+        while grown and len(self._text) < wanted and self._more():
+            pass
+        return grown
+
+    def _here(self) -> bytes:
+        """Return the next byte; b"" at the end of the file."""
+        while self._at >= len(self._text):
+            if not self._more():
+                return b""
+        return self._text[self._at : self._at + 1]
+
+    def _skip_space(self) -> None:
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+            if self._at < len(self._text) or not self._more():
+                return
+
+    def _truncate(self, reason: str) -> None:
+        self.truncated = self.truncated or reason
+
+    def _lose(self, reason: str, *, lost: bool = True, example: bytes = b"") -> None:
+        if (reason, lost) not in self._losses and len(self._losses) >= MAX_LOSS_REASONS:
+            reason = "for other reasons"
+        self._losses[reason, lost] += 1
+        if example and reason not in self._examples:
+            self._examples[reason] = example[:120].decode("utf-8", "replace")
+
+
+# ------------------------------------------------------------ metadata
+
 _SWITCHES = (
     "schemaVersion", "with_stack", "with_flops", "with_modules", "record_shapes", "profile_memory",
     "cupti_version", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version",
     "hip_driver_version", "roctracer_version", "trace_id", "displayTimeUnit", "traceName",
 )  # fmt: skip
-MOST_MESSAGES = 200
 
 
-def metadata_of(beside: Mapping[str, Any]) -> Metadata:
-    distributed = beside.get("distributedInfo")
+def metadata_of(values: Mapping[str, Any]) -> Metadata:
+    """Return the devices, the rank and the profiler's switches that the values beside the events
+    give. Every value may be wrong or absent."""
+    distributed = values.get("distributedInfo")
     if not isinstance(distributed, dict):
         distributed = {}
     backend = distributed.get("backend")
     return Metadata(
-        base_ns=_whole(beside.get("baseTimeNanoseconds")) or 0,
+        base_ns=_whole(values.get("baseTimeNanoseconds")) or 0,
         rank=_whole(distributed.get("rank")),
         world_size=_whole(distributed.get("world_size")),
         backend=backend[:40] if isinstance(backend, str) else "",
-        devices=_devices(beside.get("deviceProperties")),
-        recorded={key: _plain(beside[key]) for key in _SWITCHES if key in beside},
-        messages=_messages(beside),
+        devices=_devices(values.get("deviceProperties")),
+        recorded={key: _plain(values[key]) for key in _SWITCHES if key in values},
+        messages=_messages(values),
     )
 
 
-def _devices(listed: Any) -> tuple[DeviceProperties, ...]:
-    if not isinstance(listed, list):
+def _devices(entries: Any) -> tuple[DeviceProperties, ...]:
+    if not isinstance(entries, list):
         return ()
-    found = []
-    for entry in listed[:1024]:
+    devices = []
+    for entry in entries[:1024]:
         if not isinstance(entry, dict):
             continue
         name = entry.get("name")
-        found.append(
+        devices.append(
             DeviceProperties(
                 id=_whole(entry.get("id")) or 0,
                 name=name[:200] if isinstance(name, str) else "",
@@ -563,17 +577,17 @@ def _devices(listed: Any) -> tuple[DeviceProperties, ...]:
                 warp=_whole(entry.get("warpSize")) or 0,
             )
         )
-    return tuple(found)
+    return tuple(devices)
 
 
-def _messages(beside: Mapping[str, Any]) -> tuple[str, ...]:
-    """Kineto's log, by level; errors and warnings first."""
-    lines = []
+def _messages(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return Kineto's log by level, errors and warnings first."""
+    messages = []
     for level in ("ERROR", "WARNING", "INFO"):
-        listed = beside.get(level)
-        if isinstance(listed, list):
-            lines += [line[:1000] for line in listed if isinstance(line, str)]
-    return tuple(lines[:MOST_MESSAGES])
+        lines = values.get(level)
+        if isinstance(lines, list):
+            messages += [line[:1000] for line in lines if isinstance(line, str)]
+    return tuple(messages[:MAX_LOG_MESSAGES])
 
 
 def _whole(value: Any) -> int | None:

@@ -1,7 +1,7 @@
-"""The text of a trace file in blocks, whatever it is packed in; a damaged end is noted, not raised.
+"""Gives the text of a trace file in blocks, unpacked. A damaged end is noted and not raised.
 
-The packing is told by the first bytes, not by the name: traces called .gz that are plain, and the
-other way round, are common.
+The first bytes decide how a file is packed, not its name: plain traces that are called .gz are
+common, and the other way round.
 """
 
 import hashlib
@@ -14,22 +14,23 @@ from typing import Any
 
 from ridgeline.errors import RidgelineError
 
-BLOCK = 1 << 20
-AHEAD = 8
-"""Blocks unpacked ahead of the reader, so that a second core gunzips."""
-BOMB_RATIO = 250
-BOMB_BYTES = 1 << 28
-"""Real traces pack 10 to 30 to 1, grown ones 60; a file beyond 250 to 1 holds nothing worth it."""
+BLOCK_BYTES = 1 << 20
+MAX_BLOCKS_AHEAD = 8
+"""Blocks that are unpacked ahead of the reader, so that a second core unpacks."""
+MAX_PACKING_RATIO = 250
+MIN_BOMB_BYTES = 1 << 28
+"""A file is refused that unpacks to more than 256 MiB and more than 250 times its size. Real traces
+pack 10 to 30 to 1, grown ones 60 to 1."""
 
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it and name the trace inside",
     b"BZh": "packed with bzip2, which this does not read: unpack it first",
     b"\xfd7zXZ": "packed with xz, which this does not read: unpack it first",
     b"SQLite format 3": "an SQLite database (an Nsight Systems export?), not a PyTorch trace",
-    b"\x80\x02": "a pickle, not a trace; a memory snapshot has no times in it",
-    b"\x80\x03": "a pickle, not a trace; a memory snapshot has no times in it",
-    b"\x80\x05": "a pickle, not a trace; a memory snapshot has no times in it",
-    b"\x80\x04": "a pickle, not a trace; a memory snapshot has no times in it",
+    **dict.fromkeys(
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+        "a pickle, not a trace; a memory snapshot has no times in it",
+    ),
     b"PAR1": "a Parquet file; give the trace it was made from",
     b"%PDF": "a PDF, not a trace",
     b"\x7fELF": "a program, not a trace",
@@ -37,7 +38,7 @@ _FOREIGN = {
 
 
 class Source:
-    """A file's text, block by block, and what was wrong with it once it has been read."""
+    """The text of a file, block by block; afterwards, what was wrong with the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,13 +51,13 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Of the bytes on disk; whole once the last block was handed out."""
+        """The digest of the bytes on disk; complete once the last block was handed out."""
         return self._digest.hexdigest()
 
     def blocks(self) -> Iterator[bytes]:
-        """The text; unpacked in a second thread where there is enough of it to matter."""
+        """Yield the text. A large file is unpacked in a second thread."""
         try:
-            large = self.path.stat().st_size > 4 * BLOCK
+            large = self.path.stat().st_size > 4 * BLOCK_BYTES
             blocks = _gathered(self._unpacked())
             for block in _ahead(blocks) if large else blocks:
                 self.text_bytes += len(block)
@@ -67,7 +68,7 @@ class Source:
 
     def _unpacked(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
-            head = file.read(BLOCK)
+            head = file.read(BLOCK_BYTES)
             self._count(head)
             for magic, what in _FOREIGN.items():
                 if head.startswith(magic):
@@ -85,7 +86,7 @@ class Source:
     def _packed(self, head: bytes, file: Any) -> Iterator[bytes]:
         while head:
             yield head
-            head = file.read(BLOCK)
+            head = file.read(BLOCK_BYTES)
             self._count(head)
 
     def _count(self, block: bytes) -> None:
@@ -93,7 +94,8 @@ class Source:
         self._digest.update(block)
 
     def _gzip(self, packed: Iterator[bytes]) -> Iterator[bytes]:
-        """Member after member; the checksum at each end is the unpacker's to check."""
+        """Unpack member after member. The unpacker checks the checksum at the end of each."""
+        fast_zlib = _fast_zlib()
         unpacker: Any = None
         made = 0
         try:
@@ -104,18 +106,18 @@ class Source:
                         rest = rest.lstrip(b"\0")  # padding, as tape and some writers leave
                         if not rest:
                             break
-                        unpacker = _gzip_unpacker()
-                    text = unpacker.decompress(rest, BLOCK)
+                        unpacker = fast_zlib.decompressobj(wbits=31)
+                    text = unpacker.decompress(rest, BLOCK_BYTES)
                     made += len(text)
                     self._guard(made)
                     if text:
                         yield text
                     rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
                     unpacker = None if unpacker.eof else unpacker
-            while unpacker is not None and (text := unpacker.decompress(b"", BLOCK)):
+            while unpacker is not None and (text := unpacker.decompress(b"", BLOCK_BYTES)):
                 made += len(text)
                 yield text
-        except _errors():
+        except (zlib.error, fast_zlib.error):
             yield from self._gzip_again(made)
             return
         if unpacker is not None and not unpacker.eof:
@@ -123,17 +125,18 @@ class Source:
             self.unverified = "a truncated gzip stream has no checksum to test"
 
     def _gzip_again(self, skip: int) -> Iterator[bytes]:
-        """From the start, past the `skip` bytes handed out, up to the very byte that is damaged.
+        """Unpack again from the start, past the `skip` bytes that were handed out, up to the very
+        byte that is damaged.
 
-        An error takes with it all that its call had unpacked, up to a megabyte; so the standard
-        library's unpacker, which can be copied, repeats the failed call in ever smaller steps.
+        An error loses all that its call had unpacked, up to a megabyte. So the unpacker of the
+        standard library, which can be copied, repeats the failed call in ever smaller steps.
         """
         made = 0
         with self.path.open("rb") as file:
             unpacker = zlib.decompressobj(wbits=31)
-            step = BLOCK
+            step = BLOCK_BYTES
             rest = b""
-            while rest or (rest := file.read(BLOCK)):
+            while rest or (rest := file.read(BLOCK_BYTES)):
                 before = unpacker.copy()
                 try:
                     text = unpacker.decompress(rest, step)
@@ -164,8 +167,8 @@ class Source:
         made = 0
         unpacker: Any = None
         for block in packed:
-            # Small pieces: one call unpacks all it is given, a bomb gives 30,000 to 1, and an
-            # error takes with it what its call had unpacked.
+            # In small pieces: one call unpacks all it is given, a bomb gives 30,000 to 1, and an
+            # error loses what its call had unpacked.
             for start in range(0, len(block), 64):
                 rest = block[start : start + 64]
                 while rest:
@@ -180,8 +183,8 @@ class Source:
                         return
                     made += len(text)
                     self._guard(made)
-                    for at in range(0, len(text), BLOCK):
-                        yield text[at : at + BLOCK]
+                    for at in range(0, len(text), BLOCK_BYTES):
+                        yield text[at : at + BLOCK_BYTES]
                     rest = unpacker.unused_data if unpacker.eof else b""
                     unpacker = None if unpacker.eof else unpacker
         if unpacker is not None:
@@ -198,48 +201,40 @@ class Source:
         self.unverified = "what comes before the damage was not checked by its checksum"
 
     def _guard(self, made: int) -> None:
-        if made > BOMB_BYTES and made > BOMB_RATIO * self._read_bytes:
+        if made > MIN_BOMB_BYTES and made > MAX_PACKING_RATIO * self._read_bytes:
             raise RidgelineError(
-                f"{self.path}: unpacks to more than {BOMB_RATIO} times its size "
+                f"{self.path}: unpacks to more than {MAX_PACKING_RATIO} times its size "
                 f"({made >> 20} MiB and counting), which no trace does",
                 "if it is one all the same, unpack it and give the plain file",
             )
 
 
-def _gzip_unpacker() -> Any:
+def _fast_zlib() -> Any:
+    """Return the isal module, or the standard library's if isal is not installed."""
     try:
         from isal import isal_zlib
     except ImportError:
-        return zlib.decompressobj(wbits=31)
-    return isal_zlib.decompressobj(wbits=31)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return (zlib.error,)
-    also: Any = isal_zlib.error
-    return (zlib.error, also)
+        return zlib
+    return isal_zlib
 
 
 def _gathered(texts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same text in blocks of about one size, however small the pieces."""
-    held: list[bytes] = []
+    """Yield the same text in blocks of about one size, however small the pieces are."""
+    pieces: list[bytes] = []
     size = 0
     for text in texts:
-        held.append(text)
+        pieces.append(text)
         size += len(text)
-        if size >= BLOCK // 2:
-            yield held[0] if len(held) == 1 else b"".join(held)
-            held, size = [], 0
+        if size >= BLOCK_BYTES // 2:
+            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces, size = [], 0
     if size:
-        yield b"".join(held)
+        yield b"".join(pieces)
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, made by another thread a few ahead; its error is raised here."""
-    made: queue.Queue[bytes | BaseException | None] = queue.Queue(AHEAD)
+    """Yield the same blocks, made by another thread a few ahead. Its error is raised here."""
+    made: queue.Queue[bytes | BaseException | None] = queue.Queue(MAX_BLOCKS_AHEAD)
     stop = threading.Event()
 
     def put(item: bytes | BaseException | None) -> bool:
