@@ -67,4 +67,28 @@ def place(found: Place | None) -> str:
         return ""
     parts = re.split(r"[\\/]", found.file)
     where = f"{'/'.join(parts[-2:])}:{found.line}"
-    return printable(f"{where} {found.function}".strip())
+    return printable(f"{where} {_CODE_WITHOUT_NAME.get(found.function, found.function)}".strip())
+
+
+_CODE_WITHOUT_NAME = {
+    "<module>": "top level",
+    "<lambda>": "lambda",
+    "<listcomp>": "list comprehension",
+    "<setcomp>": "set comprehension",
+    "<dictcomp>": "dict comprehension",
+    "<genexpr>": "generator expression",
+}
+"""Plain names for Python's own names of code that is not a function."""
+
+
+def function_label(function: str, file: str) -> str:
+    """Return a function as a sentence names it: "decode()", "Pictures.__getitem__()", or "the top
+    level of train.py" for code outside of functions."""
+    name = function.replace("<locals>.", "")
+    own = re.split(r"[\\/]", file)[-1]
+    if name in ("", "<module>"):
+        return f"the top level of {own}" if own else "the top level of the program"
+    outer, _, last = name.rpartition(".")
+    if last in _CODE_WITHOUT_NAME:
+        return f"a {_CODE_WITHOUT_NAME[last]} in {f'{outer}()' if outer else own}"
+    return f"{name}()"

@@ -32,6 +32,7 @@ from ridgeline.records.finding import Evidence
 from ridgeline.records.run import LoaderSeen, PythonLine
 from ridgeline.records.run import feeding as feeding_loader
 from ridgeline.records.trace import Place
+from ridgeline.report.trace_names import function_label
 from ridgeline.source.reading.calls import SourceCall, all_calls
 from ridgeline.source.reading.loader_call import LoaderCall
 from ridgeline.source.reading.sources import Source
@@ -176,8 +177,7 @@ def cost_evidence(fed: Feeding) -> list[Evidence]:
 
 
 def function_name(line: PythonLine) -> str:
-    """decode(), Pictures.__getitem__()"""
-    return f"{line.function.replace('<locals>.', '')}()"
+    return function_label(line.function, line.file)
 
 
 def _costliest(case: Case, workers: int | None) -> tuple[PythonLine | None, float]:

@@ -19,6 +19,7 @@ from ridgeline.diagnosis.rule import MAX_SHARE, Rule
 from ridgeline.records.run import Phase
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Place
+from ridgeline.report.trace_names import function_label
 from ridgeline.source.reading.loops import loops_at
 
 LEAST = 0.01
@@ -434,7 +435,7 @@ class Loop(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return f"{self.place.function}()" if self.place.function.isidentifier() else "A loop"
+        return function_label(self.place.function, self.place.file)
 
 
 def loops(case: Case) -> tuple[Loop, ...]:

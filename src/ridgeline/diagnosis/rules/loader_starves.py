@@ -27,6 +27,7 @@ from ridgeline.diagnosis.rules._loaders import (
     taken_at,
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.report.trace_names import function_label
 from ridgeline.source.reading.loader_call import LoaderCall
 
 RULE = Rule(id="loader-starves", family="input", budget="input")
@@ -74,7 +75,7 @@ def _claim(case: Case, fed: Feeding) -> str:
     elif fed.loader is None and case.fed.function:
         makes = f"{case.fed.function}()"
     elif place is not None and place is fed.traced and case.input.sites:
-        makes = f"{place.function}()"
+        makes = function_label(place.function, place.file)
     else:
         makes = "its batches"
     each = fed.sample_ms

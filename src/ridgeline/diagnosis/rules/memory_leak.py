@@ -1,7 +1,6 @@
 """Memory that grows with every step, for another reason than kept graphs."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
@@ -12,6 +11,7 @@ from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step_work import StaysBehind
 from ridgeline.records.trace import Place
+from ridgeline.report.trace_names import function_label
 from ridgeline.source.reading.kept import Kept
 
 MOST_NAMED = 4
@@ -59,7 +59,7 @@ def _claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
     until = until_when(grown, step_ms)
     end = f", and {until}" if until else ", without end"
     if _unsettled(lines):
-        return f"`{_function(lines[0])}` keeps {each} of every step{end}"
+        return f"{_function(lines[0])} keeps {each} of every step{end}"
     if lines:
         return f"`{lines[0].container}` keeps {each} of every step{end}"
     return f"every step leaves {each} behind{end}"
@@ -71,7 +71,7 @@ def _unsettled(lines: list[Kept]) -> bool:
 
 
 def _function(line: Kept) -> str:
-    return f"{line.function}()" if line.function else Path(line.file).name
+    return function_label(line.function, line.file)
 
 
 def _confidence(grown: Growth, line: Kept | None) -> Confidence:

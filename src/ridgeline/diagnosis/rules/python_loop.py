@@ -15,6 +15,7 @@ from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernel
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
+from ridgeline.report.trace_names import function_label
 from ridgeline.source.reading.by_row import by_row, for_all_rows, lines_with, picked
 from ridgeline.source.reading.cells import whole_sequence
 from ridgeline.source.reading.loops import SourceLoop, loops_at, loops_calling, parts_of
@@ -182,9 +183,8 @@ def _what(loop: Loop) -> str:
 
 
 def _where(loop: Loop, at: SourceLoop | None) -> str:
-    if at is not None and at.function:
-        return f"{at.function}()"
-    return loop.name if at is None else "the module"
+    function = at.function if at is not None else loop.place.function
+    return function_label(function, loop.place.file if at is None else at.file)
 
 
 def _small(case: Case, loop: Loop) -> bool:

@@ -20,6 +20,7 @@ from ridgeline.diagnosis.rules._launch import (
     small,
 )
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.report.trace_names import function_label
 
 RULE = Rule(id="small-kernels", family="launch", budget="overhead", needs=("sites", "gpu"))
 
@@ -50,7 +51,7 @@ def look(case: Case) -> Iterator[Finding]:
     if share < LEAST_LEFT:
         return
     typical = sum(site.device_ns for site in sites) / max(kernels(sites), 1.0)
-    who = f"{place.function}()" if place is not None else "The program"
+    who = function_label(place.function, place.file) if place is not None else "The program"
     yield make_finding(
         RULE,
         claim=f"{who} launches {units.count(round(kernels(sites)))} kernels a step, "

@@ -29,8 +29,13 @@ RULE = Rule(id="unfused-optimizer", family="launch", budget="overhead", needs=("
 
 FEW = 16
 """Calls a step: fewer cost 0.1 ms at most."""
-LEAST_OF_DEFAULTS = 0.2
-"""Of the step: most programs leave the defaults, well-tuned ones too."""
+MIN_DEFAULT_SHARE = 0.2
+"""The share of the step that must be saved before torch's defaults are reported: most programs,
+well-tuned ones too, leave them alone."""
+MIN_FUSABLE_DEFAULT_SHARE = 0.1
+"""The same for an update that goes through parameters one by one and that torch can fuse. There,
+one option saves the time. On a small variational autoencoder on a CPU the update took 1.35 of 3.31
+ms, 18 % of the step was said to be saved, and fusing made the step 1.06 to 1.2 × as fast."""
 MIN_DEFAULT_CALLS = 1000
 """Calls a step, some 5 ms, of the loop over parameters that is torch's default on a CPU. Fewer are
 not reported where the program leaves the default alone and torch has no fused update: the only
@@ -93,8 +98,11 @@ def look(case: Case) -> Iterator[Finding]:
     if share < LEAST:
         return
     if _defaults(case, seen, update, name):
+        fused_instead = update.by_tensor and _fusable(update, name)
         few = update.by_tensor and update.calls < MIN_DEFAULT_CALLS
-        if share < LEAST_OF_DEFAULTS or (few and not _fusable(update, name)):
+        if share < (MIN_FUSABLE_DEFAULT_SHARE if fused_instead else MIN_DEFAULT_SHARE):
+            return
+        if few and not fused_instead:
             return
     place, line, change = _made(case, seen, update, called, name)
     who = (name if update.written is None else "") or "The optimizer"

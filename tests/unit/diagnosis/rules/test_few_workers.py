@@ -29,6 +29,18 @@ def test_workers_that_wait_for_storage_may_be_more_than_processors() -> None:
     assert "num_workers=4" in finding.change
 
 
+def test_a_sleeping_dataset_on_two_cores_is_not_given_dozens_of_workers() -> None:
+    """40 workers would keep up, but each is a process of its own: four for each core are enough."""
+    seen = view(line(READ, "Records.__getitem__", 0.9), workers=1)
+    (finding,) = look(case(0.97, workers=1, cores=2, used=1.9, worker_cores=0.1, python=seen))
+    assert "num_workers=8" in finding.change
+    assert "8 would shorten the wait" in finding.claim
+    (advised,) = [e for e in finding.evidence if e.what == "workers advised"]
+    assert advised.value == 8
+    assert "40 would keep up" in advised.text
+    assert "2 processors" in advised.text
+
+
 def test_full_processors_are_not_its_own() -> None:
     assert not [*look(case(workers=2, cores=2, used=0.3, worker_cores=1.7, python=BUSY))]
 

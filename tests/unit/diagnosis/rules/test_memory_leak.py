@@ -77,7 +77,7 @@ def test_the_line_is_the_one_that_makes_what_it_keeps_where_the_function_allocat
 
 def test_of_several_such_lines_all_are_named() -> None:
     (finding,) = look(kept_in_add(BUFFER + "        self.more.append(x * 2)\n"))
-    assert "`add()` keeps 8 MiB" in finding.claim
+    assert "add() keeps 8 MiB" in finding.claim
     assert "line 9 (`self.more`)" in finding.doubt
     assert [e.text[:6] for e in finding.evidence if e.what == "source"] == ["line 8", "line 9"]
 

@@ -39,6 +39,15 @@ def test_sizes_that_change_make_small_kernels_of_one_function() -> None:
     assert not [*cuda_graph_candidate.look(whole)]
 
 
+def test_code_outside_functions_is_named_by_its_file() -> None:
+    whole = case(kernels(1 / 3, at=("<module>", 1)), gpu=True, busy=0.3, source=SOURCE)
+    (one,) = small_kernels.look(whole)
+    assert one.claim.startswith("The top level of train.py launches 133 kernels a step")
+    assert one.function == "<module>"  # a field of findings.json
+    assert "<module>" not in one.change
+    assert not any("<module>" in each.text for each in one.evidence)
+
+
 def test_synchronisations_stand_in_the_way_of_a_graph() -> None:
     whole = replace(
         case(kernels(), gpu=True, busy=0.3, source=SOURCE),

@@ -117,7 +117,7 @@ def test_foreach_operators_of_what_has_no_fused_update_are_silent() -> None:
 
 def test_torchs_defaults_are_a_fault_only_where_they_cost_much() -> None:
     left = captured(foreach="None", fused="None")
-    parts = {"forward": 0.5, "backward": 0.35, "optimizer": 0.15}
+    parts = {"forward": 0.5, "backward": 0.41, "optimizer": 0.09}
     assert not [*look(case([*chain(), *gradients()], capture=left, shares=parts))]
     parts = {"forward": 0.3, "backward": 0.3, "optimizer": 0.4}
     assert [*look(case([*chain(), *gradients()], capture=left, shares=parts))]
@@ -132,6 +132,18 @@ def test_the_default_update_of_a_small_model_is_reported_where_torch_has_a_fused
     assert 20 < one.share_pct < 40
     assert one.gain_bound >= 1 / (1 - 0.4)
     others = captured("RMSprop", foreach="None")
+    assert not [*look(case(ops, source=SOURCE, capture=others, shares=parts))]
+
+
+def test_the_default_update_is_reported_from_a_tenth_of_the_step_on() -> None:
+    """A small autoencoder on a CPU: 18 % of the step could be saved; fusing gained 6 to 20 %."""
+    left = captured(foreach="None", fused="None")
+    parts = {"forward": 0.4, "backward": 0.42, "optimizer": 0.18}
+    (one,) = look(case([*chain(), *gradients()], source=SOURCE, capture=left, shares=parts))
+    assert "fused=True" in one.change
+    assert 10 < one.share_pct < 20
+    others = captured("RMSprop", foreach="None")
+    ops = [*chain(calls=300), *gradients(300)]
     assert not [*look(case(ops, source=SOURCE, capture=others, shares=parts))]
 
 
