@@ -80,6 +80,6 @@ def _matching_name(rule: str) -> str:
     if len(wanted) >= MIN_NAME_PART:
         near += [name for name in names if wanted in name and name not in near][: 3 - len(near)]
     raise UsageError(
-        f"There is no rule {printable(rule)}" if rule.strip() else "No rule is named",
+        f"there is no rule {printable(rule)}" if rule.strip() else "no rule is named",
         f"did you mean: {', '.join(near)}" if near else "ridgeline explain lists all rules",
     )

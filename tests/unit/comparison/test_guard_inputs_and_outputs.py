@@ -219,5 +219,5 @@ def test_a_baseline_that_returns_a_generator_did_no_work_to_compare_with() -> No
         return (X @ X + i for i in range(3))
 
     found = verdict_on(lazily, lambda: iter(()))
-    assert "lazy outputs" in found.failure
+    assert "lazy outputs" in found.failed
     assert "baseline" in found.guards["lazy outputs"].detail

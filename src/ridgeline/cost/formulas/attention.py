@@ -5,9 +5,12 @@ Backward is four products (two for each forward one). A fused backward makes the
 that fifth product is `recomputed_macs`, so that the same model costs the same on every backend.
 """
 
+from functools import partial
 from math import prod
 
 from ridgeline.cost.formulas.call import Call, Tensor, Work, formula
+
+_attention = partial(formula, family="attention")
 
 SOFTMAX_FLOPS = 5
 
@@ -57,13 +60,13 @@ _CAUSAL_AT_BACKWARD = {
 }
 
 
-@formula(*_CAUSAL_AT)
+@_attention(*_CAUSAL_AT)
 def sdpa(call: Call) -> Work:
     causal = bool(call.get("is_causal", _CAUSAL_AT[call.op], False))
     return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), causal, False)
 
 
-@formula(*_CAUSAL_AT_BACKWARD)
+@_attention(*_CAUSAL_AT_BACKWARD)
 def sdpa_backward(call: Call) -> Work:
     causal = bool(call.get("is_causal", _CAUSAL_AT_BACKWARD[call.op], False))
     return _heads_first(call.tensor(1), call.tensor(2), call.tensor(3), causal, True)
@@ -86,53 +89,53 @@ def _dense(call: Call, first: int, ragged: bool, causal: bool, backward: bool) -
     return _sequence_first(q, k, v, causal, backward)
 
 
-@formula("aten::_flash_attention_forward")
+@_attention("aten::_flash_attention_forward")
 def flash(call: Call) -> Work:
     return _dense(call, 0, False, bool(call.get("is_causal", 8)), False)
 
 
-@formula("aten::_flash_attention_backward")
+@_attention("aten::_flash_attention_backward")
 def flash_backward(call: Call) -> Work:
     return _dense(call, 1, False, bool(call.get("is_causal", 11)), True)
 
 
-@formula("aten::_efficient_attention_forward")
+@_attention("aten::_efficient_attention_forward")
 def efficient(call: Call) -> Work:
     """Its masks are 1, causal from the top left, and 2, from the bottom right."""
     ragged = isinstance(call.get("cu_seqlens_q", 4), Tensor)
     return _dense(call, 0, ragged, bool(call.get("custom_mask_type", 9)), False)
 
 
-@formula("aten::_efficient_attention_backward")
+@_attention("aten::_efficient_attention_backward")
 def efficient_backward(call: Call) -> Work:
     ragged = isinstance(call.get("cu_seqlens_q", 6), Tensor)
     return _dense(call, 1, ragged, bool(call.get("custom_mask_type", 14)), True)
 
 
-@formula("flash_attn::_flash_attn_forward")
+@_attention("flash_attn::_flash_attn_forward")
 def flash_attn_package(call: Call) -> Work:
     q, k, v = call.tensor(0), call.tensor(1), call.tensor(2)
     return _sequence_first(q, k, v, bool(call.get("causal", 5, False)), False)
 
 
-@formula("flash_attn::_flash_attn_backward")
+@_attention("flash_attn::_flash_attn_backward")
 def flash_attn_package_backward(call: Call) -> Work:
     q, k, v = call.tensor(1), call.tensor(2), call.tensor(3)
     return _sequence_first(q, k, v, bool(call.get("causal", 11, False)), True)
 
 
-@formula("higher_order::flex_attention")
+@_attention("higher_order::flex_attention")
 def flex(call: Call) -> Work:
     """The full square: the part a block mask leaves out depends on its data."""
     return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), False, False)
 
 
-@formula("higher_order::flex_attention_backward")
+@_attention("higher_order::flex_attention_backward")
 def flex_backward(call: Call) -> Work:
     return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), False, True)
 
 
-@formula("aten::_native_multi_head_attention")
+@_attention("aten::_native_multi_head_attention")
 def native_multi_head(call: Call) -> Work:
     """The inference fast path of nn.MultiheadAttention: three projections, attention, a fourth."""
     q, k = call.tensor(0), call.tensor(1)
@@ -145,7 +148,7 @@ def native_multi_head(call: Call) -> Work:
     return Work(macs=core.macs + projections, other_flops=softmax)
 
 
-@formula("aten::_transformer_encoder_layer_fwd")
+@_attention("aten::_transformer_encoder_layer_fwd")
 def encoder_layer(call: Call) -> Work:
     """The inference fast path of nn.TransformerEncoderLayer: attention, then two linears."""
     x = call.tensor(0)

@@ -5,7 +5,7 @@ Free of torch, so that a live model and the shapes recorded in a trace use the s
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -118,10 +118,16 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 Formula = Callable[[Call], Work]
 
-_FORMULAS: dict[str, Formula] = {}
+Family = Literal[
+    "", "attention", "convolution", "elementwise", "matmul", "movement", "quantized", "recurrent",
+    "reduction", "transform",
+]  # fmt: skip
+"""The kind of work an operator does. A formula of the user's own has no family."""
+
+_FORMULAS: dict[str, tuple[Formula, Family]] = {}
 
 
-def formula(*operators: str) -> Callable[[Formula], Formula]:
+def formula(*operators: str, family: Family = "") -> Callable[[Formula], Formula]:
     """Register a function as the cost of these operators ("namespace::name", no overload)."""
 
     def register(function: Formula) -> Formula:
@@ -130,23 +136,38 @@ def formula(*operators: str) -> Callable[[Formula], Formula]:
                 raise ValueError(
                     f"{operator!r}: write an operator as namespace::name, without its overload"
                 )
-            _FORMULAS[operator] = function
+            replaced = _FORMULAS.get(operator)
+            _FORMULAS[operator] = (function, family or (replaced[1] if replaced else ""))
         return function
 
     return register
 
 
 def find(operator: str) -> Formula | None:
-    """The formula of an operator, of the one it is the in-place twin of, or of its elements."""
-    if operator in _FORMULAS:
-        return _FORMULAS[operator]
-    if operator.endswith("_") and not operator.endswith("__"):
-        return find(operator[:-1])
-    namespace, _, name = operator.partition("::")
-    if name.startswith("_foreach_"):
-        element = find(f"{namespace}::{name.removeprefix('_foreach_')}")
-        return None if element is None else _over_lists(element)
-    return None
+    """Return the formula of an operator. An in-place operator has the formula of its twin, an
+    operator over lists applies the formula of its elements to each of them."""
+    known = _registered_as(operator)
+    if known is not None:
+        return _FORMULAS[known][0]
+    element = _registered_as(operator.replace("::_foreach_", "::"))
+    return None if element is None else _over_lists(_FORMULAS[element][0])
+
+
+def family_of(operator: str) -> Family:
+    """Return the kind of work an operator does, "" where we have no formula for it.
+
+    An operator over lists has no family: what it returns cannot be derived as for its elements."""
+    known = _registered_as(operator)
+    return "" if known is None else _FORMULAS[known][1]
+
+
+def _registered_as(operator: str) -> str | None:
+    """Return the name under which an operator or its out-of-place twin has a formula."""
+    while operator not in _FORMULAS:
+        if not operator.endswith("_") or operator.endswith("__"):
+            return None
+        operator = operator[:-1]
+    return operator
 
 
 def work_of(call: Call) -> Work | None:

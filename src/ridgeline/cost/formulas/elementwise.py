@@ -5,9 +5,14 @@ sqrt) being one. That is a convention: these numbers enter `all_flops` only, nev
 Selecting, comparing bits and logic do no arithmetic and cost nothing but their bytes.
 """
 
+from functools import partial
 from math import log2, prod
 
 from ridgeline.cost.formulas.call import Call, Formula, Tensor, Work, formula
+
+_elementwise = partial(formula, family="elementwise")
+_reduction = partial(formula, family="reduction")
+_movement = partial(formula, family="movement")
 
 _OPERATIONS = {
     0: "where masked_fill logical_and logical_not logical_or logical_xor bitwise_and bitwise_not "
@@ -54,7 +59,7 @@ def _each(operations: int) -> Formula:
 
 
 for _operations, _names in _OPERATIONS.items():
-    formula(*(f"aten::{name}" for name in _names.split()))(_each(_operations))
+    _elementwise(*(f"aten::{name}" for name in _names.split()))(_each(_operations))
 
 
 # operations for each element of the first tensor
@@ -121,12 +126,12 @@ def _written(operations: int) -> Formula:
 
 
 for _operations, _names in _FOR_EACH_READ.items():
-    formula(*(f"aten::{name}" for name in _names.split()))(_read(_operations))
+    _reduction(*(f"aten::{name}" for name in _names.split()))(_read(_operations))
 for _operations, _names in _FOR_EACH_WRITTEN.items():
-    formula(*(f"aten::{name}" for name in _names.split()))(_written(_operations))
+    _reduction(*(f"aten::{name}" for name in _names.split()))(_written(_operations))
 
 
-@formula(
+@_reduction(
     "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::avg_pool2d",
     "aten::avg_pool3d", "aten::avg_pool1d", "aten::max_pool1d", "aten::mkldnn_max_pool2d",
     "aten::mkldnn_avg_pool2d", "aten::max_pool2d", "aten::quantized_max_pool2d",
@@ -140,7 +145,7 @@ def pooling(call: Call) -> Work:
     return Work(other_flops=call.elements * window)
 
 
-@formula("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+@_reduction("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 def nll_loss(call: Call) -> Work:
     """One picked log-probability for each target: the rest of the scores are not read."""
     scores, targets = call.tensor(0), call.tensor(1)
@@ -148,7 +153,7 @@ def nll_loss(call: Call) -> Work:
     return Work(other_flops=2 * targets.numel, read_bytes=targets.nbytes + picked)
 
 
-@formula("aten::sort", "aten::topk", "aten::argsort", "aten::msort", "aten::searchsorted")
+@_reduction("aten::sort", "aten::topk", "aten::argsort", "aten::msort", "aten::searchsorted")
 def sorting(call: Call) -> Work:
     """Comparisons, n log2 n of them along the sorted dimension."""
     shape = call.tensor(0).shape
@@ -157,7 +162,7 @@ def sorting(call: Call) -> Work:
     return Work(other_flops=round(prod(shape) * log2(length)) if length > 1 else 0)
 
 
-@formula("aten::affine_grid_generator")
+@_reduction("aten::affine_grid_generator")
 def affine_grid(call: Call) -> Work:
     """Each point of the grid (homogeneous, so one coordinate more) times the matrix."""
     theta = call.tensor(0)
@@ -165,7 +170,7 @@ def affine_grid(call: Call) -> Work:
     return Work(macs=theta.numel * points)
 
 
-@formula("aten::_ctc_loss", "aten::_ctc_loss_backward")
+@_reduction("aten::_ctc_loss", "aten::_ctc_loss_backward")
 def ctc_loss(call: Call) -> Work:
     """Time steps x (2 labels + 1) states, each from three before it, in the log domain."""
     log_probabilities, targets = [t for t in call.tensors if len(t.shape) >= 1][:2]
@@ -175,7 +180,7 @@ def ctc_loss(call: Call) -> Work:
     return Work(other_flops=steps * (2 * targets.numel + 1) * 8)
 
 
-@formula("aten::_amp_foreach_non_finite_check_and_unscale", "aten::_amp_update_scale")
+@_reduction("aten::_amp_foreach_non_finite_check_and_unscale", "aten::_amp_update_scale")
 def loss_scale(call: Call) -> Work:
     return Work(other_flops=2 * sum(t.numel for t in call.tensors))
 
@@ -220,15 +225,15 @@ _MOVES = (
     "_empty_affine_quantized int_repr q_scale q_zero_point choose_qparams_optimized "
     "_make_per_tensor_quantized_tensor"
 )
-formula(*(f"aten::{name}" for name in _MOVES.split()))(lambda call: _FREE)
+_movement(*(f"aten::{name}" for name in _MOVES.split()))(lambda call: _FREE)
 
 _COLLECTIVES = (
     "all_reduce all_reduce_coalesced all_gather_into_tensor all_gather_into_tensor_coalesced "
     "reduce_scatter_tensor reduce_scatter_tensor_coalesced all_to_all_single broadcast "
     "wait_tensor _wrap_tensor_autograd"
 )
-formula(*(f"_c10d_functional::{name}" for name in _COLLECTIVES.split()))(lambda call: _FREE)
-formula(
+_movement(*(f"_c10d_functional::{name}" for name in _COLLECTIVES.split()))(lambda call: _FREE)
+_movement(
     "fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat",
     "aten::split_with_sizes_copy", "aten::_chunk_cat", "c10d::allreduce", "c10d::broadcast",
     "c10d::_allgather_base", "c10d::_reduce_scatter_base", "c10d::barrier",
@@ -243,7 +248,7 @@ def _is_index(tensor: Tensor) -> bool:
     return tensor.dtype.startswith(("int", "bool", "uint"))
 
 
-@formula(
+@_movement(
     "aten::embedding", "aten::index", "aten::gather", "aten::index_select", "aten::take",
     "aten::masked_select", "aten::_unsafe_index", "aten::take_along_dim",
 )  # fmt: skip
@@ -253,7 +258,7 @@ def gather(call: Call) -> Work:
     return Work(read_bytes=_index_bytes(call) + picked)
 
 
-@formula("aten::index_put", "aten::_index_put_impl", "aten::scatter", "aten::index_copy",
+@_movement("aten::index_put", "aten::_index_put_impl", "aten::scatter", "aten::index_copy",
          "aten::index_fill", "aten::put", "aten::masked_scatter")  # fmt: skip
 def scatter(call: Call) -> Work:
     """In place it writes the rows it is given, not the table."""
@@ -262,7 +267,7 @@ def scatter(call: Call) -> Work:
     return Work(read_bytes=source, written_bytes=values if call.op.endswith("_") else None)
 
 
-@formula(
+@_movement(
     "aten::scatter_add", "aten::index_add", "aten::scatter_reduce",
     "aten::embedding_dense_backward", "aten::index_reduce", "aten::_index_put_accumulate",
 )  # fmt: skip
@@ -277,7 +282,7 @@ def scatter_add(call: Call) -> Work:
     return Work(other_flops=added, read_bytes=source + values, written_bytes=values)
 
 
-@formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+@_movement("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(call: Call) -> Work:
     """Sums one row of the table for each index."""
     table, indices = call.tensor(0), call.tensor(1)
@@ -286,12 +291,12 @@ def embedding_bag(call: Call) -> Work:
     return Work(other_flops=summed, read_bytes=summed * item + indices.nbytes)
 
 
-@formula("aten::_embedding_bag_backward", "aten::_embedding_bag_dense_backward")
+@_movement("aten::_embedding_bag_backward", "aten::_embedding_bag_dense_backward")
 def embedding_bag_backward(call: Call) -> Work:
     return Work(other_flops=call.tensor(1).numel * call.tensor(0).shape[-1])
 
 
-@formula(
+@_movement(
     "aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd", "aten::_fused_adagrad",
 )  # fmt: skip
 def fused_optimizer(call: Call) -> Work:

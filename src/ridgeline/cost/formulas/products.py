@@ -1,9 +1,16 @@
 """Matrix products. A complex multiply-accumulate is four real ones."""
 
+from functools import partial
 from math import log2, prod
 from typing import Any
 
 from ridgeline.cost.formulas.call import Call, Tensor, Work, formula
+
+_matmul = partial(formula, family="matmul")
+_convolution = partial(formula, family="convolution")
+_quantized = partial(formula, family="quantized")
+_recurrent = partial(formula, family="recurrent")
+_transform = partial(formula, family="transform")
 
 
 def _macs(a: Tensor, columns: int) -> int:
@@ -18,67 +25,67 @@ def _product_macs(a: Tensor, b: Tensor) -> int:
     return _macs(a, b.shape[-1])
 
 
-@formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::bmm", "aten::_sparse_mm")
+@_matmul("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::bmm", "aten::_sparse_mm")
 def product(call: Call) -> Work:
     return Work(macs=_product_macs(call.tensor(0), call.tensor(1)))
 
 
-@formula("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::_sparse_addmm")
+@_matmul("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::_sparse_addmm")
 def product_and_add(call: Call) -> Work:
     a, b = call.tensor(1), call.tensor(2)
     return Work(macs=_product_macs(a, b), other_flops=prod(a.shape[:-1]) * b.shape[-1])
 
 
-@formula("aten::addbmm")
+@_matmul("aten::addbmm")
 def products_summed(call: Call) -> Work:
     a, b = call.tensor(1), call.tensor(2)
     return Work(macs=_macs(a, b.shape[-1]))
 
 
-@formula("aten::mv", "aten::dot", "aten::vdot")
+@_matmul("aten::mv", "aten::dot", "aten::vdot")
 def vector_product(call: Call) -> Work:
     return Work(macs=_macs(call.tensor(0), 1))
 
 
-@formula("aten::addmv")
+@_matmul("aten::addmv")
 def vector_product_and_add(call: Call) -> Work:
     matrix = call.tensor(1)
     return Work(macs=_macs(matrix, 1), other_flops=matrix.shape[0])
 
 
-@formula("aten::addr")
+@_matmul("aten::addr")
 def outer_and_add(call: Call) -> Work:
     rows, columns = call.tensor(1), call.tensor(2)
     return Work(macs=_macs(rows, columns.numel))
 
 
-@formula("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise")
+@_matmul("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise")
 def linear(call: Call) -> Work:
     x, weight = call.tensor(0), call.tensor(1)
     return Work(macs=_macs(x, weight.shape[0]))
 
 
-@formula("aten::linear_backward", "aten::mkldnn_linear_backward")
+@_matmul("aten::linear_backward", "aten::mkldnn_linear_backward")
 def linear_backward(call: Call) -> Work:
     x, weight = call.tensor(0), call.tensor(2)
     mask = call.get("output_mask", 3) or (True, True)
     return Work(macs=_macs(x, weight.shape[0]) * sum(bool(m) for m in mask[:2]))
 
 
-@formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
+@_matmul("aten::_grouped_mm", "aten::_scaled_grouped_mm")
 def grouped_product(call: Call) -> Work:
     """Rows or columns are split among groups, so each row of a 2-D operand meets one group."""
     a, b = call.tensor(0), call.tensor(1)
     return Work(macs=_macs(a, b.shape[-1]))
 
 
-@formula("aten::_weight_int8pack_mm")
+@_matmul("aten::_weight_int8pack_mm")
 def int8_weight_product(call: Call) -> Work:
     x, weight = call.tensor(0), call.tensor(1)  # weight is [out, in]
     return Work(macs=x.numel * weight.shape[0])
 
 
-@formula(
+@_matmul(
     "aten::_weight_int4pack_mm",
     "aten::_weight_int4pack_mm_for_cpu",
     "aten::_weight_int4pack_mm_with_scales_and_zeros",
@@ -89,7 +96,7 @@ def int4_weight_product(call: Call) -> Work:
     return Work(macs=x.numel * call.outputs[0].shape[-1])
 
 
-@formula("aten::_trilinear")
+@_matmul("aten::_trilinear")
 def trilinear(call: Call) -> Work:
     """Multiply three broadcast operands and sum: one MAC and one more multiply each."""
     shapes: list[tuple[int, ...]] = []
@@ -102,7 +109,7 @@ def trilinear(call: Call) -> Work:
     return Work(macs=volume, other_flops=volume)
 
 
-@formula("aten::_cdist_forward", "aten::_euclidean_dist")
+@_matmul("aten::_cdist_forward", "aten::_euclidean_dist")
 def pairwise_distance(call: Call) -> Work:
     """A difference and a multiply-accumulate for each pair and coordinate, then a root."""
     x, y = call.tensor(0), call.tensor(1)
@@ -111,14 +118,14 @@ def pairwise_distance(call: Call) -> Work:
     return Work(macs=volume, other_flops=volume + pairs)
 
 
-@formula("aten::_cdist_backward")
+@_matmul("aten::_cdist_backward")
 def pairwise_distance_backward(call: Call) -> Work:
     x, y = call.tensor(1), call.tensor(2)
     pairs = max(prod(x.shape[:-2]), prod(y.shape[:-2])) * x.shape[-2] * y.shape[-2]
     return Work(macs=pairs * x.shape[-1], other_flops=2 * pairs * x.shape[-1])
 
 
-@formula("aten::_pdist_forward")
+@_matmul("aten::_pdist_forward")
 def own_distances(call: Call) -> Work:
     rows, width = call.tensor(0).shape
     pairs = rows * (rows - 1) // 2
@@ -150,7 +157,7 @@ def _convolution_macs(x: Tensor, weight: Tensor, sites: tuple[int, ...], transpo
     return x.shape[0] * prod(sites) * weight.numel * complex_factor
 
 
-@formula("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
+@_convolution("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
 def convolution(call: Call) -> Work:
     x, weight = call.tensor(0), call.tensor(1)
     transposed = bool(call.get("transposed", 6, False))
@@ -165,7 +172,7 @@ def convolution(call: Call) -> Work:
     )
 
 
-@formula("aten::convolution_backward", "aten::convolution_backward_overrideable")
+@_convolution("aten::convolution_backward", "aten::convolution_backward_overrideable")
 def convolution_backward(call: Call) -> Work:
     grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     transposed = bool(call.get("transposed", 7, False))
@@ -177,7 +184,7 @@ def convolution_backward(call: Call) -> Work:
     )
 
 
-@formula(
+@_convolution(
     "aten::mkldnn_convolution",
     "aten::cudnn_convolution",
     "aten::miopen_convolution",
@@ -198,7 +205,7 @@ def backend_convolution(call: Call) -> Work:
     return Work(macs=call.outputs[0].numel * weight.numel // weight.shape[0])
 
 
-@formula(
+@_convolution(
     "aten::cudnn_convolution_transpose",
     "aten::miopen_convolution_transpose",
     "aten::slow_conv_transpose2d",
@@ -209,7 +216,7 @@ def backend_transposed_convolution(call: Call) -> Work:
     return Work(macs=x.numel * prod(weight.shape[1:]))
 
 
-@formula(
+@_quantized(
     "quantized::linear",
     "quantized::linear_relu",
     "quantized::linear_dynamic",
@@ -225,12 +232,12 @@ def quantized_linear(call: Call) -> Work:
     return Work(macs=x.numel * columns)
 
 
-@formula("onednn::qlinear_pointwise")
+@_quantized("onednn::qlinear_pointwise")
 def onednn_linear(call: Call) -> Work:
     return Work(macs=call.tensor(0).numel * call.outputs[0].shape[-1])
 
 
-@formula(
+@_quantized(
     "quantized::conv1d",
     "quantized::conv2d",
     "quantized::conv3d",
@@ -261,7 +268,7 @@ def _matrices(weights: list[Tensor] | tuple[Tensor, ...]) -> int:
     return sum(w.numel for w in weights if isinstance(w, Tensor) and len(w.shape) == 2)
 
 
-@formula("aten::mkldnn_rnn_layer")
+@_recurrent("aten::mkldnn_rnn_layer")
 def onednn_layer(call: Call) -> Work:
     x, input_weight, hidden_weight = call.tensor(0), call.tensor(1), call.tensor(2)
     steps = _steps(x)
@@ -271,19 +278,19 @@ def onednn_layer(call: Call) -> Work:
     )
 
 
-@formula("aten::mkldnn_rnn_layer_backward")
+@_recurrent("aten::mkldnn_rnn_layer_backward")
 def onednn_layer_backward(call: Call) -> Work:
     forward = onednn_layer(call)
     return Work(macs=2 * forward.macs, other_flops=2 * forward.other_flops)
 
 
-@formula("aten::_cudnn_rnn", "aten::miopen_rnn")
+@_recurrent("aten::_cudnn_rnn", "aten::miopen_rnn")
 def packed_rnn(call: Call) -> Work:
     weights = call.args[1]
     return _packed(call.tensor(0), weights, 1)
 
 
-@formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
+@_recurrent("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
 def packed_rnn_backward(call: Call) -> Work:
     """Gradients of the input and state, and of the weights where the mask asks for them."""
     mask = call.get("output_mask", 21) or (True, True, True, True)
@@ -298,13 +305,13 @@ def _packed(x: Tensor, weights: list[Tensor], times: int) -> Work:
     )
 
 
-@formula("aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_gru_cell")
+@_recurrent("aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_gru_cell")
 def fused_cell(call: Call) -> Work:
     """The gates alone; their matrix products are operators of their own."""
     return Work(other_flops=call.tensor(0).numel * 3)
 
 
-@formula(
+@_recurrent(
     "aten::_thnn_fused_lstm_cell_backward",
     "aten::_thnn_fused_lstm_cell_backward_impl",
     "aten::_thnn_fused_gru_cell_backward",
@@ -323,32 +330,32 @@ def _points(call: Call, shape: tuple[int, ...]) -> int:
     return prod(shape[d] for d in call.get("dim", 1))
 
 
-@formula("aten::_fft_c2c")
+@_transform("aten::_fft_c2c")
 def complex_fft(call: Call) -> Work:
     x = call.tensor(0)
     return Work(transform_flops=_fft_flops(x.numel, _points(call, x.shape), 5))
 
 
-@formula("aten::_fft_r2c")
+@_transform("aten::_fft_r2c")
 def real_fft(call: Call) -> Work:
     x = call.tensor(0)
     return Work(transform_flops=_fft_flops(x.numel, _points(call, x.shape), 2.5))
 
 
-@formula("aten::_fft_c2r")
+@_transform("aten::_fft_c2r")
 def inverse_real_fft(call: Call) -> Work:
     shape = list(call.tensor(0).shape)
     shape[call.get("dim", 1)[-1]] = call.get("last_dim_size", 3)
     return Work(transform_flops=_fft_flops(prod(shape), _points(call, tuple(shape)), 2.5))
 
 
-@formula("aten::linalg_cholesky_ex", "aten::cholesky", "aten::_linalg_check_errors_cholesky")
+@_transform("aten::linalg_cholesky_ex", "aten::cholesky", "aten::_linalg_check_errors_cholesky")
 def cholesky(call: Call) -> Work:
     a = call.tensor(0)
     return Work(transform_flops=a.numel * a.shape[-1] // 3)
 
 
-@formula(
+@_transform(
     "aten::linalg_lu_factor_ex", "aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_lu"
 )
 def lu(call: Call) -> Work:
@@ -356,32 +363,32 @@ def lu(call: Call) -> Work:
     return Work(transform_flops=2 * a.numel * a.shape[-1] // 3)
 
 
-@formula("aten::linalg_inv_ex")
+@_transform("aten::linalg_inv_ex")
 def inverse(call: Call) -> Work:
     a = call.tensor(0)
     return Work(transform_flops=2 * a.numel * a.shape[-1])
 
 
-@formula("aten::_linalg_solve_ex")
+@_transform("aten::_linalg_solve_ex")
 def solve(call: Call) -> Work:
     a, b = call.tensor(0), call.tensor(1)
     return Work(transform_flops=2 * a.numel * a.shape[-1] // 3 + 2 * b.numel * a.shape[-1])
 
 
-@formula("aten::linalg_lu_solve", "aten::cholesky_solve")
+@_transform("aten::linalg_lu_solve", "aten::cholesky_solve")
 def solve_factored(call: Call) -> Work:
     factor, b = sorted((t for t in call.tensors if len(t.shape) >= 2), key=lambda t: -t.numel)[:2]
     return Work(transform_flops=2 * b.numel * factor.shape[-1])
 
 
-@formula("aten::linalg_solve_triangular", "aten::triangular_solve")
+@_transform("aten::linalg_solve_triangular", "aten::triangular_solve")
 def solve_triangular(call: Call) -> Work:
     first, second = call.tensor(0), call.tensor(1)
     triangle, b = (second, first) if call.op.endswith("triangular_solve") else (first, second)
     return Work(transform_flops=b.numel * triangle.shape[-1])
 
 
-@formula("aten::linalg_qr")
+@_transform("aten::linalg_qr")
 def qr(call: Call) -> Work:
     a = call.tensor(0)
     *batch, m, n = a.shape

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.formulas import find
+from ridgeline.cost.formulas import Family, family_of
 from ridgeline.records.trace import Category, CategoryRow, KernelRow, Window
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.links import Links, distinct
@@ -137,7 +137,7 @@ _OPERATORS = _rules(
     (r"(?:Mul|Add|Sub|Div|Relu|Gelu|Silu|Sigmoid|Tanh|Pow|Neg|Exp)Backward", "elementwise"),
     (r"(?:ToCopy|Copy|Clone|Cat|Slice|Select)\w*Backward", "copy"),
 )  # fmt: skip
-_FAMILIES: dict[str, Category] = {
+_BY_FAMILY: dict[Family, Category] = {
     "attention": "attention",
     "convolution": "convolution",
     "matmul": "matmul",
@@ -147,7 +147,7 @@ _FAMILIES: dict[str, Category] = {
     "reduction": "reduction",
     "movement": "copy",
 }
-"""A formula's file is its family."""
+"""The category of operators that `_OPERATORS` does not name, by the family of their formula."""
 
 
 @lru_cache(maxsize=65536)
@@ -202,10 +202,7 @@ def _operator(op: str) -> Category | None:
     named = inductor_category(op) or _first(_OPERATORS, op)
     if named is not None:
         return named
-    known = find(op)
-    if known is None:
-        return None
-    return _FAMILIES.get(known.__module__.rpartition(".")[2])
+    return _BY_FAMILY.get(family_of(op))
 
 
 def _first(rules: Rules, text: str) -> Category | None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ridgeline.cost.formulas import Call, Tensor, Work, find, work_of
+from ridgeline.cost.formulas import Call, Tensor, Work, family_of, find, work_of
 from ridgeline.trace.analyses.recorded_calls import DTYPES, Recorded, outputs_of, recorded_call
 from ridgeline.trace.trace import Shape
 
@@ -235,8 +235,7 @@ def _work(call: Call) -> tuple[Call, Work | None]:
 
 
 def _by_inputs(op: str) -> bool:
-    known = find(op)
-    return known is not None and known.__module__.rpartition(".")[2] in _BY_INPUTS
+    return family_of(op) in _BY_INPUTS
 
 
 def _least_bytes(call: Call, work: Work, touched: int) -> int:

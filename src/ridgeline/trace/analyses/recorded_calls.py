@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ridgeline.cost.formulas import Call, Tensor, find
+from ridgeline.cost.formulas import Call, Tensor, family_of
 from ridgeline.cost.formulas.call import ITEM_BYTES
 from ridgeline.cost.formulas.products import output_sites
 from ridgeline.trace.trace import Shape
@@ -212,9 +212,7 @@ def outputs_of(call: Call) -> Outputs | None:
         return _RULES[name](call)
     if name in _CONVOLUTIONS:
         return _convolution(call, *_CONVOLUTIONS[name])
-    known = find(call.op)
-    family = "" if known is None else known.__module__.rpartition(".")[2]
-    return _elementwise(call) if family == "elementwise" else None
+    return _elementwise(call) if family_of(call.op) == "elementwise" else None
 
 
 def _elementwise(call: Call) -> Outputs:
