@@ -6,11 +6,11 @@ from rich.markup import escape
 from ridgeline import units
 from ridgeline.records.trace import Difference, TraceComparison
 from ridgeline.report.cells import markdown_cell
+from ridgeline.report.names import kernel_name
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_grid import LEAST_SHARE, Column, Section, number, time
 from ridgeline.report.trace_headline import said
 from ridgeline.report.trace_markdown import table as markdown_table
-from ridgeline.report.trace_names import kernel
 from ridgeline.report.trace_table import print_table, table
 from ridgeline.report.trace_terminal import say
 
@@ -105,6 +105,6 @@ def _row(d: Difference) -> tuple[str, ...]:
         text += f" {units.count(d.after_ns / d.before_ns)} ×"
     elif abs(change) >= LEAST_SHARE * d.before_ns:
         text += f" {'+' if change > 0 else ''}{units.percent(change / d.before_ns)}"
-    name = kernel(d.name) if d.of == "kernel" else printable(d.name)
+    name = kernel_name(d.name) if d.of == "kernel" else printable(d.name)
     return (name, time(d.before_ns), time(d.after_ns), text,
             units.significant(d.before_count), units.significant(d.after_count))  # fmt: skip

@@ -8,10 +8,10 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.records.trace import MemoryCurve, Roofline, RooflineRow, TraceStudy
 from ridgeline.report import svg
+from ridgeline.report.names import kernel_name, place_name
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import share, time
 from ridgeline.report.trace_headline import Part, parts
-from ridgeline.report.trace_names import kernel, place
 
 WIDTH = 960.0
 MOST_GAPS, MOST_DOTS = 200, 300
@@ -97,7 +97,9 @@ def gaps(study: TraceStudy) -> str:
             if g.device == device.device:
                 left = frame.x(max((g.start_ns - window.start_ns) / window.ns, 0.0))
                 wide = max((frame.right - frame.left) * g.dur_ns / window.ns, 0.4)
-                tip = f"{g.cause} {time(g.dur_ns)}, then {kernel(g.after)} {place(g.place)}"
+                tip = (
+                    f"{g.cause} {time(g.dur_ns)}, then {kernel_name(g.after)} {place_name(g.place)}"
+                )
                 drawn.append(svg.box(left, top, wide, 26, _kind(g.cause), tip.strip()))
     bottom = 6 + 34.0 * len(strips)
     drawn += [svg.text(110, bottom + 12, "0", kind="tick"),

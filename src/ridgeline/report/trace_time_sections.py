@@ -10,9 +10,9 @@ from ridgeline.records.trace import (
     StepTime,
     TraceStudy,
 )
+from ridgeline.report.names import kernel_name, place_name
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
-from ridgeline.report.trace_names import kernel, place
 
 MUCH = 0.1
 """A share from which a figure is read as a finding."""
@@ -120,14 +120,14 @@ def _cause(c: IdleCause, lines: bool) -> tuple[str, ...]:
     row = [c.cause, time(c.ns), share(c.share), f"{c.gaps:,}"]
     if lines:
         more = f" +{len(c.places) - 1}" if len(c.places) > 1 else ""
-        row.append(f"{place(c.places[0])}{more}" if c.places else "")
-    return (*row, kernel(c.says) if c.says else "")
+        row.append(f"{place_name(c.places[0])}{more}" if c.places else "")
+    return (*row, kernel_name(c.says) if c.says else "")
 
 
 def lines(study: TraceStudy) -> Section:
     """All lines of every cause, where one line is not the whole of it."""
     rows = tuple(
-        (c.cause, place(p), time(p.ns), share(p.ns / c.ns if c.ns else None))
+        (c.cause, place_name(p), time(p.ns), share(p.ns / c.ns if c.ns else None))
         for c in study.idle.causes
         for p in c.places
     )
@@ -173,8 +173,8 @@ def _gap(g: Gap, study: TraceStudy, several: bool, lines: bool) -> tuple[str, ..
     row = [str(g.device)] if several else []
     row += [time(g.start_ns - study.window.start_ns), time(g.dur_ns), g.cause]
     if lines:
-        row.append(place(g.place))
-    row += [kernel(g.host) if g.host else "", kernel(g.before), kernel(g.after)]
+        row.append(place_name(g.place))
+    row += [kernel_name(g.host) if g.host else "", kernel_name(g.before), kernel_name(g.after)]
     return tuple(row)
 
 
@@ -268,7 +268,7 @@ def critical_path(study: TraceStudy) -> Section:
         if whole
         else ""
     )
-    top = ", ".join(f"{shorten(kernel(p.what), 40)} {share(p.share)}" for p in path.top[:3])
+    top = ", ".join(f"{shorten(kernel_name(p.what), 40)} {share(p.share)}" for p in path.top[:3])
     brief = f"{said}{f'; largest parts: {top}' if top else ''}"
     meant = "; what decided the end: work beside it is hidden behind it"
     return Section(
@@ -280,7 +280,8 @@ def critical_path(study: TraceStudy) -> Section:
             *number("time", "share", "times"),
         ),
         rows=tuple(
-            (kernel(p.what), p.side, time(p.ns), share(p.share), f"{p.count:,}") for p in path.top
+            (kernel_name(p.what), p.side, time(p.ns), share(p.share), f"{p.count:,}")
+            for p in path.top
         ),
         says=(f"{said}{meant if path.trust.confidence == 'good' else ''}",) if said else (),
         short=0,

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.records.trace import MemoryCurve, OpRow, Region, RooflineRow, TraceStudy
+from ridgeline.report.names import kernel_name
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.trace_grid import Column, Section, doubt, number, share, time
-from ridgeline.report.trace_names import kernel
 
 LEAST_SHARE = 0.005
 """Kinds of work below it are not worth a word in one line."""
@@ -42,7 +42,7 @@ def kernels(study: TraceStudy) -> Section:
             Column("launched by", "name", spare=2), Column("tensor cores", "words", spare=2),
         ),
         rows=tuple(
-            (kernel(k.name), k.category, time(k.total_ns), share(k.share), f"{k.count:,}",
+            (kernel_name(k.name), k.category, time(k.total_ns), share(k.share), f"{k.count:,}",
              time(k.mean_ns), time(k.least_ns), time(k.most_ns), printable(k.op),
              {True: "yes", False: "no", None: ""}[k.tensor_cores])
             for k in study.kernels
@@ -127,7 +127,7 @@ def modules(study: TraceStudy) -> Section:
 def roofline(study: TraceStudy) -> Section:
     found = study.roofline
     left = ", ".join(
-        f"{shorten(kernel(name), 60)} ({time(ns)})" for name, ns in found.uncovered[:3]
+        f"{shorten(kernel_name(name), 60)} ({time(ns)})" for name, ns in found.uncovered[:3]
     )
     covered = f"{share(found.covered)} of device time has shapes and a formula"
     return Section(

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from ridgeline.report import trace_comparison_text
+from ridgeline.report.names import kernel_name, place_name
 from ridgeline.report.plain import json_text, printable, shorten
 from ridgeline.report.trace_csv import to_csv
 from ridgeline.report.trace_document import to_json_document
 from ridgeline.report.trace_html import to_html
 from ridgeline.report.trace_markdown import to_markdown
-from ridgeline.report.trace_names import kernel, place
 from ridgeline.report.trace_terminal import show
 from tests.unit.report import made_up_trace as made
 
@@ -97,17 +97,17 @@ def test_a_long_name_is_cut_in_the_middle() -> None:
 
 
 def test_a_kernel_is_called_by_what_it_computes() -> None:
-    assert kernel(made.KERNEL) == "vectorized_elementwise_kernel<4, CUDAFunctor_add, Array>"
+    assert kernel_name(made.KERNEL) == "vectorized_elementwise_kernel<4, CUDAFunctor_add, Array>"
     nested = "void at::native::elementwise_kernel<128, 4, at::native::impl<at::native::BinaryFunctor<float, at::native::MulFunctor<float> > > >(int)"  # noqa: E501
-    assert kernel(nested) == "elementwise_kernel<128, 4, impl> MulFunctor"
+    assert kernel_name(nested) == "elementwise_kernel<128, 4, impl> MulFunctor"
     for plain in ("Memcpy HtoD (Pageable -> Device)", "enumerate(DataLoader)#next", "triton_poi_0"):
-        assert kernel(plain) == plain
+        assert kernel_name(plain) == plain
 
 
 def test_a_template_without_end_is_still_a_name() -> None:
-    assert kernel("void f::g<" + "<a, " * 50_000) == "f::g<"
+    assert kernel_name("void f::g<" + "<a, " * 50_000) == "f::g<"
 
 
 def test_a_place_keeps_the_line_and_two_folders() -> None:
-    assert place(made.LOADER) == "data/loader.py:41 decode"
-    assert place(None) == ""
+    assert place_name(made.LOADER) == "data/loader.py:41 decode"
+    assert place_name(None) == ""

@@ -32,7 +32,7 @@ from ridgeline.records.finding import Evidence
 from ridgeline.records.run import LoaderSeen, PythonLine
 from ridgeline.records.run import feeding as feeding_loader
 from ridgeline.records.trace import Place
-from ridgeline.report.trace_names import function_label
+from ridgeline.report.names import function_label
 from ridgeline.source.reading.calls import SourceCall, all_calls
 from ridgeline.source.reading.loader_call import LoaderCall
 from ridgeline.source.reading.sources import Source

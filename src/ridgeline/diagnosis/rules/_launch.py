@@ -19,7 +19,7 @@ from ridgeline.diagnosis.rule import MAX_SHARE, Rule
 from ridgeline.records.run import Phase
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Place
-from ridgeline.report.trace_names import function_label
+from ridgeline.report.names import function_label
 from ridgeline.source.reading.loops import loops_at
 
 LEAST = 0.01

@@ -27,7 +27,7 @@ from ridgeline.diagnosis.rules._loaders import (
     taken_at,
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.report.trace_names import function_label
+from ridgeline.report.names import function_label
 from ridgeline.source.reading.loader_call import LoaderCall
 
 RULE = Rule(id="loader-starves", family="input", budget="input")

@@ -11,7 +11,7 @@ from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step_work import StaysBehind
 from ridgeline.records.trace import Place
-from ridgeline.report.trace_names import function_label
+from ridgeline.report.names import function_label
 from ridgeline.source.reading.kept import Kept
 
 MOST_NAMED = 4

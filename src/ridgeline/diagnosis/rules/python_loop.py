@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernel
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.report.trace_names import function_label
+from ridgeline.report.names import function_label
 from ridgeline.source.reading.by_row import by_row, for_all_rows, lines_with, picked
 from ridgeline.source.reading.cells import whole_sequence
 from ridgeline.source.reading.loops import SourceLoop, loops_at, loops_calling, parts_of

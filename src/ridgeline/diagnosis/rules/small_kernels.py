@@ -20,7 +20,7 @@ from ridgeline.diagnosis.rules._launch import (
     small,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.report.trace_names import function_label
+from ridgeline.report.names import function_label
 
 RULE = Rule(id="small-kernels", family="launch", budget="overhead", needs=("sites", "gpu"))
 

@@ -1,4 +1,4 @@
-"""What kernels, operators and lines are called in a table: short, with what tells them apart."""
+"""Names of kernels, lines and functions: short enough for a table, and still distinct."""
 
 import re
 
@@ -11,34 +11,34 @@ _NOISE = re.compile(
     r"::operator\(\)\(\) const|"
     r"\b(?:at|c10|std|thrust|cub|native|detail|cuda|cutlass|at_cuda_detail|memory|policies)::"
 )
-"""Namespaces that every kernel of a library has: they say nothing and fill a line."""
+"""Namespaces that every kernel of a library has: they fill a line and tell nothing apart."""
 
-_TELLING = re.compile(
+_FUNCTOR = re.compile(
     r"\b(?!Binary|AUnary|BUnary|Unary)[A-Za-z_]\w*?(?:Functor\w*|_kernel_cuda\b|_kernel_impl\b|Ops\b)"
 )
-"""What an elementwise or reduction kernel computes, however deep in its templates it stands."""
+"""The part of a template that says what an elementwise or reduction kernel computes."""
 
-LONGEST = 400
-"""Characters of a name that are looked at; templates of 20,000 exist."""
+MAX_NAME_CHARACTERS = 400
+"""Templates of 20,000 characters exist."""
 
 
-def kernel(name: str) -> str:
-    """A kernel's name without return type, argument list, namespaces and nested templates.
+def kernel_name(name: str) -> str:
+    """Return a kernel's name without return type, argument list, namespaces and nested templates.
 
     `void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, …>(int, …)`
     becomes `vectorized_elementwise_kernel<4, AddFunctor>`.
     """
-    plain = printable(name[: 10 * LONGEST])
+    plain = printable(name[: 10 * MAX_NAME_CHARACTERS])
     if "::" not in plain and not _RETURNS.match(plain):
-        return plain[:LONGEST]  # not C++: a copy, a range, a Python function
+        return plain[:MAX_NAME_CHARACTERS]  # not C++: a copy, a range, a Python function
     plain = _NOISE.sub("", _RETURNS.sub("", plain))
-    short = _outer(plain)[:LONGEST].strip() or printable(name[:LONGEST])
-    told = next((found for found in _TELLING.findall(plain) if found not in short), "")
-    return f"{short} {told}" if told else short
+    short = _outer(plain)[:MAX_NAME_CHARACTERS].strip() or printable(name[:MAX_NAME_CHARACTERS])
+    functor = next((match for match in _FUNCTOR.findall(plain) if match not in short), "")
+    return f"{short} {functor}" if functor else short
 
 
 def _outer(name: str) -> str:
-    """Template arguments of the second depth and all lists in parentheses are cut."""
+    """Cut template arguments from the second depth on, and all lists in parentheses."""
     kept: list[str] = []
     angle = round_ = 0
     for character in name:
@@ -61,13 +61,13 @@ def _outer(name: str) -> str:
     return "".join(kept).replace(" >", ">").replace("<, ", "<")
 
 
-def place(found: Place | None) -> str:
-    """train.py:63 step; the last two folders at most."""
-    if found is None:
+def place_name(place: Place | None) -> str:
+    """Return "train.py:63 step", with at most one folder before the file."""
+    if place is None:
         return ""
-    parts = re.split(r"[\\/]", found.file)
-    where = f"{'/'.join(parts[-2:])}:{found.line}"
-    return printable(f"{where} {_CODE_WITHOUT_NAME.get(found.function, found.function)}".strip())
+    parts = re.split(r"[\\/]", place.file)
+    line = f"{'/'.join(parts[-2:])}:{place.line}"
+    return printable(f"{line} {_CODE_WITHOUT_NAME.get(place.function, place.function)}".strip())
 
 
 _CODE_WITHOUT_NAME = {

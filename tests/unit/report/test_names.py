@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.records.trace import Place
-from ridgeline.report.trace_names import function_label, place
+from ridgeline.report.names import function_label, place_name
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_code_without_a_name_is_described(function: str, label: str) -> None:
 
 
 def test_a_table_shows_no_name_in_angle_brackets() -> None:
-    assert place(Place(file="train.py", line=3, function="<module>")) == "train.py:3 top level"
+    assert place_name(Place(file="train.py", line=3, function="<module>")) == "train.py:3 top level"
