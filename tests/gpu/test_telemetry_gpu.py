@@ -6,8 +6,7 @@ import time
 import pytest
 import torch
 
-from ridgeline.diagnosis.energy import COUNTER, POWER, energy
-from ridgeline.diagnosis.telemetered import telemetered
+from ridgeline.diagnosis.machine_use import COUNTER, POWER, energy, telemetered
 from ridgeline.machine.telemetry import Sampler
 from ridgeline.records.run import Telemetry
 

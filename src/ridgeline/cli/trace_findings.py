@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.answers import answers
-from ridgeline.diagnosis.attempts import Attempts
-from ridgeline.diagnosis.case_of import as_studied, case_of_trace
+from ridgeline.diagnosis.build_case import as_studied, case_of_trace
 from ridgeline.diagnosis.findings import findings
+from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.links import links_of

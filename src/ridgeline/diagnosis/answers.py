@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ridgeline import units
-from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.recorded import not_recorded
+from ridgeline.diagnosis.case import Case, not_recorded
 from ridgeline.diagnosis.shares import TOLD
 from ridgeline.records.finding import Answer
 from ridgeline.records.machine import Ceiling

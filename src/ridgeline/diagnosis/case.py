@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline import units
 from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.machine import Device
@@ -24,6 +25,7 @@ from ridgeline.records.sites import Exchange, InputSites, LateRank, OpSite, Rank
 from ridgeline.records.step_work import StepWork, TraceMemory
 from ridgeline.records.trace import Cause, IdleCause, KernelRow, Ranks, TraceStudy
 from ridgeline.source.reading.sources import Sources
+from ridgeline.trace.verdict import on_gpus
 
 Need = Literal[
     "trace",  # a trace was studied
@@ -186,3 +188,28 @@ class Case(Struct, frozen=True, kw_only=True):
     def idle_causes(self, *causes: Cause) -> tuple[IdleCause, ...]:
         idle = self.study.idle.causes if self.study is not None else ()
         return tuple(cause for cause in idle if cause.cause in causes and cause.ns > 0)
+
+
+LITTLE = 0.01
+"""Of the window in operators: four aten::empty in a second are no program."""
+
+
+def not_recorded(case: Case) -> str:
+    """Of a trace alone, what it lacks to say anything of the device; "" where it can be judged."""
+    study = case.study
+    if case.kind != "trace" or study is None or case.on_gpu:
+        return ""
+    if told := on_gpus(study.ops, study.backend):
+        return (
+            "only the host was recorded (activities without CUDA), though the program uses GPUs "
+            f"({told})"
+        )
+    worked = sum(row.host_self_ns for row in study.ops)
+    if worked >= LITTLE * study.window.ns:
+        return ""
+    calls = sum(row.count for row in study.ops)
+    window = units.seconds(study.window.ns / 1e9)
+    if not calls:
+        return f"no operator was recorded in {window}"
+    time = units.seconds(worked / 1e9)
+    return f"little was recorded: {units.plural(calls, 'operator')}, {time} of {window}"

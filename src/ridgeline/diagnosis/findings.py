@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.answers import answers
-from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.largest_loss import largest_loss
 from ridgeline.diagnosis.memory_room import growth
-from ridgeline.diagnosis.remains import Remains, remains
+from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rule import Budget, Registered, Rule, registered
 from ridgeline.diagnosis.shares import Kind
+from ridgeline.diagnosis.unexplained_time import Remains, largest_loss, remains
 from ridgeline.records.finding import Confidence, Finding, Findings
 
 LEAST_PCT = 0.5

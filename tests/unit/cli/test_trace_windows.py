@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.cli.trace_findings import drawn
-from ridgeline.diagnosis.attempts import Attempts
-from ridgeline.diagnosis.case_of import as_studied, case_of_trace
+from ridgeline.diagnosis.build_case import as_studied, case_of_trace
+from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.links import links_of
 from ridgeline.trace.study import study_one

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from statistics import fmean
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.gpus_at_work import inside
+from ridgeline.diagnosis.machine_use import inside
 from ridgeline.records.run import Telemetry
 from ridgeline.records.trace import Place
 from ridgeline.source.reading.calls import SourceCall, all_calls

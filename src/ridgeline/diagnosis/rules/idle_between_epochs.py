@@ -13,7 +13,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.pause_places import PausePlace, pause_place, place_of_frame
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._loaders import loaders_seen, made_anew
-from ridgeline.diagnosis.steady_steps import duration
+from ridgeline.diagnosis.step_times import duration
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import Phase, Step
 from ridgeline.records.trace import Place

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.lateness import lateness, seen_line, under_rank_condition
+from ridgeline.diagnosis.rank_delays import lateness, seen_line, under_rank_condition
 from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
 from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.records.finding import Confidence, Evidence, Finding

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.gpus_at_work import at_work
+from ridgeline.diagnosis.machine_use import at_work
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._machine import timed
 from ridgeline.records.finding import Confidence, Evidence, Finding

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.findings import findings
+from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rules.gradients_not_zeroed import look
 from ridgeline.records.run import Flags
 from ridgeline.report.finding_lines import gain, matters

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.limit import Seen, limit, shares_in
-from ridgeline.diagnosis.preemption import own_times, preemption
+from ridgeline.diagnosis.shares import own_times, preemption
 from ridgeline.records.run import Capture, LoaderSeen, ThreadTime
 from ridgeline.records.run_summary import StepTimes, Telemetered, Verdict
 from tests.unit.diagnosis.made_up_verdict import bound, capture, times, work

@@ -1,17 +1,38 @@
-"""What a run directory holds, read once; what cannot be read is left out and said."""
+"""What a run directory holds, read once. Parts that cannot be read are left out and named."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
-from ridgeline.diagnosis.attempts import Attempts
 from ridgeline.errors import RidgelineError
 from ridgeline.records.run import Capture, RunFile, Step, Target, Telemetry
 from ridgeline.records.run_directory import Lines, NewerSchema, RunDirectory
 
 T = TypeVar("T")
+
+
+class Attempts:
+    """Remembers why parts are missing."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def part(self, what: str, do: Callable[[], T]) -> T | None:
+        """What `do` gives; None where it fails, whatever the reason: files of a killed program
+        can be damaged in ways nobody has seen, and the rest of the run must still be told."""
+        try:
+            return do()
+        except RidgelineError as error:
+            self.failures.append(f"{what} could not be read: {error.message}")
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            said = f"{type(error).__name__}: {why}" if why else type(error).__name__
+            self.failures.append(f"{what} failed ({said})")
+        return None
+
 
 MAX_COMPARED_RANKS = 16
 """How many ranks are compared by their steps and traces: 16 traces of 5 MB take seconds."""
@@ -114,3 +135,65 @@ def _lines(what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Atte
 def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
     """By index, each once: a step that was written twice is the later one."""
     return tuple(step for _, step in sorted({step.index: step for step in steps}.items()))
+
+
+_PLACE = re.compile(r"(.+?\.py)(:\d+.*)", re.DOTALL)
+
+
+class FileNames:
+    """Of a run: any name of a file to the one that is shown, without the run's own folder."""
+
+    def __init__(self, run: RunFile, capture: Capture | None) -> None:
+        self._folder = run.environment.folder.rstrip("/")
+        script = run.target.name if run.target.kind == "script" else ""
+        self._roots = [Path(self._folder)] if self._folder else []
+        self._known = []
+        if script:
+            whole = Path(self._folder) / script
+            self._roots.append(whole.parent)
+            self._known.append(str(whole))
+        self._known += _places(capture)
+        self._found: dict[str, str] = {}
+
+    def shown(self, file: str) -> str:
+        if file not in self._found:
+            whole = self._whole(file)
+            self._found[file] = whole.removeprefix(f"{self._folder}/") if self._folder else whole
+        return self._found[file]
+
+    def place(self, text: str) -> str:
+        """Likewise of `train.py:12`, and whatever follows."""
+        parts = _PLACE.fullmatch(text)
+        return self.shown(parts[1]) + parts[2] if parts is not None else self.shown(text)
+
+    def short(self, text: str) -> str:
+        """Without the folder the program ran in, wherever a path of it stands in a text."""
+        if not self._folder:
+            return text
+        return re.sub(rf"(?<![\w./-]){re.escape(self._folder)}/", "", text)
+
+    def _whole(self, file: str) -> str:
+        """The path of a bare name: of the files that are known, else on the disk."""
+        if not file or Path(file).is_absolute():
+            return file
+        ends = {one for one in self._known if one.endswith(f"/{file.removeprefix('./')}")}
+        if len(ends) == 1:
+            return ends.pop()
+        there = (str(root / file) for root in self._roots if _is_file(root / file))
+        return next(there, file)
+
+
+def _places(capture: Capture | None) -> list[str]:
+    if capture is None:
+        return []
+    seen: Iterable[str] = (
+        one.place for part in (capture.loaders, capture.modules, capture.optimizers) for one in part
+    )
+    return [place.rpartition(":")[0] for place in seen if place.startswith("/")]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

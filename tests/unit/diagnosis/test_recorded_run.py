@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnosis.file_names import FileNames
+from ridgeline.diagnosis.recorded_run import FileNames
 from ridgeline.records.run import Capture, Environment, LoaderSeen, RunFile, Target
 
 
