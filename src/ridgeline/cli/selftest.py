@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ridgeline.cli.output_options import output_options
+from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
 
 EXAMPLES = """\b
 Examples:
@@ -32,7 +32,7 @@ Examples:
     type=click.IntRange(min=0),
     help="For the order and for our own draws.",
 )
-@output_options()
+@output_options(PAGE_ENDINGS)
 def command(
     budget: str,
     device: str | None,
@@ -52,12 +52,12 @@ def command(
     Exit codes: 0 measured; 3 identical code was called different significantly more often than in
     6 % of the windows; 130 interrupted, after what was measured until then.
     """
-    from ridgeline.cli.output import check_output, claim_stdout, deliver_texts, progress
-    from ridgeline.report import selftest as report
+    from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
+    from ridgeline.report.views.selftest import selftest_report
     from ridgeline.units import parse_seconds
 
     claim_stdout()
-    check_output(output)
+    check_output(output, PAGE_ENDINGS)
     budget_s = parse_seconds("--budget", budget)
     with progress(quiet) as say:
         say("starting")
@@ -65,14 +65,7 @@ def command(
         from ridgeline.machine import resolve_device
 
         test = selftest(resolve_device(device), budget_s=budget_s, seed=seed, say=say)
-    deliver_texts(
-        report.document(test),
-        as_json,
-        output,
-        markdown=lambda: report.markdown(test),
-        csv=lambda: report.csv(test),
-        terminal=lambda console: report.show(test, console),
-    )
+    deliver(selftest_report(test), as_json, output)
     if test.stopped == "interrupted":
         return 130
     return 0 if test.passed else 3

@@ -57,7 +57,7 @@ class Timing:
         return _encoded(document | msgspec.to_builtins(self.record))
 
     def __str__(self) -> str:
-        from ridgeline.report.timing_text import timing_text
+        from ridgeline.report.numbers import timing_text
 
         return timing_text(self.record, self.name)
 

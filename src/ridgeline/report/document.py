@@ -15,9 +15,9 @@ Level = Literal["plain", "quiet", "doubt", "warning", "error"]
 Detail = Literal["brief", "full", "page"]
 """Where a block is shown: everywhere, at a terminal only in the full view, or never at a
 terminal."""
-ColumnKind = Literal["number", "words", "name", "place"]
-"""Numbers stand to the right. Names and places may be shortened where there is little room; words
-and numbers never are."""
+ColumnKind = Literal["number", "words", "name", "names", "place"]
+"""Numbers stand to the right. Names and places may be shortened where there is little room; of
+several names, which dots separate, as many are shown as fit. Words and numbers are never cut."""
 
 
 class Span(Struct, frozen=True):
@@ -63,6 +63,8 @@ class Column(Struct, frozen=True):
     """1: left out first where a terminal is narrow; -1: the last that may be left out; 2: only in
     the full view; 0: neither spare nor precious. A table without spare columns is never cut: it
     continues below itself."""
+    starts_part: bool = False
+    """Where a table has to continue below itself, this column begins the second part."""
 
 
 class Row(Struct, frozen=True):

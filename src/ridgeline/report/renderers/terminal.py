@@ -222,8 +222,12 @@ class _Terminal:
             self.text(code.label, indent, "dim")
         lead = " " * (indent + 2)
         lines = tuple(printable(line.expandtabs(4)) for line in code.text.rstrip("\n").split("\n"))
-        for line in fitted(lines, self.console.width - len(lead)):
-            self.line(Text.assemble(lead, (line, _diff_style(line, code))))
+        room = self.console.width - len(lead)
+        # Outside Python a line that is too long is broken between words, indented as it was.
+        for line in fitted(lines, room) if code.language == "python" else lines:
+            style = _diff_style(line, code)
+            for part in wrapped(Text(line, style), room, self.console) if line else [Text()]:
+                self.line(Text.assemble(lead, part))
 
     def commands(self, block: Commands, indent: int) -> None:
         """Print each command whole and on one line, so that it can be copied."""

@@ -21,7 +21,8 @@ MIN_NAME_COLUMNS = 14
 MAX_NAME_COLUMNS = 60
 MIN_NOTE_COLUMNS = 32
 """With less room beside a row, its note stands below it."""
-_FLEXIBLE = ("name", "place")
+_FLEXIBLE = ("name", "names", "place")
+_BETWEEN = " · "
 _UNKNOWN = ("", "—")
 
 
@@ -168,8 +169,10 @@ def _split(
     start = _first_width(first, columns, natural, width)
     parts: list[list[int]] = [[first]]
     used = start
+    is_split = start + sum(GAP + natural[i] for i in others) > width
     for i in others:
-        if used + GAP + natural[i] > width and len(parts[-1]) > 1:
+        turns = is_split and columns[i].starts_part and len(parts) == 1
+        if len(parts[-1]) > 1 and (turns or used + GAP + natural[i] > width):
             parts.append([first])
             used = start
         parts[-1].append(i)
@@ -178,12 +181,24 @@ def _split(
 
 
 def _shortened(column: Column, text: str, width: int) -> str:
-    """Cut a name in the middle. A place keeps its line number: its function goes first, then its
-    folders."""
+    """Cut a name in the middle; of several names show as many as fit. A place keeps its line
+    number: its function goes first, then its folders."""
+    if column.kind == "names":
+        return _first_names(text, width)
     if column.kind != "place" or len(text) <= width:
         return shorten(text, width)
     line = text.split(" ")[0]
     return line if len(line) <= width else f"{ELLIPSIS}{line[len(line) - width + 1 :]}"
+
+
+def _first_names(text: str, width: int) -> str:
+    names = text.split(_BETWEEN)
+    for shown in range(len(names), 0, -1):
+        more = f" and {len(names) - shown} more" if shown < len(names) else ""
+        line = f"{_BETWEEN.join(names[:shown])}{more}"
+        if cell_len(line) <= width:
+            return line
+    return shorten(names[0], width)
 
 
 def _that_fit(
@@ -219,6 +234,6 @@ def _shared_widths(
     room -= sum(natural[i] for i in kept if columns[i].kind not in _FLEXIBLE)
     for place, i in enumerate(names):
         fair = max(room // (len(names) - place), _floor(i, columns, natural))
-        widths[i] = min(natural[i], fair, most)
+        widths[i] = min(natural[i], fair, fair if columns[i].kind == "names" else most)
         room -= widths[i]
     return widths
