@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ridgeline import units
 from ridgeline.equality.trials.parity import compare
-from ridgeline.harness.trials.arm import run
+from ridgeline.harness.trials.trial_process import run
 from ridgeline.optimization.contest import typical_ms
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial

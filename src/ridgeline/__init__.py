@@ -18,7 +18,7 @@ _HOME = {
     "compare": "ridgeline.comparison.api",
     "formula": "ridgeline.cost.formulas",
     "load_ipython_extension": "ridgeline.integrations.notebook",
-    "optimize": "ridgeline.optimization.function_form",
+    "optimize": "ridgeline.optimization.function",
     "profile": "ridgeline.integrations.block",
     "profile_memory": "ridgeline.integrations.profiler",
     "quick_profile": "ridgeline.integrations.profiler",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.optimization.redrawn import WITHOUT
+from ridgeline.optimization.judge import WITHOUT
 from tests.integration.dropout_judged import judged
 
 pytestmark = pytest.mark.gpu

@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec import Struct
 
-from ridgeline.harness.trials.arm import run
+from ridgeline.harness.trials.trial_process import run
 from ridgeline.optimization.patching import patches
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial

@@ -9,7 +9,7 @@ from torch import nn
 from ridgeline.fixes.catalog import fp8_linear
 from ridgeline.fixes.float8 import float8_linear
 from ridgeline.fixes.program import Program
-from ridgeline.harness.trials.arm import run
+from ridgeline.harness.trials.trial_process import run
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 

@@ -13,8 +13,8 @@ from torch import nn
 import ridgeline
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
+from ridgeline.optimization.function_program import Subject
 from ridgeline.optimization.function_state import Kept
-from ridgeline.optimization.function_subject import Subject
 from ridgeline.optimization.measure import typical_ms
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain

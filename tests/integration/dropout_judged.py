@@ -8,7 +8,7 @@ from msgspec import Struct
 from ridgeline.fixes.change import of
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench import ProgramBench
-from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.candidates import Candidate, asked
 from ridgeline.optimization.judge import Judge
 from ridgeline.optimization.measure import STEP
 from ridgeline.records.parity import Parity

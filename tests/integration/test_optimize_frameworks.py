@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from ridgeline.equality.trials.parity import compare
 from ridgeline.fixes.change import of
-from ridgeline.harness.trials.arm import run
-from ridgeline.optimization.candidate import alters, precision
+from ridgeline.harness.trials.trial_process import run
+from ridgeline.optimization.candidates import alters, precision
 from ridgeline.optimization.patching import patches
 from ridgeline.records.run import Capture, Target
 from ridgeline.records.run_directory import RunDirectory

@@ -19,7 +19,7 @@ import pytest
 from msgspec import Struct
 
 import ridgeline
-from ridgeline.harness.trials import arm
+from ridgeline.harness.trials import trial_process
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
 from ridgeline.report.reasons import explain
@@ -365,7 +365,7 @@ def test_a_trial_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None
     os.chdir(tmp_path)
     try:
         target = Target(kind="script", name="train.py", arguments=())
-        found = arm.run(target, Plan(), tmp_path / "home", timeout_s=15)
+        found = trial_process.run(target, Plan(), tmp_path / "home", timeout_s=15)
     finally:
         os.chdir(before)
     assert found.trial is None

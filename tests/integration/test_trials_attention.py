@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.trials.arm import run
-from ridgeline.optimization.attention import rewritten
+from ridgeline.harness.trials.trial_process import run
+from ridgeline.optimization.candidates import rewritten
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial

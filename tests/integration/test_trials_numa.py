@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.trials.arm import run
+from ridgeline.harness.trials.trial_process import run
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.trials.arm import Outcome, run
+from ridgeline.harness.trials.trial_process import Outcome, run
 from ridgeline.optimization.diagnosis import diagnosed
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure

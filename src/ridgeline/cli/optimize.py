@@ -215,7 +215,7 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
 
 
 def _allowed(text: str) -> tuple[str, ...]:
-    from ridgeline.optimization.allowing import allowed
+    from ridgeline.optimization.candidates import allowed
 
     found = allowed(text.split(","), "--allow", "--batch")
     for said in found.needless:

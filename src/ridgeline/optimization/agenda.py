@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.candidates import Candidate, asked
+from ridgeline.optimization.rungs import Key, key
 from ridgeline.optimization.search import Search
-from ridgeline.optimization.table import Key, key
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Goal, SearchCode
 from ridgeline.records.trial import Asked

@@ -5,23 +5,16 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from ridgeline.fixes.catalog.prefetch import USUAL
 from ridgeline.fixes.change import of
-from ridgeline.harness.trials.arm import COMPILED, Outcome, run
-from ridgeline.harness.trials.rounds import made_ahead
+from ridgeline.harness.trials.loader_queue import made_ahead
+from ridgeline.harness.trials.trial_process import COMPILED, Outcome, run
 from ridgeline.measure.deadline import Deadline
-from ridgeline.optimization.bench_protocol import (
-    COMPILING_S,
-    MIN_TRIAL_S,
-    PATIENCE,
-    SLOW_START_S,
-    Bench,
-    compiling_s,
-)
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns
@@ -29,6 +22,47 @@ from ridgeline.records.facts import because
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, TrialFailure
 from ridgeline.units import seconds
+
+PATIENCE = 4.0
+"""Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
+COMPILING_S = 240.0
+"""And what compiling may take."""
+SLOW_START_S = 20.0
+"""A trial may take this much longer than twice the unchanged program's trial, for starting its
+process. Beyond that it counts as hanging."""
+MIN_TRIAL_S = 1.0
+"""A process is not started if less time is left: it could not even import torch."""
+
+
+class Bench(Protocol):
+    held_s: float
+    """Of the budget, not for the trials that run now: what is kept needs it to be confirmed."""
+
+    def trial(
+        self,
+        changes: tuple[Asked, ...],
+        *,
+        jitter: float = 0.0,
+        draws: Draws = "own",
+        fresh: bool = False,
+    ) -> Outcome:
+        """`fresh`: run now, whatever is known from before."""
+
+    def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
+        """Another script, with nothing put on; it was made to do what these do."""
+
+    def left_s(self) -> float:
+        """Of the budget."""
+
+    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+        """What one more trial of these would take, as far as is known."""
+
+
+def compiling_s(changes: tuple[Asked, ...], usually_s: float) -> float:
+    """What these would compile for, before they were ever tried."""
+    every = [of(one.change).change for one in changes]
+    return max((one.longer * usually_s for one in every if one.slow_start), default=0.0)
+
 
 OTHERWISE = math.log(1.5)
 """A step's time then and now: further apart, the machine is another, or busy with other things."""

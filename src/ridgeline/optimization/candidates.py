@@ -3,15 +3,66 @@ gain; then by what the step's own budget does, which says less. What has to comp
 trials take long, and it compiles what the others have made of the program. But where the device
 waits for launches, nothing pays before they are gone: then CUDA graphs come first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from ridgeline.fixes.change import Registered, of, registered
-from ridgeline.optimization.candidate import Candidate
-from ridgeline.records.facts import because
+from msgspec import Struct
+
+from ridgeline.errors import UsageError
+from ridgeline.fixes.change import Change, Registered, of, registered
+from ridgeline.fixes.fused_attention import fused
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Goal, SearchCode
-from ridgeline.records.trial import Asked
+from ridgeline.records.parity import Alters
+from ridgeline.records.trial import Asked, FunctionEdit
+
+_CLASSES: tuple[Alters, ...] = ("nothing", "rounding", "semantics")
+_PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    change: Change
+    options: dict[str, str] = {}
+    unable: Reason | None = None
+    """Why the fix cannot help here; None if it may."""
+    bound: float | None = None
+    """The most that the change can gain alone on the unchanged program; None if there is no bound.
+    """
+    promise: float = 1.0
+    """The gain that is hoped for, from the bound and from the findings that the change mends. It
+    decides the order of trials."""
+    others: tuple[dict[str, str], ...] = ()
+    """Other options worth trying."""
+    brings: str = ""
+    """The change that is put on with it from the first."""
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(change=self.change.id, options=self.options)
+
+
+def asked(changes: Sequence[Candidate]) -> tuple[Asked, ...]:
+    """As they are put on: the same set in the same order always, so that it is one set. What looks
+    at the precision comes after it, and what compiles sees all others."""
+
+    def order(one: Candidate) -> tuple[bool, bool, str]:
+        return one.change.slot == "compile", one.change.slot != "precision", one.change.id
+
+    return tuple(one.asked for one in sorted(changes, key=order))
+
+
+def alters(changes: Iterable[Change]) -> Alters:
+    """The most that any of them may."""
+    return max((one.alters for one in changes), key=_CLASSES.index, default="nothing")
+
+
+def precision(changes: Iterable[Change]) -> str:
+    """The lowest of them."""
+    known = [one.precision for one in changes if one.precision in _PRECISIONS]
+    return max(known, key=_PRECISIONS.index, default="float32")
+
 
 BUSY = 0.85
 """A device that works less of the step waits for launches, or for something else of the host."""
@@ -84,3 +135,61 @@ def _candidate(
         others=options[1:],
         brings=one.brings(ground, options[0]) if one.brings is not None and options else "",
     )
+
+
+def rewritten(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ...], str]:
+    """Of findings that say so; and why not, where there is none."""
+    edits: list[FunctionEdit] = []
+    why = "no attention that is written out was found to cost time"
+    for finding in findings:
+        if finding.rule != "written-attention" or not finding.file or finding.line is None:
+            continue
+        path = Path(finding.file).absolute()
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError):
+            why = f"{finding.file} cannot be read"
+            continue
+        found = fused(text, finding.line)
+        if isinstance(found, str):
+            why = found
+            continue
+        edits.append(
+            FunctionEdit(
+                file=str(path), line=found.line, name=found.function, text=found.text,
+                new_line=found.line,
+            )
+        )  # fmt: skip
+    return tuple(edits), "" if edits else why
+
+
+BATCH = "larger-batch"
+"""Asked for apart: it has a row of its own."""
+
+
+class Allowed(Struct, frozen=True):
+    names: tuple[str, ...] = ()
+    needless: tuple[str, ...] = ()
+    """A sentence for each that is tried without being allowed."""
+
+
+def allowed(asked: Iterable[str], option: str = "allow", batch: str = "batch=True") -> Allowed:
+    """`option`, `batch`: how they are written where they are asked for."""
+    names = tuple(dict.fromkeys(name.strip() for name in asked if name.strip()))
+    if not names:
+        return Allowed()
+    known = {one.change.id: one.change.alters for one in registered()}
+    able = [n for n, alters in sorted(known.items()) if alters == "semantics" and n != BATCH]
+    needless = []
+    for name in names:
+        if name == BATCH:
+            raise UsageError(f"{option} {name}: larger batches are asked for with {batch}")
+        if name not in known:
+            raise UsageError(
+                f"{option} {name}: there is no such change", f"one of: {', '.join(able)}"
+            )
+        if name not in able:
+            alters = "rounding alone" if known[name] == "rounding" else "nothing"
+            told = f"{option} {name}: it alters {alters}, and is tried without being allowed"
+            needless.append(f"{told}; to allow are {', '.join(able)}")
+    return Allowed(tuple(name for name in names if name in able), tuple(needless))

@@ -7,13 +7,40 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.harness.trials.arm import Outcome
-from ridgeline.optimization.bench_protocol import Bench
+from ridgeline.harness.trials.trial_process import Outcome
+from ridgeline.optimization.bench import Bench
 from ridgeline.optimization.measure import STEP, Measure, step_ns, timed, typical_ms
 from ridgeline.records.facts import Ratio, Reason, Verdict, because
 from ridgeline.records.optimized import SearchCode
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.statistics.pooled import LOOKS, MOST, Pool
+
+DOUBTFUL_REACH = 3.0
+"""Times as far from nothing as its interval reaches: 6 standard errors are no luck."""
+BOTH = 1.5
+"""The same, of both looks taken together: 3 standard errors."""
+
+
+def doubtful(ratio: Ratio) -> bool:
+    return _log_gain(ratio) < DOUBTFUL_REACH * _log_reach(ratio)
+
+
+def still_there(first: Ratio, again: Ratio) -> bool:
+    """Of two contests of the same: whether they tell it together. Each counts by its pairs."""
+    pairs = first.pairs + again.pairs
+    gain = (first.pairs * _log_gain(first) + again.pairs * _log_gain(again)) / pairs
+    reach = math.hypot(*(one.pairs * _log_reach(one) for one in (first, again))) / pairs
+    return gain >= BOTH * reach
+
+
+def _log_gain(ratio: Ratio) -> float:
+    return math.log(ratio.value)
+
+
+def _log_reach(ratio: Ratio) -> float:
+    """Of the interval, to one side."""
+    return (math.log(ratio.ci_high) - math.log(ratio.ci_low)) / 2
+
 
 ContestOutcome = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
 """A verdict, or how the contest ended without one: FAILED, a trial left no record; REFUSED, the

@@ -1,7 +1,6 @@
 """Trials of a step function, in this process: each from the same state, and nothing of it left
 when it is over."""
 
-import gc
 import hashlib
 import os
 import shutil
@@ -19,27 +18,28 @@ from ridgeline.errors import RidgelineError
 from ridgeline.fixes.change import of
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
-from ridgeline.harness.trials.arm import Outcome
-from ridgeline.harness.trials.drawing import Drawing
 from ridgeline.harness.trials.ending import RESULT, Ending
-from ridgeline.harness.trials.functions import found_at, rewrite
-from ridgeline.harness.trials.later import is_timed, later_steps
-from ridgeline.harness.trials.output_seams import OutputSeams
-from ridgeline.harness.trials.rounds import as_sustained, made_ahead
+from ridgeline.harness.trials.function_edits import found_at, rewrite
+from ridgeline.harness.trials.loader_queue import as_sustained, made_ahead
+from ridgeline.harness.trials.random_draws import Drawing
+from ridgeline.harness.trials.session import OutputSeams
+from ridgeline.harness.trials.timed_steps import is_timed, later_steps
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.harness.usercode.load import first_words
 from ridgeline.measure.deadline import Deadline
-from ridgeline.optimization.bench_protocol import (
+from ridgeline.optimization.bench import (
     COMPILING_S,
     MIN_TRIAL_S,
     PATIENCE,
     compiling_s,
 )
-from ridgeline.optimization.function_loader import Batches
-from ridgeline.optimization.function_process import Interrupts, Process, limited
-from ridgeline.optimization.function_program import FunctionProgram
-from ridgeline.optimization.function_session import FunctionSession
-from ridgeline.optimization.function_state import Kept
-from ridgeline.optimization.function_subject import Subject
+from ridgeline.optimization.function_program import (
+    Batches,
+    FunctionProgram,
+    FunctionSession,
+    Subject,
+)
+from ridgeline.optimization.function_state import AsItWas, Kept, Process, limited
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, Trial, TrialFailure
@@ -201,34 +201,6 @@ class FunctionBench:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         return directory
-
-
-class AsItWas:
-    """Whatever happens inside, and however it ends."""
-
-    def __init__(self, torch: Any, kept: Kept) -> None:
-        self._torch = torch
-        self._kept = kept
-
-    def __enter__(self) -> "AsItWas":
-        self.process = Process(self._torch)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        interrupts = Interrupts()
-        try:
-            interrupts.wait()
-        finally:
-            try:
-                if self._torch.cuda.is_initialized():
-                    self._torch.cuda.synchronize()
-            finally:
-                self.process.restore()
-                self._kept.restore()
-                gc.collect()
-                if self._torch.cuda.is_initialized():
-                    self._torch.cuda.empty_cache()
-                interrupts.over()
 
 
 def _key(changes: tuple[Asked, ...]) -> str:

@@ -1,17 +1,324 @@
 """A step function as changes see it: loader and optimizer exist already, so that what would be
 done to them when they are made is done to a copy of the loader and to the optimizer itself."""
 
+import contextlib
+import copy
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
-from ridgeline.fixes.program import Made, Program
+from torch.utils._pytree import tree_map_only
+
+from ridgeline.errors import UsageError
+from ridgeline.fixes.program import OPTIMIZERS, Made, Program
 from ridgeline.fixes.step_function import Run, StepFunction
-from ridgeline.optimization import function_loader, function_optimizer
-from ridgeline.optimization.function_session import FunctionSession
+from ridgeline.harness.capture.batches import NOTHING, amount
+from ridgeline.harness.trials.session import TrialSession
+from ridgeline.harness.usercode.forked_work import Here
 from ridgeline.optimization.function_state import Kept
-from ridgeline.optimization.function_subject import Subject
+from ridgeline.records.trial import Plan
+
+_FORMS = {
+    True: "write step(model, optimizer, batch), or step(batch) that closes over both",
+    False: "write step(model, batch), or step(batch); one that trains needs optimizer=",
+}
+"""By whether it trains."""
+
+
+class Subject:
+    def __init__(self, torch: Any, step: Any, model: Any, optimizer: Any, loader: Any) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(f"model is a {_name(model)}, not an nn.Module")
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise UsageError(f"optimizer is a {_name(optimizer)}, not one of torch.optim")
+        self.step = step
+        self.trains = optimizer is not None
+        self.takes = _takes(step, self.trains)
+        self.model = model
+        self.optimizer = optimizer
+        self.loader = loader
+        self.has_loader = isinstance(loader, torch.utils.data.DataLoader)
+        self.device = _device(torch, model)
+        _check_loader(loader)
+
+    def call(self, batch: Any) -> Any:
+        if self.takes == 1:
+            return self.step(batch)
+        if self.takes == 2:
+            return self.step(self.model, batch)
+        return self.step(self.model, self.optimizer, batch)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.step, "__qualname__", None) or _name(self.step))
+
+
+def _takes(step: Callable[..., Any], trains: bool) -> int:
+    forms = _FORMS[trains]
+    if not callable(step):
+        raise UsageError(f"step is a {_name(step)}, not a function", forms)
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):  # of a builtin
+        raise UsageError("what step takes cannot be seen", forms) from None
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in by_place and p.default is p.empty]
+    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if len(needed) not in (1, 3 if trains else 2) or named:
+        told = ", ".join(p.name for p in (*needed, *named)) or "nothing"
+        raise UsageError(f"step takes {told}", forms)
+    return len(needed)
+
+
+def _device(torch: Any, model: Any) -> str:
+    for parameter in model.parameters():
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            raise UsageError("the model has lazy layers: call it once with a batch first")
+        if parameter.is_meta:
+            raise UsageError("the model's parameters are on the meta device: nothing can run")
+        return str(parameter.device.type)
+    raise UsageError("the model has no parameters")
+
+
+def _check_loader(loader: Any) -> None:
+    try:
+        begun = iter(loader) is loader if not hasattr(loader, "dataset") else False
+    except TypeError:
+        raise UsageError(f"loader is a {_name(loader)}, which has no batches to give") from None
+    if begun:
+        raise UsageError(
+            f"loader is a {_name(loader)}, which can be gone through once",
+            "give a DataLoader, a list of batches, or what begins anew each time",
+        )
+    if hasattr(loader, "__len__") and not hasattr(loader, "dataset") and len(loader) == 0:
+        raise UsageError("the loader has no batches", "give one with at least one batch")
+
+
+def _name(value: Any) -> str:
+    return type(value).__name__
+
+
+SETTINGS = (
+    "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "worker_init_fn",
+    "collate_fn", "timeout", "drop_last", "generator",
+)  # fmt: skip
+"""Arguments of a DataLoader that it keeps under their own names."""
+_AHEAD = 2
+"""Batches a worker makes ahead where nothing is said: set by the constructor, not by a copy."""
+
+
+def loader_arguments(torch: Any, loader: Any) -> dict[str, Any]:
+    """What it was made with, as far as that decides anything."""
+    found = {name: getattr(loader, name, None) for name in SETTINGS}
+    found["multiprocessing_context"] = getattr(loader, "multiprocessing_context", None)
+    found["dataset"], found["batch_size"] = loader.dataset, loader.batch_size
+    data = torch.utils.data
+    if type(loader.sampler) not in (data.RandomSampler, data.SequentialSampler):
+        found["sampler"] = loader.sampler
+    if loader.batch_size is None:
+        found["batch_sampler"] = loader.batch_sampler
+    return found
+
+
+def with_settings(loader: Any, before: dict[str, Any], after: dict[str, Any]) -> Any:
+    """A copy with those settings that are not as they were."""
+    other = copy.copy(loader)
+    held = other.__dict__  # the attributes themselves refuse to be set
+    held["_iterator"] = None
+    for name, value in after.items():
+        if value is not before.get(name):
+            if name not in (*SETTINGS, "batch_size"):
+                raise ValueError(f"{name} of a loader that is made already")
+            held[name] = value
+    if after.get("batch_size") != before.get("batch_size"):
+        batches = type(loader.batch_sampler)
+        held["batch_sampler"] = batches(loader.sampler, after["batch_size"], loader.drop_last)
+    if not held["num_workers"]:
+        held["prefetch_factor"], held["persistent_workers"] = None, False
+    elif held["prefetch_factor"] is None:
+        held["prefetch_factor"] = _AHEAD
+    return other
+
+
+class Batches:
+    """Without end. `close` ends the workers."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._iterator: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        for _ in range(2):
+            if self._iterator is None:
+                self._iterator = iter(self._loader)
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                self._iterator = None
+        raise UsageError("the loader has no batches", "give one with at least one batch")
+
+    def close(self) -> None:
+        for one in (self._iterator, getattr(self._loader, "_iterator", None)):
+            end = getattr(one, "_shutdown_workers", None)
+            if end is not None:
+                end()
+        self._iterator = None
+
+
+_ITS_OWN = ("state", "param_groups", "defaults")
+
+
+def kind_of(torch: Any, optimizer: Any) -> Any:
+    """The class of torch's it is made of; None: none."""
+    for kind in type(optimizer).__mro__:
+        if kind.__name__ in OPTIMIZERS and getattr(torch.optim, kind.__name__, None) is kind:
+            return kind
+    return None
+
+
+def optimizer_arguments(optimizer: Any) -> dict[str, Any]:
+    """Of its first group, which says what all were given where they were given the same."""
+    group = optimizer.param_groups[0]
+    found = {name: group.get(name, value) for name, value in optimizer.defaults.items()}
+    return found | {"params": [p for g in optimizer.param_groups for p in g["params"]]}
+
+
+def alter_optimizer(
+    torch: Any, optimizer: Any, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Raises what the constructor says of it."""
+    changed = {name: value for name, value in after.items() if value is not before.get(name)}
+    if not changed:
+        return
+    kind = kind_of(torch, optimizer)
+    takes = inspect.signature(kind.__init__).parameters
+    made = kind(**{name: value for name, value in after.items() if name in takes})
+    for name, value in vars(made).items():
+        # Beside its settings, what the constructor notes: that a scaler may leave scaling to it …
+        if name not in _ITS_OWN and not name.startswith(("_optimizer_", "_zero_grad")):
+            vars(optimizer)[name] = value
+    # Its first steps run before one is captured: torch need not warn of it.
+    vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True
+    optimizer.defaults.update(changed)
+    for group in optimizer.param_groups:
+        for name, value in changed.items():
+            if group.get(name) == before.get(name):
+                group[name] = value
+        on_device = group.get("fused") or group.get("capturable")
+        for parameter in group["params"] if on_device else ():
+            _step_on_device(torch, optimizer.state.get(parameter, {}), parameter)
+
+
+def _step_on_device(torch: Any, state: dict[str, Any], parameter: Any) -> None:
+    """A count kept by the host cannot be read by the kernel that updates."""
+    if "step" in state:
+        state["step"] = torch.as_tensor(
+            state["step"], dtype=torch.float32, device=parameter.device
+        ).clone()
+
+
+_RECORDED = object()
+
+
+class FunctionSession(TrialSession):
+    def __init__(self, torch: Any, directory: Path, plan: Plan, program: Program) -> None:
+        super().__init__(torch, directory, plan, program, rank=0, world=1)
+        self._stop_after = 0
+        self._stepping.mode = "said"
+        self._recording = False
+        self._calls: list[tuple[Any, Any, Any]] = []
+        self._backwards: list[Any] = []
+        self._updates: list[tuple[Any, list[tuple[Any, Any]]]] = []
+
+    def _aside(self, directory: Path) -> Here:
+        """All trials are in this process, and find the same memory."""
+        return Here()
+
+    def step_over(self, batch: Any, returned: Any) -> None:
+        """The function has; of one that does not train, what it computes is what it returns."""
+        if returned is not None:
+            self._guarded(self.watch.returned, returned)
+        trained = self.progress.counts.trained
+        if not trained.amount.samples:  # a step that was replayed calls no module
+            trained.batch(amount(self._torch, batch))
+        self._batch = NOTHING
+        self.said_step()
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        self._calls, self._backwards, self._updates = [], [], []
+        self._recording = True
+        self.watch.dropout = None  # what is replayed calls nothing
+        self.watch.later.counted = False
+        try:
+            yield
+        finally:
+            self._recording = self.gate.closed = False
+
+    def replayed(self) -> None:
+        """What was recorded has run."""
+        if self.watch.over:
+            return
+        for module, args, kwargs in self._calls:
+            self._guarded(self.watch.call, module, args, kwargs)
+        for tensors in self._backwards:
+            self._guarded(self.watch.backward, tensors)
+        for optimizer, grads in self._updates:
+            now = [(parameter, parameter.grad) for parameter, _ in grads]
+            for parameter, grad in grads:  # as they were when it stepped
+                parameter.grad = grad
+            self._guarded(self.watch.update, optimizer)
+            for parameter, grad in now:
+                parameter.grad = grad
+
+    def forget(self) -> None:
+        self._calls, self._backwards, self._updates = [], [], []
+
+    def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
+        if not self._recording:
+            return super().call_begins(module, args, kwargs)
+        if (self._torch.is_grad_enabled() and module.training) or not self._plan.trains:
+            self._calls.append((module, self._values(args), self._values(kwargs)))
+        self.gate.closed = True
+        return _RECORDED
+
+    def call_ends(self, token: Any) -> None:
+        if token is _RECORDED:
+            self.gate.closed = False
+        else:
+            super().call_ends(token)
+
+    def backward_begins(self, tensors: Any) -> Any:
+        if not self._recording:
+            return super().backward_begins(tensors)
+        first = tensors[0] if isinstance(tensors, tuple | list) and tensors else tensors
+        self._backwards.append(first.detach() if hasattr(first, "detach") else first)
+        self.gate.closed = True
+        return _RECORDED
+
+    def backward_ends(self, token: Any) -> None:
+        if token is _RECORDED:
+            self.gate.closed = False
+        else:
+            super().backward_ends(token)
+
+    def _values(self, given: Any) -> Any:
+        """Without the graph behind them, which would stay alive with them."""
+        return tree_map_only(self._torch.Tensor, lambda tensor: tensor.detach(), given)
+
+    def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
+        if not self._recording:
+            super().optimizer_begins(optimizer, *rest)
+            return
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        self._updates.append((optimizer, [(p, p.grad) for p in every if p.grad is not None]))
+
+    def optimizer_ends(self, optimizer: Any, *rest: Any) -> None:
+        if not self._recording:
+            super().optimizer_ends(optimizer, *rest)
 
 
 class FunctionProgram(Program):
@@ -39,7 +346,7 @@ class FunctionProgram(Program):
 
     def alter_optimizer(self) -> None:
         optimizer = self._subject.optimizer
-        kind = function_optimizer.kind_of(self.torch, optimizer)
+        kind = kind_of(self.torch, optimizer)
         if kind is None:
             every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
             own = f"{type(optimizer).__name__} is none of torch's own"
@@ -47,7 +354,7 @@ class FunctionProgram(Program):
                 self.found_nothing(change, own if self._subject.trains else "nothing is trained")
             self._on_function.clear()
             return
-        made = Made(kind.__name__, function_optimizer.arguments(optimizer), "")
+        made = Made(kind.__name__, optimizer_arguments(optimizer), "")
         for change, do in self._on_optimizer:
             self._try(change, functools.partial(self._altered, do), made, "")
         for one in list(self._on_function):
@@ -58,12 +365,12 @@ class FunctionProgram(Program):
                 self.found_nothing(change, why)
                 self._on_function.remove(one)
             else:
-                function_optimizer.alter(self.torch, optimizer, before, made.arguments)
+                alter_optimizer(self.torch, optimizer, before, made.arguments)
 
     def _altered(self, do: Callable[[Made], str], made: Made) -> str:
         before = dict(made.arguments)
         said = do(made)
-        function_optimizer.alter(self.torch, self._subject.optimizer, before, made.arguments)
+        alter_optimizer(self.torch, self._subject.optimizer, before, made.arguments)
         return said
 
     def altered_loader(self) -> Any:
@@ -72,11 +379,11 @@ class FunctionProgram(Program):
             for change, _ in self._on_loader:
                 self.found_nothing(change, f"the loader is a {type(loader).__name__}")
             return loader
-        given = function_loader.arguments(self.torch, loader)
+        given = loader_arguments(self.torch, loader)
         made = Made("DataLoader", dict(given), "")
         for change, do in self._on_loader:
             self._try(change, do, made, "")
-        return function_loader.with_settings(loader, given, made.arguments)
+        return with_settings(loader, given, made.arguments)
 
     def step_function(self, changes: tuple[str, ...], session: FunctionSession, kept: Kept) -> Run:
         step = _Step(self._subject, changes, session, kept)

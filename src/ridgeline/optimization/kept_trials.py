@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.launcher import script_of
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan

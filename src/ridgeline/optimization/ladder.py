@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ridgeline.optimization.agenda import LEAST_BOUND, Agenda, Ask, Wants, compiles
-from ridgeline.optimization.bench_protocol import Bench
-from ridgeline.optimization.candidate import Candidate, asked
+from ridgeline.optimization.bench import Bench
+from ridgeline.optimization.candidates import Candidate, asked
 from ridgeline.optimization.contest import Contest
 from ridgeline.optimization.measure import MEASURES, typical_ms
 from ridgeline.optimization.proof import confirm, larger, leave_out
+from ridgeline.optimization.rungs import Key, key
 from ridgeline.optimization.search import Search, Voice
-from ridgeline.optimization.table import Key, key
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized, SearchCode, Total
 from ridgeline.records.parity import Parity
@@ -252,7 +252,7 @@ class Ladder:
                 search.table.drop(one, because(SearchCode.REPLACED, title=_named(tried[0])))
             search.kept = [*beside, *on]
             search.arms.decided()
-            search.spreads.kept(result, search.measure)
+            search.spreads.kept(result.before, result.after, search.measure)
         elif result.outcome == "CUT":
             self._stopped = because(SearchCode.OUT_OF_TIME)
             search.table.untried(tried[0], result.reason)

@@ -8,14 +8,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ridgeline.diagnosis.rule import Rule
+from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.errors import RidgelineError, TargetError
+from ridgeline.fixes.change import registered as changes
 from ridgeline.measure.deadline import Deadline
-from ridgeline.optimization.advice import advice
 from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.attention import rewritten
 from ridgeline.optimization.bench import Fed, ProgramBench
-from ridgeline.optimization.candidate import Candidate, asked
-from ridgeline.optimization.candidates import candidates
+from ridgeline.optimization.candidates import Candidate, asked, candidates, rewritten
 from ridgeline.optimization.diagnosis import Diagnosed, diagnosed, looked_at
 from ridgeline.optimization.kept_trials import KeptTrials, identity
 from ridgeline.optimization.ladder import Ladder
@@ -30,9 +30,11 @@ from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Voice
 from ridgeline.records.facts import because
+from ridgeline.records.finding import Finding
 from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.report.finding_lines import gain
 
 LEAST_STEPS, MOST_STEPS = 24, 60
 """Of a trial: eight watched, and enough to time."""
@@ -201,3 +203,46 @@ def _steps(known: Diagnosed) -> int:
     wanted = round(1e3 * TRIAL_S / (known.summary.step.median_ms or 1.0))
     ahead = AHEAD if known.ground.loaders else 0
     return WATCHED + ahead + min(max(wanted, LEAST_STEPS - WATCHED), MOST_STEPS)
+
+
+LEAST_PCT = 1.0
+"""Of the step: less cannot be seen in a trial either."""
+LONGEST = 100
+"""Characters of code that are still read in a line of text."""
+
+
+def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """The most valuable first, as the findings are."""
+    answered = {rule for one in changes() for rule in one.change.answers}
+    known = {one.rule.id: one.rule for one in rules()}
+    open_ = [f for f in findings if f.rule not in answered and f.share_pct >= LEAST_PCT]
+    return tuple(dict.fromkeys(_line(one, known.get(one.rule)) for one in open_))
+
+
+def _line(finding: Finding, rule: Rule | None) -> str:
+    place = f"{finding.place} " if finding.file else ""
+    what = _in_words(rule.text.fix) if rule is not None else ""
+    code = _in_code(finding.change)
+    wanted = f"{what}: {code}" if what and code else what or code
+    if not wanted and finding.docs:
+        wanted = f"see {finding.docs}"
+    said = f"{place}{finding.claim.rstrip('.')}" + (f": {wanted}" if wanted else "")
+    return f"{said} ({gain(finding)})"
+
+
+def _in_words(fix: str) -> str:
+    """The first sentence of a rule's fix, where it begins with one."""
+    opening = fix.strip().partition("\n\n")[0].replace("\n", " ")
+    if opening.startswith("```"):
+        return ""
+    sentence = opening.partition(". ")[0].rstrip(".:")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _in_code(change: str) -> str:
+    """The fix, where it is so short that it can stand in a line."""
+    lines = [line.partition("  #")[0].rstrip() for line in change.splitlines()]
+    code = [line for line in lines if line and not line.lstrip().startswith("#")]
+    plain = all(line == line.lstrip() and not line.endswith((":", "(", "[", "{")) for line in code)
+    joined = "; ".join(code)
+    return f"`{joined}`" if code and plain and len(joined) <= LONGEST else ""

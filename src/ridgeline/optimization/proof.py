@@ -3,12 +3,18 @@ fresh processes, and, apart, with a larger batch."""
 
 from collections.abc import Sequence
 
-from ridgeline.optimization.candidate import Candidate
-from ridgeline.optimization.contest import MATTERS, Contest, Rules, because_of_ratio
-from ridgeline.optimization.doubt import doubtful, still_there
+from ridgeline.optimization.candidates import Candidate
+from ridgeline.optimization.contest import (
+    MATTERS,
+    Contest,
+    Rules,
+    because_of_ratio,
+    doubtful,
+    still_there,
+)
 from ridgeline.optimization.measure import SAMPLE, Measure, samples_s
+from ridgeline.optimization.rungs import pays_after
 from ridgeline.optimization.search import CONFIRMING, Search
-from ridgeline.optimization.table import pays_after
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import SearchCode, Status, Total
 from ridgeline.records.trial import Trial

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.optimization.bench_protocol import Bench
-from ridgeline.optimization.candidate import Candidate, asked
-from ridgeline.optimization.contest import Arms, Contest, Rules, contest
-from ridgeline.optimization.doubt import doubtful
+from ridgeline.optimization.bench import Bench
+from ridgeline.optimization.candidates import Candidate, asked
+from ridgeline.optimization.contest import Arms, Contest, Rules, contest, doubtful
 from ridgeline.optimization.judge import Judge
-from ridgeline.optimization.measure import STEP, Measure, typical_ms
-from ridgeline.optimization.spreads import Spreads
-from ridgeline.optimization.table import Table
+from ridgeline.optimization.measure import STEP, Measure, Spreads, typical_ms
+from ridgeline.optimization.rungs import Table
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Rung, SearchCode
 from ridgeline.records.parity import Parity

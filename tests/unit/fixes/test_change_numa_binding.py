@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ridgeline.fixes.catalog import affinity, numa_binding, threads
 from ridgeline.fixes.change import NotWritten, of
-from ridgeline.optimization import function_form
+from ridgeline.optimization import function
 from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.run import Flags, LoaderSeen
 from ridgeline.records.trial import Applied
@@ -97,7 +97,7 @@ def test_once_it_is_on_there_are_as_many_cores_as_the_node_has() -> None:
 
 
 def test_a_step_in_a_process_that_runs_already_is_not_bound() -> None:
-    here = function_form._here(of("numa-binding"), "")
+    here = function._here(of("numa-binding"), "")
     assert "a process of its own" in here.able(GPU)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ridgeline.fixes.change import of
-from ridgeline.harness.trials.arm import Outcome
-from ridgeline.optimization.bench_protocol import compiling_s
+from ridgeline.harness.trials.trial_process import Outcome
+from ridgeline.optimization.bench import compiling_s
 from ridgeline.records.facts import because
 from ridgeline.records.trial import Asked, Draws, TrialFailure
 from tests.unit.optimization.fake_bench import FakeBench

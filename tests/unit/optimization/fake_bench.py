@@ -8,9 +8,9 @@ from math import prod
 from msgspec.structs import replace
 
 from ridgeline.fixes.change import Change
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.candidate import Candidate
+from ridgeline.optimization.candidates import Candidate
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized

@@ -2,7 +2,7 @@
 
 from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.fixes.change import registered
-from ridgeline.optimization.advice import advice
+from ridgeline.optimization.program import advice
 from ridgeline.records.finding import Finding
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.candidates import candidates
-from ridgeline.optimization.ground_of import ground_of
+from ridgeline.optimization.diagnosis import ground_of
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Capture, LoaderSeen, OptimizerSeen

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.harness.trials.arm import Outcome
-from ridgeline.optimization.doubt import doubtful, still_there
+from ridgeline.harness.trials.trial_process import Outcome
+from ridgeline.optimization.contest import doubtful, still_there
 from ridgeline.records.facts import Ratio
 from ridgeline.records.trial import Asked
 from ridgeline.report.reasons import explain

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
-from ridgeline.optimization.function_program import FunctionProgram
+from ridgeline.optimization.function_program import FunctionProgram, Subject
 from ridgeline.optimization.function_state import Kept
-from ridgeline.optimization.function_subject import Subject
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain
 from tests.unit.optimization.function_case import Case, Net, differing

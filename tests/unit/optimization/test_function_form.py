@@ -17,10 +17,10 @@ import ridgeline
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.fixes.change import of
 from ridgeline.harness.capture import live
-from ridgeline.harness.trials.rounds import in_rounds, made_ahead
-from ridgeline.optimization import function_form
-from ridgeline.optimization.function_form import Result, optimize
-from ridgeline.optimization.function_loader import Batches, arguments, with_settings
+from ridgeline.harness.trials.loader_queue import in_rounds, made_ahead
+from ridgeline.optimization import function
+from ridgeline.optimization.function import Result, optimize
+from ridgeline.optimization.function_program import Batches, loader_arguments, with_settings
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import SearchCode
@@ -32,7 +32,7 @@ from tests.unit.optimization.function_case import Case, differing
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials of as few steps as can be timed."""
-    monkeypatch.setattr(function_form, "TRIAL_S", 0.01)
+    monkeypatch.setattr(function, "TRIAL_S", 0.01)
 
 
 @pytest.mark.usefixtures("few")
@@ -77,9 +77,9 @@ def test_a_later_profile_of_the_users_still_names_modules(tmp_path: Path) -> Non
     code = """
         import sys, tempfile, pathlib, torch
         from torch import nn
-        from ridgeline.optimization.function_ground import diagnosis
+        from ridgeline.optimization.function import diagnosis
         from ridgeline.optimization.function_state import Kept
-        from ridgeline.optimization.function_subject import Subject
+        from ridgeline.optimization.function_program import Subject
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         def step(batch):
@@ -160,7 +160,7 @@ def test_inside_a_run_it_says_so(tmp_path: Path) -> None:
 
 def test_what_needs_a_process_of_its_own_says_so() -> None:
     ground = Ground(device="cuda", optimizers=(OptimizerSeen(name="AdamW"),))
-    here = {name: function_form._here(of(name), "no attention is written out") for name in (
+    here = {name: function._here(of(name), "no attention is written out") for name in (
         "expandable-segments", "affinity", "whole-step-graph", "fused-optimizer",
     )}  # fmt: skip
     assert "a process of its own" in here["expandable-segments"].able(ground)
@@ -175,13 +175,13 @@ def test_optimize_is_one_of_ten_names() -> None:
     assert "optimize" in ridgeline.__all__
     assert len(ridgeline.__all__) == 10
     assert callable(ridgeline.quick_profile)
-    assert Result.__module__ == "ridgeline.optimization.function_form"
+    assert Result.__module__ == "ridgeline.optimization.function"
 
 
 def test_a_copy_of_a_loader_has_other_settings_and_the_same_order() -> None:
     case = Case()
     loader = case.loader
-    before = arguments(torch, loader)
+    before = loader_arguments(torch, loader)
     other = with_settings(loader, before, {**before, "num_workers": 2, "batch_size": 16})
     assert (other.num_workers, other.prefetch_factor, loader.num_workers) == (2, 2, 0)
     assert made_ahead(other.num_workers, other.prefetch_factor) == 8

@@ -11,12 +11,12 @@ from torch import nn
 from ridgeline.equality.trials.parity import compare
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.measure.deadline import Deadline
-from ridgeline.optimization import function_form
-from ridgeline.optimization.allowing import allowed
+from ridgeline.optimization import function
+from ridgeline.optimization.candidates import allowed
+from ridgeline.optimization.function import optimize
 from ridgeline.optimization.function_bench import FunctionBench
-from ridgeline.optimization.function_form import optimize
+from ridgeline.optimization.function_program import Subject
 from ridgeline.optimization.function_state import Kept
-from ridgeline.optimization.function_subject import Subject
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain
 
@@ -56,7 +56,7 @@ class Serving:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials of as few steps as can be timed."""
-    monkeypatch.setattr(function_form, "TRIAL_S", 0.01)
+    monkeypatch.setattr(function, "TRIAL_S", 0.01)
 
 
 def test_what_model_and_function_return_is_seen_step_by_step(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader
 
-from ridgeline.optimization.function_process import Interrupts, Process, limited
+from ridgeline.optimization.function_state import Interrupts, Process, limited
 
 
 def test_settings_patches_hooks_and_random_numbers_come_back(

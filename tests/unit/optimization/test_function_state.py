@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from ridgeline.optimization import function_state
-from ridgeline.optimization.function_process import Process
-from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_state import Kept, Process
 from tests.unit.optimization.function_case import Case, differing
 
 COUNTED = [0]

@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.optimization.ground_of import ground_of
+from ridgeline.optimization.diagnosis import ground_of
 from ridgeline.records.run import Capture, DeviceSeen
 from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.sites import OpSite, Sites

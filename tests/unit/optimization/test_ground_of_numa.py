@@ -8,7 +8,7 @@ import pytest
 from ridgeline.diagnosis.case import Case
 from ridgeline.machine import nvml, processor
 from ridgeline.optimization.candidates import candidates
-from ridgeline.optimization.ground_of import ground_of
+from ridgeline.optimization.diagnosis import ground_of
 from ridgeline.records.run import Capture, DeviceSeen, Flags
 
 SEEN = Capture(

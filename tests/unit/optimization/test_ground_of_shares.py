@@ -4,7 +4,7 @@ import pytest
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.candidates import candidates
-from ridgeline.optimization.ground_of import ground_of
+from ridgeline.optimization.diagnosis import ground_of
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Capture, DeviceSeen
 from ridgeline.records.run_summary import PhaseTime, StepTimes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.search import Voice

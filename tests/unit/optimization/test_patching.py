@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_bench import FakeBench
 
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.launcher import named_file
 from ridgeline.optimization.patching import patches, write, write_diff
 from ridgeline.records.facts import Ratio

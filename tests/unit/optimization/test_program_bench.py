@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import bench as bench_module
-from ridgeline.optimization.bench import Fed, ProgramBench
-from ridgeline.optimization.bench_protocol import (
+from ridgeline.optimization.bench import (
     COMPILING_S,
     PATIENCE,
+    Fed,
+    ProgramBench,
 )
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.records.facts import because

@@ -2,10 +2,9 @@
 
 import pytest
 
-from ridgeline.optimization.candidate import asked
-from ridgeline.optimization.judge import Judge
+from ridgeline.optimization.candidates import asked
+from ridgeline.optimization.judge import UNASKED, WITHOUT, Judge
 from ridgeline.optimization.measure import STEP
-from ridgeline.optimization.redrawn import UNASKED, WITHOUT
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.report.optimized_words import results_word
 from ridgeline.report.reasons import explain

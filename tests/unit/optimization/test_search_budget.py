@@ -4,10 +4,9 @@ each with the steps and the waits it has there."""
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.candidate import Candidate
-from ridgeline.optimization.candidates import candidates
+from ridgeline.optimization.candidates import Candidate, candidates
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding

@@ -7,12 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.fixes.change import of
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.contest import Arms
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.measure import STEP
-from ridgeline.optimization.spreads import Spreads
+from ridgeline.optimization.measure import STEP, Spreads
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.run import LoaderSeen

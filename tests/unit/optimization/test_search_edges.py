@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.harness.trials.arm import Outcome
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import program
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.bench import ProgramBench
-from ridgeline.optimization.candidate import Candidate
-from ridgeline.optimization.candidates import candidates
+from ridgeline.optimization.candidates import Candidate, candidates
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import because

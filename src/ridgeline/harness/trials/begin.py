@@ -12,11 +12,10 @@ from ridgeline.fixes.change import of
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture import launch, live
 from ridgeline.harness.capture.seams import Seams
-from ridgeline.harness.trials.drawing import Drawing
 from ridgeline.harness.trials.ending import Ending
-from ridgeline.harness.trials.functions import rewrite
-from ridgeline.harness.trials.output_seams import OutputSeams
-from ridgeline.harness.trials.session import TrialSession
+from ridgeline.harness.trials.function_edits import rewrite
+from ridgeline.harness.trials.random_draws import Drawing
+from ridgeline.harness.trials.session import OutputSeams, TrialSession
 from ridgeline.records.trial import Plan
 
 PLAN = "plan.json"

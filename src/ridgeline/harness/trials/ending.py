@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from ridgeline.harness.capture.program_exit import FOR_OTHER_RANKS_S, remove_own
-from ridgeline.harness.trials.drawing import Drawing
-from ridgeline.harness.trials.family import others_bytes, own_peak_bytes
+from ridgeline.harness.trials.process_memory import others_bytes, own_peak_bytes
+from ridgeline.harness.trials.random_draws import Drawing
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.records.trial import Plan, Trial
 

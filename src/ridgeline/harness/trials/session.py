@@ -1,21 +1,22 @@
 """A run whose steps are timed, whose first steps are watched, and in which changes are put on: the
 session of a trial."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ridgeline.fixes.change import of
 from ridgeline.fixes.program import Program
+from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MOST_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
-from ridgeline.harness.trials.ahead import Ahead
-from ridgeline.harness.trials.aside import ASIDE, Aside, Here
-from ridgeline.harness.trials.family import ON_DEVICE
-from ridgeline.harness.trials.meter import Meter
-from ridgeline.harness.trials.undropped import Undropped
-from ridgeline.harness.trials.watch import Watch
+from ridgeline.harness.trials.loader_queue import Ahead
+from ridgeline.harness.trials.process_memory import ON_DEVICE
+from ridgeline.harness.trials.random_draws import Undropped
+from ridgeline.harness.trials.timed_steps import Meter
+from ridgeline.harness.trials.watched_steps import Watch
+from ridgeline.harness.usercode.forked_work import ASIDE, Aside, Here
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
 
@@ -228,3 +229,22 @@ class TrialSession(Session):
 
 def _nothing(makes_batches: bool = False) -> None:
     pass
+
+
+class OutputSeams(Seams):
+    def __init__(self, torch: Any, session: TrialSession) -> None:
+        super().__init__(torch, session)
+        self._returned = session.call_returned
+
+    def _around(
+        self,
+        owner: Any,
+        name: str,
+        enter: Callable[..., Any],
+        leave: Callable[[Any], None],
+        passing: Sequence[str],
+        see: Callable[..., Any] | None = None,
+    ) -> None:
+        if name == "__call__":
+            see = self._returned
+        super()._around(owner, name, enter, leave, passing, see)

@@ -6,14 +6,16 @@ import os
 import pickle
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from msgspec import Struct
@@ -161,3 +163,72 @@ def _kill(child: int, apart: bool) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
         os.kill(child, signal.SIGKILL)
+
+
+_PROC = Path("/proc")
+_SOCKETS = "pymp-*"
+"""As Python's multiprocessing names them."""
+PATIENCE_S = 0.5
+"""That what was killed may take to be gone."""
+
+
+@contextlib.contextmanager
+def no_leftovers(variable: str, value: str) -> Iterator[None]:
+    """While a program runs, with that variable in its environment."""
+    before = set(_folders())
+    try:
+        yield
+    finally:
+        end_leftovers(variable, value)
+        remove_sockets(set(_folders()) - before)
+
+
+def end_leftovers(variable: str, value: str, proc: Path = _PROC) -> int:
+    """How many were ended. Elsewhere than on Linux nobody can be asked: none."""
+    wanted = f"{variable}={value}".encode()
+    ended = 0
+    for pid, environment in _environments(proc):
+        if wanted in environment.split(b"\0") and pid != os.getpid():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                ended += 1
+    return ended
+
+
+def _environments(proc: Path) -> Iterator[tuple[int, bytes]]:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(proc):
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):  # another user's, or gone meanwhile
+                    yield int(entry.name), Path(entry.path, "environ").read_bytes()
+
+
+def remove_sockets(folders: set[Path], proc: Path = _PROC) -> None:
+    """Those with sockets in them of which none is listened to: another program's are."""
+    deadline = time.monotonic() + PATIENCE_S
+    while folders:
+        dead = {folder for folder in folders if _is_dead(folder, proc)}
+        for folder in dead:
+            shutil.rmtree(folder, ignore_errors=True)
+        folders = folders - dead
+        if not folders or time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+
+
+def _folders() -> Iterator[Path]:
+    return Path(tempfile.gettempdir()).glob(_SOCKETS)
+
+
+def _is_dead(folder: Path, proc: Path) -> bool:
+    try:
+        inside = list(folder.iterdir())
+        heard = {line.split()[-1] for line in (proc / "net/unix").read_text().splitlines()}
+        ours = folder.stat().st_uid == os.getuid()
+        return (
+            ours
+            and bool(inside)
+            and all(one.is_socket() and str(one) not in heard for one in inside)
+        )
+    except OSError:  # gone meanwhile; elsewhere than on Linux nobody can be asked
+        return False

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from msgspec import structs
 from torch import Tensor, nn
 
-from ridgeline.harness.trials import prints
+from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.records.trial import TensorPrint, Trial, WatchedStep
 
 FEATURES, HIDDEN, CLASSES, BATCH = 12, 24, 4, 16

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.harness.trials.anchor import Anchor, undisturbed
+from ridgeline.harness.trials.float64_reference import Anchor, undisturbed
 
 
 def _net() -> nn.Sequential:

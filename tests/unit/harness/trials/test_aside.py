@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeline.harness.trials import aside
-from ridgeline.harness.trials.aside import Aside, Here, Shelf
-from ridgeline.harness.trials.family import Family
+from ridgeline.harness.trials.process_memory import Family
+from ridgeline.harness.usercode import forked_work
 from ridgeline.harness.usercode.child_process import Raised, told
+from ridgeline.harness.usercode.forked_work import Aside, Here, Shelf
 from tests.unit.harness.trials.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere work is done here")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere work 
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Aside:
-    return Aside(torch, tmp_path / aside.ASIDE)
+    return Aside(torch, tmp_path / forked_work.ASIDE)
 
 
 def test_an_answer_comes_back_and_nothing_else(copies: Aside) -> None:
@@ -62,7 +62,7 @@ def test_a_copy_that_dies_is_an_error_and_not_the_programs_end(copies: Aside) ->
 def test_a_copy_that_hangs_is_ended_and_the_work_done_here(
     copies: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(forked_work, "PATIENCE_S", 0.2)
     main = os.getpid()
 
     def work() -> int:
@@ -88,7 +88,7 @@ def test_where_no_copy_can_be_made_the_work_is_done_here(
     open_before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", fork)
     assert copies.ask(os.getpid) == os.getpid()
-    assert not (tmp_path / aside.ASIDE).exists()
+    assert not (tmp_path / forked_work.ASIDE).exists()
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
@@ -143,7 +143,7 @@ def test_what_one_copy_puts_down_another_finds(copies: Aside) -> None:
 
 def test_while_a_copy_is_there_nothing_is_counted(copies: Aside, tmp_path: Path) -> None:
     """8 MB of it would be the program's."""
-    family, mark = Family(), tmp_path / aside.ASIDE
+    family, mark = Family(), tmp_path / forked_work.ASIDE
     guarded = Family(beside=mark)
 
     def work() -> tuple[int, int, bool]:
@@ -164,7 +164,7 @@ PROGRAM = (
     + """
 import sys
 from pathlib import Path
-from ridgeline.harness.trials.aside import Aside, Here
+from ridgeline.harness.usercode.forked_work import Aside, Here
 
 first = mapped(12)  # what is imported frees less
 here = Here() if sys.argv[1] == "here" else Aside(torch, Path(sys.argv[2]))

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils import fetch
 
-from ridgeline.harness.trials.drawing import LOOKS, Drawing
-from ridgeline.harness.trials.watch import Watch
+from ridgeline.harness.trials.random_draws import LOOKS, Drawing
+from ridgeline.harness.trials.watched_steps import Watch
 
 
 class Draws(TensorDataset):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeline.harness.trials.family import (
+from ridgeline.harness.trials.process_memory import (
     EVERY_S,
     ON_DEVICE,
     SHARE,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from ridgeline.harness.trials.ahead import Ahead, made
+from ridgeline.harness.trials.loader_queue import Ahead, made
 
 
 def loader(batches: int = 20, **given: Any) -> Any:

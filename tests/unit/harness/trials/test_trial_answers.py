@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.equality.trials.distances import apart
-from ridgeline.harness.trials import given, prints
-from ridgeline.harness.trials.answers import MOST, SKETCH, Answers
-from ridgeline.harness.trials.watch import Watch
+from ridgeline.harness.trials import tensor_prints as prints
+from ridgeline.harness.trials.float64_reference import copied_inputs, renewed_inputs
+from ridgeline.harness.trials.inference_outputs import MOST, SKETCH, Answers
+from ridgeline.harness.trials.watched_steps import Watch
 from ridgeline.records.trial import OutputPrint
 
 
@@ -313,7 +314,7 @@ class Pair(NamedTuple):
 def test_what_holds_the_model_is_copied_and_the_model_is_not() -> None:
     net = nn.Sequential(nn.Linear(3, 2))
     holder = SimpleNamespace(model=net, part=net[0], weights=[net[0].weight], seen=[1])
-    for copied in (given.kept, given.renewed):
+    for copied in (copied_inputs, renewed_inputs):
         found = copied(torch, {"call": net.forward, "holder": holder}, net)
         assert found["call"].__self__ is net
         assert found["holder"].model is net
@@ -321,13 +322,13 @@ def test_what_holds_the_model_is_copied_and_the_model_is_not() -> None:
         assert found["holder"].weights[0] is net[0].weight
         assert found["holder"].seen is not holder.seen
     other = nn.Linear(1, 1)
-    assert given.kept(torch, holder, other).model is not net
-    assert given.kept(torch, holder.model.forward, other).__self__ is net
+    assert copied_inputs(torch, holder, other).model is not net
+    assert copied_inputs(torch, holder.model.forward, other).__self__ is net
 
 
 def test_a_named_tuple_of_tensors_with_gradients_is_kept() -> None:
     grown = torch.randn(3, requires_grad=True) * 2
-    found = given.kept(torch, (Pair(grown, {"x": [1]}),), nn.Linear(1, 1))[0]
+    found = copied_inputs(torch, (Pair(grown, {"x": [1]}),), nn.Linear(1, 1))[0]
     assert type(found) is Pair
     assert torch.equal(found.one, grown)
     assert not found.one.requires_grad

@@ -3,7 +3,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.harness.trials.meter import BETWEEN_NS, LEAST_NS, Meter
+from ridgeline.harness.trials.timed_steps import BETWEEN_NS, LEAST_NS, Meter
 
 SECOND = 1_000_000_000
 

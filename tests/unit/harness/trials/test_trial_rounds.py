@@ -2,7 +2,13 @@
 
 import pytest
 
-from ridgeline.harness.trials.rounds import as_sustained, emptied, made_ahead, still_made, sustained
+from ridgeline.harness.trials.loader_queue import (
+    as_sustained,
+    emptied,
+    made_ahead,
+    still_made,
+    sustained,
+)
 from ridgeline.records.trial import Queued
 from ridgeline.statistics.samples import pace
 

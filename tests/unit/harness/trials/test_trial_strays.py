@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.harness.trials import strays
+from ridgeline.harness.usercode import child_process
+from ridgeline.harness.usercode.child_process import end_leftovers, no_leftovers
 
 MARK = "RIDGELINE_TEST_MARK"
 
@@ -19,7 +20,7 @@ def test_a_marked_process_in_a_session_of_its_own_is_ended_and_no_other() -> Non
     ours = subprocess.Popen(sleep, env={**os.environ, MARK: "a"}, start_new_session=True)
     other = subprocess.Popen(sleep, env={**os.environ, MARK: "ab"}, start_new_session=True)
     try:
-        assert strays.end(MARK, "a") == 1
+        assert end_leftovers(MARK, "a") == 1
         assert ours.wait(10) == -9
         assert other.poll() is None
     finally:
@@ -29,7 +30,7 @@ def test_a_marked_process_in_a_session_of_its_own_is_ended_and_no_other() -> Non
 
 
 def test_where_there_is_no_proc_none_is_ended(tmp_path: Path) -> None:
-    assert strays.end(MARK, "a", tmp_path / "proc") == 0
+    assert end_leftovers(MARK, "a", tmp_path / "proc") == 0
 
 
 @pytest.fixture
@@ -52,9 +53,9 @@ def heard(folder: Path) -> socket.socket:
 def test_sockets_that_nobody_hears_are_removed_and_no_others(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strays, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(child_process, "PATIENCE_S", 0.05)
     heard(temporary / "pymp-before").close()
-    with strays.swept(MARK, "a"):
+    with no_leftovers(MARK, "a"):
         heard(temporary / "pymp-ours").close()
         others = heard(temporary / "pymp-others")
         (temporary / "pymp-empty").mkdir()

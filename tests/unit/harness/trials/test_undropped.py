@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ridgeline.harness.trials.undropped import Undropped
-from ridgeline.optimization.function_process import Process
+from ridgeline.harness.trials.random_draws import Undropped
+from ridgeline.optimization.function_state import Process
 
 
 @pytest.fixture

@@ -1,22 +1,65 @@
-"""What the model says before the first step: in float64 as the program made it, and then with the
-changes on. How far the second lies from the first is an error, of the unchanged program as well.
-
-The program is left as it was: nothing is copied but parameters and buffers, its random numbers, its
-modes and its buffers are put back, and what could notice a call (hooks of its own, other ranks) is
-not called.
-"""
+"""What a model was given, so that it can be called with it once more: a cache that a call appends
+to, or any object of the program's own, is copied for each call of ours, or the program would find
+it changed."""
 
 import random
 import sys
+import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-from ridgeline.harness.trials import given, prints
-from ridgeline.harness.trials.aside import Here, Shelf
+from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.usercode.child_process import told
+from ridgeline.harness.usercode.forked_work import Here, Shelf
+
+_DEPTH = 4
+_PLAIN = (
+    bool, int, float, complex, str, bytes, type, types.NoneType, types.FunctionType,
+    types.BuiltinFunctionType, types.MethodType, types.ModuleType, slice, range,
+)  # fmt: skip
+"""Nothing of it can be changed by a call, or nobody expects it."""
+
+
+def copied_inputs(torch: Any, value: Any, module: Any) -> Any:
+    """As it is now. Raises what copying an object raises that cannot be copied. `module`: what is
+    called; an object that holds it, or a part of it, goes on holding it."""
+    return _Copies(torch, module).of(value, lambda tensor: tensor.detach().clone())
+
+
+def renewed_inputs(torch: Any, value: Any, module: Any) -> Any:
+    """For one call: its objects again, its tensors as they are."""
+    return _Copies(torch, module).of(value, lambda tensor: tensor)
+
+
+class _Copies:
+    def __init__(self, torch: Any, module: Any) -> None:
+        self._torch = torch
+        own = (torch.dtype, torch.device, torch.Size, torch.Generator, torch.nn.Module)
+        self._plain = (*_PLAIN, *own)
+        # A second model on the device would be seen in the program's peak, or not fit.
+        held = (*module.modules(), *module.parameters(), *module.buffers())
+        self._memo = {id(one): one for one in held}
+
+    def of(self, value: Any, do: Any, depth: int = 0) -> Any:
+        if isinstance(value, self._torch.Tensor):
+            return do(value)
+        if depth < _DEPTH and (type(value) in (tuple, list) or _is_named_tuple(value)):
+            parts = [self.of(one, do, depth + 1) for one in value]
+            return type(value)(*parts) if _is_named_tuple(value) else type(value)(parts)
+        if depth < _DEPTH and type(value) is dict:
+            return {key: self.of(one, do, depth + 1) for key, one in value.items()}
+        if isinstance(value, self._plain):
+            return value
+        return deepcopy(value, dict(self._memo))
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
 
 MOST_BYTES = 2**30
 """Of parameters and buffers in float64, on a host; a quarter of what is free on a device."""
@@ -56,7 +99,7 @@ class Anchor:
         """As it is; in float64 it is put down for later, or it is said why not."""
         torch = self._torch
         with undisturbed(torch, module):
-            again = [given.renewed(torch, one, module) for one in (args, kwargs)]
+            again = [renewed_inputs(torch, one, module) for one in (args, kwargs)]
             began = perf_counter()
             outputs = prints.of_outputs(torch, module(*again[0], **again[1]))
             if not torch.cuda.is_initialized() and perf_counter() - began > SLOW_S:
@@ -86,7 +129,7 @@ class Anchor:
     ) -> tuple[tuple[float, ...], float | None]:
         torch = self._torch
         with undisturbed(torch, module):
-            again = [given.renewed(torch, one, module) for one in (args, kwargs)]
+            again = [renewed_inputs(torch, one, module) for one in (args, kwargs)]
             returned = module(*again[0], **again[1])
         found = prints.floating(torch, returned)
         reference = [one for each in self._reference.all() for one in each]
@@ -157,8 +200,8 @@ def _doubled(torch: Any, module: Any, args: Any, kwargs: Any) -> Any:
             *module.named_buffers(remove_duplicate=True),
         )
     }
-    inputs = _in_float64(torch, given.renewed(torch, args, module))
-    named = _in_float64(torch, given.renewed(torch, kwargs, module))
+    inputs = _in_float64(torch, renewed_inputs(torch, args, module))
+    named = _in_float64(torch, renewed_inputs(torch, kwargs, module))
     cudnn = torch.backends.cudnn
     tunes, cudnn.benchmark = cudnn.benchmark, False
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from ridgeline.optimization.candidate import Candidate
+from ridgeline.optimization.candidates import Candidate
 from ridgeline.optimization.contest import Contest
 from ridgeline.records.facts import Ratio, Reason
 from ridgeline.records.optimized import Earlier, Rung, Status

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.capture import launch
-from ridgeline.harness.trials import strays
-from ridgeline.harness.trials.aside import ASIDE
 from ridgeline.harness.trials.begin import PLAN, RANKS
 from ridgeline.harness.trials.ending import RESULT
-from ridgeline.harness.trials.family import ON_DEVICE, Family
-from ridgeline.harness.trials.later import is_timed, later_steps
-from ridgeline.harness.trials.rounds import as_sustained, emptied, made_ahead, still_made
-from ridgeline.harness.usercode.child_process import Ended, to_its_end
+from ridgeline.harness.trials.loader_queue import as_sustained, emptied, made_ahead, still_made
+from ridgeline.harness.trials.process_memory import ON_DEVICE, Family
+from ridgeline.harness.trials.timed_steps import is_timed, later_steps
+from ridgeline.harness.usercode.child_process import Ended, no_leftovers, to_its_end
+from ridgeline.harness.usercode.forked_work import ASIDE
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.run import Capture, LoaderSeen, Step, Target, feeding
 from ridgeline.records.run_directory import RunDirectory
@@ -74,7 +73,7 @@ def run(
     began = time.perf_counter_ns()
     on_device = (directory / ON_DEVICE, directory / RANKS / ON_DEVICE)
     family = Family(until=on_device, beside=directory / ASIDE)
-    with strays.swept(IN_A_TRIAL, environment[IN_A_TRIAL]):
+    with no_leftovers(IN_A_TRIAL, environment[IN_A_TRIAL]):
         ended = to_its_end(command, environment, timeout_s, family.look)
     if (directory / RANKS).is_dir():
         directory = directory / RANKS

@@ -1,5 +1,5 @@
-"""What the first steps of a trial compute, for parity: it waits for the device as it likes, because
-those steps are not timed."""
+"""Parameters and buffers of the models that a program calls: how far they are from where they
+began."""
 
 import math
 from collections.abc import Iterator
@@ -9,16 +9,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.harness.capture.batches import amount
-from ridgeline.harness.trials import given, prints
-from ridgeline.harness.trials.anchor import Anchor, undisturbed
-from ridgeline.harness.trials.answers import Answers
-from ridgeline.harness.trials.aside import Here
-from ridgeline.harness.trials.drawing import generators
-from ridgeline.harness.trials.family import forget_own_peak, own_peak_bytes
-from ridgeline.harness.trials.later import Later
-from ridgeline.harness.trials.tensors import Tensors
-from ridgeline.harness.trials.undropped import Undropped
+from ridgeline.harness.trials import tensor_prints as prints
+from ridgeline.harness.trials.float64_reference import (
+    Anchor,
+    copied_inputs,
+    renewed_inputs,
+    undisturbed,
+)
+from ridgeline.harness.trials.inference_outputs import Answers
+from ridgeline.harness.trials.process_memory import forget_own_peak, own_peak_bytes
+from ridgeline.harness.trials.random_draws import Undropped, generators
+from ridgeline.harness.trials.tensor_prints import Tensors
+from ridgeline.harness.trials.timed_steps import Later
 from ridgeline.harness.usercode.child_process import told
+from ridgeline.harness.usercode.forked_work import Here
 from ridgeline.records.trial import TensorPrint, WatchedStep
 
 EARLY = 2
@@ -101,7 +105,7 @@ class Watch:
 
     def _keep(self, module: Any, args: Any, kwargs: Any) -> None:
         try:
-            both = [given.kept(self._torch, one, module) for one in (args, kwargs)]
+            both = [copied_inputs(self._torch, one, module) for one in (args, kwargs)]
         except Exception as error:
             self._unasked = True
             why = f"what the model is given cannot be copied: {type(error).__name__}: {error}"
@@ -278,7 +282,7 @@ class Watch:
         if self._first is None:
             return ()
         root, args, kwargs = self._first
-        args, kwargs = (given.renewed(self._torch, one, root) for one in (args, kwargs))
+        args, kwargs = (renewed_inputs(self._torch, one, root) for one in (args, kwargs))
         with undisturbed(self._torch, root):
             return prints.of_outputs(self._torch, root(*args, **kwargs))
 

@@ -1,15 +1,86 @@
-"""Dropout that drops nothing, for trials whose results are compared: computed in another type, by
-another kernel or in another layout, it draws another mask, and nothing else could be told by the
-numbers. What it was asked to drop is counted, so that a change under which it is not asked shows.
+"""Whether a loader's samples are made by code that draws random numbers: moved into workers, or to
+other workers, it draws others, and equal data cannot be asked for.
 
-Attention in 16 bits is another kernel on a GPU, with a mask of its own; a mask in another layout is
-filled in another order, on a CPU as well.
+Seen by the state of the three global generators (torch, random, numpy) before and after a batch is
+fetched, in the main process and in forked workers. A worker that was not forked has no hooks of
+ours: then what the unchanged program drew in its own process is all that is known.
 """
 
 import functools
+import importlib
 import inspect
 import math
+import mmap
+import os
+import random
+import sys
 from typing import Any
+
+LOOKS = 8
+"""Batches a process that are looked at, as many as the steps that are watched and not timed."""
+
+
+def generators(torch: Any) -> tuple[Any, ...]:
+    """The states of those that a model's layers draw from; none while a graph is captured."""
+    if not torch.cuda.is_initialized():
+        return (torch.get_rng_state(),)
+    if torch.cuda.is_current_stream_capturing():
+        return ()
+    return torch.get_rng_state(), torch.cuda.get_rng_state()
+
+
+class Drawing:
+    """One for the trial, put on before the program makes its loaders."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._pid = os.getpid()
+        self._looks: dict[int, int] = {}
+        self._said = mmap.mmap(-1, 2)
+        """Shared with what is forked: drew in the main process, drew in a worker."""
+
+    @property
+    def in_main(self) -> bool:
+        return self._said[0] == 1
+
+    @property
+    def in_workers(self) -> bool:
+        return self._said[1] == 1
+
+    def put_on(self) -> None:
+        fetch = importlib.import_module("torch.utils.data._utils.fetch")
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            kind.fetch = self._around(kind.fetch)
+
+    def _around(self, theirs: Any) -> Any:
+        @functools.wraps(theirs)
+        def fetch(fetcher: Any, index: Any) -> Any:
+            pid = os.getpid()
+            looks = self._looks.get(pid, 0)
+            if looks >= LOOKS:
+                return theirs(fetcher, index)
+            self._looks[pid] = looks + 1
+            before = self._states()
+            try:
+                return theirs(fetcher, index)
+            finally:
+                self._compare(before, pid)
+
+        return fetch
+
+    def _compare(self, before: tuple[Any, ...], pid: int) -> None:
+        if before != self._states():
+            self._said[0 if pid == self._pid else 1] = 1
+
+    def _states(self) -> tuple[Any, ...]:
+        numpy = sys.modules.get("numpy")
+        drawn = numpy.random.get_state() if numpy is not None else None
+        return (
+            self._torch.get_rng_state().numpy().tobytes(),
+            random.getstate(),
+            None if drawn is None else (drawn[1].tobytes(), *drawn[2:]),
+        )
+
 
 FUNCTIONS = (
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from ridgeline.fixes.outputs import tensors
-from ridgeline.harness.trials import prints
-from ridgeline.harness.trials.aside import Here
+from ridgeline.harness.trials import tensor_prints as prints
+from ridgeline.harness.usercode.forked_work import Here
 from ridgeline.records.trial import OutputPrint
 
 MOST = 32
