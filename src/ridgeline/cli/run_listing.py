@@ -13,8 +13,8 @@ from ridgeline.errors import RidgelineError
 from ridgeline.records.finding import Finding
 from ridgeline.records.run_directory import NewerSchema, RunDirectory
 from ridgeline.records.runs import began
-from ridgeline.report.finding_lines import shown
 from ridgeline.report.plain import printable, shorten
+from ridgeline.report.views.findings import shown_findings
 from ridgeline.units import bytes_, count, plural
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def listed(run: RunDirectory) -> RunLine:
         summary = run.summary()
         if summary is not None:
             verdict, steps = summary.verdict.bound, summary.step.counted
-            median, told = summary.step.median_ms, shown(summary.findings)
+            median, told = summary.step.median_ms, shown_findings(summary.findings)
     except NewerSchema as error:
         return _unreadable(run, error, size)
     except RidgelineError:

@@ -337,11 +337,11 @@ def _export(
     say: Say,
 ) -> None:
     from ridgeline.cli.trace_output import export
-    from ridgeline.report.finding_lines import shown
+    from ridgeline.report.views.findings import shown_findings
 
     if wanted.output is not None:
         say(f"writing {wanted.output.name}")
-        export(found, traces, wanted, shown(causes))
+        export(found, traces, wanted, shown_findings(causes))
 
 
 def _report(

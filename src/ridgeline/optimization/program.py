@@ -34,7 +34,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.report.finding_lines import gain
+from ridgeline.report.views.findings import gain_text
 
 LEAST_STEPS, MOST_STEPS = 24, 60
 """Of a trial: eight watched, and enough to time."""
@@ -227,7 +227,7 @@ def _line(finding: Finding, rule: Rule | None) -> str:
     if not wanted and finding.docs:
         wanted = f"see {finding.docs}"
     said = f"{place}{finding.claim.rstrip('.')}" + (f": {wanted}" if wanted else "")
-    return f"{said} ({gain(finding)})"
+    return f"{said} ({gain_text(finding)})"
 
 
 def _in_words(fix: str) -> str:

@@ -249,6 +249,8 @@ class Part(Struct, frozen=True):
     name: str
     value: float
     figure: str
+    share: str = ""
+    """Its share of the whole, shown where the part has a line of its own."""
 
 
 class SplitChart(Struct, frozen=True, kw_only=True):
@@ -330,6 +332,8 @@ class Section(Struct, frozen=True, kw_only=True):
     blocks: tuple["Block", ...]
     id: str = ""
     detail: Detail = "brief"
+    title_detail: Detail = "brief"
+    """Where its title is shown, if not everywhere that the section is."""
     folded: bool = False
     """Pages and Markdown show the title, and the rest on demand."""
     line: Words = ""
@@ -346,6 +350,8 @@ class Document(Struct, frozen=True, kw_only=True):
     """The result in one sentence."""
     about: tuple[str, ...] = ()
     """What it is about, in short parts."""
+    facts: tuple[str, ...] = ()
+    """Its main numbers, in short parts: the line below the answer."""
     blocks: tuple[Block, ...] = ()
     title: str = ""
     """Of a page, where it is not the answer."""

@@ -4,9 +4,9 @@ import re
 from html import escape
 
 from ridgeline.records.finding import Finding, Findings
-from ridgeline.report import finding_lines
-from ridgeline.report.finding_lines import code, place
+from ridgeline.report.document import Claim, plain
 from ridgeline.report.plain import printable
+from ridgeline.report.views.findings import closing_sentences, findings_claims, shown_findings
 
 STYLE = (
     "ol.findings { padding-left: 1.6rem; } ol.findings > li { margin: 0.9rem 0; }"
@@ -22,10 +22,10 @@ STYLE = (
 
 
 def findings_html(findings: Findings) -> str:
-    told = zip(finding_lines.lines(findings), finding_lines.shown(findings), strict=True)
+    told = zip(findings_claims(findings), shown_findings(findings), strict=True)
     items = "".join(_item(line, finding) for line, finding in told)
-    said = finding_lines.below(findings) if items else finding_lines.instead(findings)
-    rest = "".join(f'<p class="soft">{_words(text)}</p>' for text in said)
+    said = closing_sentences(findings)
+    rest = "".join(f'<p class="soft">{_words(printable(text))}</p>' for text in said)
     listed = f'<ol class="findings">{items}</ol>' if items else ""
     return f"<h2>What holds it back</h2>{listed}{rest}" if listed or rest else ""
 
@@ -38,9 +38,10 @@ def answers_html(findings: Findings) -> str:
     return f'<h2>The five questions</h2><dl class="answers">{rows}</dl>' if rows else ""
 
 
-def _item(line: finding_lines.Line, finding: Finding) -> str:
-    at = f" <code>{escape(place(finding))}</code>" if finding.file else ""
-    head = f'<p>{_words(line.claim)}{at} <span class="gain">{escape(line.gain)}</span></p>'
+def _item(line: Claim, finding: Finding) -> str:
+    at = f" <code>{escape(printable(line.place))}</code>" if line.place else ""
+    gain = f'<span class="gain">{escape(printable(line.gain))}</span>'
+    head = f"<p>{_words(printable(plain(line.text)))}{at} {gain}</p>"
     evidence = "".join(
         f"<dt>{escape(printable(e.what))}</dt><dd>{_words(printable(e.text))}"
         f' <span class="soft">{e.source}</span></dd>'
@@ -49,8 +50,11 @@ def _item(line: finding_lines.Line, finding: Finding) -> str:
     evidence += f"<dt>confidence</dt><dd>{finding.confidence}</dd>"
     if finding.doubt:
         evidence += f"<dt>may be wrong</dt><dd>{_words(printable(finding.doubt))}</dd>"
-    evidence += f"<dt>more</dt><dd><code>ridgeline explain {escape(line.rule)}</code></dd>"
-    fix = f"<pre>{escape(chr(10).join(code(finding)))}</pre>" if finding.change else ""
+    evidence += (
+        f"<dt>more</dt><dd><code>ridgeline explain {escape(printable(finding.rule))}</code></dd>"
+    )
+    code = chr(10).join(map(printable, line.code))
+    fix = f"<pre>{escape(code)}</pre>" if finding.change else ""
     return f"<li>{head}{fix}<details><summary>Evidence</summary><dl>{evidence}</dl></details></li>"
 
 

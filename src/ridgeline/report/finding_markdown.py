@@ -1,23 +1,23 @@
 """Findings as Markdown: a numbered list, evidence and fix folded under each."""
 
 from ridgeline.records.finding import Finding, Findings
-from ridgeline.report import finding_lines
 from ridgeline.report.cells import markdown_cell
-from ridgeline.report.finding_lines import code, place
+from ridgeline.report.document import Claim, plain
 from ridgeline.report.plain import printable
+from ridgeline.report.views.findings import closing_sentences, findings_claims, shown_findings
 
 
 def findings_markdown(findings: Findings) -> list[str]:
     """Lines, with an empty one after each block."""
-    told = finding_lines.lines(findings)
-    records = finding_lines.shown(findings)
+    told = zip(findings_claims(findings), shown_findings(findings), strict=True)
     found: list[str] = []
-    for line, finding in zip(told, records, strict=True):
-        at = f" `{_code(place(finding))}`" if finding.file else ""
-        said = f"{line.number}. **{_words(line.claim)}**{at}: {markdown_cell(line.gain)}"
-        found += [said, "", *_below(finding), ""]
-    for sentence in finding_lines.below(findings) if told else finding_lines.instead(findings):
-        found += [_words(sentence), ""]
+    for number, (line, finding) in enumerate(told, 1):
+        at = f" `{_code(line.place)}`" if line.place else ""
+        claim = _words(printable(plain(line.text)))
+        said = f"{number}. **{claim}**{at}: {markdown_cell(printable(line.gain))}"
+        found += [said, "", *_below(line, finding), ""]
+    for sentence in closing_sentences(findings):
+        found += [_words(printable(sentence)), ""]
     return found
 
 
@@ -31,7 +31,7 @@ def answers_markdown(findings: Findings) -> list[str]:
     return [*found, ""]
 
 
-def _below(finding: Finding) -> list[str]:
+def _below(line: Claim, finding: Finding) -> list[str]:
     """Indented by three, so that it belongs to the number."""
     lines = [
         f"   - {markdown_cell(printable(one.what))}: {_words(printable(one.text))} ({one.source})"
@@ -43,7 +43,12 @@ def _below(finding: Finding) -> list[str]:
         lines.append(f"   - it may be wrong: {_words(printable(finding.doubt))}")
     if finding.change:
         fence = "`" * max(3, _longest_run(finding.change) + 1)
-        lines += ["", f"   {fence}python", *(f"   {text}" for text in code(finding)), f"   {fence}"]
+        lines += [
+            "",
+            f"   {fence}python",
+            *(f"   {printable(text)}" for text in line.code),
+            f"   {fence}",
+        ]
     return lines
 
 

@@ -6,15 +6,26 @@ why it might be wrong, and of the first ones the fix as code.
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
 from ridgeline.records.finding import Findings
-from ridgeline.report import finding_lines
 from ridgeline.report.code_lines import fitted
-from ridgeline.report.finding_lines import Line
+from ridgeline.report.document import plain
 from ridgeline.report.plain import printable
+from ridgeline.report.views.findings import closing_sentences, findings_claims
 from ridgeline.report.wrapping import wrapped
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    number: int
+    claim: str
+    place: str
+    gain: str
+    doubt: str
+    code: tuple[str, ...]
+
 
 INDENT = 6
 """Where a claim begins; its number stands before it."""
@@ -31,9 +42,19 @@ MOST_DOUBT = 2
 
 def finding_rows(findings: Findings, console: Console) -> list[Text]:
     """The lines, ready to print; empty where nothing is known at all."""
-    told = finding_lines.lines(findings)
+    told = [
+        Line(
+            number=number,
+            claim=printable(plain(claim.text)),
+            place=printable(claim.short_place),
+            gain=printable(claim.gain),
+            doubt=printable(plain(claim.doubt)),
+            code=tuple(map(printable, claim.code)) if claim.shows_code else (),
+        )
+        for number, claim in enumerate(findings_claims(findings), 1)
+    ]
     if not told:
-        return _quiet(finding_lines.instead(findings), console)
+        return _quiet(closing_sentences(findings), console)
     places = max(len(line.place) for line in told)
     gains = max(len(line.gain) for line in told)
     room = console.width - INDENT - places - gains - 2 * GAP
@@ -43,7 +64,7 @@ def finding_rows(findings: Findings, console: Console) -> list[Text]:
         found += _columns(line, room, places, console) if beside else _stacked(line, console)
         found += _doubt(line, console)
         found += _code(line, console)
-    return [*found, *_quiet(finding_lines.below(findings), console)]
+    return [*found, *_quiet(closing_sentences(findings), console)]
 
 
 def answer_rows(findings: Findings, console: Console) -> list[Text]:
@@ -111,6 +132,6 @@ def _quiet(sentences: Sequence[str], console: Console) -> list[Text]:
     found = []
     for sentence in sentences:
         if sentence:
-            lines = wrapped(Text(sentence, "dim"), console.width - 3, console)
+            lines = wrapped(Text(printable(sentence), "dim"), console.width - 3, console)
             found += [Text("   ") + line for line in lines]
     return found

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from ridgeline.records.run_summary import RunSummary, StepTimes, Verdict
-from ridgeline.report.finding_document import finding_keys
 from ridgeline.report.finite import finite
 from ridgeline.report.run_told import next_of
+from ridgeline.report.views.findings import findings_data
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def _document(summary: RunSummary) -> dict[str, Any]:
         "schema": summary.schema,
         "verdict": summary.verdict.bound,
         "because": _because(summary.verdict),
-        **finding_keys(summary.findings),
+        **findings_data(summary.findings),
         "step": _step(summary.step),
         "regions": [_plain(region) for region in summary.regions],
         "throughput": _plain(summary.throughput),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ridgeline.records.finding import Finding
 from ridgeline.records.run_summary import Bound, RunSummary, SyncPoint
-from ridgeline.report.finding_lines import shown
+from ridgeline.report.views.findings import shown_findings
 
 _ABOUT: dict[Bound, tuple[str, ...]] = {
     "input-bound": ("input",),
@@ -57,7 +57,7 @@ def findings_told(summary: RunSummary) -> bool:
 
 
 def told_by(summary: RunSummary) -> Sequence[Finding]:
-    return shown(summary.findings)
+    return shown_findings(summary.findings)
 
 
 def next_of(summary: RunSummary) -> tuple[str, ...]:

@@ -26,9 +26,9 @@ from ridgeline.records.trace import (
     Window,
 )
 from ridgeline.records.trust import Check, Trust
-from ridgeline.report.finding_document import finding_keys
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_headline import together
+from ridgeline.report.views.findings import findings_data
 
 SCHEMA = "ridgeline.trace/1"
 COMPARISON_SCHEMA = "ridgeline.trace-comparison/1"
@@ -49,7 +49,7 @@ def to_json_document(
         "torch": study.torch or None,
         "verdict": study.verdict,
         "verdict_trust": _trust(study.trust),
-        **finding_keys(findings or Findings()),
+        **findings_data(findings or Findings()),
         "window": _window(study.window),
         "validation": [_check(c) for c in study.validation],
         "device": _device_together(study),

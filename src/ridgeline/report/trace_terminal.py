@@ -11,7 +11,6 @@ from rich.text import Text
 
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
-from ridgeline.report.finding_lines import shown
 from ridgeline.report.finding_terminal import answer_rows, finding_rows
 from ridgeline.report.plain import printable
 from ridgeline.report.trace_bar import bar
@@ -20,6 +19,7 @@ from ridgeline.report.trace_headline import about, loud, parts, quiet, said, ver
 from ridgeline.report.trace_next import next_commands
 from ridgeline.report.trace_sections import FEW, sections
 from ridgeline.report.trace_table import print_table, table
+from ridgeline.report.views.findings import shown_findings
 from ridgeline.report.wrapping import wrapped
 
 MOST_WARNINGS = 6
@@ -184,7 +184,7 @@ def _next(
     typed: Sequence[str],
 ) -> None:
     console.print()
-    first = next(iter(shown(findings)), None) if findings is not None else None
+    first = next(iter(shown_findings(findings)), None) if findings is not None else None
     found = next_commands(study, typed, full)
     if first is not None:
         found = (("why, and the fix", f"ridgeline explain {printable(first.rule)}"), *found)

@@ -12,7 +12,7 @@ from ridgeline.records.run import Capture, LoaderSeen, Phase, PythonView, RunFil
 from ridgeline.records.run_summary import Efficiency, Telemetered
 from ridgeline.records.sites import OwnCode, Sites
 from ridgeline.records.trace import CategoryRow, Place
-from ridgeline.report.finding_lines import below, instead, largest_loss
+from ridgeline.report.views.findings import closing_sentences, largest_loss
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.made_up_steps import step
 from tests.unit.diagnosis.test_answers import H200
@@ -156,13 +156,13 @@ def test_a_small_finding_does_not_hide_the_largest_loss() -> None:
     assert found.loss.own_code_pct == pytest.approx(83, abs=0.2)
     assert [(one.function, one.line) for one in found.loss.places] == [("rollout", 12)]
     assert found.loss.places[0].share_pct == pytest.approx(0.75 * 83, abs=0.2)
-    assert largest_loss(found) in below(found)
+    assert largest_loss(found) in closing_sentences(found)
 
 
 def test_a_loss_without_any_finding_stands_in_their_place() -> None:
     found = drawn([], on_cpu({"forward": 0.1, "other": 0.9}, 0.1, own_ms=86))
     assert found.loss is not None
-    assert largest_loss(found) in instead(found)[0]
+    assert largest_loss(found) in closing_sentences(found)[0]
 
 
 @pytest.mark.parametrize(

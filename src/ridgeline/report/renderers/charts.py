@@ -38,8 +38,9 @@ MAX_NAME_LETTERS = 21
 KINDS = (
     "busy", "input", "synchronisation", "transfer", "launch-bound", "allocator", "compile",
     "collective wait", "garbage collection", "other host", "between kernels", "unknown",
+    "forward", "backward", "optimizer", "evaluation",
 )  # fmt: skip
-"""Causes of idle time, in the order of their colours in the page's style."""
+"""Causes of idle time, and phases of a step, that have a colour in the page's style."""
 
 
 def draw(chart: Any) -> str:

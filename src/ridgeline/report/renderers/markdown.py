@@ -39,6 +39,8 @@ def render(
     lines = [f"### {escaped(document.answer_text)}", ""]
     if document.about:
         lines += [escaped(" · ".join(document.about)), ""]
+    if document.facts:
+        lines += [escaped(" · ".join(document.facts)), ""]
     lines += _Markdown(full, most, picture).blocks(document.blocks, 4)
     kept = [line for i, line in enumerate(lines) if line or (i and lines[i - 1])]
     return "\n".join(kept).rstrip("\n") + "\n"

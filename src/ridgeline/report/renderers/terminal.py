@@ -34,8 +34,8 @@ from ridgeline.report.renderers.terminal_charts import forest_lines, roofline_li
 from ridgeline.report.renderers.terminal_tables import table_lines
 from ridgeline.report.renderers.terminal_text import fitted, flowed, styled, widest, wrapped
 
-MIN_LABEL_COLUMNS = 10
-"""Labels of one document are about as wide, so that texts begin at about the same column."""
+MIN_LABEL_COLUMNS = 11
+"""Labels are padded to this width, so that texts of a document begin at the same column."""
 MIN_BESIDE_COLUMNS = 40
 """With less room beside its label, a text stands below it."""
 CLAIM_INDENT = 6
@@ -101,6 +101,9 @@ class _Terminal:
             about = Text()
         lines = wrapped(answer, room, self.console)
         lines += flowed(about, room, self.console) if about.plain else []
+        if document.facts:
+            facts = Text(printable(" · ".join(document.facts)))
+            lines += flowed(facts, room, self.console)
         for text in lines:
             self.line(Text.assemble(lead, text))
             lead = Text(" " * edge)
@@ -164,7 +167,7 @@ class _Terminal:
                 self.line(Text.assemble(" " * (indent + 1), text))
 
     def section(self, section: Section, indent: int) -> None:
-        if section.title:
+        if section.title and self.sees(section.title_detail):
             self.text(section.title, indent, "bold")
         self.blocks(section.blocks, indent + 2 if section.title else indent)
 

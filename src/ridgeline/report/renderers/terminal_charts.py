@@ -157,7 +157,8 @@ def split_lines(chart: SplitChart, width: int) -> list[Text]:
         return [line]
     names = max(cell_len(printable(part.name)) for part in shown)
     figures = max(len(part.figure) for part in shown)
-    room = min(max(width - names - figures - 2, 4), SPLIT_COLUMNS)
+    shares = max(len(part.share) for part in shown)
+    room = min(max(width - names - figures - shares - 4, 4), SPLIT_COLUMNS)
     largest = max(part.value for part in shown)
     lines = []
     for part in shown:
@@ -165,7 +166,8 @@ def split_lines(chart: SplitChart, width: int) -> list[Text]:
         name = printable(part.name)
         text = Text(f"{name}{' ' * (names - cell_len(name))} ")
         text.append(f"{blocks:<{room}}", _colour(part))
-        lines.append(text.append(f" {part.figure:>{figures}}"))
+        text.append(f" {part.figure:>{figures}}")
+        lines.append(text.append(f"  {part.share:>{shares}}" if shares else ""))
     return [*lines, Text(more, "dim")] if smaller else lines
 
 

@@ -8,7 +8,7 @@ from ridgeline.diagnosis.findings import findings
 from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rules.gradients_not_zeroed import look
 from ridgeline.records.run import Flags
-from ridgeline.report.finding_lines import gain, matters
+from ridgeline.report.views.findings import gain_text, is_worth_a_line
 from tests.unit.diagnosis.rules.made_up_memory import FILE, KEEPS_GRAPH, capture, growing
 
 STEPS = """\
@@ -53,5 +53,5 @@ def test_wrong_results_come_before_everything_and_promise_no_speed() -> None:
     seen = case(16, 16).capture
     drawn = findings(replace(growing(KEEPS_GRAPH, unrun=9.0), capture=seen), Attempts()).findings
     assert [f.rule for f in drawn][:2] == ["gradients-not-zeroed", "graph-kept"]
-    assert matters(drawn[0])
-    assert "×" not in gain(drawn[0])
+    assert is_worth_a_line(drawn[0])
+    assert "×" not in gain_text(drawn[0])

@@ -1,0 +1,175 @@
+"""Which findings get a line, what stands in it, and what is said of the others."""
+
+import pytest
+from msgspec.structs import replace
+
+from ridgeline.records.finding import Evidence, Finding, Findings
+from ridgeline.report.document import Claim, plain
+from ridgeline.report.views.findings import (
+    closing_sentences,
+    findings_claims,
+    findings_data,
+    short_place,
+)
+from tests.unit.report import made_up_findings as made
+
+
+def only_claim(finding: Finding) -> Claim:
+    (claim,) = findings_claims(Findings(findings=(finding,)))
+    return claim
+
+
+def test_each_claim_has_its_text_its_place_and_its_bound() -> None:
+    first, second, third, fourth = findings_claims(made.findings())
+    assert plain(first.text) == made.LOADER.claim
+    assert (first.short_place, first.gain) == ("data.py:41", "up to 2.5 ×")
+    assert (plain(second.text), second.gain) == (
+        "fp32 matrix products: TF32 is off",
+        "up to 1.29 ×, after 1",
+    )
+    assert third.gain == "up to 1.05 ×, same time as 1"
+    assert (fourth.gain, fourth.short_place) == ("up to 31 % less memory", "Block_3 / Attention_3")
+
+
+def test_code_in_a_claim_is_code_in_every_format() -> None:
+    spans = findings_claims(made.findings())[0].text
+    assert not isinstance(spans, str)
+    assert [span.text for span in spans if span.code] == ["decode()"]
+
+
+def test_a_claim_of_low_confidence_begins_with_perhaps() -> None:
+    texts = [plain(claim.text) for claim in findings_claims(made.findings())]
+    assert [text.startswith("perhaps: ") for text in texts] == [False, False, True, False]
+
+
+def test_a_short_view_shows_the_code_of_the_first_two_claims() -> None:
+    claims = findings_claims(made.findings())
+    assert [claim.shows_code for claim in claims] == [True, True, False, False]
+    assert [len(claim.code) for claim in claims] == [2, 1, 1, 0]
+
+
+def test_evidence_ends_with_the_confidence_and_the_command_that_explains() -> None:
+    evidence = findings_claims(made.findings())[0].evidence
+    assert [(e.label, plain(e.lines[0])) for e in evidence] == [
+        ("input wait", "93 ms, 61 % of the step (measured)"),
+        ("workers", "num_workers=0 (read)"),
+        ("confidence", "high"),
+        ("more", "`ridgeline explain loader-starves`"),
+    ]
+
+
+def test_findings_without_a_line_are_counted() -> None:
+    counts = "and 1 more below 3 %, 1 read in the source, not measured: no-pin"
+    assert closing_sentences(made.findings()) == (counts,)
+    placed = replace(made.READ, file="train.py", line=9)
+    assert closing_sentences(Findings(findings=(made.LOADER, placed))) == (
+        "and 1 more read in the source, not measured: no-pin at train.py:9",
+    )
+    assert closing_sentences(Findings(findings=(placed,))) == (
+        "nothing above 3 %; 1 finding read in the source, not measured: no-pin at train.py:9",
+    )
+    two = Findings(findings=(made.LOADER, made.SMALL))
+    assert closing_sentences(two) == ("and 1 more below 3 %",)
+    assert closing_sentences(Findings(findings=(made.LOADER,))) == ()
+    many = Findings(findings=(*[made.LOADER] * 7, made.SMALL))
+    assert len(findings_claims(many)) == 5
+    assert closing_sentences(many) == ("and 2 more above 3 %, 1 below it",)
+
+
+@pytest.mark.parametrize(
+    ("share", "memory", "is_shown"), [(3.0, 0.0, True), (2.99, 9.9, False), (0.0, 10.0, True)]
+)
+def test_a_finding_has_a_line_from_3_percent_of_the_step_or_10_of_the_peak_on(
+    share: float, memory: float, is_shown: bool
+) -> None:
+    finding = Finding(rule="x", claim="x", share_pct=share, memory_pct=memory)
+    assert bool(findings_claims(Findings(findings=(finding,)))) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("bound", "printed"),
+    [(1.031, "1.04"), (1.1, "1.1"), (1.2821, "1.29"), (2.41, "2.5"), (9.91, "10")],
+)
+def test_a_bound_is_rounded_up_so_that_no_gain_passes_it(bound: float, printed: str) -> None:
+    assert only_claim(replace(made.LOADER, gain_bound=bound)).gain == f"up to {printed} ×"
+
+
+@pytest.mark.parametrize("bound", [10.5, 200.0])
+def test_a_very_large_bound_is_printed_as_almost_all_of_the_step(bound: float) -> None:
+    gain = only_claim(replace(made.LOADER, gain_bound=bound)).gain
+    assert "×" not in gain
+    assert "almost all" in gain
+
+
+def test_a_finding_that_saves_time_and_memory_says_both() -> None:
+    both = replace(made.LOADER, memory_pct=20.0)
+    assert only_claim(both).gain == "up to 2.5 ×, 20 % less memory"
+
+
+def test_memory_that_grows_is_printed_per_step_and_not_as_part_of_the_peak() -> None:
+    growth = Evidence(what="growth", text="1.13 MiB a step", value=1.13 * 2**20)
+    leak = Finding(rule="memory-leak", claim="x", memory_pct=100.0, evidence=(growth,))
+    assert only_claim(leak).gain == "ends growth of 1.13 MiB a step"
+
+
+def test_a_relation_to_a_finding_without_a_line_names_its_rule() -> None:
+    assert only_claim(made.PRECISION).gain == "up to 1.29 ×, after loader-starves"
+
+
+def test_where_nothing_is_large_the_ceiling_and_the_rest_are_named() -> None:
+    assert closing_sentences(made.nothing()) == (
+        "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak (datasheet); "
+        "what remains is arithmetic 61 % (most of it matmul), memory traffic 25 %",
+        "1 rule could not look: the trace has no recorded shapes",
+    )
+    assert closing_sentences(Findings()) == ("nothing above 3 %",)
+
+
+def test_rules_for_a_gpu_or_for_ranks_lack_nothing() -> None:
+    others = Findings(unlooked=("a: no gpu", "b: no ranks", "c: no capture"))
+    assert closing_sentences(others) == ("nothing above 3 %",)
+
+
+@pytest.mark.parametrize(
+    ("unlooked", "sentence"),
+    [
+        (
+            ("a: no sites, stacks", "b: no stacks", "c: no shapes"),
+            "3 rules could not look: the trace has no operators, no Python stacks and no recorded "
+            "shapes",
+        ),
+        (
+            ("a: no stacks", "c: no shapes"),
+            "2 rules could not look: the trace has no Python stacks and no recorded shapes",
+        ),
+        (("a: no trace, sites", "b: no stacks"), "2 rules could not look: no step was traced"),
+    ],
+)
+def test_a_sentence_says_what_rules_lacked(unlooked: tuple[str, ...], sentence: str) -> None:
+    assert closing_sentences(Findings(unlooked=unlooked))[1] == sentence
+
+
+def test_silence_about_a_waiting_device_is_no_all_clear() -> None:
+    why = "98 % of the step is not the model's work, and no rule explains it: Python 98 %"
+    assert closing_sentences(Findings(unexplained=why)) == (why,)
+    with_small = closing_sentences(replace(made.nothing(), unexplained=why))
+    assert with_small[0] == f"{why}; 1 finding below 3 %"
+    assert why not in closing_sentences(replace(made.findings(), unexplained=why))
+
+
+def test_a_long_place_keeps_its_end() -> None:
+    far = replace(made.LOADER, file="/home/someone/projects/thing/src/thing/data/loader.py")
+    assert short_place(far) == "data/loader.py:41"
+
+
+def test_a_graph_kept_for_ever_has_a_line_however_small() -> None:
+    kept = Finding(rule="graph-kept", claim="x", memory_pct=2.06, confidence="medium")
+    assert only_claim(kept).gain == "up to 2 % less memory"
+    assert not findings_claims(Findings(findings=(replace(kept, confidence="low"),)))
+
+
+def test_the_data_have_every_finding_and_the_same_keys_without_any() -> None:
+    data = findings_data(made.findings())
+    assert [f["rule"] for f in data["findings"]] == [f.rule for f in made.findings().findings]
+    assert data["answers"][0]["question"] == "Is the device busy?"
+    assert findings_data(Findings()).keys() == data.keys()
