@@ -163,7 +163,7 @@ def check(found: Any, subject: Subject, plain: Path, budget: str) -> Iterator[Ch
     for number, row in enumerate(rows, 1):
         on |= set(row["changes"])
         after = plain.with_name(str(number))
-        left = _write(plain, after, subject, [one for one in applied if one.change in on])
+        left = _write(plain, after, subject, [one for one in applied if one.fix in on])
         missing = sorted(set(row["changes"]) & set(left))
         if missing:
             why = f"to be written by hand: {', '.join(missing)}"

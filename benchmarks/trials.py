@@ -37,17 +37,17 @@ ON_A_GPU = {
 
 
 def trial(
-    script: str, changes: tuple[str, ...], small: bool, home: Path, jitter: float = 0.0
+    script: str, fixes: tuple[str, ...], small: bool, home: Path, jitter: float = 0.0
 ) -> Trial | str:
     given = ("--steps", str(2 * STEPS), *(["--small"] if small else []))
     target = Target(kind="script", name=str(EXAMPLES / script), arguments=given)
     plan = Plan(
-        changes=tuple(Asked(change=name) for name in changes),
+        fixes=tuple(Asked(fix=name) for name in fixes),
         steps=STEPS,
         draws="eager",
         jitter=jitter,
     )
-    found = run(target, plan, home / script / ("-".join(changes) or "plain"), timeout_s=300)
+    found = run(target, plan, home / script / ("-".join(fixes) or "plain"), timeout_s=300)
     return found.trial if found.trial is not None else found.failed
 
 
@@ -65,23 +65,23 @@ def main() -> None:
                 continue
             rows: list[tuple[tuple[str, ...], Trial | str]] = [((), plain)]
             rows += [
-                (changes, trial(script, changes, small, Path(folder)))
-                for changes in (ON_A_CPU if small else sets)
+                (fixes, trial(script, fixes, small, Path(folder)))
+                for fixes in (ON_A_CPU if small else sets)
             ]
             moved = [trial(script, (), small, Path(folder), size) for size in JITTERS[small]]
             baseline = [plain, *(one for one in moved if isinstance(one, Trial))]
-            for changes, found in rows:
-                print(row(script, changes, baseline, found), flush=True)
+            for fixes, found in rows:
+                print(row(script, fixes, baseline, found), flush=True)
 
 
-def row(script: str, changes: tuple[str, ...], baseline: list[Trial], found: Trial | str) -> str:
-    named = ", ".join(changes) or "none"
+def row(script: str, fixes: tuple[str, ...], baseline: list[Trial], found: Trial | str) -> str:
+    named = ", ".join(fixes) or "none"
     if isinstance(found, str):
         return f"| {script} | {named} | {found} |"
     before, after = typical_ms(baseline[:1]), typical_ms((found,))
-    precision = "bfloat16" if "autocast" in changes else "tf32" if "tf32" in changes else "float32"
-    parity = compare(baseline, found, "rounding", precision) if changes else None
-    missing = ", ".join(f"{one.change} not applied: {one.why}" for one in found.not_applied)
+    precision = "bfloat16" if "autocast" in fixes else "tf32" if "tf32" in fixes else "float32"
+    parity = compare(baseline, found, "rounding", precision) if fixes else None
+    missing = ", ".join(f"{one.fix} not applied: {one.why}" for one in found.not_applied)
     equal = parity.why if parity is not None else ""
     if parity is not None and parity.equality != "differs":
         equal = f"{parity.equality}: {equal}"

@@ -10,9 +10,9 @@ from tests.integration.dropout_judged import judged
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("changes", [("autocast",), ("autocast", "channels-last", "compile")])
-def test_sixteen_bits_are_compared_without_dropout(tmp_path: Path, changes: tuple[str]) -> None:
-    found = judged(tmp_path, *changes)
+@pytest.mark.parametrize("fixes", [("autocast",), ("autocast", "channels-last", "compile")])
+def test_sixteen_bits_are_compared_without_dropout(tmp_path: Path, fixes: tuple[str]) -> None:
+    found = judged(tmp_path, *fixes)
     assert found.as_it_is.equality == "differs"
     assert found.redrawn.equality in ("equal", "weak"), found.redrawn.why
     assert found.redrawn.why.endswith(WITHOUT)

@@ -130,9 +130,9 @@ class Ran(Struct, frozen=True):
     """As the program itself computed them: a watcher sees those that run backward."""
 
 
-def _ran(home: Path, script: Path, device: str, *changes: Asked) -> Ran:
+def _ran(home: Path, script: Path, device: str, *fixes: Asked) -> Ran:
     told = home.with_suffix(".losses")
-    plan = Plan(changes=changes, steps=STEPS, watch=STEPS - 2)
+    plan = Plan(fixes=fixes, steps=STEPS, watch=STEPS - 2)
     target = Target(kind="script", name=str(script), arguments=(device, str(told)))
     found = run(target, plan, home, timeout_s=240)
     assert found.trial is not None, (found.failure, found.said)
@@ -145,7 +145,7 @@ def _three(home: Path, source: str, device: str) -> tuple[Ran, Ran, Ran, str]:
     script = home / "train.py"
     script.write_text(source)
     plain = _ran(home / "plain", script, device)
-    fp16 = Asked(change="autocast-fp16", options={"device": device})
+    fp16 = Asked(fix="autocast-fp16", options={"device": device})
     tried = _ran(home / "tried", script, device, fp16)
     (applied,) = tried.trial.applied
     assert applied.what.startswith(f"autocast('{device}', float16) around ")

@@ -42,11 +42,11 @@ for step in range(20):
 """
 
 
-def trial(home: Path, *changes: str) -> Trial:
+def trial(home: Path, *fixes: str) -> Trial:
     home.mkdir(exist_ok=True)
     script = home / "train.py"
     script.write_text(PROGRAM)
-    plan = Plan(changes=tuple(Asked(change=name) for name in changes), steps=STEPS, watch=STEPS)
+    plan = Plan(fixes=tuple(Asked(fix=name) for name in fixes), steps=STEPS, watch=STEPS)
     found = run(Target(kind="script", name=str(script)), plan, home / "home", timeout_s=300)
     assert found.trial is not None, (found.failure, found.said)
     return found.trial
@@ -70,7 +70,7 @@ def test_a_compiled_model_trains_with_them() -> None:
     body = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512))
     model, x = nn.Sequential(body, nn.Linear(512, 64)).cuda(), torch.randn(256, 512, device="cuda")
     program = Program(torch)
-    fp8_linear.put_on(program, {})
+    fp8_linear.apply(program, {})
     program.call_begins(model, (x,), {})
     ((applied,), _) = program.outcome()
     assert applied.what.startswith("float8 products in 2 Linear layers")
@@ -87,10 +87,10 @@ def test_a_compiled_model_trains_with_them() -> None:
 
 def test_a_whole_program_trains_alike_alone_and_compiled(tmp_path: Path) -> None:
     plain = trial(tmp_path / "plain")
-    for changes in (("fp8-linear",), ("fp8-linear", "compile")):
-        found = trial(tmp_path / "-".join(changes), *changes)
-        assert {one.change for one in found.applied} == set(changes)
-        what = next(one.what for one in found.applied if one.change == "fp8-linear")
+    for fixes in (("fp8-linear",), ("fp8-linear", "compile")):
+        found = trial(tmp_path / "-".join(fixes), *fixes)
+        assert {one.fix for one in found.applied} == set(fixes)
+        what = next(one.what for one in found.applied if one.fix == "fp8-linear")
         assert what.startswith("float8 products in 8 Linear layers of Sequential, bfloat16 in")
         assert "of 1,024 rows" in what
         for ours, theirs in zip(found.watched, plain.watched, strict=True):

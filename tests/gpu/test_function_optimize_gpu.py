@@ -20,8 +20,8 @@ from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain
 
 pytestmark = pytest.mark.gpu
-GRAPH = (Asked(change="whole-step-graph"),)
-FUSED = (Asked(change="fused-optimizer"), *GRAPH)
+GRAPH = (Asked(fix="whole-step-graph"),)
+FUSED = (Asked(fix="fused-optimizer"), *GRAPH)
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def agree(one: Trial, other: Trial, rel: float = 1e-4) -> None:
 def test_a_captured_step_computes_what_it_did(tmp_path: Path, optimizer: str) -> None:
     bench = Training(optimizer=optimizer).bench(tmp_path)
     plain, graph = computed(bench.trial(())), computed(bench.trial(GRAPH))
-    assert [one.change for one in graph.applied] == ["whole-step-graph"]
+    assert [one.fix for one in graph.applied] == ["whole-step-graph"]
     agree(plain, graph)
 
 
@@ -128,7 +128,7 @@ def test_a_captured_step_is_faster_where_launches_are_the_limit(tmp_path: Path) 
     bench = Training().bench(tmp_path, steps=120)
     plain = [computed(bench.trial(())) for _ in range(3)]
     graph = [computed(bench.trial(FUSED)) for _ in range(3)]
-    assert {one.change for one in graph[0].applied} == {"fused-optimizer", "whole-step-graph"}
+    assert {one.fix for one in graph[0].applied} == {"fused-optimizer", "whole-step-graph"}
     assert typical_ms(tuple(plain)) > 2 * typical_ms(tuple(graph))
     assert graph[0].samples[-1] == 32
 
@@ -142,7 +142,7 @@ def test_a_last_batch_of_another_size_runs_as_it_is(tmp_path: Path) -> None:
 
 def test_pinned_memory_and_workers_go_with_a_graph(tmp_path: Path) -> None:
     bench = Training().bench(tmp_path)
-    more = (Asked(change="pin-memory"), Asked(change="loader-workers", options={"workers": "2"}))
+    more = (Asked(fix="pin-memory"), Asked(fix="loader-workers", options={"workers": "2"}))
     plain, graph = computed(bench.trial(())), computed(bench.trial((*more, *GRAPH)))
     assert len(graph.applied) == 3
     agree(plain, graph)
@@ -150,7 +150,7 @@ def test_pinned_memory_and_workers_go_with_a_graph(tmp_path: Path) -> None:
 
 def test_autocast_and_channels_last_go_with_a_graph(tmp_path: Path) -> None:
     bench = Training().bench(tmp_path)
-    cast = (Asked(change="autocast"),)
+    cast = (Asked(fix="autocast"),)
     agree(computed(bench.trial(cast)), computed(bench.trial((*cast, *GRAPH))), rel=2e-2)
 
 
@@ -189,8 +189,8 @@ def test_everything_is_as_it_was_after_graphs(tmp_path: Path) -> None:
     before, grads = training.state(), [p.grad for p in training.model.parameters()]
     told = [dict(g) for g in training.optimizer.param_groups]
     bench = training.bench(tmp_path)
-    for changes in (GRAPH, FUSED, (Asked(change="tf32"),), (Asked(change="cudnn-autotune"),)):
-        bench.trial(changes)
+    for fixes in (GRAPH, FUSED, (Asked(fix="tf32"),), (Asked(fix="cudnn-autotune"),)):
+        bench.trial(fixes)
         assert all(map(torch.equal, before, training.state()))
         assert all(p.grad is g for p, g in zip(training.model.parameters(), grads, strict=True))
         now = training.optimizer.param_groups
@@ -219,7 +219,7 @@ def test_the_search_keeps_the_graph() -> None:
         loader=training.loader, budget="3m",
     )  # fmt: skip
     print(found)
-    rungs = {rung.change: rung for rung in found.rungs}
+    rungs = {rung.fix: rung for rung in found.rungs}
     assert rungs["whole-step-graph"].status in ("kept", "dropped"), rungs["whole-step-graph"].reason
     assert found.total is not None
     assert found.total.ratio.ci_low > 1.5

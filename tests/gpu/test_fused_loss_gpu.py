@@ -29,12 +29,12 @@ for step in range(100):
 """
 
 
-def tried(home: Path, *changes: str) -> Trial:
+def tried(home: Path, *fixes: str) -> Trial:
     script = home / "program.py"
     script.write_text(PROGRAM)
-    plan = Plan(changes=tuple(Asked(change=one) for one in changes), steps=40, watch=8)
+    plan = Plan(fixes=tuple(Asked(fix=one) for one in fixes), steps=40, watch=8)
     target = Target(kind="script", name=str(script), arguments=())
-    found = run(target, plan, home / "-".join(changes), timeout_s=300)
+    found = run(target, plan, home / "-".join(fixes), timeout_s=300)
     assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
@@ -43,7 +43,7 @@ def test_it_computes_the_same_in_less_time(tmp_path: Path) -> None:
     beside = ("autocast", "padded-vocabulary")
     before = tried(tmp_path, *beside)
     after = tried(tmp_path, *beside, "fused-cross-entropy")
-    assert {one.change for one in after.applied} == {*beside, "fused-cross-entropy"}
+    assert {one.fix for one in after.applied} == {*beside, "fused-cross-entropy"}
     assert any(HALF in one.what for one in after.applied)
     for one, other in zip(before.watched, after.watched, strict=True):
         assert one.loss is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidates import Candidate, asked
@@ -48,13 +48,13 @@ class Judged(Struct, frozen=True):
     trials: int
 
 
-def judged(home: Path, *changes: str, program: str = PROGRAM) -> Judged:
+def judged(home: Path, *fixes: str, program: str = PROGRAM) -> Judged:
     script = home / "program.py"
     script.write_text(program)
     target = Target(kind="script", name=str(script), arguments=())
     bench = ProgramBench(target, home / "trials", Plan(steps=20), deadline=Deadline(math.inf))
     judge = Judge(bench, STEP, lambda text: None)
-    on = [Candidate(change=of(name).change) for name in changes]
+    on = [Candidate(fix=find_fix(name).fix) for name in fixes]
     assert judge.learn(on, False, lambda found: None) == ""
     found = bench.trial(asked(on))
     assert found.trial is not None, (found.failure, found.said)

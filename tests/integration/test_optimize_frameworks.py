@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct
 
 from ridgeline.equality.trials.parity import compare
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.trials.trial_process import run
 from ridgeline.optimization.candidates import alters, precision
 from ridgeline.optimization.patching import patches
@@ -224,9 +224,9 @@ class Ran(Struct, frozen=True):
         return [step.loss for step in trial.watched]
 
 
-def _trial(home: Path, script: Path, arguments: list[str], *changes: str) -> Trial:
-    asked = tuple(Asked(change=name, options=OPTIONS.get(name, {})) for name in changes)
-    plan = Plan(changes=asked, steps=STEPS, watch=STEPS - 2)
+def _trial(home: Path, script: Path, arguments: list[str], *fixes: str) -> Trial:
+    asked = tuple(Asked(fix=name, options=OPTIONS.get(name, {})) for name in fixes)
+    plan = Plan(fixes=asked, steps=STEPS, watch=STEPS - 2)
     target = Target(kind="script", name=str(script), arguments=tuple(arguments))
     found = run(target, plan, home, timeout_s=150)
     assert found.trial is not None, (found.failure, found.said)
@@ -234,7 +234,7 @@ def _trial(home: Path, script: Path, arguments: list[str], *changes: str) -> Tri
     return found.trial
 
 
-def _ran(home: Path, *changes: str, arguments: list[str] | None = None, **files: str) -> Ran:
+def _ran(home: Path, *fixes: str, arguments: list[str] | None = None, **files: str) -> Ran:
     """The first of `files` is the program."""
     for name, text in files.items():
         (home / f"{name}.py").write_text(text)
@@ -243,8 +243,8 @@ def _ran(home: Path, *changes: str, arguments: list[str] | None = None, **files:
     os.chdir(home)
     try:
         plain = _trial(home / "plain", script, given)
-        tried = _trial(home / "tried", script, given, *changes)
-        assert {one.change for one in tried.applied} == set(changes), tried.not_applied
+        tried = _trial(home / "tried", script, given, *fixes)
+        assert {one.fix for one in tried.applied} == set(fixes), tried.not_applied
         made = patches(script, tried.applied)
         laid = copies(script, made.edits())
         for one in laid.made:
@@ -258,8 +258,8 @@ def _ran(home: Path, *changes: str, arguments: list[str] | None = None, **files:
 
 
 def _computes_what_was_tried(ran: Ran) -> None:
-    changes = [of(one.change).change for one in ran.tried.applied]
-    known = compare([ran.tried], ran.copy, alters(changes), precision(changes))
+    fixes = [find_fix(one.fix).fix for one in ran.tried.applied]
+    known = compare([ran.tried], ran.copy, alters(fixes), precision(fixes))
     assert known.equality == "equal", known.why
     assert ran.losses(ran.copy) == pytest.approx(ran.losses(ran.tried), rel=1e-5)
 
@@ -270,8 +270,8 @@ def _in_sixteen_bits(ran: Ran) -> None:
 
 
 def test_training_arguments_get_what_hugging_faces_trainer_calls_it(tmp_path: Path) -> None:
-    changes = ("loader-workers", "persistent-workers", "prefetch", "fused-optimizer", "autocast")
-    ran = _ran(tmp_path, *changes, train=ARGUMENTS)
+    fixes = ("loader-workers", "persistent-workers", "prefetch", "fused-optimizer", "autocast")
+    ran = _ran(tmp_path, *fixes, train=ARGUMENTS)
     assert ran.by_hand == ()
     text = ran.texts["train.py"]
     for said in (
@@ -288,8 +288,8 @@ def test_training_arguments_get_what_hugging_faces_trainer_calls_it(tmp_path: Pa
 @pytest.mark.compiles
 def test_arguments_of_a_parser_are_made_anew_before_the_trainer_gets_them(tmp_path: Path) -> None:
     """What was typed (--optim, --dataloader_num_workers) does not undo it."""
-    changes = ("loader-workers", "fused-optimizer", "autocast", "compile")
-    ran = _ran(tmp_path, *changes, arguments=TYPED, train=PARSED)
+    fixes = ("loader-workers", "fused-optimizer", "autocast", "compile")
+    ran = _ran(tmp_path, *fixes, arguments=TYPED, train=PARSED)
     assert ran.by_hand == ()
     text = ran.texts["train.py"]
     for said in ("dataloader_num_workers=2", "torch_compile=True", "bf16=True"):
@@ -305,8 +305,8 @@ def test_arguments_of_a_parser_are_made_anew_before_the_trainer_gets_them(tmp_pa
 
 def test_arguments_of_another_file_get_it_in_their_mapping(tmp_path: Path) -> None:
     """And SGD, which TrainingArguments fuses under no name, is left, with what to write."""
-    changes = ("loader-workers", "fused-optimizer", "autocast")
-    ran = _ran(tmp_path, *changes, train=MAPPED, settings=SETTINGS)
+    fixes = ("loader-workers", "fused-optimizer", "autocast")
+    ran = _ran(tmp_path, *fixes, train=MAPPED, settings=SETTINGS)
     assert '    more = {**more, "dataloader_num_workers": 2}\n' in ran.texts["settings.py"]
     assert '    more = {**more, "bf16": True}\n' in ran.texts["settings.py"]
     assert 'optim="sgd"' in ran.texts["settings.py"]
@@ -320,8 +320,8 @@ def test_arguments_of_another_file_get_it_in_their_mapping(tmp_path: Path) -> No
 def test_lightning_is_told_its_precision_and_the_rest_at_the_programs_own_lines(
     tmp_path: Path,
 ) -> None:
-    changes = ("loader-workers", "fused-optimizer", "autocast")
-    ran = _ran(tmp_path, *changes, train=FITS, task=TASK)
+    fixes = ("loader-workers", "fused-optimizer", "autocast")
+    ran = _ran(tmp_path, *fixes, train=FITS, task=TASK)
     assert ran.by_hand == ()
     assert 'enable_model_summary=False, precision="bf16-mixed",\n' in ran.texts["train.py"]
     assert "shuffle=True, num_workers=2)" in ran.texts["task.py"]

@@ -114,8 +114,8 @@ class Ran(Struct, frozen=True):
     def files(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()} - {"data", "train.py"}
 
-    def rung(self, change: str) -> Any:
-        found = [row for row in self.document["ladder"] if row["changes"][:1] == [change]]
+    def rung(self, fix: str) -> Any:
+        found = [row for row in self.document["ladder"] if row["changes"][:1] == [fix]]
         return found[0]
 
 

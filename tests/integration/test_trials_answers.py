@@ -28,10 +28,10 @@ Runs = Callable[..., Trial]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    def one(cheat: str, *changes: str, loop: str = "kept", jitter: float = 0.0) -> Trial:
+    def one(cheat: str, *fixes: str, loop: str = "kept", jitter: float = 0.0) -> Trial:
         target = Target(kind="script", name=PROGRAM, arguments=(cheat, loop))
-        asked = tuple(Asked(change=name) for name in changes)
-        plan = Plan(changes=asked, steps=10, jitter=jitter, trains=False)
+        asked = tuple(Asked(fix=name) for name in fixes)
+        plan = Plan(fixes=asked, steps=10, jitter=jitter, trains=False)
         found = run(target, plan, tmp_path_factory.mktemp("trial"), timeout_s=170)
         assert found.trial is not None, found.failure
         return found.trial
@@ -57,14 +57,14 @@ def test_wrong_from_the_second_batch_on_differs(
 
 
 @pytest.mark.parametrize(
-    ("changes", "alters"),
+    ("fixes", "alters"),
     [((), "nothing"), (("inference-mode",), "nothing"), (("eval-fusing",), "rounding")],
 )
 def test_honest_changes_of_inference_are_equal(
-    changes: tuple[str, ...], alters: str, runs: Runs, baseline: list[Trial]
+    fixes: tuple[str, ...], alters: str, runs: Runs, baseline: list[Trial]
 ) -> None:
-    trial = runs("", *changes)
-    assert {one.change for one in trial.applied} == set(changes)
+    trial = runs("", *fixes)
+    assert {one.fix for one in trial.applied} == set(fixes)
     found = compare(baseline, trial, alters)  # type: ignore[arg-type]
     assert found.equality == "equal", found.why
     assert found.missing == ()
@@ -76,7 +76,7 @@ def test_honest_changes_of_inference_are_equal(
 @pytest.mark.compiles
 def test_a_compiled_model_is_equal_over_all_batches(runs: Runs, baseline: list[Trial]) -> None:
     trial = runs("", "compile")
-    assert [one.change for one in trial.applied] == ["compile"]
+    assert [one.fix for one in trial.applied] == ["compile"]
     found = compare(baseline, trial, "rounding")
     assert found.equality == "equal", found.why
 
@@ -103,7 +103,7 @@ def test_a_program_that_writes_to_its_outputs_itself_may(runs: Runs) -> None:
 def test_what_the_first_of_two_models_made_is_no_data_of_the_second(runs: Runs) -> None:
     baseline = [runs("", loop="two models"), runs("", loop="two models")]
     trial = runs("", "autocast", loop="two models")
-    assert [one.change for one in trial.applied] == ["autocast"]
+    assert [one.fix for one in trial.applied] == ["autocast"]
     found = compare(baseline, trial, "rounding", "bfloat16")
     assert found.equality == "equal", found.why
     assert [len(step.outputs) for step in trial.watched][1:] == [2] * 7

@@ -64,8 +64,8 @@ def test_a_rewritten_function_computes_the_same_in_the_program(tmp_path: Path) -
     edits, why = rewritten([finding])
     assert not why
     plain = trial(tmp_path, Plan(steps=12))
-    changed = trial(tmp_path, Plan(steps=12, changes=(Asked(change="sdpa"),), functions=edits))
-    assert [one.change for one in changed.applied] == ["sdpa"]
+    changed = trial(tmp_path, Plan(steps=12, fixes=(Asked(fix="sdpa"),), functions=edits))
+    assert [one.fix for one in changed.applied] == ["sdpa"]
     assert changed.applied[0].places == (f"{tmp_path / 'attend.py'}:10",)
     losses = [step.loss for step in changed.watched]
     assert losses == pytest.approx([step.loss for step in plain.watched], rel=1e-5)
@@ -75,8 +75,8 @@ def test_a_rewritten_function_computes_the_same_in_the_program(tmp_path: Path) -
 def test_a_function_that_nobody_calls_is_not_applied(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "attend.py").write_text(MODULE)
-    found = trial(tmp_path, Plan(steps=12, changes=(Asked(change="sdpa"),)))
+    found = trial(tmp_path, Plan(steps=12, fixes=(Asked(fix="sdpa"),)))
     assert not found.applied
-    assert [(one.change, one.why) for one in found.not_applied] == [
+    assert [(one.fix, one.why) for one in found.not_applied] == [
         ("sdpa", "no function of the model was the one to be rewritten")
     ]

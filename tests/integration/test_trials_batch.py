@@ -60,13 +60,13 @@ for (x,) in DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data),
 """
 
 
-def trial(home: Path, source: str, *changes: str, trains: bool = True) -> Trial:
+def trial(home: Path, source: str, *fixes: str, trains: bool = True) -> Trial:
     home.mkdir(exist_ok=True)
     script = home / "train.py"
     script.write_text(source)
     options = {"larger-batch": {"factor": "4"}, "gradient-accumulation": {"parts": "4"}}
-    asked = tuple(Asked(change=name, options=options.get(name, {})) for name in changes)
-    plan = Plan(changes=asked, steps=STEPS, watch=STEPS, trains=trains)
+    asked = tuple(Asked(fix=name, options=options.get(name, {})) for name in fixes)
+    plan = Plan(fixes=asked, steps=STEPS, watch=STEPS, trains=trains)
     target = Target(kind="script", name=str(script))
     found = run(target, plan, home / "home", timeout_s=120)
     assert found.trial is not None, (found.failure, found.said)
@@ -118,7 +118,7 @@ def test_a_program_that_resists_is_not_applied_with_a_reason(tmp_path: Path) -> 
     names = ("larger-batch", "gradient-accumulation", "int8-dynamic", "fp8-linear")
     found = trial(tmp_path, RESISTS, *names)
     assert found.applied == ()
-    why = {one.change: one.why for one in found.not_applied}
+    why = {one.fix: one.why for one in found.not_applied}
     assert "batch_sampler" in why["larger-batch"]
     assert "random numbers" in why["gradient-accumulation"]
     assert "training mode" in why["int8-dynamic"]

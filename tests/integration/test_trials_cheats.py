@@ -47,11 +47,11 @@ Runs = Callable[..., Trial]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    def one(cheat: str = "", *changes: str, jitter: float = 0.0, steps: int = 9) -> Trial:
+    def one(cheat: str = "", *fixes: str, jitter: float = 0.0, steps: int = 9) -> Trial:
         given = (cheat,) if cheat else ()
         target = Target(kind="script", name=PROGRAM, arguments=given)
-        asked = tuple(Asked(change=name) for name in changes)
-        plan = Plan(changes=asked, steps=steps, jitter=jitter)
+        asked = tuple(Asked(fix=name) for name in fixes)
+        plan = Plan(fixes=asked, steps=steps, jitter=jitter)
         found = run(target, plan, tmp_path_factory.mktemp("trial"), timeout_s=120)
         assert found.trial is not None, found.failure
         return found.trial
@@ -94,22 +94,22 @@ def test_doing_less_once_nobody_watches_differs(
         assert LATE[cheat] in found.why
 
 
-@pytest.mark.parametrize("change", ["fused-optimizer", "autocast"])
+@pytest.mark.parametrize("fix", ["fused-optimizer", "autocast"])
 def test_honest_changes_stay_equal_in_later_steps(
-    change: str, runs: Runs, long_baseline: list[Trial]
+    fix: str, runs: Runs, long_baseline: list[Trial]
 ) -> None:
-    found = compare(long_baseline, runs("", change, steps=LONG), "rounding", "bfloat16")
+    found = compare(long_baseline, runs("", fix, steps=LONG), "rounding", "bfloat16")
     assert found.equality in ("equal", "weak"), found.why
     assert sum(check.what.startswith("later") for check in found.checks) == 6
 
 
-@pytest.mark.parametrize("changes", [(), ("foreach-optimizer",), ("fused-optimizer",)])
+@pytest.mark.parametrize("fixes", [(), ("foreach-optimizer",), ("fused-optimizer",)])
 def test_honest_changes_are_equal(
-    changes: tuple[str, ...], runs: Runs, baseline: list[Trial]
+    fixes: tuple[str, ...], runs: Runs, baseline: list[Trial]
 ) -> None:
-    trial = runs("", *changes)
-    assert {one.change for one in trial.applied} == set(changes)
-    found = compare(baseline, trial, "rounding" if changes else "nothing")
+    trial = runs("", *fixes)
+    assert {one.fix for one in trial.applied} == set(fixes)
+    found = compare(baseline, trial, "rounding" if fixes else "nothing")
     assert found.equality == "equal", found.why
     assert found.missing == ()
 

@@ -48,14 +48,14 @@ for x in DataLoader(Stream(), batch_size=4):
 
 
 def trial(
-    home: Path, source: str, *changes: str, variables: Mapping[str, str] | None = None
+    home: Path, source: str, *fixes: str, variables: Mapping[str, str] | None = None
 ) -> Trial:
     home.mkdir(exist_ok=True)
     script = home / "train.py"
     script.write_text(source)
     options = {"loader-workers": {"workers": "2"}, "threads": {"threads": "1"}}
-    asked = tuple(Asked(change=name, options=options.get(name, {})) for name in changes)
-    plan = Plan(changes=asked, steps=STEPS, watch=STEPS)
+    asked = tuple(Asked(fix=name, options=options.get(name, {})) for name in fixes)
+    plan = Plan(fixes=asked, steps=STEPS, watch=STEPS)
     target = Target(kind="script", name=str(script))
     found = run(target, plan, home / "home", variables=variables, timeout_s=120)
     assert found.trial is not None, (found.failure, found.said)
@@ -71,7 +71,7 @@ def test_workers_that_stay_give_three_epochs_of_the_same_losses(
     baseline: Trial, tmp_path: Path
 ) -> None:
     found = trial(tmp_path, PROGRAM, "loader-workers", "persistent-workers", "prefetch")
-    assert [(one.change, one.what) for one in found.applied] == [
+    assert [(one.fix, one.what) for one in found.applied] == [
         ("loader-workers", "DataLoader(num_workers=2)"),
         ("persistent-workers", "DataLoader(persistent_workers=True)"),
         ("prefetch", "DataLoader(prefetch_factor=4)"),
@@ -112,7 +112,7 @@ def test_a_program_that_resists_is_not_applied_with_a_reason(tmp_path: Path) -> 
     )  # fmt: skip
     found = trial(tmp_path, RESISTS, *names, variables={"OMP_NUM_THREADS": ""})
     assert found.applied == ()
-    why = {one.change: one.why for one in found.not_applied}
+    why = {one.fix: one.why for one in found.not_applied}
     assert set(why) == set(names)
     assert "keeps its place in at" in why["loader-workers"]
     assert "no workers" in why["persistent-workers"]

@@ -65,12 +65,12 @@ with torch.no_grad():
 """
 
 
-def tried(home: Path, program: str, *changes: Asked, trains: bool = True, watch: int = 4) -> Trial:
+def tried(home: Path, program: str, *fixes: Asked, trains: bool = True, watch: int = 4) -> Trial:
     script = home / "program.py"
     script.write_text(program)
-    plan = Plan(changes=changes, steps=8, watch=watch, trains=trains)
+    plan = Plan(fixes=fixes, steps=8, watch=watch, trains=trains)
     target = Target(kind="script", name=str(script), arguments=())
-    outcome = run(target, plan, home / "-".join(one.change for one in changes), timeout_s=300)
+    outcome = run(target, plan, home / "-".join(one.fix for one in fixes), timeout_s=300)
     assert outcome.trial is not None, (outcome.failure, outcome.said)
     assert not outcome.trial.problems
     return outcome.trial
@@ -98,7 +98,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 def test_checkpointing_alters_nothing_and_names_the_line_of_the_blocks(
     base: Trial, tmp_path: Path
 ) -> None:
-    trial = tried(tmp_path, TRAINS, Asked(change="checkpointing"))
+    trial = tried(tmp_path, TRAINS, Asked(fix="checkpointing"))
     assert trial.applied[0].what == "4 of 4 blocks checkpointed (Block)"
     lines = [int(place.rpartition(":")[2]) for place in trial.applied[0].places]
     text = TRAINS.splitlines()
@@ -114,8 +114,8 @@ def test_checkpointing_alters_nothing_and_names_the_line_of_the_blocks(
 def test_chunks_of_the_loss_and_channels_last_alter_rounding_alone(
     base: Trial, tmp_path: Path
 ) -> None:
-    cut = Asked(change="chunked-cross-entropy", options={"elements": str(2 * 8192)})
-    trial = tried(tmp_path, TRAINS, cut, Asked(change="channels-last"))
+    cut = Asked(fix="chunked-cross-entropy", options={"elements": str(2 * 8192)})
+    trial = tried(tmp_path, TRAINS, cut, Asked(fix="channels-last"))
     assert [one.what for one in trial.applied] == [
         "Net and its images in channels_last",
         "cross_entropy of 8,192 classes, 2 rows at a time",
@@ -128,9 +128,9 @@ def test_a_fused_loss_takes_its_logits_in_16_bits_beside_autocast(
     base: Trial, tmp_path: Path
 ) -> None:
     """From the second step on: by then it is known that the program's loss is one."""
-    fused = Asked(change="fused-cross-entropy", options={"elements": "8192"})
-    cast = tried(tmp_path, TRAINS, Asked(change="autocast"))
-    trial = tried(tmp_path, TRAINS, Asked(change="autocast"), fused)
+    fused = Asked(fix="fused-cross-entropy", options={"elements": "8192"})
+    cast = tried(tmp_path, TRAINS, Asked(fix="autocast"))
+    trial = tried(tmp_path, TRAINS, Asked(fix="autocast"), fused)
     assert [one.what for one in trial.applied] == [
         f"autocast('cpu', bfloat16) around Net; {HALF}",
         "cross_entropy of 8,192 classes, compiled",
@@ -143,7 +143,7 @@ def test_a_fused_loss_takes_its_logits_in_16_bits_beside_autocast(
 def test_float16_is_scaled_and_unscaled_around_clipping_and_accumulation(
     base: Trial, tmp_path: Path
 ) -> None:
-    small = Asked(change="autocast-fp16", options={"device": "cpu"})
+    small = Asked(fix="autocast-fp16", options={"device": "cpu"})
     trial = tried(tmp_path, TRAINS, small)
     assert [one.what for one in trial.applied] == ["autocast('cpu', float16) around Net"]
     assert 0 < off(trial, base) < 2e-2
@@ -152,14 +152,14 @@ def test_float16_is_scaled_and_unscaled_around_clipping_and_accumulation(
 @pytest.fixture(scope="module")
 def resisting(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     asked = ("checkpointing", "compile-regional", "chunked-cross-entropy", "padded-vocabulary")
-    changes = [Asked(change=one) for one in asked]
-    return tried(tmp_path_factory.mktemp("plain"), INFERS, *changes, trains=False)
+    fixes = [Asked(fix=one) for one in asked]
+    return tried(tmp_path_factory.mktemp("plain"), INFERS, *fixes, trains=False)
 
 
 def test_what_finds_nothing_to_change_says_why(resisting: Trial) -> None:
     assert resisting.applied == ()
-    why = {one.change: one.why for one in resisting.not_applied}
-    assert set(why) == set(resisting.changes)
+    why = {one.fix: one.why for one in resisting.not_applied}
+    assert set(why) == set(resisting.fixes)
     assert (
         why["checkpointing"]
         == why["compile-regional"]
@@ -169,7 +169,7 @@ def test_what_finds_nothing_to_change_says_why(resisting: Trial) -> None:
 
 
 def test_inference_is_folded_and_records_nothing(resisting: Trial, tmp_path: Path) -> None:
-    asked = (Asked(change="eval-fusing"), Asked(change="inference-mode"))
+    asked = (Asked(fix="eval-fusing"), Asked(fix="inference-mode"))
     trial = tried(tmp_path, INFERS, *asked, trains=False)
     assert [one.what for one in trial.applied] == [
         "1 batch norms of Sequential folded",
@@ -182,11 +182,11 @@ def test_inference_is_folded_and_records_nothing(resisting: Trial, tmp_path: Pat
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("changes", [("compile-regional",), ("compile", "compiled-autograd")])
+@pytest.mark.parametrize("fixes", [("compile-regional",), ("compile", "compiled-autograd")])
 def test_a_compiled_model_trains_as_before(
-    base: Trial, tmp_path: Path, changes: tuple[str, ...]
+    base: Trial, tmp_path: Path, fixes: tuple[str, ...]
 ) -> None:
-    trial = tried(tmp_path, TRAINS, *(Asked(change=one) for one in changes))
-    assert {one.change for one in trial.applied} == set(changes)
+    trial = tried(tmp_path, TRAINS, *(Asked(fix=one) for one in fixes))
+    assert {one.fix for one in trial.applied} == set(fixes)
     assert trial.compile_s > 0
     assert off(trial, base) < 1e-4

@@ -41,18 +41,18 @@ for x, y in DataLoader(Seen(), batch_size=16, num_workers=1):
 """
 
 
-def trial(home: Path, source: str, *changes: Asked) -> Trial:
+def trial(home: Path, source: str, *fixes: Asked) -> Trial:
     home.mkdir()
     script = home / "train.py"
     script.write_text(source.replace('open(f"', f'open(f"{home}/'))
-    plan = Plan(changes=changes, steps=STEPS, watch=STEPS)
+    plan = Plan(fixes=fixes, steps=STEPS, watch=STEPS)
     found = run(Target(kind="script", name=str(script)), plan, home / "home", timeout_s=120)
     assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
 
 def test_a_bound_program_and_its_worker_compute_the_same_to_the_bit(tmp_path: Path) -> None:
-    bound = Asked(change="numa-binding", options={"cores": "1", "node": "1"})
+    bound = Asked(fix="numa-binding", options={"cores": "1", "node": "1"})
     plain, found = trial(tmp_path / "plain", PROGRAM), trial(tmp_path / "bound", PROGRAM, bound)
     assert [one.what for one in found.applied] == ["cores 1, of NUMA node 1"]
     assert (tmp_path / "bound" / "worker1").exists()
@@ -65,7 +65,7 @@ def test_a_bound_program_and_its_worker_compute_the_same_to_the_bit(tmp_path: Pa
 
 def test_a_program_that_binds_itself_is_not_applied_with_a_reason(tmp_path: Path) -> None:
     itself = PROGRAM.replace("net =", "os.sched_setaffinity(0, {0, 1})\nnet =")
-    bound = Asked(change="numa-binding", options={"cores": "1", "node": "1"})
+    bound = Asked(fix="numa-binding", options={"cores": "1", "node": "1"})
     found = trial(tmp_path / "own", itself, bound)
     assert found.applied == ()
     assert "sets its affinity itself" in found.not_applied[0].why

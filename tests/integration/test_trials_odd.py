@@ -25,11 +25,11 @@ ODD = {
 }
 
 
-def _trial(home: Path, kind: str, *, change: str = "", less: bool = False) -> Trial:
+def _trial(home: Path, kind: str, *, fix: str = "", less: bool = False) -> Trial:
     given = (kind, "less") if less else (kind,)
     target = Target(kind="script", name=PROGRAM, arguments=given)
-    asked = (Asked(change=change),) if change else ()
-    plan = Plan(changes=asked, steps=9, trains=kind != "no_loss")
+    asked = (Asked(fix=fix),) if fix else ()
+    plan = Plan(fixes=asked, steps=9, trains=kind != "no_loss")
     found = run(target, plan, home, timeout_s=120)
     assert found.trial is not None, found.failure
     return found.trial
@@ -37,11 +37,11 @@ def _trial(home: Path, kind: str, *, change: str = "", less: bool = False) -> Tr
 
 @pytest.mark.parametrize("kind", ODD)
 def test_odd_programs_are_called_what_can_be_known_of_them(kind: str, tmp_path: Path) -> None:
-    change, called, weak, less = ODD[kind]
+    fix, called, weak, less = ODD[kind]
     baseline = [_trial(tmp_path, kind), _trial(tmp_path, kind)]
-    honest = _trial(tmp_path, kind, change=change)
-    assert bool(honest.applied) == bool(change)
-    found = compare(baseline, honest, "rounding" if change else "nothing")
+    honest = _trial(tmp_path, kind, fix=fix)
+    assert bool(honest.applied) == bool(fix)
+    found = compare(baseline, honest, "rounding" if fix else "nothing")
     assert found.equality == called, found.why
     assert any(weak in text for text in found.missing) or not weak
     cheated = compare(baseline, _trial(tmp_path, kind, less=True), "rounding")

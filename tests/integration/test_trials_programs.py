@@ -152,11 +152,11 @@ while True:
 
 
 def outcome(
-    home: Path, source: str, *changes: str, kind: str = "", timeout_s: float = 120.0
+    home: Path, source: str, *fixes: str, kind: str = "", timeout_s: float = 120.0
 ) -> Outcome:
     script = home / "train.py"
     script.write_text(source)
-    plan = Plan(changes=tuple(Asked(change=name) for name in changes), steps=STEPS, watch=8)
+    plan = Plan(fixes=tuple(Asked(fix=name) for name in fixes), steps=STEPS, watch=8)
     target = Target(kind="script", name=str(script))
     if kind == "torchrun":
         arguments = ("--standalone", "--nproc-per-node", "2", str(script))
@@ -164,8 +164,8 @@ def outcome(
     return run(target, plan, home / "home", timeout_s=timeout_s)
 
 
-def trial(home: Path, source: str, *changes: str, kind: str = "") -> Trial:
-    found = outcome(home, source, *changes, kind=kind)
+def trial(home: Path, source: str, *fixes: str, kind: str = "") -> Trial:
+    found = outcome(home, source, *fixes, kind=kind)
     assert found.trial is not None, (found.failure, found.said)
     return found.trial
 
@@ -223,7 +223,7 @@ def test_the_watched_steps_leave_the_c_librarys_memory_as_it_is_without_us(tmp_p
 
 def test_what_is_put_on_a_model_is_not_seen_where_it_is_saved_or_copied(tmp_path: Path) -> None:
     found = trial(tmp_path, SAVES, "autocast", "channels-last", "fused-optimizer")
-    assert {one.change for one in found.applied} == {"autocast", "channels-last", "fused-optimizer"}
+    assert {one.fix for one in found.applied} == {"autocast", "channels-last", "fused-optimizer"}
 
 
 def test_a_loss_that_breaks_comes_back_as_it_is(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_order_that_hashing_makes_is_the_same_in_every_trial(tmp_path: Path) 
 def test_what_a_model_of_the_program_made_is_not_its_data(source: str, tmp_path: Path) -> None:
     plain = trial(tmp_path, source)
     found = trial(tmp_path, source, "autocast")
-    assert [one.change for one in found.applied] == ["autocast"]
+    assert [one.fix for one in found.applied] == ["autocast"]
     assert plain.watched[3].loss != found.watched[3].loss
     sums = [one.batch_sum for one in plain.watched]
     assert None not in sums
@@ -261,7 +261,7 @@ def test_a_new_model_and_optimizer_for_each_fold_are_all_seen_and_changed(tmp_pa
     found = trial(tmp_path, FOLDS, "fused-optimizer", "autocast")
     assert len(found.watched) == 8
     assert len(found.step_ns) == TIMED
-    assert {one.change for one in found.applied} == {"fused-optimizer", "autocast"}
+    assert {one.fix for one in found.applied} == {"fused-optimizer", "autocast"}
 
 
 def test_processes_a_launcher_starts_are_followed(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def _partners(rung: Rung) -> str:
     """Those it was tried with as one. What is dropped later is dropped by itself."""
     if not rung.together or rung.status == "dropped":
         return ""
-    from ridgeline.fixes.change import registered
+    from ridgeline.fixes.fix import registered
 
-    known = {one.change.id: one.change.title for one in registered()}
+    known = {one.fix.id: one.fix.title for one in registered()}
     return f" with {', '.join(known.get(name, name) for name in rung.together)}"
 
 

@@ -19,7 +19,7 @@ _DRESSED = "_ridgeline_dressed"
 
 
 def around(
-    module: Any, change: str, wrap: Callable[[Forward], Forward], *, outside: bool = False
+    module: Any, fix: str, wrap: Callable[[Forward], Forward], *, outside: bool = False
 ) -> None:
     """`outside`: where the module is compiled, around what was compiled, as in a source that has it
     around the model's call. A graph with autocast inside is another than the copy's, and Dynamo's
@@ -38,7 +38,7 @@ def around(
     made.__name__, made.__doc__ = "forward", inner.__doc__  # pickle finds a method by its name
     if bound:
         made.__wrapped__ = inner  # type: ignore[attr-defined] # its signature is asked for
-    setattr(made, _WORN, (*worn(module), change))
+    setattr(made, _WORN, (*worn(module), fix))
     setattr(made, _OUTSIDE, (*_outside(module), *([wrap] if outside else [])))
     module.forward = MethodType(made, module)
     dress(module)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.fixes.change import Source
+from ridgeline.fixes.fix import Source
 from ridgeline.fixes.loss_lines import given_to_loss
 from ridgeline.fixes.model_lines import call_of, to_backward
 from ridgeline.fixes.own_classes import classes

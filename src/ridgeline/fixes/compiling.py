@@ -6,7 +6,7 @@ from typing import Any
 
 from ridgeline.fixes.around import dress
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Source
+from ridgeline.fixes.fix import Source
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.writing import after_made
 from ridgeline.records.edit import Edit, Import, Insert
@@ -23,7 +23,7 @@ products and input took 58 % of the step."""
 ANSWERS = ("fusable-chain", "small-kernels", "graph-breaks", "written-attention")
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.compiler:
         return "nothing here can compile: no C++ compiler, or no Triton"
     return "the program compiles already" if ground.compiled else ""
@@ -72,20 +72,20 @@ def statement(kinds: Iterable[str], name: str, given: Mapping[str, str | bool]) 
     return f"{name}.forward = torch.compile({name}.forward{comma}{options}"
 
 
-def whole(program: Program, change: str, given: dict[str, str | bool]) -> None:
+def whole(program: Program, fix: str, given: dict[str, str | bool]) -> None:
     """Each outermost module that trains, as a whole, at its next call."""
 
     def build(model: Model) -> str:
         inner = model.inner
         why = resists(program.torch, inner)
         if why:
-            program.found_nothing(change, why)
+            program.found_nothing(fix, why)
             return ""
         in_place(program.torch, inner, given)
         dress(inner)
         return f"{type(inner).__name__}{call_of(given)}"
 
-    program.on_model(change, build)
+    program.on_model(fix, build)
 
 
 def call_of(given: Mapping[str, str | bool]) -> str:

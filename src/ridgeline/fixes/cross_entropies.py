@@ -16,7 +16,7 @@ Compute = Callable[..., Any]
 
 def replaced(
     program: Program,
-    change: str,
+    fix: str,
     theirs: Any,
     fits: Callable[[Any, Any], bool],
     compute: Compute,
@@ -42,7 +42,7 @@ def replaced(
         if len(seen) < _LOOKED:
             place = here()
             if place not in seen:
-                program.did(change, said(input), place)
+                program.did(fix, said(input), place)
             seen.append(place)
         return compute(input, target, weight, ignore_index, reduction, label_smoothing)
 

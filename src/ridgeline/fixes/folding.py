@@ -46,10 +46,10 @@ def pairs(torch: Any, model: Any, args: Any, kwargs: Any) -> list[tuple[Any, Any
     return found
 
 
-def fold(torch: Any, conv: Any, norm: Any, change: str) -> None:
+def fold(torch: Any, conv: Any, norm: Any, fix: str) -> None:
     kept = _Folded(torch, conv, norm)
-    around(conv, change, lambda forward: _convolving(torch, kept, conv, norm, forward))
-    around(norm, change, lambda forward: _passing(norm, forward))
+    around(conv, fix, lambda forward: _convolving(torch, kept, conv, norm, forward))
+    around(norm, fix, lambda forward: _passing(norm, forward))
 
 
 def _convolving(torch: Any, kept: "_Folded", conv: Any, norm: Any, forward: Forward) -> Forward:

@@ -12,7 +12,7 @@ import re
 from msgspec.structs import replace
 
 from ridgeline.fixes import precision
-from ridgeline.fixes.change import NotWritten, Source, of
+from ridgeline.fixes.fix import EditByHand, Source, find_fix
 from ridgeline.fixes.framework_calls import Files, Loop, Site, values
 from ridgeline.fixes.framework_settings import Setting, setting, times
 from ridgeline.fixes.places import at
@@ -51,13 +51,13 @@ def of_framework(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
     if not edits:
         return None
     if others:
-        edits += of(applied.change).written(replace(applied, places=tuple(others)), source)
+        edits += find_fix(applied.fix).source_edits(replace(applied, places=tuple(others)), source)
     return tuple(dict.fromkeys(edits))
 
 
 def _at_its_line(applied: Applied, text: str, line: int) -> bool:
     """The program itself makes the object there, and hands it to the framework."""
-    if of(applied.change).change.group not in _AT_ITS_LINE:
+    if find_fix(applied.fix).fix.group not in _AT_ITS_LINE:
         return False
     kinds = [one.partition("(")[0] for one in applied.what.split("; ")]
     return bool(kinds_at(text, line, kinds))
@@ -70,24 +70,24 @@ def _precision(
     found = _given(trainer, wanted, ("*",)) if trainer is not None and not clips else None
     if found is not None:
         return found
-    if applied.change == "autocast":
+    if applied.fix == "autocast":
         try:  # where the model is called: no less right, only not as the framework says it
-            return of(applied.change).written(applied, source)
-        except NotWritten:
+            return find_fix(applied.fix).source_edits(applied, source)
+        except EditByHand:
             found = _in_step(applied, files) if clips else None
     if found is not None:
         return found
     raise _to_lightning(wanted, files, trainer, clips)
 
 
-def _to_lightning(wanted: Setting, files: Files, trainer: Site | None, clips: bool) -> NotWritten:
+def _to_lightning(wanted: Setting, files: Files, trainer: Site | None, clips: bool) -> EditByHand:
     if trainer is None and files.mention("LightningCLI("):
-        return NotWritten(
+        return EditByHand(
             f'give LightningCLI(…) trainer_defaults={{"{wanted.name}": {wanted.value}}}'
         )
     where = f"in {trainer.place}: " if trainer is not None else ""
     but = "; beside clipping it refuses an optimizer with fused=True" if clips else ""
-    return NotWritten(f"{where}give the Trainer of the program: {wanted.said}{but}")
+    return EditByHand(f"{where}give the Trainer of the program: {wanted.said}{but}")
 
 
 def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
@@ -127,9 +127,9 @@ def _arguments(
 ) -> tuple[Edit, ...]:
     """Into the call that makes TrainingArguments; else into what the trainer is given."""
     site = _made(files, trainer)
-    if applied.change == "larger-batch" and not _known_batch(site, applied.what):
+    if applied.fix == "larger-batch" and not _known_batch(site, applied.what):
         factor, _ = times(applied.what)
-        raise NotWritten(
+        raise EditByHand(
             f"{wanted.name} of the program's TrainingArguments: make that {factor} times as "
             "large; the learning rate was left as it is"
         )
@@ -138,10 +138,10 @@ def _arguments(
     if found is not None:
         return found
     if site is not None:
-        raise NotWritten(f"in {site.place}: give {site.name}(…) {wanted.said}")
+        raise EditByHand(f"in {site.place}: give {site.name}(…) {wanted.said}")
     if trainer is not None:
-        raise NotWritten(f"in {trainer.place}: give the args of {trainer.name}(…) {wanted.said}")
-    raise NotWritten(f"give TrainingArguments of the program: {wanted.said}")
+        raise EditByHand(f"in {trainer.place}: give the args of {trainer.name}(…) {wanted.said}")
+    raise EditByHand(f"give TrainingArguments of the program: {wanted.said}")
 
 
 def _made(files: Files, trainer: Site | None) -> Site | None:
@@ -236,11 +236,11 @@ def _handed_over(
 ) -> tuple[Edit, ...] | None:
     """A change of a model that no line of the program calls by a name: what would stand after it
     is made stands before it is handed to the trainer."""
-    if of(applied.change).change.group != "model" or "; " in applied.what:
+    if find_fix(applied.fix).fix.group != "model" or "; " in applied.what:
         return None
     try:
-        return of(applied.change).written(applied, source)
-    except NotWritten:
+        return find_fix(applied.fix).source_edits(applied, source)
+    except EditByHand:
         hugging = loop.framework == "hugging face"
         if loop.inside if hugging else not files.of_lightning(applied.what):
             raise  # another model than the one that is handed over
@@ -254,7 +254,7 @@ def _handed_over(
         edits = _before(site, name, text, why) if isinstance(model, ast.Name) else None
         if edits is None:
             where = f"before it is handed to {site.name}(…) in {site.place}"
-            raise NotWritten(f"give the model a name, and write {where}: {text}") from None
+            raise EditByHand(f"give the model a name, and write {where}: {text}") from None
         more = [Import(file=site.file, text="import torch")] if "torch." in text else []
         return *edits, *more
 
@@ -264,8 +264,8 @@ def _after_made(applied: Applied, file: str, name: str) -> tuple[str, str] | Non
     text = f"{name} = made()\n{name}(x)\n"
     try:
         plain = replace(applied, places=(f"{file}:2",))
-        edits = of(applied.change).written(plain, lambda _: text)
-    except NotWritten:
+        edits = find_fix(applied.fix).source_edits(plain, lambda _: text)
+    except EditByHand:
         return None
     puts = [edit for edit in edits if isinstance(edit, Insert)]
     others = [edit for edit in edits if not isinstance(edit, Insert | Import)]

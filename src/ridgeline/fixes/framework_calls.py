@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ridgeline.fixes.change import Source
+from ridgeline.fixes.fix import Source
 from ridgeline.fixes.framework_settings import Framework
 from ridgeline.fixes.own_classes import known
 from ridgeline.fixes.source_tree import SourceTree, calls, dotted

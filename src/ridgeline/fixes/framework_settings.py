@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.fixes.catalog import persistent_workers
-from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.records.trial import Applied
 
 Framework = Literal["hugging face", "lightning"]
@@ -59,14 +59,12 @@ _OWN = ".gradient_checkpointing_enable()"
 def setting(applied: Applied, framework: Framework) -> Setting | None:
     """None where it has no name for it. Raises NotWritten where it has one for another thing: an
     optimizer that it makes itself and fuses under no name of its own."""
-    row = _TABLES[framework].get(applied.change)
-    if row is None or (applied.change == "checkpointing" and not _whole(applied.what)):
-        if framework == "hugging face" and applied.change == "foreach-optimizer":
+    row = _TABLES[framework].get(applied.fix)
+    if row is None or (applied.fix == "checkpointing" and not _whole(applied.what)):
+        if framework == "hugging face" and applied.fix == "foreach-optimizer":
             raise _optimizer(applied.what)
         return None
-    if applied.change == "fused-optimizer" and set(applied.what.split("; ")) != {
-        "AdamW(fused=True)"
-    }:
+    if applied.fix == "fused-optimizer" and set(applied.what.split("; ")) != {"AdamW(fused=True)"}:
         raise _optimizer(applied.what)
     name, value, why = row
     value = re.sub(r"\{(\w+)\}", lambda found: _told(applied.what, found[1]), value)
@@ -84,10 +82,10 @@ def _whole(what: str) -> bool:
     return what.endswith(_OWN) and "." not in what.removesuffix(_OWN)
 
 
-def _optimizer(what: str) -> NotWritten:
+def _optimizer(what: str) -> EditByHand:
     kind, _, option = what.partition("; ")[0].rstrip(")").partition("(")
     name = option.partition("=")[0]
-    return NotWritten(
+    return EditByHand(
         f"TrainingArguments(optim=…) has no name for {kind}({option}): give the Trainer "
         f'optimizer_cls_and_kwargs=(torch.optim.{kind}, {{…, "{name}": True}}), with the options '
         "it has now"

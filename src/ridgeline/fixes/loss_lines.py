@@ -4,7 +4,7 @@ same file, and the edits that put another function in its place."""
 import ast
 from collections.abc import Iterator, Mapping
 
-from ridgeline.fixes.change import NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.source_tree import SourceTree, calls, dotted
 from ridgeline.records.edit import Edit, Keyword, Replace, Top
@@ -30,7 +30,7 @@ def loss_edits(
     for file, line in at(applied):
         call = _call(source(file), line)
         if call is None:
-            raise NotWritten(
+            raise EditByHand(
                 f"no cross_entropy(…) by its name on line {line} of {file}: {otherwise}"
             )
         was = dotted(call[0].func)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from ridgeline.fixes.change import Source
+from ridgeline.fixes.fix import Source
 from ridgeline.fixes.source_tree import calls, dotted
 from ridgeline.source.editing.modules import python_path, reached, text_of
 

@@ -17,7 +17,7 @@ HALF = "large logits stay in 16 bits"
 """Said of a trial in which a loss that was put on casts them itself."""
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if any(ground.autocast):
         return f"the program has autocast already ({', '.join(ground.autocast)})"
     kinds = {kind for module in ground.modules for kind in module.dtypes}
@@ -47,7 +47,7 @@ def resists(torch: Any, model: Model) -> str:
     return ""
 
 
-def cast(program: Program, model: Model, change: str, kind: str) -> str:
+def cast(program: Program, model: Model, fix: str, kind: str) -> str:
     torch, device = program.torch, model.device
     told: list[str] = []
 
@@ -55,11 +55,11 @@ def cast(program: Program, model: Model, change: str, kind: str) -> str:
         large = tensor.dim() > 1 and tensor.size(-1) >= CLASSES and tensor.requires_grad
         if large and program.half_logits and not told:
             told.append(HALF)
-            program.did(change, HALF)
+            program.did(fix, HALF)
         return bool(large and program.half_logits)
 
     around(
-        model.inner, change, lambda forward: _under(torch, device, kind, forward, stays),
+        model.inner, fix, lambda forward: _under(torch, device, kind, forward, stays),
         outside=True,
     )  # fmt: skip
     return f"autocast({device!r}, {kind}) around {type(model.inner).__name__}"

@@ -52,7 +52,7 @@ class Model:
         return str(next(self.module.parameters()).device.type)
 
 
-Change = Callable[[Any], str]
+Fix = Callable[[Any], str]
 """What was done, in words; "" where there was nothing to do."""
 
 
@@ -72,46 +72,46 @@ class Program:
         self._applied: dict[str, list[tuple[str, str]]] = {}
         self._not: dict[str, str] = {}
 
-    def on_loader(self, change: str, do: Callable[[Made], str]) -> None:
+    def on_loader(self, fix: str, do: Callable[[Made], str]) -> None:
         if not self._on_loader:
             loader = importlib.import_module("torch.utils.data.dataloader")
             self._around(loader.DataLoader, self._on_loader)
-        self._on_loader.append((change, do))
-        self._not.setdefault(change, "the program made no DataLoader")
+        self._on_loader.append((fix, do))
+        self._not.setdefault(fix, "the program made no DataLoader")
 
-    def on_optimizer(self, change: str, do: Callable[[Made], str]) -> None:
+    def on_optimizer(self, fix: str, do: Callable[[Made], str]) -> None:
         if not self._on_optimizer:
             for name in OPTIMIZERS:
                 kind = getattr(self.torch.optim, name, None)
                 if kind is not None:
                     self._around(kind, self._on_optimizer)
-        self._on_optimizer.append((change, do))
-        self._not.setdefault(change, "the program made no optimizer it is for")
+        self._on_optimizer.append((fix, do))
+        self._not.setdefault(fix, "the program made no optimizer it is for")
 
-    def on_model(self, change: str, do: Callable[[Model], str]) -> None:
-        self._on_model.append((change, do))
-        self._not.setdefault(change, NO_MODEL)
+    def on_model(self, fix: str, do: Callable[[Model], str]) -> None:
+        self._on_model.append((fix, do))
+        self._not.setdefault(fix, NO_MODEL)
 
     def on_step(self, do: Callable[[], None]) -> None:
         self._on_step.append(do)
 
-    def after_first_step(self, change: str, look: Callable[[], None]) -> None:
+    def after_first_step(self, fix: str, look: Callable[[], None]) -> None:
         """Once: by then the program has set what it sets itself."""
-        self.found_nothing(change, "no step ended: whether the program sets it was not seen")
+        self.found_nothing(fix, "no step ended: whether the program sets it was not seen")
         looks = [look]
         self.on_step(lambda: looks.pop()() if looks else None)
 
-    def did(self, change: str, what: str, place: str = "") -> None:
-        self._applied.setdefault(change, []).append((what, place))
+    def did(self, fix: str, what: str, place: str = "") -> None:
+        self._applied.setdefault(fix, []).append((what, place))
 
-    def found_nothing(self, change: str, why: str) -> None:
-        self._not[change] = why
+    def found_nothing(self, fix: str, why: str) -> None:
+        self._not[fix] = why
 
     def no_model(self, why: str) -> None:
         """Why no module was met, where that can be told."""
-        for change, said in self._not.items():
+        for fix, said in self._not.items():
             if said == NO_MODEL:
-                self._not[change] = why
+                self._not[fix] = why
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """Of an outermost module that trains."""
@@ -120,8 +120,8 @@ class Program:
         if next(module.parameters(), None) is None:
             return  # a loss
         model = Model(module, args, kwargs, here())
-        for change, do in self._on_model:
-            self._try(change, do, model, model.place)
+        for fix, do in self._on_model:
+            self._try(fix, do, model, model.place)
 
     def _known(self, module: Any) -> bool:
         before = self._met.get(id(module))
@@ -140,14 +140,14 @@ class Program:
     def outcome(self) -> tuple[tuple[Applied, ...], tuple[NotApplied, ...]]:
         applied = tuple(
             Applied(
-                change=change,
+                fix=fix,
                 what="; ".join(dict.fromkeys(what for what, _ in done)),
                 places=tuple(dict.fromkeys(place for _, place in done if place)),
             )
-            for change, done in self._applied.items()
+            for fix, done in self._applied.items()
         )
         left = [name for name in self._not if name not in self._applied]
-        return applied, tuple(NotApplied(change=name, why=self._not[name]) for name in left)
+        return applied, tuple(NotApplied(fix=name, why=self._not[name]) for name in left)
 
     def _around(self, kind: Any, doing: list[tuple[str, Callable[[Made], str]]]) -> None:
         """Its constructor, subclasses' calls of it included."""
@@ -165,24 +165,22 @@ class Program:
             given.pop(next(iter(signature.parameters)))
             given.update(given.pop("kwargs", {}))
             made = Made(kind.__name__, given, here())
-            for change, do in doing:
-                self._try(change, do, made, made.place)
+            for fix, do in doing:
+                self._try(fix, do, made, made.place)
             theirs(self_, **made.arguments)
 
         kind.__init__ = __init__
 
-    def _try(self, change: str, do: Change, given: Any, place: str) -> None:
+    def _try(self, fix: str, do: Fix, given: Any, place: str) -> None:
         before = dict(given.arguments) if isinstance(given, Made) else None
         try:
             what = do(given)
         except Exception as error:
             if before is not None:
                 given.arguments = before
-            self._not[change] = f"it could not be put on: {type(error).__name__}: {error}"[:300]
+            self._not[fix] = f"it could not be put on: {type(error).__name__}: {error}"[:300]
             return
         if what:
-            self.did(change, what, place)
-        elif change in self._not and self._not[change].startswith(
-            ("the program made", "no module")
-        ):
-            self._not[change] = "what it would set is set already"
+            self.did(fix, what, place)
+        elif fix in self._not and self._not[fix].startswith(("the program made", "no module")):
+            self._not[fix] = "what it would set is set already"

@@ -12,7 +12,7 @@ Run = Callable[[Any], Any]
 class StepFunction(Protocol):
     model: Any
     optimizer: Any
-    changes: tuple[str, ...]
+    fixes: tuple[str, ...]
     """All that are on."""
 
     def run(self, batch: Any) -> Any:

@@ -4,7 +4,7 @@ around the call."""
 from collections.abc import Sequence
 
 from ridgeline.fixes.cast_lines import cast_edits
-from ridgeline.fixes.change import NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Source
 from ridgeline.fixes.model_lines import called, made
 from ridgeline.fixes.own_classes import known
 from ridgeline.fixes.places import at
@@ -106,5 +106,5 @@ def _read(applied: Applied, source: Source, wanted: str) -> list[tuple[str, int,
     return found
 
 
-def _in_words(why: str, where: str, wanted: str) -> NotWritten:
-    return NotWritten(f"{why}; write {where}: {wanted}")
+def _in_words(why: str, where: str, wanted: str) -> EditByHand:
+    return EditByHand(f"{why}; write {where}: {wanted}")

@@ -76,30 +76,30 @@ class Agenda:
     def without_rung(self) -> list[Candidate]:
         """With any options: with four workers kept it is asked for with none, and would stand there
         again as one that cannot win."""
-        known = {rung.change for rung in self._search.table.rungs()}
-        return [one for one in self.all() if one.change.id not in known]
+        known = {rung.fix for rung in self._search.table.rungs()}
+        return [one for one in self.all() if one.fix.id not in known]
 
     def unable(self, one: Candidate, gained: float = 1.0) -> Reason | None:
         """Return why a fix may not be tried; None if it may. `gained` is the speedup of the fixes
         that are applied with it."""
-        change = one.change
+        fix = one.fix
         if one.unable is not None:
             return one.unable
-        if self._wants.keep_exact and change.alters != "nothing":
-            return because(SearchCode.NOT_EXACT, alters=change.alters)
-        if self._wants.keep_exact and change.redraws:
+        if self._wants.keep_exact and fix.alters != "nothing":
+            return because(SearchCode.NOT_EXACT, alters=fix.alters)
+        if self._wants.keep_exact and fix.redraws:
             return because(SearchCode.NOT_EXACT, alters="random draws")
-        if change.alters == "semantics" and change.id not in self._wants.allow:
-            return self._not_allowed(change.id)
-        spared = [c for c in self._search.kept if c.change.id in change.spare_beside]
+        if fix.alters == "semantics" and fix.id not in self._wants.allow:
+            return self._not_allowed(fix.id)
+        spared = [c for c in self._search.kept if c.fix.id in fix.spare_beside]
         if spared:
-            return because(SearchCode.KEPT_DOES_MORE, title=spared[0].change.title)
+            return because(SearchCode.KEPT_DOES_MORE, title=spared[0].fix.title)
         bound = self.bound([one], gained)
         if bound is None or self._wants.goal == "memory" or self._search.bounds_refuted:
             return None
         if bound < LEAST_BOUND:
             return because(SearchCode.BOUND_TOO_SMALL, bound=bound)
-        if bound < self._told() and not change.usual:  # which may gain more beside a compiler
+        if bound < self._told() and not fix.usual:  # which may gain more beside a compiler
             return because(SearchCode.BOUND_WITHIN_NOISE, bound=bound)
         return None
 
@@ -132,19 +132,19 @@ class Agenda:
     def share_s(self, one: Candidate) -> float:
         """Of the time, for the next: what is left for all that are to come, the slow with more."""
         later = [other for other in self.all() if self._open(other) and key(other) != key(one)]
-        mine, *others = (SLOW if c.change.slow_start else 1 for c in (one, *later))
+        mine, *others = (SLOW if c.fix.slow_start else 1 for c in (one, *later))
         free_s = self._search.bench.left_s() - self._search.reserve_s()
         return free_s * mine / (mine + sum(others))
 
     def partners(self, one: Candidate) -> Iterator[Candidate]:
         """What it pays with and was not tried yet, as it may be put on beside it."""
-        search, slot = self._search, one.change.slot
+        search, slot = self._search, one.fix.slot
         for other in self._ask([c.asked for c in (*search.kept, one)]):
-            if slot and other.change.slot == slot:
+            if slot and other.fix.slot == slot:
                 continue
-            if other.change.group == "global" and (self.bound([one]) or WORTH) < WORTH:
+            if other.fix.group == "global" and (self.bound([one]) or WORTH) < WORTH:
                 continue  # cores need not be shared out for what gains little anyway
-            if other.change.id in one.change.together and other not in search.table:
+            if other.fix.id in one.fix.together and other not in search.table:
                 # How much it may gain alone says nothing of what it does for the other.
                 unable = self.unable(replace(other, bound=None))
                 if unable is None and search.time_for(search.kept, [*search.kept, one, other]):
@@ -156,10 +156,10 @@ class Agenda:
         tried = [
             c
             for c in self.again
-            if c.change.group in BESIDE_COMPILERS
+            if c.fix.group in BESIDE_COMPILERS
             and (ratio := table[c].ratio) is not None
             and ratio.value > WORSE
-            and (ratio.ci_high > 1 or c.change.usual)
+            and (ratio.ci_high > 1 or c.fix.usual)
         ]
         found = self._beside(self._beside([one], tried), self._usual())
         # and what those make possible: a padded vocabulary is for products in 16 bits
@@ -168,47 +168,47 @@ class Agenda:
     def _usual(self, beside: Sequence[Candidate] = ()) -> list[Candidate]:
         with_these = self._ask([c.asked for c in (*self._search.kept, *beside)])
         hoped = min(max((self.bound([c]) or HOPED for c in beside), default=1.0), HOPED)
-        return [c for c in with_these if c.change.usual and self._open(c, hoped)]
+        return [c for c in with_these if c.fix.usual and self._open(c, hoped)]
 
     def _beside(self, on: list[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
         """`on`, and those of `others` that go together with it."""
         found = list(on)
         for other in others:
-            taken = {c.change.slot for c in (*self._search.kept, *found) if c.change.slot}
-            if other not in found and other.change.slot not in taken:
+            taken = {c.fix.slot for c in (*self._search.kept, *found) if c.fix.slot}
+            if other not in found and other.fix.slot not in taken:
                 found.append(other)
         return found
 
     def _open(self, one: Candidate, gained: float = 1.0) -> bool:
         known = one in self._search.table and not self._newly_possible(one)
-        return not known and one.change.id != "larger-batch" and self.unable(one, gained) is None
+        return not known and one.fix.id != "larger-batch" and self.unable(one, gained) is None
 
     def _newly_possible(self, one: Candidate) -> bool:
         """It found nothing to change, and what it pays with has been kept since."""
         rung = self._search.table[one]
-        new = {c.change.id for c in self._search.kept} - set(rung.beside)
+        new = {c.fix.id for c in self._search.kept} - set(rung.beside)
         asked_again = rung.status == "not applied" and key(one) not in self._twice
-        return asked_again and bool(new & set(one.change.together))
+        return asked_again and bool(new & set(one.fix.together))
 
     def _not_waiting(self, coming: Sequence[Candidate]) -> Sequence[Candidate]:
         """Without those that go with the compiler that is to come, where it can be paid for."""
         first = self._compiler(coming)
         if first is None or self._search.bench.left_s() < self._compiler_s(first):
             return coming
-        on = {one.change.id for one in self._search.kept}
+        on = {one.fix.id for one in self._search.kept}
 
         def waits(one: Candidate) -> bool:
             bound = self.bound([one])
             small = bound is not None and bound < WORTH
-            little = not on.isdisjoint(one.change.little_beside)
-            return one.change.usual and not compiles(one) and (small or little)
+            little = not on.isdisjoint(one.fix.little_beside)
+            return one.fix.usual and not compiles(one) and (small or little)
 
         return [one for one in coming if not waits(one)]
 
     def _compiler(self, coming: Sequence[Candidate]) -> Candidate | None:
         """The first that is to come, where none was tried."""
         table = self._search.table
-        tried = any(one.change.slot == COMPILE and one in table for one in self.all())
+        tried = any(one.fix.slot == COMPILE and one in table for one in self.all())
         return None if tried else next((one for one in coming if compiles(one)), None)
 
     def _compiler_s(self, first: Candidate) -> float:
@@ -222,18 +222,18 @@ class Agenda:
         search, first = self._search, self._compiler(coming)
         if first is None or first is coming[0]:
             return None
-        quick = [one for one in self._not_waiting(coming) if not one.change.slow_start]
+        quick = [one for one in self._not_waiting(coming) if not one.fix.slow_start]
         each_s = PAIRS * sum(search.bench.cost_s(asked([*search.kept, one])) for one in quick)
         needed_s = self._compiler_s(first)
         if not needed_s <= search.bench.left_s() < needed_s + each_s:
             return None
         whole = [first, *self.companions(first)]
         others = [one.promise for one in coming if one not in whole]
-        feeding = [one.promise for one in coming if one.change.group == "loader"]
+        feeding = [one.promise for one in coming if one.fix.group == "loader"]
         if max(feeding, default=1.0) >= WORTH:
             return None
         return first if max(one.promise for one in whole) >= max(others, default=1.0) else None
 
 
 def compiles(one: Candidate) -> bool:
-    return one.change.slow_start and one.change.slot == COMPILE
+    return one.fix.slow_start and one.fix.slot == COMPILE

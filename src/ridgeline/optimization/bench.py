@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline.fixes.catalog.prefetch import USUAL
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, run
 from ridgeline.measure.deadline import Deadline
@@ -40,7 +40,7 @@ class Bench(Protocol):
 
     def trial(
         self,
-        changes: tuple[Asked, ...],
+        fixes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
         draws: Draws = "own",
@@ -54,13 +54,13 @@ class Bench(Protocol):
     def left_s(self) -> float:
         """Of the budget."""
 
-    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
         """What one more trial of these would take, as far as is known."""
 
 
-def compiling_s(changes: tuple[Asked, ...], usually_s: float) -> float:
+def compiling_s(fixes: tuple[Asked, ...], usually_s: float) -> float:
     """What these would compile for, before they were ever tried."""
-    every = [of(one.change).change for one in changes]
+    every = [find_fix(one.fix).fix for one in fixes]
     return max((one.longer * usually_s for one in every if one.slow_start), default=0.0)
 
 
@@ -80,8 +80,8 @@ class Fed(Struct, frozen=True, kw_only=True):
     most: int = 0
     """That a trial may have more."""
 
-    def more_steps(self, changes: tuple[Asked, ...]) -> int:
-        told = {one.change: one.options for one in changes}
+    def more_steps(self, fixes: tuple[Asked, ...]) -> int:
+        told = {one.fix: one.options for one in fixes}
         workers = int(told.get("loader-workers", {}).get("workers", self.workers))
         factor = int(told.get("prefetch", {}).get("factor", self.prefetch or USUAL))
         ahead = made_ahead(workers, factor)
@@ -121,31 +121,31 @@ class ProgramBench(Bench):
 
     def trial(
         self,
-        changes: tuple[Asked, ...],
+        fixes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
         draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
-        edits = [edit for one in changes for edit in self._functions.get(one.change, ())]
+        edits = [edit for one in fixes for edit in self._functions.get(one.fix, ())]
         plan = msgspec.structs.replace(
             self._plan,
-            changes=changes,
+            fixes=fixes,
             jitter=jitter,
             functions=tuple(edits),
             draws=draws,
-            steps=self._steps(changes) if draws == "own" else self._plan.watch + 1,
+            steps=self._steps(fixes) if draws == "own" else self._plan.watch + 1,
             least_s=self._plan.least_s if draws == "own" else 0.0,
         )
         found = None if fresh else self._remembered(plan)
         if found is None:
-            found = self._run(plan, self._folder(changes, draws))
+            found = self._run(plan, self._folder(fixes, draws))
             self._kept.put(plan, found)
             self.taken += 1
         elif found.remembered:
             self.remembered += 1
         if draws == "own" and not jitter:
-            self._learn(changes, found)
+            self._learn(fixes, found)
         return found
 
     def _remembered(self, plan: Plan) -> Outcome | None:
@@ -154,7 +154,7 @@ class ProgramBench(Bench):
         if found is None:
             return None
         found = msgspec.structs.replace(found, remembered=True)
-        if self._alike or found.trial is None or plan.changes or plan.jitter:
+        if self._alike or found.trial is None or plan.fixes or plan.jitter:
             return found
         self._alike = True
         now = self._run(plan, self._folder(()))
@@ -181,29 +181,29 @@ class ProgramBench(Bench):
         found = run(target, plan, self._folder(like), timeout_s=left)
         return msgspec.structs.replace(found, cut=found.timed_out)
 
-    def _steps(self, changes: tuple[Asked, ...]) -> int:
-        return self._plan.steps + self._fed.more_steps(changes)
+    def _steps(self, fixes: tuple[Asked, ...]) -> int:
+        return self._plan.steps + self._fed.more_steps(fixes)
 
     def left_s(self) -> float:
         return self._deadline.left_s()
 
-    def cost_s(self, changes: tuple[Asked, ...]) -> float:
-        known = self._walls.get(_key(changes))
+    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
+        known = self._walls.get(_key(fixes))
         if known is not None:
             return known
         plain = self._walls.get(_key(()), 0.0)
-        return plain + compiling_s(changes, self._compiles_s or COMPILES_S)
+        return plain + compiling_s(fixes, self._compiles_s or COMPILES_S)
 
     def _run(self, plan: Plan, folder: Path) -> Outcome:
         """Run a trial within its own time limit, and within what the budget leaves without its
         reserve."""
-        patience = self._patience(plan.changes)
+        patience = self._patience(plan.fixes)
         left = self.left_s() - self.held_s
         if left < MIN_TRIAL_S:
             code = TrialFailure.TIME_RESERVED if self.held_s else TrialFailure.OUT_OF_TIME
             return Outcome(failure=because(code), timed_out=True, cut=True)
         found = run(
-            self._target, plan, folder, variables=_variables(plan.changes),
+            self._target, plan, folder, variables=_variables(plan.fixes),
             timeout_s=min(patience, left),
         )  # fmt: skip
         if not found.timed_out:
@@ -215,51 +215,51 @@ class ProgramBench(Bench):
             failure = because(TrialFailure.CUT_FOR_PROOF, cause=found.failure)
         return msgspec.structs.replace(found, failure=failure, cut=True)
 
-    def compiled(self, changes: tuple[Asked, ...]) -> Path:
+    def compiled(self, fixes: tuple[Asked, ...]) -> Path:
         """Where what these compiled lies ready."""
-        return (self._folder(changes) / COMPILED).absolute()
+        return (self._folder(fixes) / COMPILED).absolute()
 
-    def _folder(self, changes: tuple[Asked, ...], draws: Draws = "own") -> Path:
-        return self._home / (_key(_compiled(changes)) + ("" if draws == "own" else f"-{draws}"))
+    def _folder(self, fixes: tuple[Asked, ...], draws: Draws = "own") -> Path:
+        return self._home / (_key(_compiled(fixes)) + ("" if draws == "own" else f"-{draws}"))
 
-    def _learn(self, changes: tuple[Asked, ...], found: Outcome) -> None:
+    def _learn(self, fixes: tuple[Asked, ...], found: Outcome) -> None:
         """What was compiled once is found ready the next time, which then tells what it takes."""
-        name, trial = _key(changes), found.trial
+        name, trial = _key(fixes), found.trial
         compiled = trial.compile_s if trial is not None else 0.0
-        if not any(of(one.change).change.longer > 1 for one in changes):
+        if not any(find_fix(one.fix).fix.longer > 1 for one in fixes):
             self._compiles_s = max(self._compiles_s, compiled)
         again = found.wall_s if name in self._walls else found.wall_s - 0.7 * compiled
         self._walls[name] = again
 
-    def _patience(self, changes: tuple[Asked, ...]) -> float:
+    def _patience(self, fixes: tuple[Asked, ...]) -> float:
         plain = self._walls.get(_key(()), 0.0)
         if not plain:
             return math.inf
-        if any(of(one.change).change.slow_start for one in changes):
+        if any(find_fix(one.fix).fix.slow_start for one in fixes):
             return PATIENCE * plain + COMPILING_S
         # One under which it hangs is not to take the time of all the others.
         share = max(self.left_s(), 0.0) / PATIENCE
         return min(PATIENCE * plain + 60.0, max(share, 2 * plain + SLOW_START_S))
 
 
-def _variables(changes: tuple[Asked, ...]) -> dict[str, str]:
+def _variables(fixes: tuple[Asked, ...]) -> dict[str, str]:
     """Of the program's environment, those that changes set."""
     found: dict[str, str] = {}
-    for asked in changes:
-        give = of(asked.change).variables
+    for asked in fixes:
+        give = find_fix(asked.fix).variables
         if give is not None:
             found.update(give(os.environ | found, asked.options))
     return found
 
 
-def _compiled(changes: tuple[Asked, ...]) -> tuple[Asked, ...]:
+def _compiled(fixes: tuple[Asked, ...]) -> tuple[Asked, ...]:
     """Those that alter what is compiled: each set of them has a folder of its own, so that what one
     compiles is not found ready by another, and a fused update does not compile the model again."""
-    return tuple(one for one in changes if of(one.change).change.group in ("model", "global"))
+    return tuple(one for one in fixes if find_fix(one.fix).fix.group in ("model", "global"))
 
 
-def _key(changes: tuple[Asked, ...]) -> str:
-    if not changes:
+def _key(fixes: tuple[Asked, ...]) -> str:
+    if not fixes:
         return "plain"
-    text = msgspec.json.encode([msgspec.structs.astuple(one) for one in changes], order="sorted")
+    text = msgspec.json.encode([msgspec.structs.astuple(one) for one in fixes], order="sorted")
     return hashlib.sha256(text).hexdigest()[:12]

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ridgeline.errors import UsageError
-from ridgeline.fixes.change import Change, Registered, of, registered
+from ridgeline.fixes.fix import Fix, Registered, find_fix, registered
 from ridgeline.fixes.fused_attention import fused
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.finding import Finding
@@ -23,7 +23,7 @@ _PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    change: Change
+    fix: Fix
     options: dict[str, str] = {}
     unable: Reason | None = None
     """Why the fix cannot help here; None if it may."""
@@ -40,27 +40,27 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> Asked:
-        return Asked(change=self.change.id, options=self.options)
+        return Asked(fix=self.fix.id, options=self.options)
 
 
-def asked(changes: Sequence[Candidate]) -> tuple[Asked, ...]:
+def asked(fixes: Sequence[Candidate]) -> tuple[Asked, ...]:
     """As they are put on: the same set in the same order always, so that it is one set. What looks
     at the precision comes after it, and what compiles sees all others."""
 
     def order(one: Candidate) -> tuple[bool, bool, str]:
-        return one.change.slot == "compile", one.change.slot != "precision", one.change.id
+        return one.fix.slot == "compile", one.fix.slot != "precision", one.fix.id
 
-    return tuple(one.asked for one in sorted(changes, key=order))
+    return tuple(one.asked for one in sorted(fixes, key=order))
 
 
-def alters(changes: Iterable[Change]) -> Alters:
+def alters(fixes: Iterable[Fix]) -> Alters:
     """The most that any of them may."""
-    return max((one.alters for one in changes), key=_CLASSES.index, default="nothing")
+    return max((one.alters for one in fixes), key=_CLASSES.index, default="nothing")
 
 
-def precision(changes: Iterable[Change]) -> str:
+def precision(fixes: Iterable[Fix]) -> str:
     """The lowest of them."""
-    known = [one.precision for one in changes if one.precision in _PRECISIONS]
+    known = [one.precision for one in fixes if one.precision in _PRECISIONS]
     return max(known, key=_PRECISIONS.index, default="float32")
 
 
@@ -72,16 +72,16 @@ GRAPHS = "cuda-graph-candidate"
 def candidates(
     ground: Ground,
     findings: Sequence[Finding],
-    changes: Sequence[Registered] | None = None,
+    fixes: Sequence[Registered] | None = None,
     *,
     goal: Goal = "speed",
     kept: Sequence[Asked] = (),
 ) -> list[Candidate]:
     """`kept`: what is on already, which may make others possible."""
     for one in kept:
-        after = of(one.change).after
+        after = find_fix(one.fix).after
         ground = after(ground, one.options) if after is not None else ground
-    found = [_candidate(one, ground, findings, goal) for one in changes or registered()]
+    found = [_candidate(one, ground, findings, goal) for one in fixes or registered()]
     rules = {finding.rule for finding in findings}
 
     # What waits for batches or copies does not wait for launches.
@@ -89,17 +89,17 @@ def candidates(
     launches = ground.device == "cuda" and known < BUSY
 
     def order(one: Candidate) -> tuple[bool, bool, bool, bool, int, bool, float, str]:
-        change = one.change
-        graphs = launches and GRAPHS in change.answers and change.longer == 1
+        fix = one.fix
+        graphs = launches and GRAPHS in fix.answers and fix.longer == 1
         return (
             one.unable is not None,
-            not (goal == "memory" and change.saves == "memory"),
+            not (goal == "memory" and fix.saves == "memory"),
             not graphs,
-            change.slow_start,
-            change.longer,
-            not rules & set(change.answers),
+            fix.slow_start,
+            fix.longer,
+            not rules & set(fix.answers),
             -one.promise,
-            change.id,
+            fix.id,
         )
 
     return sorted(found, key=order)
@@ -110,7 +110,7 @@ def _bound(
 ) -> tuple[float | None, float]:
     """Return the bound of a change, and the gain that is hoped for. The gain of a finding raises a
     bound, but does not set one where there is none: a change may do more than mend that finding."""
-    answered = [f.gain_bound for f in findings if f.rule in one.change.answers]
+    answered = [f.gain_bound for f in findings if f.rule in one.fix.answers]
     by_budget = one.bound(ground) if one.bound is not None else None
     promise = round(max([1.0, *answered, by_budget or 1.0]), 3)
     return promise if by_budget is not None else None, promise
@@ -119,15 +119,15 @@ def _bound(
 def _candidate(
     one: Registered, ground: Ground, findings: Sequence[Finding], goal: Goal
 ) -> Candidate:
-    detail = one.able(ground)
+    detail = one.reason_to_skip(ground)
     unable = because(SearchCode.CANNOT_HELP, detail=detail) if detail else None
-    if unable is None and one.change.saves == "memory" and goal != "memory":
+    if unable is None and one.fix.saves == "memory" and goal != "memory":
         unable = because(SearchCode.SAVES_MEMORY, goal=goal)
-    able = unable is None
-    bound, promise = _bound(one, ground, findings) if able and goal != "memory" else (None, 1)
-    options = one.choices(ground) if one.choices is not None and able else ()
+    can_try = unable is None
+    bound, promise = _bound(one, ground, findings) if can_try and goal != "memory" else (None, 1)
+    options = one.choices(ground) if one.choices is not None and can_try else ()
     return Candidate(
-        change=one.change,
+        fix=one.fix,
         options=options[0] if options else {},
         unable=unable,
         bound=bound,
@@ -178,18 +178,18 @@ def allowed(asked: Iterable[str], option: str = "allow", batch: str = "batch=Tru
     names = tuple(dict.fromkeys(name.strip() for name in asked if name.strip()))
     if not names:
         return Allowed()
-    known = {one.change.id: one.change.alters for one in registered()}
-    able = [n for n, alters in sorted(known.items()) if alters == "semantics" and n != BATCH]
+    known = {one.fix.id: one.fix.alters for one in registered()}
+    semantic = [n for n, alters in sorted(known.items()) if alters == "semantics" and n != BATCH]
     needless = []
     for name in names:
         if name == BATCH:
             raise UsageError(f"{option} {name}: larger batches are asked for with {batch}")
         if name not in known:
             raise UsageError(
-                f"{option} {name}: there is no such change", f"one of: {', '.join(able)}"
+                f"{option} {name}: there is no such change", f"one of: {', '.join(semantic)}"
             )
-        if name not in able:
+        if name not in semantic:
             alters = "rounding alone" if known[name] == "rounding" else "nothing"
             told = f"{option} {name}: it alters {alters}, and is tried without being allowed"
-            needless.append(f"{told}; to allow are {', '.join(able)}")
-    return Allowed(tuple(name for name in names if name in able), tuple(needless))
+            needless.append(f"{told}; to allow are {', '.join(semantic)}")
+    return Allowed(tuple(name for name in names if name in semantic), tuple(needless))

@@ -73,42 +73,42 @@ class Arms:
         self._ran: list[tuple[tuple[Asked, ...], Outcome]] = []
         self._decided = 0
 
-    def trial(self, changes: tuple[Asked, ...], *, fresh: bool = False) -> Outcome:
-        found = self.bench.trial(changes, fresh=fresh)
-        if self._disturbed(changes, found) and self.bench.cost_s(changes) < self.bench.left_s():
-            again = self.bench.trial(changes, fresh=True)
+    def trial(self, fixes: tuple[Asked, ...], *, fresh: bool = False) -> Outcome:
+        found = self.bench.trial(fixes, fresh=fresh)
+        if self._disturbed(fixes, found) and self.bench.cost_s(fixes) < self.bench.left_s():
+            again = self.bench.trial(fixes, fresh=True)
             found = again if again.trial is not None else found
         if found.trial is not None:
-            self.saw(changes, found)
+            self.saw(fixes, found)
         return found
 
-    def _disturbed(self, changes: tuple[Asked, ...], found: Outcome) -> bool:
+    def _disturbed(self, fixes: tuple[Asked, ...], found: Outcome) -> bool:
         """Asked once: what comes then counts."""
-        same = [one for of, one in self._ran if of == changes and not one.remembered]
+        same = [one for of, one in self._ran if of == fixes and not one.remembered]
         known = [ns for one in same if one.trial is not None and (ns := step_ns(one.trial))]
         now = step_ns(found.trial) if found.trial is not None else None
         if now is None or found.remembered or len(known) < KNOWN:
             return False
         return now > DISTURBED * max(known)
 
-    def saw(self, changes: tuple[Asked, ...], found: Outcome) -> None:
-        self._ran.append((changes, found))
+    def saw(self, fixes: tuple[Asked, ...], found: Outcome) -> None:
+        self._ran.append((fixes, found))
 
-    def latest(self, changes: tuple[Asked, ...]) -> Trial | None:
-        return next((found.trial for of, found in reversed(self._ran) if of == changes), None)
+    def latest(self, fixes: tuple[Asked, ...]) -> Trial | None:
+        return next((found.trial for of, found in reversed(self._ran) if of == fixes), None)
 
     def decided(self) -> None:
         """By the trials so far, what is kept: luck may have. One of 2.9 ms where 4.6 are usual made
         the next four changes look 0.65 × as fast."""
         self._decided = len(self._ran)
 
-    def recent(self, changes: tuple[Asked, ...]) -> Outcome | None:
+    def recent(self, fixes: tuple[Asked, ...]) -> Outcome | None:
         first = max(len(self._ran) - RECENT, self._decided)
-        return next((found for of, found in reversed(self._ran[first:]) if of == changes), None)
+        return next((found for of, found in reversed(self._ran[first:]) if of == fixes), None)
 
-    def beside(self, changes: tuple[Asked, ...], other: Outcome) -> Outcome | None:
+    def beside(self, fixes: tuple[Asked, ...], other: Outcome) -> Outcome | None:
         """The latest of the same call as the other: what was remembered is of another time."""
-        every = [found for of, found in self._ran if of == changes]
+        every = [found for of, found in self._ran if of == fixes]
         return next((one for one in reversed(every) if one.remembered == other.remembered), None)
 
 
@@ -177,14 +177,14 @@ def contest(
     while len(differences) < rules.most:
         number = len(differences)
         halves: dict[bool, Outcome] = {}
-        for changes in (before, after) if number % 2 == 0 else (after, before):
-            recent = arms.recent(changes) if number == 0 and not rules.fresh else None
-            found = recent or arms.trial(changes, fresh=rules.fresh)
+        for fixes in (before, after) if number % 2 == 0 else (after, before):
+            recent = arms.recent(fixes) if number == 0 and not rules.fresh else None
+            found = recent or arms.trial(fixes, fresh=rules.fresh)
             if found.cut and number:
                 return _judged(pool, differences, old, new)
             if found.trial is None or _value(found.trial, rules.measure) is None:
-                return _failed(found, changes is after, old, new, rules.measure)
-            halves[changes is after] = found
+                return _failed(found, fixes is after, old, new, rules.measure)
+            halves[fixes is after] = found
         for trials, trial in zip((old, new), _of_one_call(arms, before, halves), strict=True):
             trials.append(trial)
         if number == 0 and (refusal := rules.refuse(new[0])) is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.fixes.catalog import whole_step_graph
-from ridgeline.fixes.change import Registered, registered
+from ridgeline.fixes.fix import Registered, registered
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.tracing import held_back, pack
@@ -79,7 +79,7 @@ class Result:
     @property
     def kept(self) -> tuple[str, ...]:
         """Each better and equal when it was tried; whether all of it is: `confirmed`."""
-        return tuple(rung.change for rung in self.rungs if rung.status == "kept")
+        return tuple(rung.fix for rung in self.rungs if rung.status == "kept")
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -153,10 +153,10 @@ def _climbed(
         functions={"sdpa": edits},
     )  # fmt: skip
 
-    changes = [_here(one, no_attention) for one in registered()]
+    fixes = [_here(one, no_attention) for one in registered()]
 
     def ask(on: Sequence[Asked]) -> list[Candidate]:
-        return candidates(found.ground, found.findings, changes, goal=wants.goal, kept=on)
+        return candidates(found.ground, found.findings, fixes, goal=wants.goal, kept=on)
 
     optimized = Ladder(bench, ask, wants, voice).climb(f"{subject.name}()")
     return replace(
@@ -167,12 +167,16 @@ def _climbed(
 
 def _here(one: Registered, no_attention: str) -> Registered:
     """As it is where the step is a function and the process runs already."""
-    if one.change.id == whole_step_graph.CHANGE.id:
-        return replace(one, able=whole_step_graph.able_function)
-    if one.variables is not None or one.change.id in _A_PROCESS:
-        return replace(one, able=lambda ground: one.able(ground) or _NEEDS_A_PROCESS)
-    if one.change.id == "sdpa":
-        return replace(one, able=lambda ground: one.able(ground) or no_attention)
+    if one.fix.id == whole_step_graph.FIX.id:
+        return replace(one, reason_to_skip=whole_step_graph.reason_to_skip_function)
+    if one.variables is not None or one.fix.id in _A_PROCESS:
+        return replace(
+            one, reason_to_skip=lambda ground: one.reason_to_skip(ground) or _NEEDS_A_PROCESS
+        )
+    if one.fix.id == "sdpa":
+        return replace(
+            one, reason_to_skip=lambda ground: one.reason_to_skip(ground) or no_attention
+        )
     return one
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.ending import RESULT, Ending
@@ -77,7 +77,7 @@ class FunctionBench:
 
     def trial(
         self,
-        changes: tuple[Asked, ...],
+        fixes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
         draws: Draws = "own",
@@ -86,29 +86,29 @@ class FunctionBench:
         """What the unchanged step raises at its first trial is the user's to see."""
         plan = replace(
             self._plan,
-            changes=changes,
+            fixes=fixes,
             jitter=jitter,
             draws=draws,
-            functions=tuple(e for one in changes for e in self._functions.get(one.change, ())),
+            functions=tuple(e for one in fixes for e in self._functions.get(one.fix, ())),
             steps=self._plan.steps if draws == "own" else self._plan.watch + 1,
             least_s=self._plan.least_s if draws == "own" else 0.0,
         )
         began = time.perf_counter()
-        if draws != "own" or any(of(one.change).change.slow_start for one in changes):
+        if draws != "own" or any(find_fix(one.fix).fix.slow_start for one in fixes):
             for name in ("torch._dynamo.config", "torch._inductor.config"):
                 import_module(name)  # before what is in it is noted
         failure: Reason | None = None
         found, cut = None, False
         with AsItWas(self._torch, self._kept) as around:
             try:
-                with limited(self._patience_s(changes)), warnings.catch_warnings():
+                with limited(self._patience_s(fixes)), warnings.catch_warnings():
                     # Of ours, to be tried: it is not the user's number.
                     warnings.filterwarnings("ignore", "This DataLoader will create")
                     found = self._run(plan, around.process)
             except Exception as error:
                 over = self.left_s() <= self.held_s + MIN_TRIAL_S
                 cut = isinstance(error, TimeoutError) and over
-                first = not changes and _key(()) not in self._wall_s
+                first = not fixes and _key(()) not in self._wall_s
                 if (first and not cut) or isinstance(error, RidgelineError):
                     raise
                 failure = because(TrialFailure.RAISED, error=str(error) if cut else _told(error))
@@ -116,7 +116,7 @@ class FunctionBench:
                     failure = because(TrialFailure.CUT_FOR_PROOF, cause=failure)
         wall = time.perf_counter() - began
         self.taken += 1
-        self._wall_s[_key(changes)] = wall  # of the last: the first one compiles, and imports
+        self._wall_s[_key(fixes)] = wall  # of the last: the first one compiles, and imports
         return Outcome(trial=found, failure=failure, cut=cut, wall_s=wall)
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
@@ -125,23 +125,23 @@ class FunctionBench:
     def left_s(self) -> float:
         return self._deadline.left_s()
 
-    def cost_s(self, changes: tuple[Asked, ...]) -> float:
-        known = self._wall_s.get(_key(changes))
+    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
+        known = self._wall_s.get(_key(fixes))
         if known is not None:
             return known
-        return self._wall_s.get(_key(()), 0.0) + compiling_s(changes, COMPILES_S)
+        return self._wall_s.get(_key(()), 0.0) + compiling_s(fixes, COMPILES_S)
 
-    def _patience_s(self, changes: tuple[Asked, ...]) -> float:
+    def _patience_s(self, fixes: tuple[Asked, ...]) -> float:
         """Return the time limit of a trial. It is never 0, which would mean no limit."""
         left = max(self.left_s() - self.held_s, MIN_TRIAL_S)
         plain = self._wall_s.get(_key(()), 0.0)
-        if not changes or not plain:
+        if not fixes or not plain:
             return left
         return min(PATIENCE * plain + COMPILING_S, left)
 
     def _run(self, plan: Plan, process: Process) -> Trial:
         torch, subject = self._torch, self._subject
-        directory = self._directory(plan.changes)
+        directory = self._directory(plan.fixes)
         drawing = Drawing(torch)
         drawing.put_on()
         program = FunctionProgram(torch, subject)
@@ -153,9 +153,7 @@ class FunctionBench:
             live.follow_forks()
             live.session = live.listener = session
             program.alter_optimizer()
-            run = program.step_function(
-                tuple(one.change for one in plan.changes), session, self._kept
-            )
+            run = program.step_function(tuple(one.fix for one in plan.fixes), session, self._kept)
             loader = program.altered_loader()
             ahead = made_ahead(
                 getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", None)
@@ -181,11 +179,11 @@ class FunctionBench:
         return _read(directory, plan.watch + ahead, getattr(loader, "num_workers", 0))
 
     def _put_on(self, program: FunctionProgram, plan: Plan, process: Process) -> None:
-        for asked in plan.changes:
+        for asked in plan.fixes:
             try:
-                of(asked.change).put_on(program, asked.options)
+                find_fix(asked.fix).apply(program, asked.options)
             except Exception as error:
-                program.found_nothing(asked.change, f"it could not be put on: {_told(error)}")
+                program.found_nothing(asked.fix, f"it could not be put on: {_told(error)}")
         if plan.functions:
             for edit in plan.functions:
                 process.code(found_at(edit))
@@ -193,9 +191,9 @@ class FunctionBench:
         if self._subject.device == "cuda":
             self._torch.cuda.reset_peak_memory_stats()
 
-    def _directory(self, changes: tuple[Asked, ...]) -> Path:
+    def _directory(self, fixes: tuple[Asked, ...]) -> Path:
         """Each set has a folder for what it compiles: another's is not found ready."""
-        home = self._home / _key(changes)
+        home = self._home / _key(fixes)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
         directory = home / "trial"
         shutil.rmtree(directory, ignore_errors=True)
@@ -203,8 +201,8 @@ class FunctionBench:
         return directory
 
 
-def _key(changes: tuple[Asked, ...]) -> str:
-    told = [msgspec.structs.astuple(one) for one in changes]
+def _key(fixes: tuple[Asked, ...]) -> str:
+    told = [msgspec.structs.astuple(one) for one in fixes]
     return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:12]
 
 

@@ -329,20 +329,20 @@ class FunctionProgram(Program):
         self._on_function: list[tuple[str, Callable[[Made], str], Callable[[StepFunction], Run]]]
         self._on_function = []
 
-    def on_loader(self, change: str, do: Callable[[Made], str]) -> None:
-        self._on_loader.append((change, do))
-        self._not.setdefault(change, "the program made no DataLoader")
+    def on_loader(self, fix: str, do: Callable[[Made], str]) -> None:
+        self._on_loader.append((fix, do))
+        self._not.setdefault(fix, "the program made no DataLoader")
 
-    def on_optimizer(self, change: str, do: Callable[[Made], str]) -> None:
-        self._on_optimizer.append((change, do))
-        self._not.setdefault(change, "the program made none of torch's own optimizers")
+    def on_optimizer(self, fix: str, do: Callable[[Made], str]) -> None:
+        self._on_optimizer.append((fix, do))
+        self._not.setdefault(fix, "the program made none of torch's own optimizers")
 
     def on_step_function(
-        self, change: str, prepare: Callable[[Made], str], take: Callable[[StepFunction], Run]
+        self, fix: str, prepare: Callable[[Made], str], take: Callable[[StepFunction], Run]
     ) -> None:
         """`prepare` is asked of the optimizer after all other changes, and says why it cannot be;
         `take` gives what is to be called for each batch instead."""
-        self._on_function.append((change, prepare, take))
+        self._on_function.append((fix, prepare, take))
 
     def alter_optimizer(self) -> None:
         optimizer = self._subject.optimizer
@@ -350,19 +350,19 @@ class FunctionProgram(Program):
         if kind is None:
             every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
             own = f"{type(optimizer).__name__} is none of torch's own"
-            for change in every:
-                self.found_nothing(change, own if self._subject.trains else "nothing is trained")
+            for fix in every:
+                self.found_nothing(fix, own if self._subject.trains else "nothing is trained")
             self._on_function.clear()
             return
         made = Made(kind.__name__, optimizer_arguments(optimizer), "")
-        for change, do in self._on_optimizer:
-            self._try(change, functools.partial(self._altered, do), made, "")
+        for fix, do in self._on_optimizer:
+            self._try(fix, functools.partial(self._altered, do), made, "")
         for one in list(self._on_function):
-            change, prepare, _ = one
+            fix, prepare, _ = one
             before = dict(made.arguments)
             why = prepare(made)
             if why:
-                self.found_nothing(change, why)
+                self.found_nothing(fix, why)
                 self._on_function.remove(one)
             else:
                 alter_optimizer(self.torch, optimizer, before, made.arguments)
@@ -376,17 +376,17 @@ class FunctionProgram(Program):
     def altered_loader(self) -> Any:
         loader = self._subject.loader
         if not self._subject.has_loader:
-            for change, _ in self._on_loader:
-                self.found_nothing(change, f"the loader is a {type(loader).__name__}")
+            for fix, _ in self._on_loader:
+                self.found_nothing(fix, f"the loader is a {type(loader).__name__}")
             return loader
         given = loader_arguments(self.torch, loader)
         made = Made("DataLoader", dict(given), "")
-        for change, do in self._on_loader:
-            self._try(change, do, made, "")
+        for fix, do in self._on_loader:
+            self._try(fix, do, made, "")
         return with_settings(loader, given, made.arguments)
 
-    def step_function(self, changes: tuple[str, ...], session: FunctionSession, kept: Kept) -> Run:
-        step = _Step(self._subject, changes, session, kept)
+    def step_function(self, fixes: tuple[str, ...], session: FunctionSession, kept: Kept) -> Run:
+        step = _Step(self._subject, fixes, session, kept)
         run: Run = step.run
         for _, _, take in self._on_function:
             run = take(step)
@@ -395,11 +395,11 @@ class FunctionProgram(Program):
 
 class _Step:
     def __init__(
-        self, subject: Subject, changes: tuple[str, ...], session: FunctionSession, kept: Kept
+        self, subject: Subject, fixes: tuple[str, ...], session: FunctionSession, kept: Kept
     ) -> None:
         self.model = subject.model
         self.optimizer = subject.optimizer
-        self.changes = changes
+        self.fixes = fixes
         self._subject = subject
         self._session = session
         self._kept = kept

@@ -51,7 +51,7 @@ class Judge:
         the perturbed runs have to be perturbed.
         """
         self._seen = seen
-        coarse = None if exact else _JITTERS.get(precision(one.change for one in possible))
+        coarse = None if exact else _JITTERS.get(precision(one.fix for one in possible))
         moved = [ULP, *([coarse] if coarse else [])]
         began = self._bench.left_s()
         failure = self._learn_one(0.0)
@@ -74,12 +74,12 @@ class Judge:
         spent = began - self._bench.left_s()
         return spent * (1 + more) > SHARE * began
 
-    def owed_s(self, changes: Sequence[Candidate]) -> float:
+    def owed_s(self, fixes: Sequence[Candidate]) -> float:
         """What judging these will take besides their own trials."""
-        return 0.0 if _exact(changes) else len(self._owed) * self._bench.cost_s(())
+        return 0.0 if _exact(fixes) else len(self._owed) * self._bench.cost_s(())
 
-    def _catch_up(self, changes: Sequence[Candidate]) -> None:
-        while self._owed and not _exact(changes) and self._bench.left_s() > 0:
+    def _catch_up(self, fixes: Sequence[Candidate]) -> None:
+        while self._owed and not _exact(fixes) and self._bench.left_s() > 0:
             self._learn_one(self._owed.pop(0))
 
     def _learn_one(self, jitter: float) -> Reason | None:
@@ -121,37 +121,37 @@ class Judge:
     def peak_bytes(self) -> int:
         return round(median(trial.peak_bytes for trial in self.baseline)) if self.baseline else 0
 
-    def parity(self, trials: Trial | Sequence[Trial], changes: Sequence[Candidate]) -> Parity:
-        of = [one.change for one in changes]
+    def parity(self, trials: Trial | Sequence[Trial], fixes: Sequence[Candidate]) -> Parity:
+        of = [one.fix for one in fixes]
         return compare(self.baseline, trials, alters(of), precision(of))
 
     def missing(self, trial: Trial, tried: Sequence[Candidate]) -> Reason | None:
         """Return why one of the fixes was not applied; None if all were."""
-        applied = {one.change for one in trial.applied}
+        applied = {one.fix for one in trial.applied}
         for one in tried:
-            if one.change.id not in applied:
-                told = [n.why for n in trial.not_applied if n.change == one.change.id]
+            if one.fix.id not in applied:
+                told = [n.why for n in trial.not_applied if n.fix == one.fix.id]
                 if told:
                     return because(SearchCode.NOT_APPLIED, detail=told[0])
                 return because(SearchCode.NOTHING_TO_CHANGE)
         return None
 
-    def compared(self, trial: Trial, changes: Sequence[Candidate]) -> Parity:
+    def compared(self, trial: Trial, fixes: Sequence[Candidate]) -> Parity:
         """Of a first trial, whose dropout may have dropped others."""
-        self._catch_up(changes)
-        found = self.parity(trial, changes)
+        self._catch_up(fixes)
+        found = self.parity(trial, fixes)
         draws = any(one.draws and _trains(one) for one in self.baseline)
-        if found.equality in FINE or not draws or _exact(changes):
+        if found.equality in FINE or not draws or _exact(fixes):
             return found
-        return self._redrawn.compared(self.baseline, trial, changes, found)
+        return self._redrawn.compared(self.baseline, trial, fixes, found)
 
 
 def _trains(trial: Trial) -> bool:
     return any(step.backwards for step in trial.watched)
 
 
-def _exact(changes: Sequence[Candidate]) -> bool:
-    return all(one.change.alters == "nothing" for one in changes)
+def _exact(fixes: Sequence[Candidate]) -> bool:
+    return all(one.fix.alters == "nothing" for one in fixes)
 
 
 FINE = ("equal", "weak")
@@ -175,19 +175,19 @@ class Redrawn:
         self,
         baseline: Sequence[Trial],
         trial: Trial,
-        changes: Sequence[Candidate],
+        fixes: Sequence[Candidate],
         differs: Parity,
     ) -> Parity:
         """`differs`: what comparing the trial as it is has said, and what stays where dropout does
         not explain it. What it cannot explain (other data, skipped steps, losses that do not fall)
         is asked of that trial, too."""
-        loosely = _compared(baseline, trial, changes, OTHERS)
+        loosely = _compared(baseline, trial, fixes, OTHERS)
         if not _fine(loosely) or not trial.draws:
             return differs
-        strictly = self._known_of(asked(changes)) or self._strictly(baseline, changes)
+        strictly = self._known_of(asked(fixes)) or self._strictly(baseline, fixes)
         if strictly is None:
             return differs if self._useless else replace(differs, why=f"{differs.why}; {UNASKED}")
-        self._known.append((asked(changes), strictly))
+        self._known.append((asked(fixes), strictly))
         if not _fine(strictly):
             return strictly
         means = [check for check in loosely.checks if check.what == MEANS]
@@ -198,32 +198,32 @@ class Redrawn:
         every = ((of, found) for of, found in self._known if all(one in of for one in on))
         return next((found for of, found in every if len(of) == len(on) or _fine(found)), None)
 
-    def _strictly(self, baseline: Sequence[Trial], changes: Sequence[Candidate]) -> Parity | None:
+    def _strictly(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> Parity | None:
         """None: it cannot be asked, or there was no time."""
-        rounding = [one.change for one in changes if one.change.alters != "nothing"]
-        compiled = any(change.slot == "compile" for change in rounding)
-        alone = all(change.slot == "compile" for change in rounding)
+        rounding = [one.fix for one in fixes if one.fix.alters != "nothing"]
+        compiled = any(fix.slot == "compile" for fix in rounding)
+        alone = all(fix.slot == "compile" for fix in rounding)
         found: Parity | None = None
-        if compiled and (alone or baseline[0].device == "cpu") and self._time_for(changes, 0):
-            found = self._drawn("eager", baseline, changes)
+        if compiled and (alone or baseline[0].device == "cpu") and self._time_for(fixes, 0):
+            found = self._drawn("eager", baseline, fixes)
         if found is not None and _fine(found):
             return found
-        if self._useless or not self._without_dropout(baseline, changes):
+        if self._useless or not self._without_dropout(baseline, fixes):
             return found
-        without = self._drawn("none", self._undropped, changes)
+        without = self._drawn("none", self._undropped, fixes)
         return replace(without, why=f"{without.why}; {WITHOUT}") if without is not None else found
 
     def _drawn(
-        self, draws: Draws, baseline: Sequence[Trial], changes: Sequence[Candidate]
+        self, draws: Draws, baseline: Sequence[Trial], fixes: Sequence[Candidate]
     ) -> Parity | None:
-        found = self._bench.trial(asked(changes), draws=draws).trial
-        return _compared(baseline, found, changes) if found is not None else None
+        found = self._bench.trial(asked(fixes), draws=draws).trial
+        return _compared(baseline, found, fixes) if found is not None else None
 
-    def _without_dropout(self, baseline: Sequence[Trial], changes: Sequence[Candidate]) -> bool:
+    def _without_dropout(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> bool:
         """The unchanged program, once as it is and moved as far as the baseline was."""
         wanted = list(dict.fromkeys(one.jitter for one in baseline))
         missing = [jitter for jitter in wanted if jitter not in self._jitters()]
-        if not self._time_for(changes, len(missing)):
+        if not self._time_for(fixes, len(missing)):
             return False
         for jitter in missing:
             self._say("the program as it is, without dropout")
@@ -237,8 +237,8 @@ class Redrawn:
     def _jitters(self) -> set[float]:
         return {trial.jitter for trial in self._undropped}
 
-    def _time_for(self, changes: Sequence[Candidate], plain: int) -> bool:
-        takes = self._bench.cost_s(asked(changes)) + plain * self._bench.cost_s(())
+    def _time_for(self, fixes: Sequence[Candidate], plain: int) -> bool:
+        takes = self._bench.cost_s(asked(fixes)) + plain * self._bench.cost_s(())
         return takes < self._bench.left_s() - self._bench.held_s
 
 
@@ -247,7 +247,7 @@ def _fine(parity: Parity) -> bool:
 
 
 def _compared(
-    baseline: Sequence[Trial], trial: Trial, changes: Sequence[Candidate], redrawn: str = ""
+    baseline: Sequence[Trial], trial: Trial, fixes: Sequence[Candidate], redrawn: str = ""
 ) -> Parity:
-    of = [one.change for one in changes]
+    of = [one.fix for one in fixes]
     return compare(baseline, trial, alters(of), precision(of), redrawn)

@@ -88,15 +88,15 @@ class Ladder:
             rungs=search.table.rungs(),
             total=total,
             with_batch=with_batch,
-            caveats=tuple(one.change.redraws for one in search.kept if one.change.redraws),
+            caveats=tuple(one.fix.redraws for one in search.kept if one.fix.redraws),
             noise=search.spreads.noise(search.measure),
             stopped=ended or search.trouble or self._stopped,
         )
 
     def _learn(self) -> Reason | None:
         search = self._search
-        able = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
-        return search.judge.learn(able, search.exact, lambda found: search.arms.saw((), found))
+        possible = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
+        return search.judge.learn(possible, search.exact, lambda found: search.arms.saw((), found))
 
     def _name_unable(self) -> None:
         for one in self._agenda.without_rung():
@@ -128,7 +128,7 @@ class Ladder:
                 self._search.table.untried(one, because(SearchCode.OUT_OF_TIME))
             self._other_options(one)
         for one in self._alone:
-            if all(other.change.slot != one.change.slot for other in self._search.kept):
+            if all(other.fix.slot != one.fix.slot for other in self._search.kept):
                 self._compiled_alone(one)
         self._second_chances()
         self._second_looks()
@@ -137,7 +137,7 @@ class Ladder:
 
     def _alone_or_with_partner(self, one: Candidate) -> None:
         partners = self._agenda.partners(one)
-        first = [other for other in partners if other.change.id == one.brings]
+        first = [other for other in partners if other.fix.id == one.brings]
         if first and self._try([one, *first]).outcome == "FASTER":
             return
         if first and not self._time_for([one]):
@@ -155,7 +155,7 @@ class Ladder:
         did not pay alone is put on at once; `proof` leaves each out again."""
         beside = self._agenda.companions(one)
         outcome = self._try([one, *beside], needed=1).outcome if beside else None
-        finer = [other for other in beside if other.change.precision == one.change.precision]
+        finer = [other for other in beside if other.fix.precision == one.fix.precision]
         if outcome == "REFUSED" and 0 < len(finer) < len(beside) and self._time_for([one, *finer]):
             # The lowest precision is the likeliest to have made other results of it.
             outcome, beside = self._try([one, *finer], needed=1).outcome, finer
@@ -179,7 +179,7 @@ class Ladder:
             other = replace(one, options=options, others=(), brings="")
             rung = self._search.table[one]
             applied = rung.status in ("kept", "dropped") or rung.ratio is not None
-            if one.change.saves == "memory" and rung.status != "kept":
+            if one.fix.saves == "memory" and rung.status != "kept":
                 return  # more of what saves nothing saves nothing
             if not applied or other in self._search.table:
                 return
@@ -191,12 +191,12 @@ class Ladder:
     def _second_chances(self) -> None:
         """Those tried before something that moves the bottleneck was kept."""
         for one in self._agenda.again:
-            slots = {other.change.slot for other in self._search.kept if other.change.slot}
-            if one.change.slot in slots:
+            slots = {other.fix.slot for other in self._search.kept if other.fix.slot}
+            if one.fix.slot in slots:
                 continue
             beside = set(self._search.table[one].beside)
-            new = [c for c in self._search.kept if c.change.slot in ("compile", "precision")]
-            if all(c.change.id in beside for c in new):
+            new = [c for c in self._search.kept if c.fix.slot in ("compile", "precision")]
+            if all(c.fix.id in beside for c in new):
                 continue
             if self._time_for([one]):
                 self._try([one])
@@ -214,9 +214,9 @@ class Ladder:
             and ratio.ci_high > MAY_GAIN
         ]
         for _, one in sorted(promising, key=lambda pair: -pair[0]):
-            others = [c.change for c in self._search.kept if c.change.id != one.change.id]
-            taken = {change.slot for change in others if change.slot}
-            if self._search.table[one].status != "rejected" or one.change.slot in taken:
+            others = [c.fix for c in self._search.kept if c.fix.id != one.fix.id]
+            taken = {fix.slot for fix in others if fix.slot}
+            if self._search.table[one].status != "rejected" or one.fix.slot in taken:
                 continue
             if self._time_for([one]):
                 self._try([one])
@@ -228,9 +228,9 @@ class Ladder:
         search, self._trying = self._search, tried[0]
         bound = self._agenda.bound(tried)
         search.say(_announced(tried, bound))
-        slots = {one.change.slot for one in tried if one.change.slot}
-        same = {one.change.id for one in tried}
-        replaced = [c for c in search.kept if c.change.slot in slots or c.change.id in same]
+        slots = {one.fix.slot for one in tried if one.fix.slot}
+        same = {one.fix.id for one in tried}
+        replaced = [c for c in search.kept if c.fix.slot in slots or c.fix.id in same]
         beside = [one for one in search.kept if one not in replaced]
         after = [*beside, *tried]
         result, parity = self._contested(tried, after, needed)
@@ -294,9 +294,9 @@ class Ladder:
 
     def _sizes(self) -> Candidate | None:
         """Larger batches, where they are wanted and possible."""
-        sizes = [one for one in self._agenda.all() if one.change.id == "larger-batch"]
-        able = self._wants.batch and sizes and self._agenda.unable(sizes[0]) is None
-        return sizes[0] if able else None
+        sizes = [one for one in self._agenda.all() if one.fix.id == "larger-batch"]
+        can_try = self._wants.batch and sizes and self._agenda.unable(sizes[0]) is None
+        return sizes[0] if can_try else None
 
 
 def _announced(tried: Sequence[Candidate], bound: float | None) -> str:
@@ -307,4 +307,4 @@ def _announced(tried: Sequence[Candidate], bound: float | None) -> str:
 
 def _named(one: Candidate) -> str:
     told = ", ".join(f"{name} {value}" for name, value in one.options.items())
-    return f"{one.change.title} ({told})" if told else one.change.title
+    return f"{one.fix.title} ({told})" if told else one.fix.title

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.equality.trials.parity import compare
 from ridgeline.errors import RidgelineError
-from ridgeline.fixes.change import NotWritten, of
+from ridgeline.fixes.fix import EditByHand, find_fix
 from ridgeline.fixes.framework import of_framework
 from ridgeline.fixes.own_classes import Sources
 from ridgeline.harness.trials.trial_process import Outcome
@@ -63,7 +63,7 @@ def agreement(
         said.append(_results(parity, whose))
     fast = max(_gain(total, one) for one in ran) >= (tried**HALF if tried > 1 else tried / SLOWER)
     if missing:
-        titles = ", ".join(of(change).change.title for change in dict.fromkeys(missing))
+        titles = ", ".join(find_fix(fix).fix.title for fix in dict.fromkeys(missing))
         said.append(f"without what is to be written by hand ({titles}): {tried:.2f} × with it")
     elif not fast:
         said.append(f"the trial reached {tried:.2f} ×: the copy is not what was tried")
@@ -107,8 +107,8 @@ def _parity(
 ) -> tuple[Parity | None, str]:
     """Against the trial first, which drew the same random numbers where it was compiled; then
     against the unchanged program, whose own variation is known. And whose results these were."""
-    changes = [of(one.change).change for one in total.applied]
-    most, lowest = alters(changes), precision(changes)
+    fixes = [find_fix(one.fix).fix for one in total.applied]
+    most, lowest = alters(fixes), precision(fixes)
     found, whose = None, "the trial's"
     if like is not None:
         # what alters semantics altered the trial's as well: the copy must still do what it did
@@ -124,7 +124,7 @@ def _parity(
 class Planned(Struct, frozen=True, kw_only=True):
     """The edits of a change. All or none, save keywords: each of those stands for itself."""
 
-    change: str
+    fix: str
     edits: tuple[tuple[Path, Edit], ...]
 
     @property
@@ -152,23 +152,23 @@ def patches(script: Path, applied: Sequence[Applied]) -> Patches:
     planned: list[Planned] = []
     words: dict[str, list[str]] = {}
     # autocast last: what is put before the model's call must stand before its `with`, too
-    for one in sorted(applied, key=lambda one: of(one.change).change.slot == "precision"):
+    for one in sorted(applied, key=lambda one: find_fix(one.fix).fix.slot == "precision"):
         try:
             edits = of_framework(one, source)
             if edits is None:
-                edits = of(one.change).written(one, source)
-        except NotWritten as why:
-            words.setdefault(one.change, []).append(str(why))
+                edits = find_fix(one.fix).source_edits(one, source)
+        except EditByHand as why:
+            words.setdefault(one.fix, []).append(str(why))
             continue
         except Exception as error:  # of one change: the others are written all the same
             why_not = f"{one.what}: it could not be written ({type(error).__name__}: {error})"
-            words.setdefault(one.change, []).append(why_not)
+            words.setdefault(one.fix, []).append(why_not)
             continue
         paths = [(Path(edit.file or script).resolve(), edit) for edit in edits]
-        planned.append(Planned(change=one.change, edits=tuple(paths)))
+        planned.append(Planned(fix=one.fix, edits=tuple(paths)))
     done = _carried_out(planned, words)
-    missing = [one.change for one in applied if one.change in words]
-    said = [line for change in missing for line in words[change]]
+    missing = [one.fix for one in applied if one.fix in words]
+    said = [line for fix in missing for line in words[fix]]
     return Patches(
         files=tuple(file for file in done if file.done),
         by_hand=tuple(dict.fromkeys(said)),
@@ -197,7 +197,7 @@ def _carried_out(planned: list[Planned], words: dict[str, list[str]]) -> list[Pa
             ]
             gone = [pair for pair in one.edits if pair not in left]
             says = [by_hand(edit, _shown(path)) for path, edit in gone]
-            words.setdefault(one.change, []).append(f"{'; '.join(why)}: {'; '.join(says)}")
+            words.setdefault(one.fix, []).append(f"{'; '.join(why)}: {'; '.join(says)}")
             planned.remove(one)
             if left:
                 planned.append(replace(one, edits=tuple(left)))
@@ -296,7 +296,7 @@ def _write_diff(script: Path, diff: str) -> str:
 def _in(planned: Sequence[Planned], files: Sequence[str]) -> list[str]:
     """Changes with an edit in one of those files."""
     left = {Path(file).resolve() for file in files}
-    return [one.change for one in planned if any(path in left for path, _ in one.edits)]
+    return [one.fix for one in planned if any(path in left for path, _ in one.edits)]
 
 
 def _by_file(planned: Sequence[Planned]) -> dict[Path, list[Edit]]:

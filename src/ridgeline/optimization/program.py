@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.errors import RidgelineError, TargetError
-from ridgeline.fixes.change import registered as changes
+from ridgeline.fixes.fix import registered as fixes
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.bench import Fed, ProgramBench
@@ -123,7 +123,7 @@ def _ladder(
         found = candidates(ground, known.findings, goal=wishes.wants.goal, kept=kept)
         return [
             replace(one, unable=because(SearchCode.CANNOT_HELP, detail=why))
-            if why and one.change.id == "sdpa"
+            if why and one.fix.id == "sdpa"
             else one
             for one in found
         ]
@@ -213,7 +213,7 @@ LONGEST = 100
 
 def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
     """The most valuable first, as the findings are."""
-    answered = {rule for one in changes() for rule in one.change.answers}
+    answered = {rule for one in fixes() for rule in one.fix.answers}
     known = {one.rule.id: one.rule for one in rules()}
     open_ = [f for f in findings if f.rule not in answered and f.share_pct >= LEAST_PCT]
     return tuple(dict.fromkeys(_line(one, known.get(one.rule)) for one in open_))
@@ -239,9 +239,9 @@ def _in_words(fix: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def _in_code(change: str) -> str:
+def _in_code(fix: str) -> str:
     """The fix, where it is so short that it can stand in a line."""
-    lines = [line.partition("  #")[0].rstrip() for line in change.splitlines()]
+    lines = [line.partition("  #")[0].rstrip() for line in fix.splitlines()]
     code = [line for line in lines if line and not line.lstrip().startswith("#")]
     plain = all(line == line.lstrip() and not line.endswith((":", "(", "[", "{")) for line in code)
     joined = "; ".join(code)

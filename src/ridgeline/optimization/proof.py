@@ -34,7 +34,7 @@ def leave_out(search: Search) -> None:
         search.settled.append(one)
         if not rest or _sure(search, one) or not search.time_for(rest, search.kept):
             continue
-        search.say(f"without {one.change.title}")
+        search.say(f"without {one.fix.title}")
         result = search.against(rest, search.kept)
         if result.ratio is None:
             continue
@@ -44,9 +44,7 @@ def leave_out(search: Search) -> None:
             search.kept = [c for c in rest if c not in lone]
             search.table.drop(one, reason, result.ratio)
             for other in lone:  # prefetching without workers
-                search.table.drop(
-                    other, because(SearchCode.NOTHING_WITHOUT, title=one.change.title)
-                )
+                search.table.drop(other, because(SearchCode.NOTHING_WITHOUT, title=one.fix.title))
         else:
             search.table.stays(one, result.ratio)
 
@@ -71,7 +69,7 @@ def _doubt(search: Search, one: Candidate) -> tuple[bool, float]:
 
 def _sure(search: Search, one: Candidate) -> bool:
     rung = search.table[one]
-    last = set(rung.beside) | {one.change.id} == {other.change.id for other in search.kept}
+    last = set(rung.beside) | {one.fix.id} == {other.fix.id for other in search.kept}
     gains = rung.ratio is not None and rung.ratio.ci_low > SURE and not doubtful(rung.ratio)
     return last and gains and not rung.together
 
@@ -96,7 +94,7 @@ def confirm(search: Search) -> Total | None:
 def larger(search: Search, sizes: Candidate) -> Total | None:
     """The batch grown while a sample takes less time. Where there is no time for one size after the
     other, a large one first, and smaller ones if it does not fit or is no better."""
-    every = [Candidate(change=sizes.change, options=o) for o in (sizes.options, *sizes.others)]
+    every = [Candidate(fix=sizes.fix, options=o) for o in (sizes.options, *sizes.others)]
     first = _first_size(search, every)
     now = _grown(search, list(search.kept), every[first:])
     if now == search.kept:
@@ -124,7 +122,7 @@ def _grown(search: Search, now: list[Candidate], sizes: Sequence[Candidate]) -> 
         after = [*search.kept, one]
         if not search.time_for(now, after):
             break
-        search.say(f"{one.change.title} × {one.options.get('factor', '')}")
+        search.say(f"{one.fix.title} × {one.options.get('factor', '')}")
         result, parity = search.judged(now, after, [one], SAMPLE)
         better = result.outcome == "FASTER"
         missing = not better and result.after and search.judge.missing(result.after[0], [one])
@@ -136,7 +134,7 @@ def _grown(search: Search, now: list[Candidate], sizes: Sequence[Candidate]) -> 
         if not better:
             break
         for other in now:
-            if other.change.id == one.change.id:
+            if other.fix.id == one.fix.id:
                 search.table.drop(other, because(SearchCode.LARGER_BATCH_BETTER))
         now = after
     return now
@@ -163,7 +161,7 @@ def _total(search: Search, kept: Sequence[Candidate], measure: Measure) -> Total
     return Total(
         ratio=result.ratio,
         confirmed=result.outcome == "FASTER",
-        changes=tuple(one.change.id for one in kept),
+        fixes=tuple(one.fix.id for one in kept),
         before_ms=before,
         after_ms=after,
         before_samples_s=samples_s(result.before),

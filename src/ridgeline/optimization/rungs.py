@@ -15,7 +15,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def key(one: Candidate) -> Key:
-    return one.change.id, tuple(sorted(one.options.items()))
+    return one.fix.id, tuple(sorted(one.options.items()))
 
 
 class Table:
@@ -45,12 +45,12 @@ class Table:
 
     def only_with(self, one: Candidate, others: Sequence[Candidate], reason: Reason) -> None:
         """Note that `others` were rejected together with `one`: they have no rung of their own."""
-        earlier = Earlier(together=(one.change.title,), reason=reason)
+        earlier = Earlier(together=(one.fix.title,), reason=reason)
         self._with |= {key(other): earlier for other in others}
 
     def unfit(self, one: Candidate, reason: Reason, beside: Sequence[Candidate]) -> None:
         """Note that a fix that was applied with others found nothing to change."""
-        names = tuple(other.change.id for other in beside)
+        names = tuple(other.fix.id for other in beside)
         self._rungs[key(one)] = replace(_rung(one, "not applied", reason), beside=names)
 
     def note(
@@ -65,14 +65,14 @@ class Table:
         before_ms, after_ms = result.step_ms
         before = result.before[0] if result.before else None
         after = result.after[0] if result.after else None
-        self._titles |= {one.change.id: one.change.title for one in (*noted, *partners)}
+        self._titles |= {one.fix.id: one.fix.title for one in (*noted, *partners)}
         for one in noted:
-            together = tuple(c.change.id for c in (*noted, *partners) if c is not one)
+            together = tuple(c.fix.id for c in (*noted, *partners) if c is not one)
             earlier = self._otherwise(self._rungs.pop(key(one), None), together)
             self._rungs[key(one)] = replace(
                 _rung(one, status, result.reason),
                 verdict=None if status == "not applied" else result.verdict,
-                beside=tuple(other.change.id for other in beside),
+                beside=tuple(other.fix.id for other in beside),
                 together=together,
                 earlier=earlier,
                 ratio=result.ratio,
@@ -109,8 +109,8 @@ class Table:
 
 def _rung(one: Candidate, status: Status, reason: Reason) -> Rung:
     return Rung(
-        change=one.change.id, title=one.change.title, options=one.options, status=status,
-        reason=reason, alters=one.change.alters, bound=one.bound,
+        fix=one.fix.id, title=one.fix.title, options=one.options, status=status,
+        reason=reason, alters=one.fix.alters, bound=one.bound,
     )  # fmt: skip
 
 

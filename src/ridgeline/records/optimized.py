@@ -78,10 +78,10 @@ class Earlier(Struct, frozen=True, kw_only=True):
     reason: Reason
 
 
-class Rung(Struct, frozen=True, kw_only=True):
+class Rung(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
     """A fix, and what became of it."""
 
-    change: str
+    fix: str
     title: str
     options: dict[str, str] = {}
     status: Status
@@ -119,14 +119,14 @@ class Rung(Struct, frozen=True, kw_only=True):
     spent_s: float = 0.0
 
 
-class Total(Struct, frozen=True, kw_only=True):
+class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     """All that was kept against the unchanged program, in fresh processes."""
 
     ratio: Ratio
     """Of what the goal measures."""
     confirmed: bool = True
     """False: the fresh processes do not show it to be better."""
-    changes: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
     before_ms: float
     after_ms: float
     before_samples_s: float | None = None

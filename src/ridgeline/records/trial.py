@@ -33,10 +33,10 @@ class TrialFailure(StrEnum):
     CUT_FOR_PROOF = "trial.cut-for-proof"  # cause: the trial hit the limit that the proof sets
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Asked(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
     """A change asked for, with its own settings: workers=4."""
 
-    change: str
+    fix: str
     options: dict[str, str] = {}
 
 
@@ -51,10 +51,10 @@ class FunctionEdit(Struct, frozen=True, kw_only=True):
     new_line: int
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     """What is asked of a trial."""
 
-    changes: tuple[Asked, ...] = ()
+    fixes: tuple[Asked, ...] = ()
     seed: int = 0
     steps: int = 40
     """Then the program is ended."""
@@ -72,20 +72,20 @@ class Plan(Struct, frozen=True, kw_only=True):
     functions: tuple[FunctionEdit, ...] = ()
 
 
-class Applied(Struct, frozen=True, kw_only=True):
+class Applied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
     """A change that found something to change."""
 
-    change: str
+    fix: str
     what: str
     """DataLoader at data.py:41: num_workers 0 → 4"""
     places: tuple[str, ...] = ()
     """file:line of the user's own calls it was put on, for the patch."""
 
 
-class NotApplied(Struct, frozen=True, kw_only=True):
+class NotApplied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
     """A change that found nothing to change: never the same as one that changed nothing."""
 
-    change: str
+    fix: str
     why: str
 
 
@@ -180,9 +180,9 @@ class Queued(Struct, frozen=True, kw_only=True):
     """Batches that were made and not taken yet."""
 
 
-class Trial(Struct, frozen=True, kw_only=True):
+class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     schema: int = 1
-    changes: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
     applied: tuple[Applied, ...] = ()
     not_applied: tuple[NotApplied, ...] = ()
     step_ns: tuple[int, ...] = ()

@@ -31,12 +31,12 @@ def cumulative(found: Optimized, rung: Rung) -> float | None:
 def by_rungs(found: Optimized) -> float | None:
     """What was kept in the end, by the rungs: what was left out again is divided away. None where
     nothing was."""
-    wanted = found.total.changes if found.total is not None else ()
+    wanted = found.total.fixes if found.total is not None else ()
     taken: set[Contested] = set()
     whole, any_kept = 1.0, False
     for line in lines(found):
         # Another batch size is tried after the whole, and is no part of it.
-        if not _on_the_way(line) or (line.apart and line.rung.change not in wanted):
+        if not _on_the_way(line) or (line.apart and line.rung.fix not in wanted):
             continue
         any_kept = any_kept or line.kept
         if _contested(line.rung) not in taken:
@@ -68,7 +68,7 @@ def _on_the_way(line: Line) -> bool:
 
 def _contested(rung: Rung) -> Contested:
     """Of several tried as one some may be dropped later: two lines, and one gain."""
-    return frozenset((rung.change, *rung.together)), rung.beside, rung.ratio
+    return frozenset((rung.fix, *rung.together)), rung.beside, rung.ratio
 
 
 def _times(whole: float, ratio: Ratio | None) -> float | None:

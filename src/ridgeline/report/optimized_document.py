@@ -102,7 +102,7 @@ def _line(found: Optimized, line: Line) -> dict[str, Any]:
     without = next((r.without for r in line.rungs if r.without is not None), None)
     return _row(
         kind="rung",
-        changes=list(line.changes),
+        changes=list(line.fixes),
         title=titles(line.rungs),
         status=rung.status,
         verdict=verdict(rung),
@@ -152,7 +152,7 @@ def _total(found: Optimized, total: Total | None) -> dict[str, Any] | None:
     return {
         **_ratio(total.ratio),
         "confirmed": better(total),
-        "changes": list(total.changes),
+        "changes": list(total.fixes),
         "before_ms": total.before_ms,
         "after_ms": total.after_ms,
         "before_samples_s": total.before_samples_s,

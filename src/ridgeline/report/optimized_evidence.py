@@ -14,7 +14,7 @@ from ridgeline.report.optimized_words import bare, effort, factor, results_word,
 from ridgeline.report.plain import printable
 from ridgeline.report.reasons import explain, explain_earlier
 
-CHANGES = ("change", "", "may alter", "bound", "result", "memory", "compile", "reason")
+FIXES = ("change", "", "may alter", "bound", "result", "memory", "compile", "reason")
 
 
 class Proof(Struct, frozen=True):
@@ -28,9 +28,9 @@ class Proof(Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-def changes(found: Optimized) -> list[tuple[str, ...]]:
-    """Every change there is, as `CHANGES`, also those that were not tried."""
-    known = {rung.change: rung.title for rung in found.rungs}
+def fixes(found: Optimized) -> list[tuple[str, ...]]:
+    """Every change there is, as `FIXES`, also those that were not tried."""
+    known = {rung.fix: rung.title for rung in found.rungs}
     return [
         _change(rung, [known.get(name, name) for name in rung.together]) for rung in found.rungs
     ]

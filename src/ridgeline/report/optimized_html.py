@@ -7,10 +7,10 @@ from html import escape
 from ridgeline.records.optimized import Optimized
 from ridgeline.report.optimized_doubt import doubts, remark
 from ridgeline.report.optimized_evidence import (
-    CHANGES,
+    FIXES,
     Proof,
-    changes,
     code,
+    fixes,
     proofs,
     surroundings,
 )
@@ -155,8 +155,8 @@ def _untried(found: Optimized) -> str:
 
 
 def _every(found: Optimized) -> str:
-    told = [row for row in changes(found) if row[1] not in UNTRIED]
-    return _folded(f"Tried ({len(told)})", _table(CHANGES, told)) * bool(told)
+    told = [row for row in fixes(found) if row[1] not in UNTRIED]
+    return _folded(f"Tried ({len(told)})", _table(FIXES, told)) * bool(told)
 
 
 def _commands(found: Optimized) -> str:

@@ -28,9 +28,9 @@ class Line(Struct, frozen=True):
         return self.rungs[0]
 
     @property
-    def changes(self) -> tuple[str, ...]:
+    def fixes(self) -> tuple[str, ...]:
         """With partners that have a line of their own for another attempt."""
-        return tuple(dict.fromkeys((*(r.change for r in self.rungs), *self.rung.together)))
+        return tuple(dict.fromkeys((*(r.fix for r in self.rungs), *self.rung.together)))
 
     @property
     def apart(self) -> bool:
@@ -74,8 +74,8 @@ def lines(found: Optimized) -> tuple[Line, ...]:
 def _as_one(rung: Rung, other: Rung) -> bool:
     """The other is its partner, and both have the outcome of one trial."""
     alike = (other.status, other.ratio, other.reason) == (rung.status, rung.ratio, rung.reason)
-    partners = {other.change, *other.together} == {rung.change, *rung.together}
-    return alike and partners and other.change != rung.change
+    partners = {other.fix, *other.together} == {rung.fix, *rung.together}
+    return alike and partners and other.fix != rung.fix
 
 
 def tried(found: Optimized) -> tuple[Line, ...]:

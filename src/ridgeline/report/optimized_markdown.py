@@ -7,7 +7,7 @@ from urllib.parse import quote
 from ridgeline.records.optimized import Optimized
 from ridgeline.report.cells import markdown_cell
 from ridgeline.report.optimized_doubt import doubts, remark
-from ridgeline.report.optimized_evidence import CHANGES, changes, fence, proofs, surroundings
+from ridgeline.report.optimized_evidence import FIXES, fence, fixes, proofs, surroundings
 from ridgeline.report.optimized_ladder import left_out, titled
 from ridgeline.report.optimized_next import next_command
 from ridgeline.report.optimized_rows import COLUMNS, NUMBERS, apart_rows, rows
@@ -104,7 +104,7 @@ def _proofs(found: Optimized) -> list[str]:
 def _changes(found: Optimized) -> list[str]:
     if not found.rungs:
         return []
-    return ["## Every change", "", *_table(CHANGES, changes(found)), ""]
+    return ["## Every change", "", *_table(FIXES, fixes(found)), ""]
 
 
 def _commands(found: Optimized) -> list[str]:

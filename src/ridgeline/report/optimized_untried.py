@@ -83,9 +83,9 @@ def told(found: Optimized, room: int) -> list[tuple[str, str]]:
         number = sum(len(kind.rungs) for kind in shown)
         place = "`.rungs`" if in_process(found) else "the report, or --json"
         each = f"each with its reason in {place}" if number > 1 else f"see {place}"
-        changes = units.plural(number, "change")
+        fixes = units.plural(number, "change")
         lines = [_line(kind, room) for kind in shown]
-        made.append((UNTRIED[1], "\n".join([f"{changes}, {each}:", *lines])))
+        made.append((UNTRIED[1], "\n".join([f"{fixes}, {each}:", *lines])))
     return made
 
 

@@ -210,9 +210,7 @@ def results_word(parity: Parity | None, alters: Alters = "rounding") -> str:
 
 def whole_word(found: Optimized, total: Total) -> str:
     """Of all that was kept: the most that any of it may alter."""
-    kept = {
-        rung.alters for rung in found.rungs if rung.change in total.changes or not total.changes
-    }
+    kept = {rung.alters for rung in found.rungs if rung.fix in total.fixes or not total.fixes}
     return results_word(total.parity, "nothing" if kept == {"nothing"} else "rounding")
 
 
@@ -225,9 +223,9 @@ def pays_word(found: Optimized, steps: int | None) -> str:
 
 def reason(found: Optimized, line: Line) -> str:
     """Why a line was not kept."""
-    known = {rung.change: rung.title for rung in found.rungs}
-    own = {rung.change for rung in line.rungs}
-    partners = [known.get(name, name) for name in line.changes if name not in own]
+    known = {rung.fix: rung.title for rung in found.rungs}
+    own = {rung.fix for rung in line.rungs}
+    partners = [known.get(name, name) for name in line.fixes if name not in own]
     why = bare(line.rung) or line.rung.status
     said = f"with {', '.join(partners)}: {why}" if partners else why
     return printable("; ".join(part for part in (said, explain_earlier(line.rung.earlier)) if part))

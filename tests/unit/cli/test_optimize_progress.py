@@ -16,7 +16,7 @@ SLOWER = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
 
 def compiled(status: Any, why: str, **told: Any) -> Rung:
     reason = because(SearchCode.CANNOT_HELP, detail=why)
-    return Rung(change="compile", title="torch.compile", status=status, reason=reason, **told)
+    return Rung(fix="compile", title="torch.compile", status=status, reason=reason, **told)
 
 
 def test_a_change_is_named_with_those_it_was_tried_with() -> None:

@@ -14,20 +14,20 @@ class Here(Program):
         super().__init__(torch)
         self.device = device
 
-    def on_loader(self, change: str, do: Callable[[Made], str]) -> None:
-        self._on_loader.append((change, do))
-        self._not.setdefault(change, "the program made no DataLoader")
+    def on_loader(self, fix: str, do: Callable[[Made], str]) -> None:
+        self._on_loader.append((fix, do))
+        self._not.setdefault(fix, "the program made no DataLoader")
 
-    def on_optimizer(self, change: str, do: Callable[[Made], str]) -> None:
-        self._on_optimizer.append((change, do))
-        self._not.setdefault(change, "the program made none of torch's own optimizers")
+    def on_optimizer(self, fix: str, do: Callable[[Made], str]) -> None:
+        self._on_optimizer.append((fix, do))
+        self._not.setdefault(fix, "the program made none of torch's own optimizers")
 
     def makes(self, kind: str = "DataLoader", place: str = "train.py:1", **given: Any) -> Any:
         """The arguments as the changes leave them."""
         made = Made(kind, given, place)
         doing = self._on_loader if kind == "DataLoader" else self._on_optimizer
-        for change, do in doing:
-            self._try(change, do, made, place)
+        for fix, do in doing:
+            self._try(fix, do, made, place)
         return made.arguments
 
     @property

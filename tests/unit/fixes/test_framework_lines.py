@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.framework import of_framework
 from ridgeline.fixes.own_classes import Sources
 from ridgeline.records.edit import Edit, Insert, Keyword, Within
@@ -27,12 +27,12 @@ def found(
 ) -> tuple[Edit, ...] | None:
     script = home / "train.py"
     script.write_text(text)
-    applied = Applied(change=what[0], what=what[1], places=(f"{script}:{line}",))
+    applied = Applied(fix=what[0], what=what[1], places=(f"{script}:{line}",))
     return of_framework(applied, Sources(script))
 
 
 def said(home: Path, text: str, line: int, what: tuple[str, str] = CAST) -> str:
-    with pytest.raises(NotWritten) as raised:
+    with pytest.raises(EditByHand) as raised:
         found(home, text, line, what)
     return str(raised.value)
 

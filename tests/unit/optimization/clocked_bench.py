@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.bench import compiling_s
 from ridgeline.records.facts import because
@@ -41,21 +41,21 @@ class ClockedBench(FakeBench):
 
     def trial(
         self,
-        changes: tuple[Asked, ...],
+        fixes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
         draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
-        names = frozenset(one.change for one in changes)
-        told = (int(one.options["factor"]) for one in changes if "factor" in one.options)
+        names = frozenset(one.fix for one in fixes)
+        told = (int(one.options["factor"]) for one in fixes if "factor" in one.options)
         self._factor = next(told, 1)
         self.factors.append(self._factor)
-        found = super().trial(changes, jitter=jitter, draws=draws, fresh=fresh)
+        found = super().trial(fixes, jitter=jitter, draws=draws, fresh=fresh)
         groups = ("model", "global")
-        compiled = frozenset(name for name in names if of(name).change.group in groups)
+        compiled = frozenset(name for name in names if find_fix(name).fix.group in groups)
         compiled |= {f"batch {self._factor}"}
-        slow_s = compiling_s(changes, self._compiles_s)
+        slow_s = compiling_s(fixes, self._compiles_s)
         slow_s *= READY if compiled in self._ready else 1
         wall_s = self._begins_s + STEPS * self._now_ms(names) / 1e3 + slow_s
         may_s = self.left_s() - self.held_s
@@ -79,7 +79,7 @@ class ClockedBench(FakeBench):
     def left_s(self) -> float:
         return self._budget_s - self.now_s
 
-    def cost_s(self, changes: tuple[Asked, ...]) -> float:
-        names = frozenset(one.change for one in changes)
-        guess = self._walls.get(frozenset(), 0.0) + compiling_s(changes, self._seen_s)
+    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
+        names = frozenset(one.fix for one in fixes)
+        guess = self._walls.get(frozenset(), 0.0) + compiling_s(fixes, self._seen_s)
         return self._walls.get(names, guess)

@@ -7,7 +7,7 @@ from math import prod
 
 from msgspec.structs import replace
 
-from ridgeline.fixes.change import Change
+from ridgeline.fixes.fix import Fix
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.agenda import Wants
 from ridgeline.optimization.candidates import Candidate
@@ -69,13 +69,13 @@ class FakeBench:
 
     def trial(
         self,
-        changes: tuple[Asked, ...],
+        fixes: tuple[Asked, ...],
         *,
         jitter: float = 0.0,
         draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
-        names = frozenset(one.change for one in changes)
+        names = frozenset(one.fix for one in fixes)
         self.ran.append(names)
         self.jitters.append(jitter)
         self._left -= 1
@@ -90,7 +90,7 @@ class FakeBench:
         off = 0.3 if done & self.moves else 1e-7 if jitter or done else 0.0
         if (done & self.drops and dropped) or (done & self.moves_undropped and draws == "none"):
             off = 0.02
-        batch = next((int(c.options.get("factor", 1)) for c in changes if "batch" in c.change), 1)
+        batch = next((int(c.options.get("factor", 1)) for c in fixes if "batch" in c.fix), 1)
         found = self._computed(names, done, steps, jitter, off, batch)
         less = 2 if done & self.drops_less else 1
         undropped = self.undropped // less if self.undropped and draws == "none" else self.undropped
@@ -122,10 +122,10 @@ class FakeBench:
         )  # fmt: skip
         tensor = TensorPrint(name="weight", norm=3.0, projection=1.0, moved=0.5, numel=64)
         return Trial(
-            changes=tuple(names),
-            applied=tuple(Applied(change=name, what=name) for name in sorted(done)),
+            fixes=tuple(names),
+            applied=tuple(Applied(fix=name, what=name) for name in sorted(done)),
             not_applied=tuple(
-                NotApplied(change=name, why=self.missing[name]) for name in sorted(names - done)
+                NotApplied(fix=name, why=self.missing[name]) for name in sorted(names - done)
             ),
             step_ns=steps,
             watched=watched,
@@ -144,7 +144,7 @@ class FakeBench:
     def left_s(self) -> float:
         return self._left + 0.5
 
-    def cost_s(self, changes: tuple[Asked, ...]) -> float:
+    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
         return 1.0
 
 
@@ -156,7 +156,7 @@ def candidate(
         "wrong_when": "", **told,
     }  # fmt: skip
     return Candidate(
-        change=Change(**given),  # type: ignore[arg-type]
+        fix=Fix(**given),  # type: ignore[arg-type]
         bound=bound, promise=bound or 1.0, unable=unable,
     )  # fmt: skip
 
@@ -171,4 +171,4 @@ def climbed(bench: FakeBench, *candidates: Candidate, keep_exact: bool = False) 
 
 
 def statuses(found: Optimized) -> dict[str, str]:
-    return {rung.change: rung.status for rung in found.rungs}
+    return {rung.fix: rung.status for rung in found.rungs}

@@ -1,7 +1,7 @@
 """Advice: what no change answers, a line each."""
 
 from ridgeline.diagnosis.rule import registered as rules
-from ridgeline.fixes.change import registered
+from ridgeline.fixes.fix import registered
 from ridgeline.optimization.program import advice
 from ridgeline.records.finding import Finding
 
@@ -32,13 +32,13 @@ def test_long_code_is_left_to_the_findings_page() -> None:
 
 
 def test_what_a_change_answers_and_what_is_little_is_no_advice() -> None:
-    answered = registered()[0].change.answers[0]
+    answered = registered()[0].fix.answers[0]
     assert advice([finding(answered), finding(share_pct=0.9)]) == ()
 
 
 def test_every_rule_without_a_change_has_something_to_say() -> None:
     every = [finding(one.rule.id, docs=one.rule.docs, claim=one.rule.text.title) for one in rules()]
-    answered = {rule for one in registered() for rule in one.change.answers}
+    answered = {rule for one in registered() for rule in one.fix.answers}
     open_ = [one for one in every if one.rule not in answered]
     lines = advice(every)
     assert len(lines) == len(open_) > 10

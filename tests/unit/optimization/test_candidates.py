@@ -27,9 +27,9 @@ def finding(rule: str, bound: float) -> Finding:
 
 def test_what_answers_a_finding_comes_before_what_only_might() -> None:
     found = [one for one in candidates(CPU, [finding("unfused-optimizer", 1.7)]) if not one.unable]
-    assert found[0].change.id in ("fused-optimizer", "foreach-optimizer")
+    assert found[0].fix.id in ("fused-optimizer", "foreach-optimizer")
     assert found[0].promise >= 1.7
-    names = [one.change.id for one in found]
+    names = [one.fix.id for one in found]
     assert names.index("fused-optimizer") < names.index("compile")
 
 
@@ -37,7 +37,7 @@ def test_what_cannot_win_stands_last_with_its_reason() -> None:
     found = candidates(CPU, [])
     unable = [one for one in found if one.unable]
     assert found[-len(unable) :] == unable
-    told = {one.change.id: explain(one.unable) for one in unable}
+    told = {one.fix.id: explain(one.unable) for one in unable}
     assert "emulates" in told["autocast"]
     assert told["tf32"] == "a CPU has no TF32"
     assert "memory" in told["checkpointing"]
@@ -59,7 +59,7 @@ def test_graphs_come_first_where_launches_are_waited_for_and_not_where_batches_a
     gpu = Ground(device="cuda", capability=(9, 0), busy=0.3, loaders=(LoaderSeen(),))
 
     def first(ground: Ground) -> str:
-        return next(one.change.id for one in candidates(ground, ()) if not one.unable)
+        return next(one.fix.id for one in candidates(ground, ()) if not one.unable)
 
     assert first(gpu) == "compile-reduce-overhead"
     assert first(replace(gpu, input_share=0.6)) in ("loader-workers", "pin-memory")

@@ -47,19 +47,19 @@ class Lucky(FakeBench):
 
     kind = 3
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-        on = {one.change for one in changes}
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+        on = {one.fix for one in fixes}
         if "lucky" in on:
             self.kind -= 1
         lucky = 1.15 if self.kind >= 0 else 1.0
         self._speed = times(big=2.0, lucky=lucky)
-        return super().trial(changes, **given)
+        return super().trial(fixes, **given)
 
 
 def _after(bench: FakeBench) -> tuple[str, str]:
     found = climbed(bench, candidate("big"), candidate("lucky"))
     return statuses(found)["lucky"], next(
-        explain(r.reason) for r in found.rungs if r.change == "lucky"
+        explain(r.reason) for r in found.rungs if r.fix == "lucky"
     )
 
 

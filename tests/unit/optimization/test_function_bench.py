@@ -29,7 +29,7 @@ def bench_of(case: Case, home: Path, step: Any = None, *, steps: int = 12) -> Fu
 
 
 def asked(*names: str, **options: str) -> tuple[Asked, ...]:
-    return tuple(Asked(change=name, options=options) for name in names)
+    return tuple(Asked(fix=name, options=options) for name in names)
 
 
 def losses(trial: Trial | None) -> list[float | None]:
@@ -41,8 +41,8 @@ def test_a_trial_leaves_everything_as_it_was(tmp_path: Path) -> None:
     case = Case()
     bench = bench_of(case, tmp_path)
     before = case.state()
-    for changes in ((), asked("fused-optimizer"), asked("channels-last", "set-to-none")):
-        found = bench.trial(changes)
+    for fixes in ((), asked("fused-optimizer"), asked("channels-last", "set-to-none")):
+        found = bench.trial(fixes)
         assert found.trial is not None, found.failure
         assert differing(before, case.state()) == []
 
@@ -198,7 +198,7 @@ def test_a_step_that_is_read_after_it_has_run_tells_the_same(
     bench = bench_of(case, tmp_path)
     plain = bench.trial(()).trial
 
-    def later(self: Any, changes: Any, session: Any, kept: Any) -> Any:
+    def later(self: Any, fixes: Any, session: Any, kept: Any) -> Any:
         def run(batch: Any) -> None:
             with session.recorded():
                 case.step(case.model, case.optimizer, batch)
@@ -223,6 +223,6 @@ def test_a_model_trained_in_eval_mode_is_seen(tmp_path: Path) -> None:
     case.model.eval()
     found = bench_of(case, tmp_path).trial(asked("channels-last")).trial
     assert found is not None
-    assert [one.change for one in found.applied] == ["channels-last"]
+    assert [one.fix for one in found.applied] == ["channels-last"]
     assert found.tensors
     assert not case.model.training

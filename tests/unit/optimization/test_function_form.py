@@ -15,7 +15,7 @@ from torch import nn
 
 import ridgeline
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.capture import live
 from ridgeline.harness.trials.loader_queue import in_rounds, made_ahead
 from ridgeline.optimization import function
@@ -45,7 +45,7 @@ def test_every_change_is_told_of_and_everything_is_as_it_was() -> None:
     )  # fmt: skip
     assert differing(before, case.state()) == []
     assert live.session is None
-    rungs = {rung.change: rung for rung in found.rungs}
+    rungs = {rung.fix: rung for rung in found.rungs}
     assert rungs["fused-optimizer"].reason == because(SearchCode.NOT_EXACT, alters="rounding")
     assert explain(rungs["whole-step-graph"].reason) == "a CPU has no CUDA graphs"
     assert set(found.kept) <= {name for name, rung in rungs.items() if rung.alters == "nothing"}
@@ -160,14 +160,14 @@ def test_inside_a_run_it_says_so(tmp_path: Path) -> None:
 
 def test_what_needs_a_process_of_its_own_says_so() -> None:
     ground = Ground(device="cuda", optimizers=(OptimizerSeen(name="AdamW"),))
-    here = {name: function._here(of(name), "no attention is written out") for name in (
+    here = {name: function._here(find_fix(name), "no attention is written out") for name in (
         "expandable-segments", "affinity", "whole-step-graph", "fused-optimizer",
     )}  # fmt: skip
-    assert "a process of its own" in here["expandable-segments"].able(ground)
+    assert "a process of its own" in here["expandable-segments"].reason_to_skip(ground)
     held = Ground(findings=("affinity",), processors=8)
-    assert "a process of its own" in here["affinity"].able(held)
-    assert here["whole-step-graph"].able(ground) == ""
-    assert here["fused-optimizer"].able(ground) == ""
+    assert "a process of its own" in here["affinity"].reason_to_skip(held)
+    assert here["whole-step-graph"].reason_to_skip(ground) == ""
+    assert here["fused-optimizer"].reason_to_skip(ground) == ""
 
 
 def test_optimize_is_one_of_ten_names() -> None:

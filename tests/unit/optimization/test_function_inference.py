@@ -42,13 +42,13 @@ class Serving:
         with torch.no_grad():
             return model(batch).softmax(-1) * self.factor  # type: ignore[no-any-return]
 
-    def trial(self, home: Path, *changes: str) -> Trial:
+    def trial(self, home: Path, *fixes: str) -> Trial:
         subject = Subject(torch, self.step, self.model, None, self.batches)
         kept = Kept(torch, (self.model, None), self.step, self.batches)
         bench = FunctionBench(
             torch, subject, home, deadline=Deadline(60), steps=12, watch=4, kept=kept
         )
-        found = bench.trial(tuple(Asked(change=name) for name in changes))
+        found = bench.trial(tuple(Asked(fix=name) for name in fixes))
         assert found.trial is not None, found.failure
         return found.trial
 
@@ -85,7 +85,7 @@ def test_the_search_compares_outputs_and_leaves_the_model_as_it_was() -> None:
         serving.step, model=serving.model, loader=serving.batches, budget=40, keep_exact=True,
         quiet=True,
     )  # fmt: skip
-    rungs = {rung.change: rung for rung in found.rungs}
+    rungs = {rung.fix: rung for rung in found.rungs}
     assert rungs["fused-optimizer"].status == "not tried"
     assert found.confirmed == (found.total is not None and found.total.confirmed)
     assert explain(rungs["checkpointing"].reason) == (

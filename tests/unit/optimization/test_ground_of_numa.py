@@ -38,7 +38,7 @@ def test_a_run_of_this_machine_has_its_nodes_and_becomes_a_candidate() -> None:
     ground = ground_of(Case(on_gpu=True, capture=SEEN, processors=2))
     assert [one.cores for one in ground.nodes] == [(0,), (1,)]
     assert (ground.gpu_address, ground.gpu_node) == ("0000:3b:00.0", 1)
-    (found,) = [one for one in candidates(ground, ()) if one.change.id == "numa-binding"]
+    (found,) = [one for one in candidates(ground, ()) if one.fix.id == "numa-binding"]
     assert found.unable is None
     assert found.options == {"cores": "1", "gpu": "0000:3b:00.0"}
 

@@ -29,7 +29,7 @@ def test_products_may_be_most_of_an_untraced_step_that_tracing_made_seven_times_
     seen = ground(OpSite(op="aten::addmm", host_ns=4e6), traced_ms=28.0, step_ms=4.2)
     assert seen.products_least_share == pytest.approx(1 / 7)
     assert seen.products_share == pytest.approx(4 / 4.2)
-    bounds = {one.change.id: one.bound for one in candidates(seen, [])}
+    bounds = {one.fix.id: one.bound for one in candidates(seen, [])}
     assert bounds["int8-dynamic"] > 2.5
     assert seen.busy == 1.0
 

@@ -111,7 +111,7 @@ def test_exact_results_forbid_all_that_may_round() -> None:
         keep_exact=True,
     )  # fmt: skip
     assert statuses(found) == {"a": "not tried", "b": "kept"}
-    assert next(r.reason for r in found.rungs if r.change == "a") == because(
+    assert next(r.reason for r in found.rungs if r.fix == "a") == because(
         SearchCode.NOT_EXACT, alters="rounding"
     )
 
@@ -142,7 +142,7 @@ def test_when_compiling_has_paid_is_told() -> None:
 
 def test_a_program_that_cannot_be_timed_says_so() -> None:
     class Broken(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
             return Outcome(
                 failure=because(
                     TrialFailure.RAISED, error="ModuleNotFoundError: No module named 'data'"
@@ -166,10 +166,10 @@ def test_equal_changes_are_seldom_kept() -> None:
 
 def test_an_interrupt_loses_nothing_that_is_known() -> None:
     class Interrupted(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            if any(one.change == "b" for one in changes):
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            if any(one.fix == "b" for one in fixes):
                 raise KeyboardInterrupt
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     found = climbed(Interrupted(times(a=1.5)), *map(candidate, "ab"))
     assert statuses(found) == {"a": "kept", "b": "not tried"}
@@ -187,10 +187,10 @@ def test_a_large_gain_takes_one_pair_and_none_takes_two() -> None:
 
 def test_other_options_of_a_change_are_tried_and_the_best_stays() -> None:
     class Workers(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            number = next((c.options["workers"] for c in changes), "0")
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            number = next((c.options["workers"] for c in fixes), "0")
             self._speed = lambda names: {"0": 1.0, "2": 1.5, "4": 2.0, "1": 1.2}[number]
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     one = candidate("workers", slot="workers", alters="nothing")
     given = replace(one, options={"workers": "2"}, others=({"workers": "4"}, {"workers": "1"}))
@@ -211,7 +211,7 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
     assert statuses(found) == {"recompute": "kept", "hopeless": "rejected"}
     assert found.total is not None
     assert found.total.ratio.value == pytest.approx(1 / 0.6, rel=0.01)
-    assert next(r.reason.code for r in found.rungs if r.change == "hopeless") == SearchCode.TOO_SLOW
+    assert next(r.reason.code for r in found.rungs if r.fix == "hopeless") == SearchCode.TOO_SLOW
 
 
 def test_energy_that_cannot_be_read_is_said() -> None:
@@ -224,8 +224,8 @@ def test_a_larger_batch_stands_apart() -> None:
         return 1.5 if "a" in names else 1.0
 
     class Batches(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            factor = next((int(c.options.get("factor", 1)) for c in changes if c.options), 1)
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            factor = next((int(c.options.get("factor", 1)) for c in fixes if c.options), 1)
             if factor > 4:
                 return Outcome(
                     failure=because(
@@ -234,7 +234,7 @@ def test_a_larger_batch_stands_apart() -> None:
                 )
             grown = {1: 1.0, 2: 1.2, 4: 1.6}[factor]
             self._speed = lambda names: speed(names) / grown
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     batch = candidate("larger-batch", alters="semantics")
     sizes = replace(
@@ -245,12 +245,12 @@ def test_a_larger_batch_stands_apart() -> None:
     assert found.with_batch is not None
     assert found.total.ratio.value == pytest.approx(1.5, rel=0.05)
     assert found.with_batch.ratio.value == pytest.approx(1.5 * 4 / 1.6, rel=0.05)
-    told = {r.options["factor"]: r.status for r in found.rungs if r.change == "larger-batch"}
+    told = {r.options["factor"]: r.status for r in found.rungs if r.fix == "larger-batch"}
     assert told == {"2": "dropped", "4": "kept", "8": "rejected"}
     alone = Ladder(Batches(times()), [candidate("a"), sizes]).climb("train.py")
     assert alone.with_batch is None
     assert (
-        next(r.reason for r in alone.rungs if r.change == "larger-batch").code
+        next(r.reason for r in alone.rungs if r.fix == "larger-batch").code
         == SearchCode.NEEDS_BATCH
     )
 
@@ -267,8 +267,8 @@ def test_one_pair_is_enough_for_a_fifth_where_a_gpu_waits_for_no_input(
     device: str, waits: float
 ) -> None:
     class Bench(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            found = super().trial(changes, **given)
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            found = super().trial(fixes, **given)
             seen = replace(found.trial, device=device, input_share=waits)
             return replace(found, trial=seen)
 
@@ -281,9 +281,9 @@ def test_one_pair_is_enough_for_a_fifth_where_a_gpu_waits_for_no_input(
 
 def test_a_loader_that_a_fast_step_waits_for_is_seen_in_its_trials() -> None:
     class Waits(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            found = super().trial(changes, **given)
-            share = 0.4 if changes else 0.01
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            found = super().trial(fixes, **given)
+            share = 0.4 if fixes else 0.01
             return replace(found, trial=replace(found.trial, input_share=share))
 
     ladder = Ladder(Waits(times(a=2.0)), [candidate("a")])
@@ -317,7 +317,7 @@ def test_a_set_is_bounded_by_what_all_of_its_members_may_save() -> None:
         candidate("graphs", slot="compile", slow_start=True, bound=1.25),
     )
     found = Ladder(bench, tried, voice=Voice(say=said.append)).climb("train.py")
-    rungs = {rung.change: rung for rung in found.rungs}
+    rungs = {rung.fix: rung for rung in found.rungs}
     assert rungs["graphs"].together == ("half",)
     assert rungs["graphs"].bound == pytest.approx(1 / (1 - (1 - 1 / 1.25) - (1 - 1 / 1.2)))
     assert not any("at most 1.25" in text for text in said)
@@ -336,7 +336,7 @@ def test_a_set_with_a_member_of_unknown_gain_has_no_bound() -> None:
 def test_a_gain_above_its_bound_is_recorded_and_ends_the_trust_in_bounds() -> None:
     bench = FakeBench(times(a=2.84, b=1.5))
     found = climbed(bench, candidate("a", bound=1.73), candidate("b", bound=1.01))
-    wrong = {rung.change: rung.bound_exceeded for rung in found.rungs}
+    wrong = {rung.fix: rung.bound_exceeded for rung in found.rungs}
     assert wrong == {"a": True, "b": True}
     assert statuses(found) == {"a": "kept", "b": "kept"}, "nothing is left untried by a bound then"
 

@@ -21,7 +21,7 @@ def test_what_did_not_pay_alone_is_put_on_with_the_compiler_and_left_out_again()
         candidate("graphs", slot="compile", slow_start=True),
     )
     assert statuses(found) == {"half": "kept", "layout": "dropped", "graphs": "kept"}
-    half = next(rung for rung in found.rungs if rung.change == "half")
+    half = next(rung for rung in found.rungs if rung.fix == "half")
     assert half.without is not None
     assert half.without.value == pytest.approx(1.3, rel=0.05)
     assert found.total is not None
@@ -39,7 +39,7 @@ def test_where_they_fail_together_the_compiler_is_tried_alone() -> None:
     )
     assert statuses(found)["graphs"] == "kept"
     assert statuses(found)["layout"] == "rejected"
-    (graphs,) = (rung for rung in found.rungs if rung.change == "graphs")
+    (graphs,) = (rung for rung in found.rungs if rung.fix == "graphs")
     assert graphs.earlier is not None
     assert graphs.earlier.together == ("LAYOUT",)  # and is not lost
 
@@ -113,7 +113,7 @@ def test_what_was_only_tried_with_others_says_what_became_of_them() -> None:
     one = candidate("graphs", slot="compile", slow_start=True)
     found = climbed(bench, one, candidate("half", slot="precision", usual=True))
     assert frozenset({"half"}) not in bench.ran
-    (half,) = [rung for rung in found.rungs if rung.change == "half"]
+    (half,) = [rung for rung in found.rungs if rung.fix == "half"]
     assert half.status == "not tried"
     assert half.earlier is not None
     assert half.earlier.together == ("GRAPHS",)

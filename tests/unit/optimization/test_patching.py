@@ -31,8 +31,8 @@ def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) 
     found = patches(
         script,
         [
-            Applied(change="tf32", what="…"),
-            Applied(change="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",)),
+            Applied(fix="tf32", what="…"),
+            Applied(fix="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",)),
         ],
     )
     (file,) = found.files
@@ -45,7 +45,7 @@ def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) 
 def test_what_cannot_be_edited_is_said_in_words(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("lr=1e-3", "*options"))
-    applied = Applied(change="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",))
+    applied = Applied(fix="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",))
     found = patches(script, [applied])
     assert not found.files
     (words,) = found.by_hand
@@ -53,8 +53,8 @@ def test_what_cannot_be_edited_is_said_in_words(tmp_path: Path) -> None:
     assert "fused=True" in words
 
 
-def one(change: str, what: str, *places: str) -> Applied:
-    return Applied(change=change, what=what, places=places)
+def one(fix: str, what: str, *places: str) -> Applied:
+    return Applied(fix=fix, what=what, places=places)
 
 
 def test_a_change_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ class ByItself(FakeBench):
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         text = Path(script).read_text()
-        return self.trial((Asked(change="fused-optimizer"),) if "fused=True" in text else ())
+        return self.trial((Asked(fix="fused-optimizer"),) if "fused=True" in text else ())
 
 
 def total(*applied: Applied) -> Optimized:
@@ -173,7 +173,7 @@ def bench(*moves: str) -> ByItself:
 
 
 def wrote(script: Path, runs: ByItself, *more: Applied) -> Written:
-    trial = FakeBench(lambda names: 2.0).trial((Asked(change="fused-optimizer"),)).trial
+    trial = FakeBench(lambda names: 2.0).trial((Asked(fix="fused-optimizer"),)).trial
     baseline = FakeBench(lambda names: 1.0).trial(()).trial
     assert trial is not None
     assert baseline is not None
@@ -279,7 +279,7 @@ def test_of_a_package_there_is_a_diff_and_no_copy(
     (tmp_path / "app").mkdir()
     module = Path("app", "__main__.py")
     module.write_text("import torch\n")
-    tf32 = Applied(change="tf32", what="set_float32_matmul_precision")
+    tf32 = Applied(fix="tf32", what="set_float32_matmul_precision")
     total = Total(
         ratio=Ratio(value=2, ci_low=1.9, ci_high=2.1, pairs=2), applied=(tf32,),
         before_ms=2, after_ms=1, parity=Parity(equality="equal", why=""),

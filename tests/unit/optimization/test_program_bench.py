@@ -21,8 +21,8 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
 
 TARGET = Target(kind="script", name="train.py", arguments=())
-WORKERS = (Asked(change="loader-workers", options={"workers": "2"}),)
-COMPILE = (Asked(change="compile"),)
+WORKERS = (Asked(fix="loader-workers", options={"workers": "2"}),)
+COMPILE = (Asked(fix="compile"),)
 
 
 class Clock:
@@ -51,7 +51,7 @@ class Runs:
         self.plans.append(plan)
         self.limits.append(timeout_s)
         self.homes.append(home)
-        wall = max((self.walls.get(one.change, 2.0) for one in plan.changes), default=self.plain)
+        wall = max((self.walls.get(one.fix, 2.0) for one in plan.fixes), default=self.plain)
         if wall > timeout_s:
             failure = because(TrialFailure.TIMED_OUT, limit_s=timeout_s, step=None)
             return Outcome(failure=failure, wall_s=timeout_s, timed_out=True)
@@ -113,10 +113,10 @@ def test_nothing_runs_beyond_the_deadline(runs: Runs, tmp_path: Path) -> None:
 def test_a_second_bench_takes_what_the_first_kept_in_its_order(runs: Runs, tmp_path: Path) -> None:
     first = made(tmp_path, KeptTrials(tmp_path / "trials"))
     runs.walls["loader-workers"] = math.inf
-    for changes in ((), (), WORKERS):
-        first.trial(changes)
+    for fixes in ((), (), WORKERS):
+        first.trial(fixes)
     second = made(tmp_path, KeptTrials(tmp_path / "trials"))
-    assert [second.trial(changes).trial is None for changes in ((), (), WORKERS)] == [
+    assert [second.trial(fixes).trial is None for fixes in ((), (), WORKERS)] == [
         False, False, True,
     ]  # fmt: skip
     assert (second.taken, second.remembered) == (1, 3), "one to see that the machine is as it was"
@@ -136,16 +136,16 @@ def test_trials_of_another_time_are_forgotten(
 
     monkeypatch.setattr(bench_module, "run", run)
     first = made(tmp_path, KeptTrials(tmp_path / "trials"))
-    for changes in ((), (), WORKERS):
-        first.trial(changes)
+    for fixes in ((), (), WORKERS):
+        first.trial(fixes)
     step[0] = 20_000_000
     second = made(tmp_path, KeptTrials(tmp_path / "trials"))
-    found = [second.trial(changes) for changes in ((), (), WORKERS)]
+    found = [second.trial(fixes) for fixes in ((), (), WORKERS)]
     assert [one.trial is not None and one.trial.step_ns[0] for one in found] == [step[0]] * 3
     assert (second.taken, second.remembered) == (3, 0)
     assert second.forgot.endswith("a step took 100 ms then, and takes 20 ms now")
     third = made(tmp_path, KeptTrials(tmp_path / "trials"))
-    assert [third.trial(changes).remembered for changes in ((), (), WORKERS)] == [True] * 3
+    assert [third.trial(fixes).remembered for fixes in ((), (), WORKERS)] == [True] * 3
 
 
 def test_a_fresh_trial_is_run_whatever_was_kept(runs: Runs, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path
     bench = ProgramBench(TARGET, tmp_path, Plan(), deadline=Deadline(200, now=Clock()))
     bench.trial(())
     runs.walls["compile-max-autotune"] = 180.0
-    slow = (Asked(change="compile-max-autotune"),)
+    slow = (Asked(fix="compile-max-autotune"),)
     bench.held_s = 80.0
     cut = bench.trial(slow)
     assert cut.cut
@@ -219,7 +219,7 @@ def test_what_takes_the_time_of_what_is_kept_is_ended(runs: Runs, tmp_path: Path
 def test_timing_every_choice_is_thought_to_cost_much_more(runs: Runs, tmp_path: Path) -> None:
     bench = made(tmp_path)
     bench.trial(())
-    tunes = bench.cost_s((Asked(change="compile-max-autotune"),))
+    tunes = bench.cost_s((Asked(fix="compile-max-autotune"),))
     assert tunes - 2.0 == 15 * (bench.cost_s(COMPILE) - 2.0)
 
 
@@ -254,7 +254,7 @@ def test_a_copy_is_run_where_its_kernels_lie_compiled(runs: Runs, tmp_path: Path
     bench.trial(COMPILE)
     bench.by_itself("optimized_train.py", COMPILE)
     assert runs.homes[-1] == runs.homes[-2] != runs.homes[0]
-    assert runs.plans[-1].changes == ()
+    assert runs.plans[-1].fixes == ()
 
 
 def test_a_program_that_was_not_given_the_time_to_begin_may_have_it_in_the_next_call(
@@ -272,11 +272,11 @@ def test_a_program_that_was_not_given_the_time_to_begin_may_have_it_in_the_next_
 def test_a_trial_is_longer_where_more_is_made_ahead(runs: Runs, tmp_path: Path) -> None:
     fed = Fed(workers=2, ahead=16, most=100)
     bench = ProgramBench(TARGET, tmp_path, Plan(steps=80), deadline=Deadline(math.inf), fed=fed)
-    eight = Asked(change="prefetch", options={"factor": "8"})
-    four = Asked(change="loader-workers", options={"workers": "4"})
-    larger = Asked(change="larger-batch", options={"factor": "8"})
-    for changes in ((), (larger,), (eight,), (four, eight)):
-        bench.trial(changes)
+    eight = Asked(fix="prefetch", options={"factor": "8"})
+    four = Asked(fix="loader-workers", options={"workers": "4"})
+    larger = Asked(fix="larger-batch", options={"factor": "8"})
+    for fixes in ((), (larger,), (eight,), (four, eight)):
+        bench.trial(fixes)
     assert [plan.steps for plan in runs.plans] == [80, 80, 80 + 32 - 16, 80 + 64 - 16]
     bench.by_itself("optimized_train.py", (four, eight))
     assert runs.plans[-1].steps == 128

@@ -24,10 +24,10 @@ class TroubledBench(FakeBench):
 
     taken, remembered = 0, 0
 
-    def trial(self, changes: tuple[Asked, ...], **how: Any) -> Outcome:
-        found = super().trial(changes, **how)
+    def trial(self, fixes: tuple[Asked, ...], **how: Any) -> Outcome:
+        found = super().trial(fixes, **how)
         assert found.trial is not None
-        noted = ("not evaluated: of " + "+".join(sorted(one.change for one in changes)), "memory")
+        noted = ("not evaluated: of " + "+".join(sorted(one.fix for one in fixes)), "memory")
         return Outcome(trial=replace(found.trial, problems=noted))
 
 
@@ -53,7 +53,7 @@ def test_the_diagnosis_the_unchanged_program_and_the_whole_are_heard(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = optimized(monkeypatch, tmp_path, problems=("the regions: KeyError: 3", "memory"))
-    assert [one.change for one in found.rungs if one.status == "kept"] == ["a"]
+    assert [one.fix for one in found.rungs if one.status == "kept"] == ["a"]
     assert found.problems == (
         "the regions: KeyError: 3", "memory", "not evaluated: of ", "not evaluated: of a",
     )  # fmt: skip

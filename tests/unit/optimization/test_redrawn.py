@@ -21,7 +21,7 @@ def dropping(*names: str, trials: int = 10_000, **factors: float) -> FakeBench:
 
 
 def rung(found: Optimized, name: str) -> Rung:
-    return next(one for one in found.rungs if one.change == name)
+    return next(one for one in found.rungs if one.fix == name)
 
 
 def test_another_type_that_drops_others_is_compared_without_dropout() -> None:
@@ -103,10 +103,10 @@ def test_what_is_left_of_a_set_that_was_equal_is_not_compared_again() -> None:
     bench = dropping("half", half=2.0)
     judge = Judge(bench, STEP, lambda text: None)
     judge.learn([HALF], False, lambda found: None)
-    for changes in ([HALF, FUSED], [HALF]):
-        found = bench.trial(asked(changes)).trial
+    for fixes in ([HALF, FUSED], [HALF]):
+        found = bench.trial(asked(fixes)).trial
         assert found is not None
-        assert judge.compared(found, changes).equality == "equal"
+        assert judge.compared(found, fixes).equality == "equal"
     assert [names for names, draws, _ in bench.asked if names and draws == "none"] == [
         {"half", "fused"}
     ]

@@ -55,7 +55,7 @@ def test_resnet_reaches_what_a_specialist_does(budget_s: float, begins_s: float,
     found = climbed(bench)
     assert found.total is not None
     assert found.total.confirmed
-    kept = frozenset(rung.change for rung in found.rungs if rung.status == "kept")
+    kept = frozenset(rung.fix for rung in found.rungs if rung.status == "kept")
     assert bench.step_ms(kept) < 7.2
     assert found.with_batch is not None
     assert found.with_batch.confirmed
@@ -67,15 +67,15 @@ def test_resnet_reaches_what_a_specialist_does(budget_s: float, begins_s: float,
 class Small(ClockedBench):
     """Four times the batch is the largest that fits."""
 
-    def trial(self, changes: tuple[Asked, ...], **told: Any) -> Outcome:
-        if any(int(one.options.get("factor", 1)) > 4 for one in changes):
+    def trial(self, fixes: tuple[Asked, ...], **told: Any) -> Outcome:
+        if any(int(one.options.get("factor", 1)) > 4 for one in fixes):
             self.now_s += 15
             return Outcome(
                 failure=because(
                     TrialFailure.RAISED, error="torch.OutOfMemoryError: CUDA out of memory."
                 )
             )
-        return super().trial(changes, **told)
+        return super().trial(fixes, **told)
 
 
 def test_where_a_large_batch_does_not_fit_the_next_smaller_one_is_tried() -> None:
@@ -84,7 +84,7 @@ def test_where_a_large_batch_does_not_fit_the_next_smaller_one_is_tried() -> Non
         grown=lambda factor: GROWN[factor],
     )  # fmt: skip
     found = climbed(bench)
-    told = {r.options["factor"]: r.status for r in found.rungs if r.change == "larger-batch"}
+    told = {r.options["factor"]: r.status for r in found.rungs if r.fix == "larger-batch"}
     assert told == {"8": "rejected", "4": "kept"}
     assert found.with_batch is not None
     assert found.with_batch.confirmed

@@ -66,7 +66,7 @@ def resnet_ms(on: frozenset[str]) -> float:
 def climbed(bench: ClockedBench, ground: Ground, found: tuple[Finding, ...] = ()) -> Optimized:
     def ask(kept: tuple[Asked, ...]) -> list[Candidate]:
         share = ground.input_share
-        on = frozenset(one.change for one in kept)
+        on = frozenset(one.fix for one in kept)
         if ground.loaders and bench.step_ms(on) == 12.5:  # it waits for input, a part of the time
             share = 0.3 / ladder.search.gained
         return candidates(replace(ground, input_share=share), found, kept=kept)
@@ -76,7 +76,7 @@ def climbed(bench: ClockedBench, ground: Ground, found: tuple[Finding, ...] = ()
 
 
 def kept(found: Optimized) -> set[str]:
-    return {rung.change for rung in found.rungs if rung.status == "kept"}
+    return {rung.fix for rung in found.rungs if rung.status == "kept"}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -139,10 +139,10 @@ def test_what_found_nothing_to_change_is_asked_again_once_its_partner_is_kept() 
         return (2.0 if "half" in names else 1.0) * (1.3 if {"half", "pad"} <= names else 1.0)
 
     class Bench(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
-            half = any(one.change == "half" for one in changes)
+        def trial(self, fixes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
+            half = any(one.fix == "half" for one in fixes)
             self.missing = {} if half else {"pad": "its products are not in 16 bits"}
-            return super().trial(changes, **told)  # type: ignore[arg-type]
+            return super().trial(fixes, **told)  # type: ignore[arg-type]
 
     asked = (candidate("pad", together=("half",)), candidate("half"))
     found = Ladder(Bench(speed), asked, Wants()).climb("train.py")
@@ -152,17 +152,17 @@ def test_what_found_nothing_to_change_is_asked_again_once_its_partner_is_kept() 
 class Ends(FakeBench):
     """The budget ends the first trial of `change`, or its second."""
 
-    def __init__(self, change: str, trials: int) -> None:
-        super().__init__(lambda names: 1.3 if change in names else 1.0)
-        self._change = change
+    def __init__(self, fix: str, trials: int) -> None:
+        super().__init__(lambda names: 1.3 if fix in names else 1.0)
+        self._change = fix
         self._may = trials
 
-    def trial(self, changes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
-        if any(one.change == self._change for one in changes):
+    def trial(self, fixes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
+        if any(one.fix == self._change for one in fixes):
             self._may -= 1
             if self._may < 0:
                 return Outcome(failure=because(TrialFailure.OUT_OF_TIME), cut=True, timed_out=True)
-        return super().trial(changes, **told)  # type: ignore[arg-type]
+        return super().trial(fixes, **told)  # type: ignore[arg-type]
 
 
 def test_what_the_budget_ended_was_not_tried() -> None:
@@ -202,7 +202,7 @@ def test_however_the_time_runs_out_the_search_ends(trials: int) -> None:
     bench.missing = {"pad": "its products are not in 16 bits"}
     asked = (candidate("pad", together=("half",)), candidate("half"), candidate("other"))
     found = Ladder(bench, asked).climb("train.py")
-    assert {rung.change for rung in found.rungs} == {"pad", "half", "other"}
+    assert {rung.fix for rung in found.rungs} == {"pad", "half", "other"}
     assert sum("pad" in names and "half" in names for names in bench.ran) <= 2
 
 
@@ -223,7 +223,7 @@ def test_what_the_noise_would_hide_is_not_tried() -> None:
     noisy = FakeBench(lambda names: 1.0, spread=0.2, seed=3)
     asked = (candidate("small", bound=1.05), candidate("large", bound=3.0))
     found = Ladder(noisy, asked).climb("train.py")
-    codes = {rung.change: rung.reason.code for rung in found.rungs}
+    codes = {rung.fix: rung.reason.code for rung in found.rungs}
     assert codes["small"] == SearchCode.BOUND_WITHIN_NOISE
     assert "large" in {name for names in noisy.ran for name in names}
 
@@ -232,11 +232,11 @@ def test_halves_of_a_pair_are_of_one_call() -> None:
     """The machine was twice as slow when the earlier call ran."""
 
     class Later(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
-            old = bool(changes) and not told.get("fresh") and len(self.ran) < 6
+        def trial(self, fixes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
+            old = bool(fixes) and not told.get("fresh") and len(self.ran) < 6
             old = old or len(self.ran) < 2
             self._speed = lambda names: 0.5 if old else 1.0
-            return replace(super().trial(changes, **told), remembered=old)  # type: ignore[arg-type]
+            return replace(super().trial(fixes, **told), remembered=old)  # type: ignore[arg-type]
 
     found = Ladder(Later(lambda names: 1.0), [candidate("a")]).climb("train.py")
     ratio = found.rungs[0].ratio

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.contest import Arms
@@ -24,9 +24,9 @@ class Disturbed(FakeBench):
 
     at = 0
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-        found = super().trial(changes, **given)
-        if found.trial is None or changes or self.ran.count(frozenset()) != self.at:
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+        found = super().trial(fixes, **given)
+        if found.trial is None or fixes or self.ran.count(frozenset()) != self.at:
             return found
         slow = tuple(6 * ns for ns in found.trial.step_ns)
         return replace(found, trial=replace(found.trial, step_ns=slow))
@@ -55,15 +55,15 @@ def test_a_machine_that_stays_slow_is_believed() -> None:
 
 
 def told(found: Optimized) -> dict[str, str]:
-    return {rung.change: rung.reason for rung in found.rungs}
+    return {rung.fix: rung.reason for rung in found.rungs}
 
 
 def test_a_change_in_the_middle_of_which_it_was_interrupted_tells_what_is_known() -> None:
     class Interrupted(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            if sum("a" in names for names in self.ran) == 1 and changes:
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            if sum("a" in names for names in self.ran) == 1 and fixes:
                 raise KeyboardInterrupt
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     bench = Interrupted(times(a=1.05), spread=0.03)
     why = told(Ladder(bench, [candidate("a"), candidate("b")]).climb("train.py"))
@@ -76,7 +76,7 @@ CPU = Ground(device="cpu", cores=2, processors=2, input_share=0.8, torch=(2, 11)
 CPU = replace(
     CPU, flags=replace(CPU.flags, threads=2), loaders=(LoaderSeen(batches=100, workers=0),)
 )
-CHANGES = [of("loader-workers"), of("threads")]
+FIXES = [find_fix("loader-workers"), find_fix("threads")]
 
 
 def crowded(names: frozenset[str]) -> float:
@@ -89,20 +89,20 @@ def crowded(names: frozenset[str]) -> float:
 def test_however_little_fewer_threads_gain_alone() -> None:
     """Their limit was reckoned for a program whose loader has no workers."""
     found = searched(FakeBench(crowded, spread=0.03), replace(CPU, input_share=0.99))
-    kept = {rung.change for rung in found.rungs if rung.status == "kept"}
+    kept = {rung.fix for rung in found.rungs if rung.status == "kept"}
     assert kept == {"loader-workers", "threads"}
 
 
 def searched(bench: FakeBench, ground: Ground) -> Optimized:
     def ask(kept: Any) -> Any:
-        return candidates(ground, (), CHANGES, kept=kept)
+        return candidates(ground, (), FIXES, kept=kept)
 
     return Ladder(bench, ask).climb("train.py")
 
 
 def test_workers_that_want_the_cores_of_the_step_are_tried_with_fewer_threads() -> None:
     found = searched(FakeBench(crowded), CPU)
-    kept = {rung.change: rung.options for rung in found.rungs if rung.status == "kept"}
+    kept = {rung.fix: rung.options for rung in found.rungs if rung.status == "kept"}
     assert kept == {"loader-workers": {"workers": "2"}, "threads": {"threads": "1"}}
     assert found.total is not None
     assert found.total.ratio.value == pytest.approx(2.0, rel=0.05)
@@ -138,10 +138,8 @@ def test_a_change_that_rounds_is_judged_by_the_run_that_judging_it_took() -> Non
     """Two runs at first, a third when it is judged."""
 
     class Bench(FakeBench):
-        def trial(
-            self, changes: tuple[Asked, ...], *, jitter: float = 0.0, **given: Any
-        ) -> Outcome:
-            found = super().trial(changes, jitter=jitter, **given)
+        def trial(self, fixes: tuple[Asked, ...], *, jitter: float = 0.0, **given: Any) -> Outcome:
+            found = super().trial(fixes, jitter=jitter, **given)
             if not jitter or found.trial is None:
                 return found
             fast = tuple(ns // 2 for ns in found.trial.step_ns)
@@ -150,5 +148,5 @@ def test_a_change_that_rounds_is_judged_by_the_run_that_judging_it_took() -> Non
     exact = candidate("workers", alters="nothing", bound=4.0)
     found = Ladder(Bench(times(threads=1.6), trials=7), [exact, candidate("threads")]).climb("t.py")
     assert found.noise > 0.2
-    rung = next(one for one in found.rungs if one.change == "threads")
+    rung = next(one for one in found.rungs if one.fix == "threads")
     assert rung.status != "kept"

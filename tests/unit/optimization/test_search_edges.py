@@ -27,35 +27,35 @@ from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate, stat
 
 
 def told(found: Optimized) -> dict[str, tuple[str, str]]:
-    return {rung.change: (rung.status, explain(rung.reason)) for rung in found.rungs}
+    return {rung.fix: (rung.status, explain(rung.reason)) for rung in found.rungs}
 
 
 class Needing(FakeBench):
     """Prefetching finds nothing to change where there are no workers."""
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-        names = {one.change for one in changes}
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+        names = {one.fix for one in fixes}
         alone = "prefetch" in names and "workers" not in names
         self.missing = {"prefetch": "no workers"} if alone else {}
-        return super().trial(changes, **given)
+        return super().trial(fixes, **given)
 
 
 class Interrupted(FakeBench):
     last = 0
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
         if len(self.ran) == self.last:
             raise KeyboardInterrupt
-        return super().trial(changes, **given)
+        return super().trial(fixes, **given)
 
 
 class Batches(FakeBench):
     """A batch twice as large takes twice as long."""
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-        factor = next((int(one.options["factor"]) for one in changes if one.options), 1)
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+        factor = next((int(one.options["factor"]) for one in fixes if one.options), 1)
         self._speed = lambda names: 1 / factor
-        return super().trial(changes, **given)
+        return super().trial(fixes, **given)
 
 
 def test_where_a_partner_finds_nothing_to_change_the_first_is_known_by_itself() -> None:
@@ -83,7 +83,7 @@ def test_what_belongs_together_is_tried_as_one_from_the_first() -> None:
     found = Ladder(bench, _workers_with_threads()).climb("train.py")
     assert next(names for names in bench.ran if names) == {"workers", "threads"}
     assert found.total is not None
-    assert set(found.total.changes) == {"workers", "threads"}
+    assert set(found.total.fixes) == {"workers", "threads"}
 
 
 def test_of_what_was_tried_as_one_the_part_that_is_of_no_use_is_left_out() -> None:
@@ -97,7 +97,7 @@ def test_what_does_not_pay_together_is_tried_alone() -> None:
     assert next(names for names in bench.ran if names) == {"workers", "threads"}
     assert statuses(found)["workers"] == "kept"
     assert found.total is not None
-    assert found.total.changes == ("workers",)
+    assert found.total.fixes == ("workers",)
 
 
 def test_a_companion_that_finds_nothing_to_change_costs_the_compiler_no_trial() -> None:
@@ -123,12 +123,12 @@ def test_what_is_nothing_without_another_is_dropped_with_it() -> None:
     bench = Needing(speed)
     ladder = Ladder(bench, [candidate(name) for name in ("workers", "prefetch", "fast")])
     found = ladder.climb("train.py")
-    assert {change: status for change, (status, _) in told(found).items()} == {
+    assert {fix: status for fix, (status, _) in told(found).items()} == {
         "workers": "dropped", "prefetch": "dropped", "fast": "kept",
     }  # fmt: skip
     assert told(found)["prefetch"][1] == "it does nothing without WORKERS"
     assert found.total is not None
-    assert found.total.changes == ("fast",)
+    assert found.total.fixes == ("fast",)
 
 
 def test_what_saves_memory_may_take_twice_the_unchanged_step_and_not_twice_each() -> None:
@@ -155,16 +155,16 @@ def test_one_spared_for_another_says_so_although_that_one_is_dropped_in_the_end(
 
 def test_a_change_kept_with_its_last_options_has_no_second_rung() -> None:
     class Workers(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            known = {one.change: one.options for one in changes}
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            known = {one.fix: one.options for one in fixes}
             number = known.get("loader-workers", {}).get("workers", "0")
             self._speed = lambda names: {"0": 1.0, "1": 1.5, "2": 2.5, "4": 3.5}[number]
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     loader = LoaderSeen(workers=0, batch_size=8)
     ground = Ground(device="cpu", cores=2, loaders=(loader,), input_share=0.8, trains=True)
     ladder = Ladder(Workers(times()), lambda kept: candidates(ground, (), kept=kept))
-    rungs = [one for one in ladder.climb("train.py").rungs if one.change == "loader-workers"]
+    rungs = [one for one in ladder.climb("train.py").rungs if one.fix == "loader-workers"]
     assert {one.options.get("workers"): one.status for one in rungs} == {
         "2": "dropped", "4": "kept", "1": "rejected",
     }  # fmt: skip
@@ -190,11 +190,11 @@ def test_an_interrupt_at_any_trial_leaves_figures_that_can_be_read(last: int) ->
         ],
     )
     found = ladder.climb("train.py")
-    assert {rung.change for rung in found.rungs} == {"a", "b", "c"}
+    assert {rung.fix for rung in found.rungs} == {"a", "b", "c"}
     assert (0 < found.noise < 1) == (last > 1), "of one process nothing is known"
     assert found.control is None or 0.5 < found.control.ci_low < found.control.ci_high < 2
-    kept = {rung.change for rung in found.rungs if rung.status == "kept"}
-    assert kept == {one.change.id for one in ladder.search.kept}
+    kept = {rung.fix for rung in found.rungs if rung.status == "kept"}
+    assert kept == {one.fix.id for one in ladder.search.kept}
 
 
 def test_a_budget_that_is_over_after_one_trial_takes_one() -> None:
@@ -217,8 +217,8 @@ def test_a_sample_s_time_is_not_judged_by_how_little_memory_varies() -> None:
 
 def test_memory_is_not_judged_by_how_much_steps_vary() -> None:
     class Wavering(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            found = super().trial(changes, **given)
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            found = super().trial(fixes, **given)
             assert found.trial is not None
             steps = [round(s * math.exp(self._rng.gauss(0, 0.3))) for s in found.trial.step_ns]
             return replace(found, trial=replace(found.trial, step_ns=tuple(steps)))
@@ -255,16 +255,16 @@ def test_a_copy_is_compared_with_a_trial_of_all_that_was_kept(
     target = Target(kind="script", name="train.py", arguments=())
     bench = ProgramBench(target, tmp_path, Plan(), deadline=Deadline(math.inf))
     program._written(target, found, bench, ladder)
-    assert given[4].changes == ("a",)
+    assert given[4].fixes == ("a",)
 
 
 def test_what_fresh_processes_do_not_show_is_not_kept() -> None:
     class Lucky(FakeBench):
         """Better in the trials of the search alone."""
 
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
             self._speed = times(a=1.0 if given.get("fresh") else 1.5)
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     ladder = Ladder(Lucky(times()), [candidate("a")])
     found = ladder.climb("train.py")
@@ -292,8 +292,8 @@ class Redrawn(FakeBench):
         super().__init__(times())
         self._field, self._by = field, by
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-        found = super().trial(changes, **given)
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+        found = super().trial(fixes, **given)
         assert found.trial is not None
         first, *rest = found.trial.watched
         moved = {self._field: getattr(first, self._field) + self._by * len(self.ran)}
@@ -314,12 +314,12 @@ def test_a_program_that_is_another_each_time_is_told_so(field: str, by: float, s
 
 def test_a_program_that_runs_once_alone_says_what_may_be_why() -> None:
     class Once(FakeBench):
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
             if self.ran:
                 return Outcome(
                     failure=because(TrialFailure.RAISED, error="AssertionError: already running")
                 )
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     found = Ladder(Once(times()), [candidate("a")]).climb("train.py")
     assert found.stopped is not None
@@ -335,10 +335,10 @@ def test_a_lucky_trial_is_not_held_against_the_next_change(seed: int) -> None:
     class Lucky(FakeBench):
         """The trial for which `a` is kept."""
 
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            lucky = bool(changes) and not any(self.ran)
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            lucky = bool(fixes) and not any(self.ran)
             self._speed = times(a=3.2 if lucky else 2.0, b=1.4)
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     bench = Lucky(times(), spread=0.05, seed=seed)
     found = Ladder(bench, [candidate("a"), candidate("b")]).climb("train.py")

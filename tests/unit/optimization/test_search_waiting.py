@@ -15,10 +15,10 @@ class Starved(FakeBench):
     """40 ms a step, whatever the machine does, until `workers`; then 11 ms, and 13 % between
     processes: two cores, on which workers and the step run."""
 
-    def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-        fed = any(one.change == "workers" for one in changes)
+    def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+        fed = any(one.fix == "workers" for one in fixes)
         self._spread = 0.13 if fed else 0.01
-        found = super().trial(changes, **given)
+        found = super().trial(fixes, **given)
         assert found.trial is not None
         return replace(found, trial=replace(found.trial, input_share=0.1 if fed else 0.7))
 
@@ -50,13 +50,13 @@ def test_another_number_of_what_is_kept_is_looked_at_again(monkeypatch: pytest.M
     class Workers(FakeBench):
         fours = 0
 
-        def trial(self, changes: tuple[Asked, ...], **given: Any) -> Outcome:
-            number = next((one.options["workers"] for one in changes), "0")
+        def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
+            number = next((one.options["workers"] for one in fixes), "0")
             self.fours += number == "4"
             busy = number == "4" and self.fours == 1
             speed = {"0": 1.0, "2": 1.5, "4": 1.6 if busy else 2.1}[number]
             self._speed = lambda names: speed
-            return super().trial(changes, **given)
+            return super().trial(fixes, **given)
 
     two = replace(candidate("workers", slot="workers"), options={"workers": "2"})
     found = climbed(Workers(times()), replace(two, others=({"workers": "4"},)))

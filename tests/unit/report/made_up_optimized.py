@@ -52,10 +52,10 @@ EXACT = parity(difference=0.0, why="losses, gradients and parameters are the sam
 ROUNDED = parity()
 
 
-def rung(change: str, title: str, status: Any, why: str | Reason = "", **told: Any) -> Rung:
+def rung(fix: str, title: str, status: Any, why: str | Reason = "", **told: Any) -> Rung:
     """A rung whose reason is given, or is what a fix said about the program."""
     reason = because(SearchCode.CANNOT_HELP, detail=why) if isinstance(why, str) else why
-    return Rung(change=change, title=title, status=status, reason=reason, **told)
+    return Rung(fix=fix, title=title, status=status, reason=reason, **told)
 
 
 def measured(code: SearchCode, known: Ratio) -> Reason:
@@ -70,12 +70,12 @@ UNCLEAR = Ratio(value=1.01, ci_low=0.98, ci_high=1.04, pairs=4)
 WORSE = Ratio(value=0.93, ci_low=0.91, ci_high=0.95, pairs=2)
 
 
-def step(change: str, title: str, gain: float, before_ms: float, **told: Any) -> Rung:
+def step(fix: str, title: str, gain: float, before_ms: float, **told: Any) -> Rung:
     """A kept one."""
     known = ratio(gain)
     return Rung(
         **{
-            "change": change, "title": title, "status": "kept", "ratio": known,
+            "fix": fix, "title": title, "status": "kept", "ratio": known,
             "reason": measured(SearchCode.FASTER, known), "verdict": "FASTER",
             "before_ms": before_ms, "step_ms": before_ms / gain, "parity": ROUNDED,
             "alters": "rounding", "peak_bytes": 7 * GIB, "peak_before_bytes": 8 * GIB,
@@ -147,11 +147,11 @@ def rungs() -> tuple[Rung, ...]:
 
 def total() -> Total:
     return Total(
-        ratio=ratio(6.73, 0.018, 4), changes=("loader-workers", "autocast", "compile"),
+        ratio=ratio(6.73, 0.018, 4), fixes=("loader-workers", "autocast", "compile"),
         before_ms=152.3, after_ms=22.6, before_samples_s=210.0, after_samples_s=1416.0,
         parity=ROUNDED, peak_before_bytes=8 * GIB, peak_bytes=5 * GIB, compile_s=48.5,
         pays_after=374, applied=(
-            Applied(change="loader-workers", what="DataLoader(num_workers=8)",
+            Applied(fix="loader-workers", what="DataLoader(num_workers=8)",
                     places=("train.py:41",)),
         ),
     )  # fmt: skip
@@ -181,7 +181,7 @@ def with_batch() -> Optimized:
     )  # fmt: skip
     whole = replace(
         total(), ratio=ratio(10.2), after_ms=59.6, before_samples_s=210.0, after_samples_s=2148.0,
-        changes=(*total().changes, "larger-batch"), peak_bytes=20 * GIB,
+        fixes=(*total().fixes, "larger-batch"), peak_bytes=20 * GIB,
         parity=parity("weak", 0.02, "the losses fall alike"),
     )  # fmt: skip
     made = climbed()
@@ -227,7 +227,7 @@ def less_memory() -> Optimized:
         options={"blocks": "6"}, step_ms=181.0, peak_bytes=5 * GIB, peak_before_bytes=8 * GIB,
     )  # fmt: skip
     whole = replace(total(), ratio=ratio(1.64, 0.002), after_ms=181.2, pays_after=None,
-                    compile_s=0.0, changes=("checkpointing",))  # fmt: skip
+                    compile_s=0.0, fixes=("checkpointing",))  # fmt: skip
     return replace(
         climbed(), goal="memory", measured="peak memory", total=whole,
         rungs=(checkpointed, *NOT_TRIED[:5]),

@@ -24,13 +24,13 @@ from tests.unit.report.made_up_optimized import (
 
 
 def of(*rungs: Rung, whole: Ratio | None = None) -> Optimized:
-    known = replace(total(), ratio=whole, changes=tuple(r.change for r in rungs)) if whole else None
+    known = replace(total(), ratio=whole, fixes=tuple(r.fix for r in rungs)) if whole else None
     return replace(climbed(), rungs=rungs, total=known)
 
 
 def test_the_whole_gain_is_the_product_of_the_ratios_on_the_way() -> None:
     found = climbed()
-    by_change = {one.change: cumulative(found, one) for one in found.rungs}
+    by_change = {one.fix: cumulative(found, one) for one in found.rungs}
     assert by_change["loader-workers"] == pytest.approx(2.48)
     assert by_change["tf32"] == pytest.approx(2.48 * 1.16)
     assert by_change["compile"] == pytest.approx(2.48 * 1.16 * 1.1 * 2.14)

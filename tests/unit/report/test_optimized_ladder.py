@@ -31,15 +31,15 @@ from tests.unit.report.made_up_optimized import (
 
 def test_changes_tried_as_one_are_one_line() -> None:
     found = lines(climbed())
-    assert ("compile", "compile-reduce-overhead") in [line.changes for line in found]
-    assert sum("compile" in line.changes for line in found) == 1
+    assert ("compile", "compile-reduce-overhead") in [line.fixes for line in found]
+    assert sum("compile" in line.fixes for line in found) == 1
 
 
 def test_a_partner_with_an_outcome_of_its_own_keeps_its_line() -> None:
     first = rung("a", "A", "rejected", "slower", together=("b",), ratio=ratio(0.9))
     second = rung("b", "B", "kept", "1.20 ×", ratio=ratio(1.2))
     found = lines(replace(climbed(), rungs=(first, second)))
-    assert [line.changes for line in found] == [("a", "b"), ("b",)]
+    assert [line.fixes for line in found] == [("a", "b"), ("b",)]
 
 
 def test_one_change_with_several_settings_has_a_line_a_setting() -> None:
@@ -49,8 +49,8 @@ def test_one_change_with_several_settings_has_a_line_a_setting() -> None:
 
 def test_what_is_not_the_same_training_is_never_on_the_way() -> None:
     found = with_batch()
-    assert [line.changes for line in apart(found)] == [("larger-batch",)]
-    assert "larger-batch" not in [c for line in (*tried(found), *path(found)) for c in line.changes]
+    assert [line.fixes for line in apart(found)] == [("larger-batch",)]
+    assert "larger-batch" not in [c for line in (*tried(found), *path(found)) for c in line.fixes]
 
 
 def ends(value: float, low: float, high: float) -> Ratio:
@@ -94,7 +94,7 @@ def test_reasons_are_said_once_the_most_common_first() -> None:
         ("it alters what is computed: --allow", 2)
     ]
     little = next(group for group in groups if group.why == "too little to gain")
-    assert {r.change for r in little.rungs} == {"set-to-none", "prefetch"}
+    assert {r.fix for r in little.rungs} == {"set-to-none", "prefetch"}
 
 
 def test_left_out_is_sorted_and_has_only_what_was_measured_so() -> None:
@@ -102,7 +102,7 @@ def test_left_out_is_sorted_and_has_only_what_was_measured_so() -> None:
     second = step("b", "B", 1.5, 50.0, beside=("a",), without=ratio(1.8))
     last = step("c", "C", 1.2, 50.0, beside=("a", "b"))  # by its own trial alone
     found = replace(climbed(), rungs=(first, second, last))
-    assert [(r.change, known.value) for r, known in left_out(found)] == [("b", 1.8), ("a", 1.4)]
+    assert [(r.fix, known.value) for r, known in left_out(found)] == [("b", 1.8), ("a", 1.4)]
     assert left_out(replace(found, rungs=(last,))) == ()
 
 

@@ -86,7 +86,7 @@ def test_a_headline_without_a_gain_names_the_row_that_shows_one() -> None:
         "compile", "torch.compile", "rejected", "not known to be better: 6.55 × [0.13, 330.00]",
         ratio=Ratio(value=6.55, ci_low=0.13, ci_high=330.0, pairs=1), step_ms=20.0,
     )  # fmt: skip
-    small = replace(unknown, change="tf32", title="TF32", ratio=ratio(1.05))
+    small = replace(unknown, fix="tf32", title="TF32", ratio=ratio(1.05))
     found = headline(replace(nothing_kept(), rungs=(*nothing_kept().rungs, small, unknown)))
     assert found.tone == "unsure"
     assert "torch.compile" in found.text

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Model, Program
 from ridgeline.harness.capture.places import here
@@ -13,7 +13,7 @@ from ridgeline.records.edit import Edit, Import, Insert, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="affinity",
     group="global",
     title="every core of the machine",
@@ -28,7 +28,7 @@ SETTING = "os.sched_setaffinity(0, range(os.cpu_count() or 1))"
 NOT_HELD = "the program is held to no fewer cores than there are"
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if "affinity" not in ground.findings:
         return "no affinity was found to hold the program back"
     if 0 < ground.processors <= ground.flags.allowed_cores:
@@ -37,17 +37,17 @@ def able(ground: Ground) -> str:
     return f"{named} is set around the program: unset it there" if named else ""
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     if not hasattr(os, "sched_setaffinity"):
-        program.found_nothing(CHANGE.id, "this system has no affinities")
+        program.found_nothing(FIX.id, "this system has no affinities")
         return
     theirs, main = os.sched_setaffinity, os.getpid()
-    program.found_nothing(CHANGE.id, NOT_HELD)
+    program.found_nothing(FIX.id, NOT_HELD)
 
     def release(place: str = "") -> None:
         before, after = _released(theirs)
         if after > before:
-            program.did(CHANGE.id, f"{before} → {after} cores", place)
+            program.did(FIX.id, f"{before} → {after} cores", place)
 
     @functools.wraps(theirs)
     def sched_setaffinity(pid: int, mask: Any) -> None:
@@ -67,11 +67,11 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
     os.sched_setaffinity = sched_setaffinity
     # What does not go through os (psutil, a library in C) is seen before workers are started and
     # before the first step.
-    program.on_loader(CHANGE.id, at_loader)
-    program.on_model(CHANGE.id, at_model)
+    program.on_loader(FIX.id, at_loader)
+    program.on_model(FIX.id, at_model)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "all cores: threads and workers inherit it"
     places = at(applied)
     if not places:

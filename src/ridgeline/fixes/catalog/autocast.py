@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ridgeline.fixes import precision
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.writing import around_call
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="autocast",
     group="model",
     title="bfloat16 autocast",
@@ -28,12 +28,12 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device == "cpu" and "bfloat16" in ground.emulated:
         return "this processor emulates bfloat16: 5 to 20 times slower"
     if ground.device == "cuda" and ground.capability < (8, 0):
         return "this GPU has no bfloat16 in its tensor cores"
-    return precision.able(ground)
+    return precision.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
@@ -44,20 +44,20 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
     return replace(ground, in_16_bits=True)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def cast(model: Model) -> str:
         why = precision.resists(torch, model)
         if why:
-            program.found_nothing(CHANGE.id, why)
+            program.found_nothing(FIX.id, why)
             return ""
-        return precision.cast(program, model, CHANGE.id, "bfloat16")
+        return precision.cast(program, model, FIX.id, "bfloat16")
 
-    program.on_model(CHANGE.id, cast)
+    program.on_model(FIX.id, cast)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     device, kind = precision.said(applied.what)
     header = f'torch.autocast("{device}", dtype=torch.bfloat16)'
     return around_call(applied, source, header, "products on tensor cores", kind)

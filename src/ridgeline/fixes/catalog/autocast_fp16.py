@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ridgeline.fixes import precision
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.scaler_lines import scaler_edits
@@ -15,7 +15,7 @@ from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="autocast-fp16",
     group="model",
     title="float16 autocast with a scaled loss",
@@ -31,7 +31,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "it is for a GPU's tensor cores"
     if ground.capability >= (8, 0):
@@ -45,7 +45,7 @@ def able(ground: Ground) -> str:
     if len(ground.optimizers) != 1:
         seen = len(ground.optimizers) or "no"
         return f"a step that overflows must be skipped, and the program has {seen} optimizers"
-    return precision.able(ground)
+    return precision.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
@@ -56,25 +56,25 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
     return replace(ground, in_16_bits=True)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     if program.device != "cuda" and options.get("device") != "cpu":
-        program.found_nothing(CHANGE.id, "it is for a GPU's tensor cores")
+        program.found_nothing(FIX.id, "it is for a GPU's tensor cores")
         return
-    scaling = Scaling(torch, lambda what: program.did(CHANGE.id, what))
+    scaling = Scaling(torch, lambda what: program.did(FIX.id, what))
 
     def cast(model: Model) -> str:
         why = precision.resists(torch, model) or resists(torch, model.module)
         if why:
-            program.found_nothing(CHANGE.id, why)
+            program.found_nothing(FIX.id, why)
             return ""
         scaling.add(model.module)
-        return precision.cast(program, model, CHANGE.id, "float16")
+        return precision.cast(program, model, FIX.id, "float16")
 
-    program.on_model(CHANGE.id, cast)
+    program.on_model(FIX.id, cast)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """Three places of a loop change together, and clipping between them."""
     device, kind = precision.said(applied.what)
     header = f'torch.autocast("{device}", dtype=torch.float16)'
@@ -85,11 +85,11 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     )
     try:
         found = list(around_call(applied, source, header, "products on tensor cores", kind))
-    except NotWritten as why:  # the cast alone would lose gradients
-        raise NotWritten(f"{why}; {rest}") from why
+    except EditByHand as why:  # the cast alone would lose gradients
+        raise EditByHand(f"{why}; {rest}") from why
     for file, line in at(applied):
         edits = scaler_edits(file, source(file) or "", line, device, kind)
         if isinstance(edits, str):
-            raise NotWritten(f"{edits}; write around the model's call: with {header}:; {rest}")
+            raise EditByHand(f"{edits}; write around the model's call: with {header}:; {rest}")
         found += edits
     return tuple(dict.fromkeys(found))

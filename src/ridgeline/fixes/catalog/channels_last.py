@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.outputs import mapped, tensors
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.writing import after_made, before_call
@@ -12,7 +12,7 @@ from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="channels-last",
     group="model",
     title="channels-last convolutions",
@@ -28,42 +28,42 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     return "" if ground.convolutions else "no convolution was seen"
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def lay_out(model: Model) -> str:
         inner = model.inner
         if inner is not model.module:
             program.found_nothing(
-                CHANGE.id, "the model is in DDP, which laid out its gradients when it was made"
+                FIX.id, "the model is in DDP, which laid out its gradients when it was made"
             )
             return ""
         found = _formats(torch, inner)
         if not found:
-            program.found_nothing(CHANGE.id, "no convolution of two or three dimensions is in it")
+            program.found_nothing(FIX.id, "no convolution of two or three dimensions is in it")
             return ""
         given = tensors(torch, (model.args, model.kwargs))
         if not _laid_out(torch, inner) and all(_stands(torch, found, one) for one in given):
-            program.found_nothing(CHANGE.id, "its convolutions and images are laid out so already")
+            program.found_nothing(FIX.id, "its convolutions and images are laid out so already")
             return ""
-        around(inner, CHANGE.id, lambda forward: _with_images(torch, found, forward), outside=True)
+        around(inner, FIX.id, lambda forward: _with_images(torch, found, forward), outside=True)
         first = model.args[0] if model.args else None
         image = isinstance(first, torch.Tensor) and first.dim() in found
         with_it = " and its images" if image else ""
         return f"{type(inner).__name__}{with_it} in {' and '.join(found.values())}"
 
-    program.on_model(CHANGE.id, lay_out)
+    program.on_model(FIX.id, lay_out)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     kind, _, rest = applied.what.partition("; ")[0].partition(" in ")
     kind, _, images = kind.partition(" and its ")
     if " and " in rest:
-        raise NotWritten(
+        raise EditByHand(
             "convolutions of two and of three dimensions are in one model; turn each one's weight: "
             "conv.weight.data = conv.weight.data.to(memory_format=torch.channels_last)"
         )

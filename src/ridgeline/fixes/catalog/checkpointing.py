@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.own_classes import block_calls
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
@@ -20,7 +20,7 @@ from ridgeline.records.trial import Applied
 _OWN = "gradient_checkpointing_enable"
 """Of Hugging Face's models, which then leave out the cache a second run would fill twice."""
 _WHY = "activations are computed again in the backward"
-CHANGE = Change(
+FIX = Fix(
     id="checkpointing",
     group="model",
     title="activation checkpointing of repeated blocks",
@@ -35,17 +35,17 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     return "" if ground.trains else "nothing trains, so nothing is kept for a backward"
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def lighten(model: Model) -> str:
         inner = model.inner
         if any(getattr(one, "gradient_checkpointing", False) for one in inner.modules()):
-            program.found_nothing(CHANGE.id, "the program has checkpointing already")
+            program.found_nothing(FIX.id, "the program has checkpointing already")
             return ""
         own = _of_its_own(torch, inner)
         if own is not None and options.get("blocks") != "half":
@@ -56,19 +56,19 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         blocks = repeated(torch, inner)
         fit = [block for block in blocks if not _counts(torch, block)]
         if not fit:
-            program.found_nothing(CHANGE.id, _why(blocks))
+            program.found_nothing(FIX.id, _why(blocks))
             return ""
         chosen = fit[::2] if options.get("blocks") == "half" else fit
         what = f"{len(chosen)} of {len(blocks)} blocks checkpointed ({type(chosen[0]).__name__})"
         seen = _Seen(program, what)
         for block in chosen:
-            around(block, CHANGE.id, lambda forward: _again(torch, seen, forward))
+            around(block, FIX.id, lambda forward: _again(torch, seen, forward))
         return what
 
-    program.on_model(CHANGE.id, lighten)
+    program.on_model(FIX.id, lighten)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """At the line that calls the blocks, the last place."""
     if applied.what.endswith(f".{_OWN}()"):
         kind, _, path = applied.what.removesuffix(f".{_OWN}()").partition(".")
@@ -78,7 +78,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     words = applied.what.split(" ")
     hint = "write where the blocks are called: checkpoint(block, x, use_reentrant=False)"
     if len(words) < 4 or words[0] != words[2]:
-        raise NotWritten(f"only some of the blocks are checkpointed; {hint}")
+        raise EditByHand(f"only some of the blocks are checkpointed; {hint}")
     kind = applied.what.rpartition("(")[2].rstrip(")")
     seen = list(reversed(at(applied)[1:]))  # none where the blocks ran compiled from the start
     guessed = block_calls(source, at(applied)[0][0], kind) if at(applied) and not seen else []
@@ -93,7 +93,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
                 Replace(file=file, line=line, before=ast.unparse(call), after=after, why=_WHY),
                 Import(file=file, text=name, why=_WHY),
             )
-    raise NotWritten(f"the blocks are not called by a name in the program's own files; {hint}")
+    raise EditByHand(f"the blocks are not called by a name in the program's own files; {hint}")
 
 
 def _block_call(text: str | None, line: int) -> ast.Call | None:
@@ -121,7 +121,7 @@ class _Seen:
 
     def note(self) -> None:
         self.done = True
-        self._program.did(CHANGE.id, self._what, here())
+        self._program.did(FIX.id, self._what, here())
 
 
 def _again(torch: Any, seen: _Seen, forward: Forward) -> Forward:

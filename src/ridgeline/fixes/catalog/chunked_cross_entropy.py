@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeline.fixes.change import Change, Source
 from ridgeline.fixes.cross_entropies import CLASSES, replaced
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.loss_lines import loss_edits
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
@@ -16,7 +16,7 @@ from ridgeline.records.trial import Applied
 CHUNK = 2**24
 """Elements at a time: 64 MiB of float32, small beside logits worth the trouble, and enough rows to
 keep a GPU busy (333 of GPT-2's 50,257 classes)."""
-CHANGE = Change(
+FIX = Fix(
     id="chunked-cross-entropy",
     group="model",
     title="cross-entropy in chunks",
@@ -31,17 +31,17 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     return "" if ground.trains else "nothing trains, so no loss keeps its softmax"
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     functional = program.torch.nn.functional
     functional.cross_entropy = chunked(
         program, functional.cross_entropy, int(options.get("elements", CHUNK))
     )
     program.found_nothing(
-        CHANGE.id,
+        FIX.id,
         f"no cross-entropy of class numbers over {CLASSES:,} classes or more was large enough to "
         "be cut",
     )
@@ -63,10 +63,10 @@ def chunked(program: Program, theirs: Any, chunk: int) -> Any:
     def large(input: Any, target: Any) -> bool:
         return bool(input.numel() >= 2 * chunk)
 
-    return replaced(program, CHANGE.id, theirs, large, compute, said)
+    return replaced(program, FIX.id, theirs, large, compute, said)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     rows = applied.what.rpartition(" rows")[0].rpartition(" ")[2]
     code = (Path(__file__).parents[1] / "chunked_loss.py").read_text(encoding="utf-8")
     body = re.sub(r"  # (type: ignore|fmt: skip).*", "", code.partition('"""\n\n')[2])

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="compile",
     group="model",
     title="torch.compile",
@@ -23,17 +23,17 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
-    return compiling.able(ground)
+def reason_to_skip(ground: Ground) -> str:
+    return compiling.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
-    compiling.whole(program, CHANGE.id, {})
+def apply(program: Program, options: Mapping[str, str]) -> None:
+    compiling.whole(program, FIX.id, {})
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return compiling.edits(applied, source, {}, "fuses operators and leaves Python out")

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
 GIVEN: dict[str, str | bool] = {"dynamic": True}
-CHANGE = Change(
+FIX = Fix(
     id="compile-dynamic",
     group="model",
     title="torch.compile for changing shapes",
@@ -23,8 +23,8 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
-    return compiling.able(ground) or (
+def reason_to_skip(ground: Ground) -> str:
+    return compiling.reason_to_skip(ground) or (
         "" if ground.shapes_change else "the shapes are the same at every step"
     )
 
@@ -33,9 +33,9 @@ def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
-    compiling.whole(program, CHANGE.id, GIVEN)
+def apply(program: Program, options: Mapping[str, str]) -> None:
+    compiling.whole(program, FIX.id, GIVEN)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return compiling.edits(applied, source, GIVEN, "one set of kernels for every size")

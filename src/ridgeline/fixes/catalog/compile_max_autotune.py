@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.catalog.compile_reduce_overhead import MARK, WHY_MARK
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.fixes.writing import before_call
 from ridgeline.records.edit import Edit
@@ -14,7 +14,7 @@ from ridgeline.records.trial import Applied
 WITHOUT, WITH = "max-autotune-no-cudagraphs", "max-autotune"
 WAITS = 0.85
 """A device that works less of the step waits for launches: then with CUDA graphs first."""
-CHANGE = Change(
+FIX = Fix(
     id="compile-max-autotune",
     group="model",
     title="torch.compile, products chosen by timing",
@@ -29,12 +29,12 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "it chooses among GPU kernels"
     if ground.shapes_change:
         return "shapes change: every new one would be tuned again"
-    return compiling.able(ground)
+    return compiling.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
@@ -46,17 +46,17 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     return tuple({"mode": mode} for mode in modes)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, "it chooses among GPU kernels")
+        program.found_nothing(FIX.id, "it chooses among GPU kernels")
         return
     mode = options.get("mode", WITHOUT)
-    compiling.whole(program, CHANGE.id, {"mode": mode})
+    compiling.whole(program, FIX.id, {"mode": mode})
     if mode == WITH:
         program.on_step(program.torch.compiler.cudagraph_mark_step_begin)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     mode = WITHOUT if WITHOUT in applied.what else WITH
     found = compiling.edits(applied, source, {"mode": mode}, "products chosen by timing")
     if mode == WITHOUT:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.fixes.writing import before_call
 from ridgeline.records.edit import Edit
@@ -13,7 +13,7 @@ from ridgeline.records.trial import Applied
 GIVEN: dict[str, str | bool] = {"mode": "reduce-overhead"}
 MARK = "torch.compiler.cudagraph_mark_step_begin()"
 WHY_MARK = "the last step's outputs may be overwritten"
-CHANGE = Change(
+FIX = Fix(
     id="compile-reduce-overhead",
     group="model",
     title="torch.compile with CUDA graphs",
@@ -27,28 +27,28 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "a CPU has no CUDA graphs"
     if ground.shapes_change:
         return "shapes change, and a CUDA graph is made for one"
-    return compiling.able(ground)
+    return compiling.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, "a CPU has no CUDA graphs")
+        program.found_nothing(FIX.id, "a CPU has no CUDA graphs")
         return
-    compiling.whole(program, CHANGE.id, GIVEN)
+    compiling.whole(program, FIX.id, GIVEN)
     # Without it a second forward before the backward of the first keeps both outputs' memory.
     program.on_step(program.torch.compiler.cudagraph_mark_step_begin)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     kind = applied.what.partition(".compile")[0]
     return (
         *compiling.edits(applied, source, GIVEN, "one launch for many kernels"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.repeated import NONE, repeated
 from ridgeline.fixes.writing import after_made
@@ -11,7 +11,7 @@ from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="compile-regional",
     group="model",
     title="torch.compile of the repeated blocks",
@@ -26,15 +26,15 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
-    return compiling.able(ground)
+def reason_to_skip(ground: Ground) -> str:
+    return compiling.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def build(model: Model) -> str:
@@ -42,21 +42,21 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         why = compiling.resists(torch, inner)
         blocks = [] if why else repeated(torch, inner)
         if not blocks:
-            program.found_nothing(CHANGE.id, why or NONE)
+            program.found_nothing(FIX.id, why or NONE)
             return ""
         for block in blocks:
             compiling.in_place(torch, block, {})
         kinds = dict.fromkeys(type(block).__name__ for block in blocks)
         return f"{len(blocks)} blocks of {type(inner).__name__} compiled ({', '.join(kinds)})"
 
-    program.on_model(CHANGE.id, build)
+    program.on_model(FIX.id, build)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     words = applied.what.split(" ")
     kinds = applied.what.partition("(")[2].rstrip(")").split(", ")
     if len(words) < 4 or not kinds[0]:
-        raise NotWritten("call .compile() of each repeated block, after the model is made")
+        raise EditByHand("call .compile() of each repeated block, after the model is made")
     test = " or ".join(f'type(block).__name__ == "{kind}"' for kind in kinds)
     each = compiling.statement(kinds, "block", {})
     statement = f"for block in {{name}}.modules():\n    if {test}:\n        {each}"

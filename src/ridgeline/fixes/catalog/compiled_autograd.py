@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_lines import backward
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
@@ -16,7 +16,7 @@ from ridgeline.records.trial import Applied
 
 FLAG = "torch._dynamo.config.compiled_autograd = True"
 ENABLED = "torch._dynamo.compiled_autograd._enable(torch.compile)"
-CHANGE = Change(
+FIX = Fix(
     id="compiled-autograd",
     group="model",
     title="compiled autograd",
@@ -31,21 +31,21 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.trains:
         return "nothing trains: there is no backward"
     if ground.torch < (2, 6):
         return "this version of torch has it in parts only"
     if ground.ranks > 1:
         return "DDP sends gradients from inside the backward"
-    return compiling.able(ground)
+    return compiling.reason_to_skip(ground)
 
 
 def bound(ground: Ground) -> float | None:
     return compiling.bound(ground)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     on: list[str] = []
 
@@ -56,11 +56,11 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
             importlib.import_module("torch._dynamo").config.compiled_autograd = True
             autograd = torch.autograd
             autograd._engine_run_backward = captured(program, autograd._engine_run_backward, model)
-            program.found_nothing(CHANGE.id, "no backward was captured")
+            program.found_nothing(FIX.id, "no backward was captured")
             on.append(model.place)
         return ""
 
-    program.on_model(CHANGE.id, ready)
+    program.on_model(FIX.id, ready)
 
 
 def captured(program: Program, theirs: Any, model: Model) -> Any:
@@ -76,21 +76,21 @@ def captured(program: Program, theirs: Any, model: Model) -> Any:
             found = theirs(*args, **kwargs)
         if not said and counters["compiled_autograd"]["captures"]:
             said.append(True)
-            program.did(CHANGE.id, "backward captured and compiled", place)
+            program.did(FIX.id, "backward captured and compiled", place)
         return found
 
     return run
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "the whole backward is compiled as one graph"
     for file, line in at(applied)[:1]:
         lines = backward(source(file) or "", line)
         if isinstance(lines, str):
-            raise NotWritten(f"{lines}; write {FLAG}, and around the backward: with {ENABLED}:")
+            raise EditByHand(f"{lines}; write {FLAG}, and around the backward: with {ENABLED}:")
         return (
             Import(file=file, text="import torch._dynamo.compiled_autograd"),
             Top(file=file, where="after imports", text=FLAG, why=why),
             Within(file=file, first=lines[0], last=lines[1], header=ENABLED, why=why),
         )
-    raise NotWritten(f"write {FLAG}, and around the backward: with {ENABLED}:")
+    raise EditByHand(f"write {FLAG}, and around the backward: with {ENABLED}:")

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="cudnn-autotune",
     group="global",
     title="cuDNN autotuning",
@@ -24,7 +24,7 @@ CHANGE = Change(
 SETTING = "torch.backends.cudnn.benchmark = True"
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "a CPU has no cuDNN"
     if not ground.convolutions:
@@ -45,29 +45,29 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(0.75 * share if share is not None else None)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     flags = program.torch.backends.cudnn
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, "there is no GPU")
+        program.found_nothing(FIX.id, "there is no GPU")
         return
     if flags.benchmark:
-        program.found_nothing(CHANGE.id, "it is on already")
+        program.found_nothing(FIX.id, "it is on already")
         return
     flags.benchmark = True
 
     def look() -> None:
         if flags.deterministic or program.torch.are_deterministic_algorithms_enabled():
             flags.benchmark = False
-            program.found_nothing(CHANGE.id, "the program asks for deterministic algorithms")
+            program.found_nothing(FIX.id, "the program asks for deterministic algorithms")
         elif flags.benchmark:
-            program.did(CHANGE.id, SETTING)
+            program.did(FIX.id, SETTING)
         else:
-            program.found_nothing(CHANGE.id, "the program turns it off itself")
+            program.found_nothing(FIX.id, "the program turns it off itself")
 
-    program.after_first_step(CHANGE.id, look)
+    program.after_first_step(FIX.id, look)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
         Import(file="", text="import torch"),
         Top(

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Mapping
 
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="expandable-segments",
     group="global",
     title="expandable memory segments",
@@ -26,7 +26,7 @@ KEY = "expandable_segments"
 ON = f"{KEY}:True"
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "it is an option of the GPU's allocator"
     return _against(ground.variables)
@@ -41,25 +41,25 @@ def variables(environment: Mapping[str, str], options: Mapping[str, str]) -> dic
     return {name: f"{before},{ON}" if before else ON}
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, "there is no GPU")
+        program.found_nothing(FIX.id, "there is no GPU")
         return
     name = _set_in(os.environ)
     if not name:
-        program.found_nothing(CHANGE.id, f"{OLD} was not set when the program began")
+        program.found_nothing(FIX.id, f"{OLD} was not set when the program began")
         return
 
     def look() -> None:
         if _set_in(os.environ) == name:
-            program.did(CHANGE.id, f"{name}={os.environ[name]}")
+            program.did(FIX.id, f"{name}={os.environ[name]}")
         else:
-            program.found_nothing(CHANGE.id, f"the program sets {OLD} itself")
+            program.found_nothing(FIX.id, f"the program sets {OLD} itself")
 
-    program.after_first_step(CHANGE.id, look)
+    program.after_first_step(FIX.id, look)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     name, _, value = applied.what.partition("=")
     return (
         Top(

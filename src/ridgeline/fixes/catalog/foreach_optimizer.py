@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog.fused_optimizer import FUSED, update_share
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import OPTIMIZERS, Made, Program
 from ridgeline.fixes.writing import optimizer_keyword
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="foreach-optimizer",
     group="optimizer",
     title="an optimizer update over lists of tensors",
@@ -25,7 +25,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     names = [one.name for one in ground.optimizers]
     if not names:
         return "the program has no optimizer"
@@ -48,7 +48,7 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(update_share(ground))
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     def group(made: Made) -> str:
         given = made.arguments
         if given.get("foreach") is not None or given.get("fused") or given.get("differentiable"):
@@ -56,8 +56,8 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         given["foreach"] = True
         return f"{made.kind}(foreach=True)"
 
-    program.on_optimizer(CHANGE.id, group)
+    program.on_optimizer(FIX.id, group)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return optimizer_keyword(applied, source, "foreach", "one call a term over all parameters")

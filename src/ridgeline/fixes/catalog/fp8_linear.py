@@ -7,8 +7,8 @@ from typing import Any
 from ridgeline.fixes import precision
 from ridgeline.fixes.around import Forward, around
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, NotWritten, Source
 from ridgeline.fixes.evidence import Evidence
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.rehearsal import rehearsed
 from ridgeline.records.edit import Edit
@@ -21,7 +21,7 @@ LEAST = 512
 MOST_OFF = 0.2
 """Of the outputs' norm. A float8 number has 3 bits of mantissa, 6 % apart: through many layers the
 outputs of a sound model are a few percent off."""
-CHANGE = Change(
+FIX = Fix(
     id="fp8-linear",
     group="model",
     title="Linear layers in float8",
@@ -37,7 +37,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "it is for a GPU's tensor cores"
     if ground.capability < (8, 9):
@@ -58,7 +58,7 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(max(ground.busy, ground.products_share or 0.0))
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     anywhere = options.get("device") == "cpu"
     least = int(options.get("least") or LEAST)
@@ -68,7 +68,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         layers = [] if why else _layers(torch, model.inner, least)
         if not layers:
             program.found_nothing(
-                CHANGE.id,
+                FIX.id,
                 why or f"no Linear layer but the last is {least} wide in multiples of 16",
             )
             return ""
@@ -76,24 +76,24 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         plain = [(one, vars(one).get("forward")) for one in (model.inner, *layers)]
         used: set[int] = set()
         for layer in layers:
-            around(layer, CHANGE.id, lambda forward: _product(torch, forward, used))
+            around(layer, FIX.id, lambda forward: _product(torch, forward, used))
         cast = _cast(program, model)
         evidence = Evidence(torch)
         evidence.add(before, rehearsed(torch, model.inner, model.args, model.kwargs).returned)
         fault = _fault(evidence, len(used))
         if fault:
             _taken_off(plain)
-            program.found_nothing(CHANGE.id, fault)
+            program.found_nothing(FIX.id, fault)
             return ""
         many = plural(len(used), "Linear layer")
         return f"float8 products in {many} of {type(model.inner).__name__}{cast}; {evidence.words}"
 
-    program.on_model(CHANGE.id, shrink)
+    program.on_model(FIX.id, shrink)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """By hand: which layers is a choice of the one who trains."""
-    raise NotWritten(
+    raise EditByHand(
         f"{applied.what}; write with torchao after the model is made: "
         "convert_to_float8_training(model, module_filter_fn=lambda layer, name: 'head' not in "
         "name), and autocast to bfloat16 around the model's call and the loss; or call "
@@ -134,7 +134,7 @@ def _cast(program: Program, model: Model) -> str:
     in_float32 = any(one.dtype == torch.float32 for one in model.inner.parameters())
     if _autocast(torch, model.device) is not None or not in_float32:
         return ""
-    precision.cast(program, model, CHANGE.id, "bfloat16")
+    precision.cast(program, model, FIX.id, "bfloat16")
     return ", bfloat16 in the rest"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, Source
 from ridgeline.fixes.cross_entropies import CLASSES, replaced
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.loss_lines import loss_edits
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Import
@@ -18,7 +18,7 @@ CASTS = 1.5
 """Beside autocast the logits are turned into float32 and their gradient back: two passes to the
 four or five of the loss."""
 NONE = f"no cross-entropy of class numbers over {CLASSES:,} classes or more takes time"
-CHANGE = Change(
+FIX = Fix(
     id="fused-cross-entropy",
     group="model",
     title="fused cross-entropy",
@@ -35,7 +35,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.trains:
         return "nothing trains, so no loss keeps its softmax"
     if ground.device != "cuda":
@@ -49,12 +49,12 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(CASTS * ground.loss_share)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     functional = program.torch.nn.functional
     least = int(options.get("elements", LEAST))
     functional.cross_entropy = fused(program, functional.cross_entropy, least)
     program.on_step(_forgets(program))
-    program.found_nothing(CHANGE.id, f"{NONE} outside of what is compiled")
+    program.found_nothing(FIX.id, f"{NONE} outside of what is compiled")
 
 
 def _forgets(program: Program) -> Callable[[], None]:
@@ -96,7 +96,7 @@ def fused(program: Program, theirs: Any, least: int) -> Any:
     def said(input: Any) -> str:
         return f"cross_entropy of {input.size(1):,} classes, compiled"
 
-    return replaced(program, CHANGE.id, theirs, large, compute, said)
+    return replaced(program, FIX.id, theirs, large, compute, said)
 
 
 WRITTEN = '''\
@@ -106,7 +106,7 @@ def fused_cross_entropy(input, target, weight=None, **settings):
     return torch.nn.functional.cross_entropy(input.float(), target, weight, **settings)'''
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "one pass over the logits each way"
     edits = loss_edits(
         applied, source, "fused_cross_entropy", WRITTEN, why,

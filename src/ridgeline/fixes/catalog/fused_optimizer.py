@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU, speedup_without
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.writing import optimizer_keyword
 from ridgeline.records.edit import Edit
@@ -14,7 +14,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 OTHER_WAYS = ("foreach", "capturable", "differentiable", "maximize")
 """With any of them set, which path is taken is the program's own choice, or fused refuses."""
 
-CHANGE = Change(
+FIX = Fix(
     id="fused-optimizer",
     group="optimizer",
     title="a fused optimizer update",
@@ -28,7 +28,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     names = [one.name for one in ground.optimizers]
     if not names:
         return "the program has no optimizer"
@@ -51,21 +51,21 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(update_share(ground))
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     def fuse(made: Made) -> str:
         given = made.arguments
         if made.kind not in FUSED:
-            program.found_nothing(CHANGE.id, f"torch has no fused {made.kind}")
+            program.found_nothing(FIX.id, f"torch has no fused {made.kind}")
             return ""
         chosen = [name for name in ("fused", *OTHER_WAYS) if given.get(name)]
         if chosen:
-            program.found_nothing(CHANGE.id, f"the program sets {chosen[0]}=True itself")
+            program.found_nothing(FIX.id, f"the program sets {chosen[0]}=True itself")
             return ""
         given["fused"] = True
         return f"{made.kind}(fused=True)"
 
-    program.on_optimizer(CHANGE.id, fuse)
+    program.on_optimizer(FIX.id, fuse)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return optimizer_keyword(applied, source, "fused", "one pass over parameters and moments")

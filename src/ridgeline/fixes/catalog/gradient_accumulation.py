@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.change import Change, NotWritten, Source
 from ridgeline.fixes.evidence import Evidence
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_lines import called
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
@@ -30,7 +30,7 @@ PARTS = (2, 4, 8, 16)
 SAME, SAME_SMALL = 1e-3, 3e-2
 """Of the outputs' norm, in float32 (TF32 among it) and in 16 bits: products of fewer rows round
 otherwise. What mixes samples is off by more."""
-CHANGE = Change(
+FIX = Fix(
     id="gradient-accumulation",
     group="loop",
     title="the batch in micro-batches, gradients accumulated",
@@ -46,7 +46,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.trains:
         return "nothing trains, so nothing is kept for a backward"
     return "" if choices(ground) else "a batch of one sample cannot be divided"
@@ -58,22 +58,22 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     return tuple({"parts": str(number)} for number in PARTS if number <= most)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     parts = int(options.get("parts") or PARTS[0])
 
     def divide(model: Model) -> str:
         why = _against(torch, model, parts)
         if why:
-            program.found_nothing(CHANGE.id, why)
+            program.found_nothing(FIX.id, why)
             return ""
-        around(model.inner, CHANGE.id, lambda forward: _divided(forward, parts))
+        around(model.inner, FIX.id, lambda forward: _divided(forward, parts))
         return f"{type(model.inner).__name__} called in {parts} parts of the batch"
 
-    program.on_model(CHANGE.id, divide)
+    program.on_model(FIX.id, divide)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     kind, _, rest = applied.what.partition("; ")[0].partition(" called in ")
     parts = rest.partition(" ")[0]
     code = (Path(__file__).parents[1] / "in_parts.py").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
     for file, line in at(applied):
         call = _call(source(file) or "", line, kind)
         if isinstance(call, str):
-            raise NotWritten(
+            raise EditByHand(
                 f"{call}; call the model in parts: in_parts(model, x, parts={parts}), from "
                 "ridgeline.fixes.in_parts"
             )
@@ -93,7 +93,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
         edits.append(Top(file=file, where="after imports", text=body, why=why))
         edits.append(Replace(file=file, line=line, before=before, after=after, why=why))
     if not edits:
-        raise NotWritten(f"call the model in parts: in_parts(model, x, parts={parts})")
+        raise EditByHand(f"call the model in parts: in_parts(model, x, parts={parts})")
     return tuple(dict.fromkeys(edits))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_lines import called
 from ridgeline.fixes.outputs import tensors
 from ridgeline.fixes.places import at
@@ -16,7 +16,7 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
 WRITTEN = "torch.inference_mode()"
-CHANGE = Change(
+FIX = Fix(
     id="inference-mode",
     group="model",
     title="inference mode",
@@ -28,25 +28,25 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     return "the program trains" if ground.trains else ""
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def quieten(model: Model) -> str:
         given = tensors(torch, (model.args, model.kwargs))
         if any(tensor.requires_grad for tensor in given):
-            program.found_nothing(CHANGE.id, "the model is given tensors that need gradients")
+            program.found_nothing(FIX.id, "the model is given tensors that need gradients")
             return ""
         if torch.is_inference_mode_enabled():
-            program.found_nothing(CHANGE.id, "the program has it already")
+            program.found_nothing(FIX.id, "the program has it already")
             return ""
-        around(model.inner, CHANGE.id, lambda forward: _without(torch, forward), outside=True)
+        around(model.inner, FIX.id, lambda forward: _without(torch, forward), outside=True)
         return f"inference_mode around {type(model.inner).__name__}"
 
-    program.on_model(CHANGE.id, quieten)
+    program.on_model(FIX.id, quieten)
 
 
 def _without(torch: Any, forward: Forward) -> Forward:
@@ -59,13 +59,13 @@ def _without(torch: Any, forward: Forward) -> Forward:
     return under
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     found: list[Edit] = []
     for file, line in at(applied):
         text = source(file)
         where = called(text or "", line, applied.what.rpartition(" ")[2])
         if isinstance(where, str):
-            raise NotWritten(f"{where}; write around the model's call: with {WRITTEN}:")
+            raise EditByHand(f"{where}; write around the model's call: with {WRITTEN}:")
         why = "nothing is recorded for gradients"
         header = _no_grad(text or "", where.first)
         if header is not None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from ridgeline.fixes.around import Forward, around
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, NotWritten, Source
 from ridgeline.fixes.evidence import Evidence
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.rehearsal import rehearsed
 from ridgeline.records.edit import Edit
@@ -26,7 +26,7 @@ MOST_OFF = 0.1
 """Of the outputs' norm: a model that is further off is another model."""
 BATCHES = 4
 """On which the outputs are compared: within the steps of a trial that are not timed."""
-CHANGE = Change(
+FIX = Fix(
     id="int8-dynamic",
     group="model",
     title="Linear layers in int8",
@@ -40,7 +40,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.trains:
         return "the program trains, and 8-bit weights have no gradients"
     if ground.device != "cpu":
@@ -61,7 +61,7 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(ground.products_share)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def pack(model: Model) -> str:
@@ -70,13 +70,13 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         layers = [] if why else _layers(torch, inner)
         if not layers:
             program.found_nothing(
-                CHANGE.id, why or f"no Linear layer has a weight of {LEAST:,} elements or more"
+                FIX.id, why or f"no Linear layer has a weight of {LEAST:,} elements or more"
             )
             return ""
         exact = rehearsed(torch, inner, model.args, model.kwargs)
         if exact.writes:
             program.found_nothing(
-                CHANGE.id, "the model writes its buffers as it runs: it cannot be run twice to see"
+                FIX.id, "the model writes its buffers as it runs: it cannot be run twice to see"
             )
             return ""
         packed = [_Packed(torch, layer, off) for layer in layers]
@@ -86,18 +86,18 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         fault = _fault(evidence, len(used))
         if fault:
             off[0] = True
-            program.found_nothing(CHANGE.id, fault)
+            program.found_nothing(FIX.id, fault)
             return ""
         _follow(program, inner, evidence, off, model.place)
         many = plural(len(used), "Linear layer")
         return f"int8 weights in {many} of {type(inner).__name__}; {evidence.words}"
 
-    program.on_model(CHANGE.id, pack)
+    program.on_model(FIX.id, pack)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """By hand: weights may be loaded after the model is made, and must be packed after that."""
-    raise NotWritten(
+    raise EditByHand(
         f"{applied.what}; write once the weights are loaded, before the first call: model = "
         "torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear: "
         "torch.ao.quantization.per_channel_dynamic_qconfig}); with torchao, which replaces it: "
@@ -156,7 +156,7 @@ def _follow(program: Program, inner: Any, evidence: Evidence, off: list[bool], p
             inside[0] = off[0] = False
         if evidence.batches == BATCHES:
             handles.pop().remove()
-            program.did(CHANGE.id, evidence.words, place)
+            program.did(FIX.id, evidence.words, place)
 
     handles.append(inner.register_forward_pre_hook(compare, with_kwargs=True))
 
@@ -173,7 +173,7 @@ class _Packed:
         self._narrow = not vnni()
         self._key: tuple[Any, ...] = ()
         self._made: Any = None
-        around(layer, CHANGE.id, lambda forward: self._instead(forward, off))
+        around(layer, FIX.id, lambda forward: self._instead(forward, off))
 
     def _instead(self, forward: Forward, off: list[bool]) -> Forward:
         product = self._torch.ops.quantized.linear_dynamic

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Mapping
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="kept-memory",
     group="global",
     title="freed memory kept for the next step",
@@ -43,7 +43,7 @@ if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
     ctypes.CDLL(None).mallopt({TRIM_THRESHOLD}, -1)  # M_TRIM_THRESHOLD: which never shrinks"""
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cpu":
         return "the work is on the GPU, whose memory torch keeps"
     return _against(ground.variables)
@@ -54,19 +54,19 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(ground.system_share)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     why = _against(os.environ) or ("" if _glibc() else "the C library is not glibc")
     if why:
-        program.found_nothing(CHANGE.id, why)
+        program.found_nothing(FIX.id, why)
         return
     library = ctypes.CDLL(None)
     if library.mallopt(MMAP_MAX, 0) and library.mallopt(TRIM_THRESHOLD, -1):
-        program.did(CHANGE.id, "mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, -1)")
+        program.did(FIX.id, "mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, -1)")
     else:
-        program.found_nothing(CHANGE.id, "the C library refused")
+        program.found_nothing(FIX.id, "the C library refused")
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
         Top(
             file="", where="start", text=SETTING,

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.source_tree import calls, dotted
@@ -23,7 +23,7 @@ FACTORS = (2, 4, 8, 16, 32)
 FEWEST = 16
 """Batches an epoch: with fewer an epoch is mostly its first and its last batch."""
 EVALUATION = ("test", "val", "valid", "validation", "eval", "dev")
-CHANGE = Change(
+FIX = Fix(
     id="larger-batch",
     group="loop",
     title="a larger batch",
@@ -37,7 +37,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.loaders:
         return "the program has no DataLoader"
     sized = [one for one in ground.loaders if one.batch_size is not None]
@@ -79,7 +79,7 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
     )
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     factor = int(options.get("factor") or FACTORS[0])
     trains: dict[str, bool] = {}
     """By the line that makes the loader: it may make one for every epoch."""
@@ -90,7 +90,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if not why and not trains.setdefault(made.place, _random(given) or not trains):
             why = "it neither shuffles nor is the first: taken for one of an evaluation"
         if why:
-            program.found_nothing(CHANGE.id, why)
+            program.found_nothing(FIX.id, why)
             return ""
         before = given.get("batch_size", 1)
         given["batch_size"] = before * factor
@@ -99,16 +99,16 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
             "as it was"
         )
 
-    program.on_loader(CHANGE.id, enlarge)
+    program.on_loader(FIX.id, enlarge)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     factor = int(applied.what.partition("), ")[2].partition(" ×")[0])
     edits: list[Edit] = []
     for file, line in at(applied):
         size = _written_size(source(file), line)
         if isinstance(size, str):
-            raise NotWritten(
+            raise EditByHand(
                 f"{file}:{line} {size}: make that {factor} times as large; the learning rate was "
                 "left as it is"
             )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog import _dataset as dataset
 from ridgeline.fixes.catalog._cores import usable
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.edit import Edit, Keyword
@@ -22,7 +22,7 @@ FEW = 4
 """Cores: where a step uses them all, one worker is as many as it can spare."""
 OTHER_BATCHES = "more workers that share a stream out make other batches of it"
 
-CHANGE = Change(
+FIX = Fix(
     id="loader-workers",
     group="loader",
     title="DataLoader workers",
@@ -41,7 +41,7 @@ CHANGE = Change(
 )  # fmt: skip
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.loaders:
         return "the program has no DataLoader"
     fewest = min(one.workers for one in ground.loaders)
@@ -62,7 +62,7 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     """Numbers worth trying, the likeliest first: as many as cores; more, where they wait for
     files; half, where they are in each other's way; one, where the step itself wants the cores. Of
     a loader that has some, only more of them, unless they were found to be too many. Of a stream
-    one: see `put_on`."""
+    one: see `apply`."""
     each = _each(ground)
     fewest = min((one.workers for one in ground.loaders), default=0)
     numbers = [each, 2 * each, each // 2, *([1] if each <= FEW else [])]
@@ -96,33 +96,33 @@ def brings(ground: Ground, options: Mapping[str, str]) -> str:
     return "threads" if rest * threads / left <= (makes + rest * threads) / cores else ""
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     asked = int(options.get("workers") or min(usable(), MOST))
 
     def hire(made: Made) -> str:
         given = made.arguments
         why = _against(program.torch, given)
         if why:
-            program.found_nothing(CHANGE.id, why)
+            program.found_nothing(FIX.id, why)
             return ""
         # Workers that share a stream out make other batches of it, those that do not yield it as
         # often as they are: with one it stays the same.
         number = 1 if dataset.is_stream(program.torch, given.get("dataset")) else asked
         if given.get("num_workers", 0) >= number and number < asked:
-            program.found_nothing(CHANGE.id, OTHER_BATCHES)
+            program.found_nothing(FIX.id, OTHER_BATCHES)
             return ""
         if given.get("num_workers", 0) == number:
             return ""
         if _batches(given) == 1:
-            program.found_nothing(CHANGE.id, "the loader makes one batch, and none ahead")
+            program.found_nothing(FIX.id, "the loader makes one batch, and none ahead")
             return ""
         given["num_workers"] = number
         return f"DataLoader(num_workers={number})"
 
-    program.on_loader(CHANGE.id, hire)
+    program.on_loader(FIX.id, hire)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     number = applied.what.partition("num_workers=")[2].partition(")")[0]
     return tuple(
         Keyword(

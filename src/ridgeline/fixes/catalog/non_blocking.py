@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import here
@@ -19,7 +19,7 @@ WHY = "the program goes on while the GPU fetches the batch"
 NAMED = 256
 """Copies whose lines are looked up: after that a copy costs one test more, no walk up the stack."""
 
-CHANGE = Change(
+FIX = Fix(
     id="non-blocking",
     group="loader",
     title="copies to the GPU without waiting",
@@ -34,13 +34,13 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "batches stay on the CPU: there is no copy to wait for"
     if ground.copies == 0:
         return "nothing is copied to the GPU in its steps"
     pinned = all(one.pin_memory for one in ground.loaders)
-    if pinned and not set(CHANGE.answers) & set(ground.findings):
+    if pinned and not set(FIX.answers) & set(ground.findings):
         return "no copy was found that the program waits for"
     return ""
 
@@ -55,11 +55,11 @@ def bound(ground: Ground) -> float | None:
     return max(most - 0.002, 1.0)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, "there is no GPU to copy to")
+        program.found_nothing(FIX.id, "there is no GPU to copy to")
         return
-    program.found_nothing(CHANGE.id, "no copy of pinned memory to the GPU was seen")
+    program.found_nothing(FIX.id, "no copy of pinned memory to the GPU was seen")
     seen: set[str] = set()
     named = 0
 
@@ -69,7 +69,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         place = here() if named <= NAMED else ""
         if named == 1 or (place and place not in seen):
             seen.add(place)
-            program.did(CHANGE.id, f"{call}(non_blocking=True)", place)
+            program.did(FIX.id, f"{call}(non_blocking=True)", place)
 
     tensor = program.torch.Tensor
     to, cuda = tensor.to, tensor.cuda
@@ -91,7 +91,7 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
     tensor.to, tensor.cuda = freed_to, freed_cuda
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return tuple(edit for file, line in at(applied) for edit in _edits(file, line))
 
 

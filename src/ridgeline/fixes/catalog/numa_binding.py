@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog.affinity import BINDING
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.machine.processor import cores_in, cpulist
 from ridgeline.records.edit import Edit, Import, Top
@@ -18,7 +18,7 @@ from ridgeline.records.ground import Ground, NumaNode
 from ridgeline.records.trial import Applied
 from ridgeline.units import plural
 
-CHANGE = Change(
+FIX = Fix(
     id="numa-binding",
     group="global",
     title="cores of one NUMA node, the GPU's own",
@@ -42,7 +42,7 @@ except (OSError, ValueError):
 BOUND = "the program is bound already"
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.nodes:
         return "the system does not say which cores lie beside which memory"
     if len(ground.nodes) < 2:
@@ -89,31 +89,31 @@ def variables(environment: Mapping[str, str], options: Mapping[str, str]) -> dic
     return {}
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     wanted = set(cores_in(options.get("cores", "")))
     if not hasattr(os, "sched_setaffinity"):
-        program.found_nothing(CHANGE.id, "this system has no affinities")
+        program.found_nothing(FIX.id, "this system has no affinities")
         return
     before = os.sched_getaffinity(0)
     near = wanted & before
     if not near:
-        program.found_nothing(CHANGE.id, "no core of that node may be used")
+        program.found_nothing(FIX.id, "no core of that node may be used")
         return
     if near == before:
-        program.found_nothing(CHANGE.id, f"{BOUND}: to no other cores")
+        program.found_nothing(FIX.id, f"{BOUND}: to no other cores")
         return
     _bind(near)
 
     def look() -> None:
         if os.sched_getaffinity(0) == near:
-            program.did(CHANGE.id, _what(near, options))
+            program.did(FIX.id, _what(near, options))
         else:
-            program.found_nothing(CHANGE.id, "the program sets its affinity itself")
+            program.found_nothing(FIX.id, "the program sets its affinity itself")
 
-    program.after_first_step(CHANGE.id, look)
+    program.after_first_step(FIX.id, look)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """By the GPU's address or the node's number, and not by the cores: these lines do nothing on a
     machine without it, where a list of cores would hold the program to some of them. CUDA is not
     asked for the address: that would start it before the program has chosen its device."""
@@ -126,7 +126,7 @@ def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
         why = "the cores beside one part of the memory, enough for its threads on this machine"
         text = TEXT.format(path=NODE.format(node[1]))
     else:
-        raise NotWritten(f"{applied.what}: write os.sched_setaffinity(0, …) with those cores")
+        raise EditByHand(f"{applied.what}: write os.sched_setaffinity(0, …) with those cores")
     top = Top(file="", where="after imports", text=text, why=why)
     return Import(file="", text="import os"), top
 

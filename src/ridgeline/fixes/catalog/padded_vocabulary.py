@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.around import Forward, around, worn
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.own_classes import layer_calls
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
@@ -16,7 +16,7 @@ TILE = 64
 LEAST = 1024
 """Below it the padding, up to 63 columns, costs more than it brings."""
 NOT_SMALL = "its products are not in 16 bits"
-CHANGE = Change(
+FIX = Fix(
     id="padded-vocabulary",
     group="model",
     title="padded vocabulary",
@@ -32,7 +32,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "only a GPU's tensor cores mind a product's alignment"
     if ground.capability < (7, 0):
@@ -44,7 +44,7 @@ def able(ground: Ground) -> str:
     return "" if own or ground.in_16_bits else NOT_SMALL
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
     def pad(model: Model) -> str:
@@ -58,18 +58,18 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         fit = [(name, one) for name, one in heads if small or one.weight.dtype in halves]
         if not fit:
             program.found_nothing(
-                CHANGE.id,
+                FIX.id,
                 NOT_SMALL
                 if heads
                 else f"no large layer on a GPU has a width that is no multiple of {TILE}",
             )
             return ""
         for _, head in fit:
-            around(head, CHANGE.id, lambda forward: padded(torch, forward))
+            around(head, FIX.id, lambda forward: padded(torch, forward))
         said = [f"{name}: {one.out_features + padding(one.out_features)}" for name, one in fit]
         return f"padded in the product: {', '.join(said)}"
 
-    program.on_model(CHANGE.id, pad)
+    program.on_model(FIX.id, pad)
 
 
 def padding(size: int) -> int:
@@ -111,14 +111,14 @@ def padded_linear(layer, given):
     return torch.nn.functional.linear(given, weight, bias)[..., : layer.out_features]'''
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """At the calls of those layers in the classes that have them."""
     why = "rows of the logits are whole tiles of the tensor cores"
     found: list[Edit] = []
     for path in _paths(applied.what):
         sites = {site for file, _ in at(applied) for site in layer_calls(source, file, path)}
         if not sites:
-            raise NotWritten(
+            raise EditByHand(
                 f"{applied.what}; no call of self.{path} is in the program's own files: write for "
                 f"logits = {path}(x): logits = F.linear(x, F.pad({path}.weight, (0, 0, 0, -V % "
                 f"{TILE})))[..., :V], or make the vocabulary a multiple of {TILE}"

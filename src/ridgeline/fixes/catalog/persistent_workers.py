@@ -12,14 +12,14 @@ from typing import Any
 
 from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog import _dataset as dataset
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.edit import Edit, Keyword
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="persistent-workers",
     group="loader",
     title="workers that stay between epochs",
@@ -49,7 +49,7 @@ class Stays(int):
         return bool, (True,)
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.loaders:
         return "the program has no DataLoader"
     with_workers = [one for one in ground.loaders if one.workers > 0]
@@ -65,7 +65,7 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(ground.input_share)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     make_up(program.torch)
 
     def stay(made: Made) -> str:
@@ -73,19 +73,19 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         if given.get("persistent_workers"):
             return ""
         if not given.get("num_workers", 0):
-            program.found_nothing(CHANGE.id, "the loader has no workers")
+            program.found_nothing(FIX.id, "the loader has no workers")
             return ""
         if hasattr(type(given.get("dataset")), "set_epoch"):
             why = "the dataset has set_epoch(), which workers that stay would not see"
-            program.found_nothing(CHANGE.id, why)
+            program.found_nothing(FIX.id, why)
             return ""
         given["persistent_workers"] = Stays(1)
         return "DataLoader(persistent_workers=True)"
 
-    program.on_loader(CHANGE.id, stay)
+    program.on_loader(FIX.id, stay)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return tuple(
         Keyword(
             file=file, line=line, call="DataLoader", name="persistent_workers", value="True",

@@ -6,14 +6,14 @@ from msgspec.structs import replace
 
 from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog import _dataset as dataset
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.edit import Edit, Keyword
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="pin-memory",
     group="loader",
     title="pinned memory for batches",
@@ -27,7 +27,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "batches stay on the CPU: there is no copy to make faster"
     if ground.copies == 0:
@@ -46,24 +46,24 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
     return replace(ground, loaders=tuple(replace(one, pin_memory=True) for one in ground.loaders))
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     def pin(made: Made) -> str:
         given = made.arguments
         if given.get("pin_memory"):
             return ""
         if program.device != "cuda":
-            program.found_nothing(CHANGE.id, "there is no GPU to copy to")
+            program.found_nothing(FIX.id, "there is no GPU to copy to")
             return ""
         if dataset.on_gpu(program.torch, given.get("dataset")):
-            program.found_nothing(CHANGE.id, "the dataset's tensors are on the GPU already")
+            program.found_nothing(FIX.id, "the dataset's tensors are on the GPU already")
             return ""
         given["pin_memory"] = True
         return "DataLoader(pin_memory=True)"
 
-    program.on_loader(CHANGE.id, pin)
+    program.on_loader(FIX.id, pin)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return tuple(
         Keyword(
             file=file, line=line, call="DataLoader", name="pin_memory", value="True",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.edit import Edit, Keyword
@@ -14,7 +14,7 @@ USUAL = 2
 """Batches a worker makes ahead where nothing is said."""
 MORE = 4
 
-CHANGE = Change(
+FIX = Fix(
     id="prefetch",
     group="loader",
     title="more batches made ahead",
@@ -27,7 +27,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.loaders:
         return "the program has no DataLoader"
     with_workers = [one for one in ground.loaders if one.workers > 0]
@@ -46,23 +46,23 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     return tuple({"factor": str(one)} for one in (MORE, 2 * MORE))
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     factor = int(options.get("factor") or MORE)
 
     def lengthen(made: Made) -> str:
         given = made.arguments
         if not given.get("num_workers", 0):
-            program.found_nothing(CHANGE.id, "the loader has no workers that could work ahead")
+            program.found_nothing(FIX.id, "the loader has no workers that could work ahead")
             return ""
         if (given.get("prefetch_factor") or USUAL) >= factor:
             return ""
         given["prefetch_factor"] = factor
         return f"DataLoader(prefetch_factor={factor})"
 
-    program.on_loader(CHANGE.id, lengthen)
+    program.on_loader(FIX.id, lengthen)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     factor = applied.what.partition("prefetch_factor=")[2].partition(")")[0]
     return tuple(
         Keyword(

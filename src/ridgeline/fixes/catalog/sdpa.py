@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.fused_attention import fused
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Program
@@ -10,7 +10,7 @@ from ridgeline.records.edit import Edit, Rewrite
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="sdpa",
     group="model",
     title="fused attention",
@@ -23,7 +23,7 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     return (
         ""
         if "written-attention" in ground.findings
@@ -31,19 +31,19 @@ def able(ground: Ground) -> str:
     )
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     """The functions to be run from rewritten source are part of the plan: see `trials.begin`."""
-    program.found_nothing(CHANGE.id, "no function of the model was the one to be rewritten")
+    program.found_nothing(FIX.id, "no function of the model was the one to be rewritten")
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     """The lines the trial ran, in the copy."""
     found: list[Edit] = []
     for file, line in at(applied):
         text = source(file)
         new = fused(text, line) if text is not None else f"{file} cannot be read"
         if text is None or isinstance(new, str):
-            raise NotWritten(
+            raise EditByHand(
                 f"{new}; in {file}, near line {line}, put "
                 "torch.nn.functional.scaled_dot_product_attention in the place of the attention"
             )

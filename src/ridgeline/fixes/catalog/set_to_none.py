@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import here
@@ -20,7 +20,7 @@ from ridgeline.records.edit import Edit, Keyword
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="set-to-none",
     group="optimizer",
     title="gradients dropped, not zeroed",
@@ -36,23 +36,23 @@ SURE = 4
 """Updates in which every dropped gradient came back, before it counts as applied."""
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if not ground.optimizers:
         return "the program has no optimizer"
     found = "zero-grad-fill" in ground.findings
     return "" if found else "no time is lost on filling gradients with zeros"
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     module = importlib.import_module("torch.optim.optimizer")
-    program.found_nothing(CHANGE.id, "zero_grad(set_to_none=False) was not called")
+    program.found_nothing(FIX.id, "zero_grad(set_to_none=False) was not called")
     dropping = Dropping(program)
     for owner in (module.Optimizer, program.torch.nn.Module):
         owner.zero_grad = dropping.instead_of(owner.zero_grad)
     module.register_optimizer_step_pre_hook(dropping.update)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return tuple(
         Keyword(
             file=file, line=line, call="zero_grad", name="set_to_none", value="True",
@@ -95,13 +95,13 @@ class Dropping:
         self._held += 1
         if self._held == SURE and not self._off:
             for place in self._places:
-                self._program.did(CHANGE.id, "zero_grad(set_to_none=True)", place)
+                self._program.did(FIX.id, "zero_grad(set_to_none=True)", place)
 
     def _drops(self, owner: Any) -> None:
         if self._held < SURE:
             self._places[here()] = None
             why = f"fewer than {SURE} updates were seen after zero_grad(set_to_none=False)"
-            self._program.found_nothing(CHANGE.id, why)
+            self._program.found_nothing(FIX.id, why)
         if hasattr(owner, "param_groups"):
             given = [p for group in owner.param_groups for p in group["params"]]
         else:
@@ -117,7 +117,7 @@ class Dropping:
         if self._held >= SURE:  # it was called equal too soon
             raise RuntimeError(why)
         self._off = True
-        self._program.found_nothing(CHANGE.id, why)
+        self._program.found_nothing(FIX.id, why)
 
 
 def _moves(optimizer: Any, group: Mapping[str, Any]) -> bool:

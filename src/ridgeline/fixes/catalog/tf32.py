@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="tf32",
     group="global",
     title="TF32 in float32 products",
@@ -24,7 +24,7 @@ CHANGE = Change(
 SETTING = 'torch.set_float32_matmul_precision("high")'
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cuda":
         return "a CPU has no TF32"
     if ground.capability < (8, 0):
@@ -42,10 +42,10 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(15 / 16 * share if share is not None else None)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, "a CPU has no TF32")
+        program.found_nothing(FIX.id, "a CPU has no TF32")
         return
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
@@ -56,14 +56,14 @@ def put_on(program: Program, options: Mapping[str, str]) -> None:
         except RuntimeError:  # set through torch's newer names, which do not mix with this one
             now = "its own way"
         if now in ("high", "medium"):
-            program.did(CHANGE.id, SETTING)
+            program.did(FIX.id, SETTING)
         else:
-            program.found_nothing(CHANGE.id, f"the program sets its products to {now} itself")
+            program.found_nothing(FIX.id, f"the program sets its products to {now} itself")
 
-    program.after_first_step(CHANGE.id, look)
+    program.after_first_step(FIX.id, look)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
         Import(file="", text="import torch"),
         Top(file="", where="after imports", text=SETTING, why="tensor cores for float32 products"),

@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping
 
 from ridgeline.fixes.catalog._cores import usable
-from ridgeline.fixes.change import Change, Source
+from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-CHANGE = Change(
+FIX = Fix(
     id="threads",
     group="global",
     title="threads of an operator",
@@ -23,7 +23,7 @@ CHANGE = Change(
 VARIABLE = "OMP_NUM_THREADS"
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     if ground.device != "cpu":
         return "the work is on the GPU"
     if ground.variables.get(VARIABLE):
@@ -51,29 +51,29 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
     return tuple({"threads": str(one)} for one in wanted if one != ground.flags.threads)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     asked = int(options.get("threads") or usable())
     if os.environ.get(VARIABLE):
         why = f"{VARIABLE}={os.environ[VARIABLE]} is set around the program"
-        program.found_nothing(CHANGE.id, why)
+        program.found_nothing(FIX.id, why)
         return
     if torch.get_num_threads() == asked:
-        program.found_nothing(CHANGE.id, f"it has {asked} already")
+        program.found_nothing(FIX.id, f"it has {asked} already")
         return
     torch.set_num_threads(asked)
 
     def look() -> None:
         has = torch.get_num_threads()
         if has == asked:
-            program.did(CHANGE.id, f"torch.set_num_threads({asked})")
+            program.did(FIX.id, f"torch.set_num_threads({asked})")
         else:
-            program.found_nothing(CHANGE.id, f"the program sets {has} itself")
+            program.found_nothing(FIX.id, f"the program sets {has} itself")
 
-    program.after_first_step(CHANGE.id, look)
+    program.after_first_step(FIX.id, look)
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
         Import(file="", text="import torch"),
         Top(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.change import Change, NotWritten, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.program import OPTIMIZERS, Made, Program
 from ridgeline.fixes.step_function import Run, StepFunction
 from ridgeline.fixes.step_graph import StepGraph
@@ -18,7 +18,7 @@ ONLY_A_FUNCTION = (
 )
 NO_GRAPHS = "a CPU has no CUDA graphs"
 OWN_GRAPHS = ("compile-reduce-overhead", "compile-max-autotune")
-CHANGE = Change(
+FIX = Fix(
     id="whole-step-graph",
     group="loop",
     title="a CUDA graph of the whole step",
@@ -32,11 +32,11 @@ CHANGE = Change(
 )
 
 
-def able(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> str:
     return NO_GRAPHS if ground.device != "cuda" else ONLY_A_FUNCTION
 
 
-def able_function(ground: Ground) -> str:
+def reason_to_skip_function(ground: Ground) -> str:
     """`able`, where the step is a function."""
     if ground.device != "cuda":
         return NO_GRAPHS
@@ -56,24 +56,24 @@ def bound(ground: Ground) -> float | None:
     return speedup_without(waits)
 
 
-def put_on(program: Program, options: Mapping[str, str]) -> None:
+def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     on_step_function = getattr(program, "on_step_function", None)
     if on_step_function is None:
-        program.found_nothing(CHANGE.id, ONLY_A_FUNCTION)
+        program.found_nothing(FIX.id, ONLY_A_FUNCTION)
         return
     if program.device != "cuda":
-        program.found_nothing(CHANGE.id, NO_GRAPHS)
+        program.found_nothing(FIX.id, NO_GRAPHS)
         return
-    program.found_nothing(CHANGE.id, "too few steps were taken to capture one")
+    program.found_nothing(FIX.id, "too few steps were taken to capture one")
 
     def take(step: StepFunction) -> Run:
-        both = [name for name in step.changes if name in OWN_GRAPHS]
+        both = [name for name in step.fixes if name in OWN_GRAPHS]
         if both:  # raised, so that neither is taken for the other
             raise RuntimeError("the model has CUDA graphs of its own, which cannot be inside one")
-        return StepGraph(torch, step, lambda what: program.did(CHANGE.id, what))
+        return StepGraph(torch, step, lambda what: program.did(FIX.id, what))
 
-    on_step_function(CHANGE.id, lambda made: capturable(torch, made), take)
+    on_step_function(FIX.id, lambda made: capturable(torch, made), take)
 
 
 def capturable(torch: Any, made: Made) -> str:
@@ -89,8 +89,8 @@ def capturable(torch: Any, made: Made) -> str:
     return ""
 
 
-def written(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    raise NotWritten(
+def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    raise EditByHand(
         "make the optimizer with capturable=True; take a few steps on a side stream; then, with "
         "batches copied into tensors that stay: graph = torch.cuda.CUDAGraph(); with "
         "torch.cuda.graph(graph): loss = step(model, optimizer, static_batch); and for each batch "

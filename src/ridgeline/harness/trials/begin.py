@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture import launch, live
 from ridgeline.harness.capture.seams import Seams
@@ -48,12 +48,12 @@ def _begin(torch: Any, home: Path) -> None:
     program = Program(torch)
     session = TrialSession(torch, home, plan, program, rank, world)
     session.draw()
-    for asked in plan.changes:
+    for asked in plan.fixes:
         try:
-            of(asked.change).put_on(program, asked.options)
+            find_fix(asked.fix).apply(program, asked.options)
         except Exception as error:
             why = f"it could not be put on: {type(error).__name__}: {error}"
-            program.found_nothing(asked.change, why[:300])
+            program.found_nothing(asked.fix, why[:300])
     if plan.functions:
         rewrite(program, "sdpa", plan.functions)
     (Seams if plan.trains else OutputSeams)(torch, session).put_on()

@@ -103,7 +103,7 @@ class Ending:
         peak = torch.cuda.max_memory_allocated() if cuda else own_peak_bytes()
         peak = max(peak, watch.peak_bytes)
         return Trial(
-            changes=tuple(asked.change for asked in plan.changes),
+            fixes=tuple(asked.fix for asked in plan.fixes),
             applied=applied,
             not_applied=left,
             watched=tuple(watch.steps),

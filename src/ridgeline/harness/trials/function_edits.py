@@ -11,7 +11,7 @@ from ridgeline.fixes.program import Program
 from ridgeline.records.trial import FunctionEdit
 
 
-def rewrite(program: Program, change: str, edits: tuple[FunctionEdit, ...]) -> None:
+def rewrite(program: Program, fix: str, edits: tuple[FunctionEdit, ...]) -> None:
     """At the model's first training call, when all files have been imported. `change` is applied
     where each of them was."""
     left = list(edits)
@@ -20,13 +20,13 @@ def rewrite(program: Program, change: str, edits: tuple[FunctionEdit, ...]) -> N
         for edit in list(left):
             if _swapped(edit):
                 left.remove(edit)
-                program.did(change, f"{edit.name}() rewritten", f"{edit.file}:{edit.line}")
+                program.did(fix, f"{edit.name}() rewritten", f"{edit.file}:{edit.line}")
         if left:
             lost = f"{left[0].name}() of {os.path.basename(left[0].file)}:{left[0].line}"
-            program.found_nothing(change, f"{lost} was not found where the program runs")
+            program.found_nothing(fix, f"{lost} was not found where the program runs")
         return ""
 
-    program.on_model(change, swap)
+    program.on_model(fix, swap)
 
 
 def _swapped(edit: FunctionEdit) -> bool:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MOST_FAULTS, Session
@@ -60,7 +60,7 @@ class TrialSession(Session):
         if self._plan.draws == "none":
             undropped = Undropped(self._torch)
             undropped.put_on()
-            if not any(of(one.change).change.slot == "compile" for one in self._plan.changes):
+            if not any(find_fix(one.fix).fix.slot == "compile" for one in self._plan.fixes):
                 self.watch.dropout = undropped  # which calls a compiled model makes is not seen
 
     def input_seen(self, iterator: Any, batch: Any) -> Any:

@@ -51,7 +51,7 @@ def test_a_padded_head_is_written_where_it_is_called(tmp_path: Path) -> None:
     for bias in ("True", "False"):
         script = program(tmp_path, bias)
         applied = Applied(
-            change="padded-vocabulary", what="padded in the product: head: 1088",
+            fix="padded-vocabulary", what="padded in the product: head: 1088",
             places=(f"{script}:4",),
         )  # fmt: skip
         (file,) = patches(script, [applied]).files
@@ -66,11 +66,11 @@ def test_a_padded_head_is_written_where_it_is_called(tmp_path: Path) -> None:
 def test_blocks_that_ran_compiled_are_found_by_their_class(tmp_path: Path) -> None:
     script = program(tmp_path)
     applied = Applied(
-        change="checkpointing", what="3 of 3 blocks checkpointed (Block)", places=(f"{script}:4",)
+        fix="checkpointing", what="3 of 3 blocks checkpointed (Block)", places=(f"{script}:4",)
     )
     (file,) = patches(script, [applied]).files
     assert "x = checkpoint(block, x, use_reentrant=False)" in file.text
-    assert checkpointing.written(applied, Sources(script))
+    assert checkpointing.source_edits(applied, Sources(script))
 
 
 def test_a_head_that_two_classes_have_is_left_to_be_written_by_hand(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_head_that_two_classes_have_is_left_to_be_written_by_hand(tmp_path: Pa
     text = (tmp_path / "nets.py").read_text()
     (tmp_path / "nets.py").write_text(text + text.replace("class Net", "class Other"))
     applied = Applied(
-        change="padded-vocabulary", what="padded in the product: head: 1088",
+        fix="padded-vocabulary", what="padded in the product: head: 1088",
         places=(f"{script}:4",),
     )  # fmt: skip
     found = patches(script, [applied])
@@ -92,8 +92,8 @@ def test_the_attention_written_is_the_one_that_was_tried(tmp_path: Path) -> None
     text = "import torch\n\n\ndef f(q, k, v):\n    s = q @ k.mT / 2\n    return s.softmax(-1) @ v\n"
     file = tmp_path / "net.py"
     file.write_text(text)
-    applied = Applied(change="sdpa", what="f() rewritten", places=(f"{file}:4",))
-    new = patched("net.py", text.encode(), sdpa.written(applied, Sources(file))).text
+    applied = Applied(fix="sdpa", what="f() rewritten", places=(f"{file}:4",))
+    new = patched("net.py", text.encode(), sdpa.source_edits(applied, Sources(file))).text
     tried = fused(text, 4)
     assert isinstance(tried, Fused)
     comment = "    # ridgeline: scores and weights stay on the chip\n"

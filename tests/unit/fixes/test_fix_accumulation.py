@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.catalog import gradient_accumulation
-from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.in_parts import in_parts, joined
 from ridgeline.fixes.program import Program
 from ridgeline.fixes.rehearsal import rehearsed
@@ -48,7 +48,7 @@ class Loss(nn.Module):
 
 def begun(model: nn.Module, *args: Any, parts: int = 4) -> tuple[str, str]:
     program = Program(torch)
-    gradient_accumulation.put_on(program, {"parts": str(parts)})
+    gradient_accumulation.apply(program, {"parts": str(parts)})
     program.call_begins(model, args, {})
     applied, left = program.outcome()
     return "".join(one.what for one in applied), "".join(one.why for one in left)
@@ -162,9 +162,9 @@ def test_what_has_no_row_a_sample_goes_to_every_part_whole() -> None:
 
 
 def test_able_and_choices_go_by_the_batch() -> None:
-    assert "nothing trains" in gradient_accumulation.able(Ground(trains=False))
+    assert "nothing trains" in gradient_accumulation.reason_to_skip(Ground(trains=False))
     small = Ground(loaders=(LoaderSeen(batch_size=1),))
-    assert "one sample" in gradient_accumulation.able(small)
+    assert "one sample" in gradient_accumulation.reason_to_skip(small)
     six = Ground(loaders=(LoaderSeen(batch_size=6),))
     assert gradient_accumulation.choices(six) == ({"parts": "2"}, {"parts": "4"})
 
@@ -175,11 +175,11 @@ def test_it_is_written_at_the_models_call_and_runs() -> None:
         "for step in range(1):\n    y = net(x)\n    y.sum().backward()\n"
     )
     applied = Applied(
-        change="gradient-accumulation",
+        fix="gradient-accumulation",
         what="Linear called in 4 parts of the batch",
         places=("train.py:7",),
     )
-    edits = gradient_accumulation.written(applied, lambda file: source)
+    edits = gradient_accumulation.source_edits(applied, lambda file: source)
     done = patched("train.py", source.encode(), edits)
     assert not done.refused
     assert "y = in_parts(net, x, parts=4)" in done.text
@@ -190,9 +190,9 @@ def test_it_is_written_at_the_models_call_and_runs() -> None:
 
 def test_a_call_that_cannot_be_found_is_said_in_words() -> None:
     applied = Applied(
-        change="gradient-accumulation",
+        fix="gradient-accumulation",
         what="Net called in 4 parts of the batch",
         places=("train.py:1",),
     )
-    with pytest.raises(NotWritten, match=r"in_parts\(model, x, parts=4\)"):
-        gradient_accumulation.written(applied, lambda file: "x = 1\n")
+    with pytest.raises(EditByHand, match=r"in_parts\(model, x, parts=4\)"):
+        gradient_accumulation.source_edits(applied, lambda file: "x = 1\n")

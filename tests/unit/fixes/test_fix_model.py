@@ -51,10 +51,10 @@ class Stack(nn.Module):
         return self.head(x)
 
 
-def begun(change: Any, model: nn.Module, *args: Any, **options: str) -> tuple[str, str]:
+def begun(fix: Any, model: nn.Module, *args: Any, **options: str) -> tuple[str, str]:
     """The model met by a change, at its first call: what was applied, and what was not."""
     program = Program(torch)
-    change.put_on(program, options)
+    fix.apply(program, options)
     program.call_begins(model, args, {})
     applied, left = program.outcome()
     return "".join(one.what for one in applied), "".join(one.why for one in left)
@@ -163,7 +163,7 @@ def test_autocast_leaves_losses_and_the_program_s_own_regions() -> None:
     ],
 )
 def test_autocast_is_tried_where_it_can_win(ground: Ground, why: str) -> None:
-    found = autocast.able(ground)
+    found = autocast.reason_to_skip(ground)
     assert why in found
     assert bool(why) == bool(found)
 
@@ -277,8 +277,8 @@ def test_a_model_that_can_checkpoint_itself_does_and_fills_no_cache_twice() -> N
 
 
 def test_inference_mode_is_put_on_where_nothing_trains() -> None:
-    assert inference_mode.able(Ground()) == "the program trains"
-    assert inference_mode.able(Ground(trains=False)) == ""
+    assert inference_mode.reason_to_skip(Ground()) == "the program trains"
+    assert inference_mode.reason_to_skip(Ground(trains=False)) == ""
     model, x = nn.Linear(2, 2).eval(), torch.ones(1, 2)
     plain = model(x)
     assert begun(inference_mode, model, x)[0] == "inference_mode around Linear"
@@ -362,10 +362,10 @@ def test_a_padded_product_gives_the_same_logits_and_gradients() -> None:
 
 
 def test_padding_is_refused_where_it_cannot_win() -> None:
-    assert "tensor cores" in padded_vocabulary.able(Ground())
+    assert "tensor cores" in padded_vocabulary.reason_to_skip(Ground())
     gpu = Ground(device="cuda", capability=(9, 0), odd_widths=True)
-    assert padded_vocabulary.able(gpu) == ""
-    assert "multiple of 64" in padded_vocabulary.able(replace(gpu, odd_widths=False))
+    assert padded_vocabulary.reason_to_skip(gpu) == ""
+    assert "multiple of 64" in padded_vocabulary.reason_to_skip(replace(gpu, odd_widths=False))
     assert padded_vocabulary.padding(50257) == 47
     assert padded_vocabulary.padding(50304) == padded_vocabulary.padding(10) == 0
     why = begun(padded_vocabulary, nn.Linear(8, 1027), torch.ones(1, 8))[1]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ridgeline.fixes.catalog import affinity, cudnn_autotune, expandable_segments, threads
-from ridgeline.fixes.change import of
+from ridgeline.fixes.fix import find_fix
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import Flags, LoaderSeen
 from ridgeline.records.trial import Applied
@@ -29,12 +29,12 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_threads_are_set_at_once_and_said_when_a_step_has_ended(one_thread: None) -> None:
     program = Here()
-    threads.put_on(program, {"threads": "2"})
+    threads.apply(program, {"threads": "2"})
     assert torch.get_num_threads() == 2
     assert program.done == []
     program.step_ended()
     assert program.done == ["torch.set_num_threads(2)"]
-    done = patched("train.py", b"import torch.nn as nn\n\nx = 1\n", threads.written(
+    done = patched("train.py", b"import torch.nn as nn\n\nx = 1\n", threads.source_edits(
         program.outcome()[0][0], no_source))  # fmt: skip
     assert "import torch\n" in done.text
     assert "torch.set_num_threads(2)" in done.text
@@ -42,7 +42,7 @@ def test_threads_are_set_at_once_and_said_when_a_step_has_ended(one_thread: None
 
 def test_a_program_that_sets_its_threads_keeps_them(one_thread: None) -> None:
     program = Here()
-    threads.put_on(program, {"threads": "2"})
+    threads.apply(program, {"threads": "2"})
     torch.set_num_threads(3)
     program.step_ended()
     assert program.done == []
@@ -54,17 +54,19 @@ def test_threads_set_around_the_program_are_the_users(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     program = Here()
-    threads.put_on(program, {"threads": "2"})
+    threads.apply(program, {"threads": "2"})
     assert torch.get_num_threads() == 1
     assert "OMP_NUM_THREADS=1" in program.why_not
-    assert "OMP_NUM_THREADS" in threads.able(Ground(cores=4, variables={"OMP_NUM_THREADS": "1"}))
+    assert "OMP_NUM_THREADS" in threads.reason_to_skip(
+        Ground(cores=4, variables={"OMP_NUM_THREADS": "1"})
+    )
 
 
 def test_threads_worth_trying_are_those_that_are_not_there() -> None:
     ground = Ground(cores=8, flags=Flags(threads=8), loaders=(LoaderSeen(workers=2),))
     assert [one["threads"] for one in threads.choices(ground)] == ["6", "4", "1"]
-    assert "one core" in threads.able(Ground(cores=1, flags=Flags(threads=1)))
-    assert "GPU" in threads.able(Ground(device="cuda"))
+    assert "one core" in threads.reason_to_skip(Ground(cores=1, flags=Flags(threads=1)))
+    assert "GPU" in threads.reason_to_skip(Ground(device="cuda"))
 
 
 def test_the_bound_of_threads_lets_only_work_be_divided() -> None:
@@ -74,13 +76,13 @@ def test_the_bound_of_threads_lets_only_work_be_divided() -> None:
 
 def test_autotuning_is_for_convolutions_of_fixed_shape_on_a_gpu() -> None:
     fits = Ground(device="cuda", convolutions=True)
-    assert cudnn_autotune.able(fits) == ""
-    assert "CPU" in cudnn_autotune.able(Ground(convolutions=True))
-    assert "convolution" in cudnn_autotune.able(Ground(device="cuda"))
+    assert cudnn_autotune.reason_to_skip(fits) == ""
+    assert "CPU" in cudnn_autotune.reason_to_skip(Ground(convolutions=True))
+    assert "convolution" in cudnn_autotune.reason_to_skip(Ground(device="cuda"))
     changing = Ground(device="cuda", convolutions=True, shapes_change=True)
-    assert "shapes change" in cudnn_autotune.able(changing)
+    assert "shapes change" in cudnn_autotune.reason_to_skip(changing)
     same = Ground(device="cuda", convolutions=True, flags=Flags(cudnn_deterministic=True))
-    assert "deterministic" in cudnn_autotune.able(same)
+    assert "deterministic" in cudnn_autotune.reason_to_skip(same)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_autotuning_gives_way_to_what_the_program_sets(
     program.torch = SimpleNamespace(
         backends=SimpleNamespace(cudnn=flags), are_deterministic_algorithms_enabled=lambda: False
     )
-    cudnn_autotune.put_on(program, {})
+    cudnn_autotune.apply(program, {})
     assert flags.benchmark
     flags.deterministic, flags.benchmark = deterministic, benchmark
     program.step_ended()
@@ -116,11 +118,13 @@ def test_autotuning_gives_way_to_what_the_program_sets(
 def test_segments_are_added_to_what_is_set(
     environment: dict[str, str], wanted: dict[str, str]
 ) -> None:
-    variables = of("expandable-segments").variables
+    variables = find_fix("expandable-segments").variables
     assert variables is not None
     assert variables(environment, {}) == wanted
-    able = expandable_segments.able(Ground(device="cuda", variables=environment))
-    assert bool(able) == (not wanted)
+    reason_to_skip = expandable_segments.reason_to_skip(
+        Ground(device="cuda", variables=environment)
+    )
+    assert bool(reason_to_skip) == (not wanted)
 
 
 def test_segments_are_said_where_they_are_still_set_after_a_step(
@@ -129,26 +133,26 @@ def test_segments_are_said_where_they_are_still_set_after_a_step(
     monkeypatch.delenv(NEW, raising=False)
     monkeypatch.setenv(OLD, "expandable_segments:True")
     kept, lost = Here("cuda"), Here("cuda")
-    expandable_segments.put_on(kept, {})
-    expandable_segments.put_on(lost, {})
+    expandable_segments.apply(kept, {})
+    expandable_segments.apply(lost, {})
     kept.step_ended()
     monkeypatch.setenv(OLD, "max_split_size_mb:64")
     lost.step_ended()
     assert kept.done == [f"{OLD}=expandable_segments:True"]
     assert lost.done == []
     assert "itself" in lost.why_not
-    done = patched("train.py", b'"""Doc."""\nimport torch\n', expandable_segments.written(
+    done = patched("train.py", b'"""Doc."""\nimport torch\n', expandable_segments.source_edits(
         kept.outcome()[0][0], no_source))  # fmt: skip
     assert done.text.index("os.environ") < done.text.index("import torch")
 
 
 def test_an_affinity_is_released_only_where_it_was_found() -> None:
-    assert "no affinity" in affinity.able(Ground())
-    assert affinity.able(Ground(findings=("affinity",))) == ""
+    assert "no affinity" in affinity.reason_to_skip(Ground())
+    assert affinity.reason_to_skip(Ground(findings=("affinity",))) == ""
     bound = Ground(findings=("affinity",), variables={"OMP_PROC_BIND": "close"})
-    assert "OMP_PROC_BIND" in affinity.able(bound)
+    assert "OMP_PROC_BIND" in affinity.reason_to_skip(bound)
     whole = Ground(findings=("affinity",), processors=4, flags=Flags(allowed_cores=4))
-    assert "no fewer cores" in affinity.able(whole)
+    assert "no fewer cores" in affinity.reason_to_skip(whole)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be narrowed")
@@ -159,7 +163,7 @@ def test_a_program_that_narrows_its_affinity_is_given_all_cores(
     monkeypatch.setattr(os, "cpu_count", lambda: max(before) + 1)
     monkeypatch.setattr(os, "sched_setaffinity", theirs)  # put back at the end
     program = Here()
-    affinity.put_on(program, {})
+    affinity.apply(program, {})
     try:
         os.sched_setaffinity(0, {min(before)})
         assert os.sched_getaffinity(0) == before
@@ -171,10 +175,10 @@ def test_a_program_that_narrows_its_affinity_is_given_all_cores(
 
 
 def test_an_affinity_set_by_a_line_is_released_after_it() -> None:
-    applied = Applied(change="affinity", what="1 → 2 cores", places=("train.py:2",))
+    applied = Applied(fix="affinity", what="1 → 2 cores", places=("train.py:2",))
     done = patched(
         "train.py",
         b"import os\nos.sched_setaffinity(0, {0})\n",
-        affinity.written(applied, no_source),
+        affinity.source_edits(applied, no_source),
     )
     assert done.text.index("{0}") < done.text.index("range(os.cpu_count() or 1)")

@@ -19,7 +19,7 @@ from ridgeline.fixes.catalog import (
     inference_mode,
 )
 from ridgeline.fixes.catalog import compile as whole
-from ridgeline.fixes.change import NotWritten, registered
+from ridgeline.fixes.fix import EditByHand, registered
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Insert
 from ridgeline.records.ground import Ground
@@ -42,23 +42,23 @@ def main():
 """
 
 
-def begun(change: Any, *models: nn.Module, device: str = "cpu") -> tuple[str, str]:
+def begun(fix: Any, *models: nn.Module, device: str = "cpu") -> tuple[str, str]:
     program = Program(torch)
     program.device = device
-    change.put_on(program, {})
+    fix.apply(program, {})
     for model in models:
         program.call_begins(model, (), {})
     applied, left = program.outcome()
     return "".join(one.what for one in applied), "".join(one.why for one in left)
 
 
-def applied(change: Any, what: str, *lines: int) -> Applied:
+def applied(fix: Any, what: str, *lines: int) -> Applied:
     places = tuple(f"t.py:{line}" for line in lines or (8,))
-    return Applied(change=change.CHANGE.id, what=what, places=places)
+    return Applied(fix=fix.FIX.id, what=what, places=places)
 
 
-def text_of(change: Any, seen: Applied, text: str = SCRIPT) -> str:
-    done = patched("t.py", text.encode(), change.written(seen, lambda _: text))
+def text_of(fix: Any, seen: Applied, text: str = SCRIPT) -> str:
+    done = patched("t.py", text.encode(), fix.source_edits(seen, lambda _: text))
     assert not done.refused
     return done.text
 
@@ -74,15 +74,15 @@ def test_every_root_is_compiled_and_said() -> None:
     assert two._compiled_call_impl is not None
 
 
-@pytest.mark.parametrize("change", [whole, compile_dynamic, compile_regional])
-def test_what_the_program_compiles_is_left(change: Any) -> None:
+@pytest.mark.parametrize("fix", [whole, compile_dynamic, compile_regional])
+def test_what_the_program_compiles_is_left(fix: Any) -> None:
     ready = stack()
     ready.compile()
-    assert "already" in begun(change, ready)[1]
-    assert "already" in begun(change, torch.compile(stack()))[1]
+    assert "already" in begun(fix, ready)[1]
+    assert "already" in begun(fix, torch.compile(stack()))[1]
     part = stack()
     part[0].compile()
-    assert "already" in begun(change, part)[1]
+    assert "already" in begun(fix, part)[1]
 
 
 def test_torchscript_is_left() -> None:
@@ -102,14 +102,16 @@ def test_repeated_blocks_are_compiled_each_and_counted() -> None:
     )
 
 
-@pytest.mark.parametrize("change", [compile_reduce_overhead, compile_max_autotune])
-def test_what_is_for_a_gpu_is_not_applied_on_a_cpu(change: Any) -> None:
+@pytest.mark.parametrize("fix", [compile_reduce_overhead, compile_max_autotune])
+def test_what_is_for_a_gpu_is_not_applied_on_a_cpu(fix: Any) -> None:
     model = nn.Linear(2, 2)
-    assert begun(change, model)[1]
+    assert begun(fix, model)[1]
     assert model._compiled_call_impl is None
-    assert change.able(Ground())
-    assert change.able(GPU) == ""
-    assert "change" in change.able(Ground(device="cuda", capability=(9, 0), shapes_change=True))
+    assert fix.reason_to_skip(Ground())
+    assert fix.reason_to_skip(GPU) == ""
+    assert "change" in fix.reason_to_skip(
+        Ground(device="cuda", capability=(9, 0), shapes_change=True)
+    )
 
 
 def test_a_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +119,7 @@ def test_a_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
     program = Program(torch)
     program.device = "cuda"
-    compile_reduce_overhead.put_on(program, {})
+    compile_reduce_overhead.apply(program, {})
     program.step_ended()
     program.step_ended()
     assert len(marks) == 2
@@ -125,18 +127,18 @@ def test_a_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_compiling_is_refused_where_nothing_can_compile_or_all_is() -> None:
     for one in registered():
-        if one.change.slot == "compile":
-            assert one.able(Ground(device="cuda", capability=(9, 0), compiler=False))
+        if one.fix.slot == "compile":
+            assert one.reason_to_skip(Ground(device="cuda", capability=(9, 0), compiler=False))
             assert one.bound is not None
             assert one.bound(Ground(products_least_share=0.1)) > 5
             assert one.bound(Ground(input_share=1.0, products_least_share=0.0)) == 1
             assert one.bound(Ground()) is None
             # a rung of 2.84 × was kept where products and input took 58 % of the step
             assert one.bound(Ground(products_least_share=0.58)) > 2.84
-    assert "already" in whole.able(Ground(compiled=True))
-    assert "same at every step" in compile_dynamic.able(Ground())
-    assert compile_dynamic.able(Ground(shapes_change=True)) == ""
-    assert "DDP" in compiled_autograd.able(Ground(ranks=2))
+    assert "already" in whole.reason_to_skip(Ground(compiled=True))
+    assert "same at every step" in compile_dynamic.reason_to_skip(Ground())
+    assert compile_dynamic.reason_to_skip(Ground(shapes_change=True)) == ""
+    assert "DDP" in compiled_autograd.reason_to_skip(Ground(ranks=2))
 
 
 def test_compile_is_written_after_the_model_is_made() -> None:
@@ -152,7 +154,7 @@ def test_compile_is_written_after_the_model_is_made() -> None:
 
 def test_cuda_graphs_are_written_with_the_mark_before_the_call() -> None:
     seen = applied(compile_reduce_overhead, 'Net.compile(mode="reduce-overhead")')
-    made, mark, _ = compile_reduce_overhead.written(seen, lambda _: SCRIPT)
+    made, mark, _ = compile_reduce_overhead.source_edits(seen, lambda _: SCRIPT)
     assert isinstance(made, Insert)
     assert (made.line, made.where, made.text) == (
         5,
@@ -179,8 +181,8 @@ def test_autocast_is_written_around_the_call_alone() -> None:
     assert 'with torch.autocast("cuda", dtype=torch.bfloat16):' in text
     assert "loss = F.cross_entropy(outputs.float(), y)" in text
     bad = SCRIPT.replace("model(x)", "[model(one) for one in x]").replace("loss.backward()", "")
-    with pytest.raises(NotWritten, match=r"no backward .*; write around .* with torch\.autocast"):
-        autocast.written(seen, lambda _: bad)
+    with pytest.raises(EditByHand, match=r"no backward .*; write around .* with torch\.autocast"):
+        autocast.source_edits(seen, lambda _: bad)
 
 
 def test_channels_last_is_written_for_the_model_and_its_images() -> None:
@@ -200,10 +202,10 @@ def test_checkpointing_is_written_where_the_blocks_are_called() -> None:
     assert "x = checkpoint(block, x, mask=self.mask, use_reentrant=False)" in done
     assert "from torch.utils.checkpoint import checkpoint" in done
     half = applied(checkpointing, "2 of 4 blocks checkpointed (Block)", 99, 4)
-    with pytest.raises(NotWritten, match="only some"):
-        checkpointing.written(half, lambda _: text)
-    with pytest.raises(NotWritten, match="not called by a name"):
-        checkpointing.written(seen, lambda _: "x = 1\n")
+    with pytest.raises(EditByHand, match="only some"):
+        checkpointing.source_edits(half, lambda _: text)
+    with pytest.raises(EditByHand, match="not called by a name"):
+        checkpointing.source_edits(seen, lambda _: "x = 1\n")
 
 
 def test_checkpointing_of_a_library_s_model_is_written_as_its_own_call() -> None:
@@ -231,5 +233,5 @@ def test_compiled_autograd_is_written_around_the_backward() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_said() -> None:
-    with pytest.raises(NotWritten, match=r"cannot be read; write .*model\.compile\(\)"):
-        whole.written(applied(whole, "Net.compile()"), lambda _: None)
+    with pytest.raises(EditByHand, match=r"cannot be read; write .*model\.compile\(\)"):
+        whole.source_edits(applied(whole, "Net.compile()"), lambda _: None)

@@ -22,7 +22,7 @@ from ridgeline.fixes.catalog import (
     prefetch,
     tf32,
 )
-from ridgeline.fixes.change import Registered, registered
+from ridgeline.fixes.fix import Registered, registered
 from ridgeline.fixes.program import Program
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
@@ -46,18 +46,18 @@ def precision() -> Iterator[None]:
 
 def test_tf32_is_said_when_a_step_has_ended_with_it(precision: None) -> None:
     program = Here("cuda")
-    tf32.put_on(program, {})
+    tf32.apply(program, {})
     assert program.done == []
     program.step_ended()
     assert program.done == [tf32.SETTING]
-    edits = tf32.written(program.outcome()[0][0], no_source)
+    edits = tf32.source_edits(program.outcome()[0][0], no_source)
     done = patched("train.py", b"from torch import nn\n\nnet = nn.Linear(1, 1)\n", edits)
     assert "import torch\n" in done.text
 
 
 def test_a_program_that_wants_full_float32_products_keeps_them(precision: None) -> None:
     program = Here("cuda")
-    tf32.put_on(program, {})
+    tf32.apply(program, {})
     torch.set_float32_matmul_precision("highest")
     program.step_ended()
     assert program.done == []
@@ -67,7 +67,7 @@ def test_a_program_that_wants_full_float32_products_keeps_them(precision: None) 
 def test_tf32_does_nothing_without_a_gpu(precision: None) -> None:
     before = torch.get_float32_matmul_precision()
     program = Here("cpu")
-    tf32.put_on(program, {})
+    tf32.apply(program, {})
     program.step_ended()
     assert "CPU" in program.why_not
     assert torch.get_float32_matmul_precision() == before
@@ -78,14 +78,16 @@ def test_tf32_is_bounded_by_the_products_there_are_in_float32() -> None:
     assert tf32.bound(Ground(products_share=0.8)) == pytest.approx(4)
     assert tf32.bound(Ground()) is None
     halves = (ModuleSeen(name="Net", dtypes=("bfloat16",)),)
-    assert "float32" in tf32.able(Ground(device="cuda", capability=(9, 0), modules=halves))
-    assert tf32.able(GPU) == ""
+    assert "float32" in tf32.reason_to_skip(
+        Ground(device="cuda", capability=(9, 0), modules=halves)
+    )
+    assert tf32.reason_to_skip(GPU) == ""
 
 
 def test_a_model_that_is_channels_last_already_is_not_applied() -> None:
     def begun(model: nn.Module, x: torch.Tensor) -> tuple[Any, ...]:
         program = Program(torch)
-        channels_last.put_on(program, {})
+        channels_last.apply(program, {})
         program.call_begins(model, (x,), {})
         return program.outcome()
 
@@ -103,8 +105,8 @@ def test_a_model_that_is_channels_last_already_is_not_applied() -> None:
 def test_what_needs_workers_is_tried_once_they_are_there() -> None:
     waits = Ground(input_share=0.6, cores=2, loaders=(LoaderSeen(epochs=3),))
     for later in (persistent_workers, prefetch):
-        assert "no workers" in later.able(waits)
-        assert later.able(loader_workers.after(waits, {"workers": "2"})) == ""
+        assert "no workers" in later.reason_to_skip(waits)
+        assert later.reason_to_skip(loader_workers.after(waits, {"workers": "2"})) == ""
 
 
 def test_memory_is_pinned_before_copies_are_not_waited_for() -> None:
@@ -119,10 +121,10 @@ def test_compiling_gains_little_where_a_gpu_multiplies_matrices_alone() -> None:
     assert compiled_autograd.bound(replace(matrices, convolutions=True)) == pytest.approx(4)
 
 
-@pytest.mark.parametrize("one", registered(), ids=lambda one: one.change.id)
+@pytest.mark.parametrize("one", registered(), ids=lambda one: one.fix.id)
 def test_no_change_is_bounded_where_nothing_is_known_of_the_step(one: Registered) -> None:
     """A run without a trace, or without phases: a bound of 1 × would leave every change untried."""
-    assert one.bound is None or one.change.id in BOUND_BY_INPUT or one.bound(Ground()) is None
+    assert one.bound is None or one.fix.id in BOUND_BY_INPUT or one.bound(Ground()) is None
 
 
 def test_a_fused_update_may_gain_more_than_the_update_took_on_a_cpu() -> None:
@@ -135,10 +137,10 @@ def test_a_fused_update_may_gain_more_than_the_update_took_on_a_cpu() -> None:
 
 
 def test_an_affinity_that_holds_workers_is_released_beside_a_gpu_too() -> None:
-    assert affinity.able(Ground(device="cuda", findings=("affinity",))) == ""
+    assert affinity.reason_to_skip(Ground(device="cuda", findings=("affinity",))) == ""
 
 
 def test_lists_are_for_optimizers_that_torch_has_not_fused() -> None:
     adam, rms = OptimizerSeen(name="AdamW"), OptimizerSeen(name="RMSprop")
-    assert "fused AdamW" in foreach_optimizer.able(Ground(optimizers=(adam,)))
-    assert foreach_optimizer.able(Ground(optimizers=(adam, rms))) == ""
+    assert "fused AdamW" in foreach_optimizer.reason_to_skip(Ground(optimizers=(adam,)))
+    assert foreach_optimizer.reason_to_skip(Ground(optimizers=(adam, rms))) == ""

@@ -54,10 +54,10 @@ def test_a_tensor_without_a_version_is_left() -> None:
 def test_nothing_is_wrapped_without_a_gpu() -> None:
     before = torch.Tensor.to
     program = Here("cpu")
-    non_blocking.put_on(program, {})
+    non_blocking.apply(program, {})
     assert torch.Tensor.to is before
     assert "no GPU" in program.why_not
-    assert "CPU" in non_blocking.able(Ground())
+    assert "CPU" in non_blocking.reason_to_skip(Ground())
 
 
 def test_each_copy_of_a_line_is_written(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_each_copy_of_a_line_is_written(tmp_path: Path) -> None:
         "loss = loss_of(x.to(device), y).to('cpu').to(torch.float64)\n"
     )
     places = tuple(f"{file}:{line}" for line in (1, 2, 3))
-    edits = non_blocking.written(
-        Applied(change="non-blocking", what="to", places=places), no_source
+    edits = non_blocking.source_edits(
+        Applied(fix="non-blocking", what="to", places=places), no_source
     )
     done = patched(str(file), file.read_bytes(), edits)
     assert not done.refused

@@ -13,7 +13,7 @@ from torch.utils.data import (
 )
 
 from ridgeline.fixes.catalog import larger_batch
-from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.records.ground import Ground
 from ridgeline.records.run import LoaderSeen
 from ridgeline.source.editing.patching import patched
@@ -37,7 +37,7 @@ class Stream(IterableDataset[int]):
 
 def program(factor: int = 4) -> Here:
     made = Here()
-    larger_batch.put_on(made, {"factor": str(factor)})
+    larger_batch.apply(made, {"factor": str(factor)})
     return made
 
 
@@ -102,11 +102,11 @@ def test_a_batch_made_larger_leaves_fewer_of_them() -> None:
 
 
 def test_able_needs_loaders_that_make_enough_batches() -> None:
-    assert "no DataLoader" in larger_batch.able(Ground())
-    assert "themselves" in larger_batch.able(Ground(loaders=(LoaderSeen(),)))
+    assert "no DataLoader" in larger_batch.reason_to_skip(Ground())
+    assert "themselves" in larger_batch.reason_to_skip(Ground(loaders=(LoaderSeen(),)))
     few = Ground(loaders=(LoaderSeen(batch_size=8, length=20),))
-    assert "20 batches" in larger_batch.able(few)
-    assert larger_batch.able(Ground(loaders=(LoaderSeen(batch_size=8, length=64),))) == ""
+    assert "20 batches" in larger_batch.reason_to_skip(few)
+    assert larger_batch.reason_to_skip(Ground(loaders=(LoaderSeen(batch_size=8, length=64),))) == ""
 
 
 def test_waiting_for_input_does_not_shrink_with_the_batch() -> None:
@@ -118,7 +118,7 @@ def written(source: str, *places: str) -> str:
     found = program()
     for place in places or ("train.py:1",):
         found.makes(place=place, dataset=DATA, batch_size=8, shuffle=True)
-    edits = larger_batch.written(found.outcome()[0][0], lambda file: source)
+    edits = larger_batch.source_edits(found.outcome()[0][0], lambda file: source)
     done = patched("train.py", source.encode(), edits)
     assert not done.refused
     return done.text
@@ -134,8 +134,8 @@ def test_each_loaders_own_number_is_multiplied() -> None:
 
 def test_a_size_that_is_worked_out_elsewhere_is_named() -> None:
     with pytest.raises(
-        NotWritten, match=r"train.py:1 has batch_size=args.batch: make that 4 times"
+        EditByHand, match=r"train.py:1 has batch_size=args.batch: make that 4 times"
     ):
         written("a = DataLoader(x, batch_size=args.batch)\n")
-    with pytest.raises(NotWritten, match="by another name"):
+    with pytest.raises(EditByHand, match="by another name"):
         written("a = make(x)\n")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.catalog import fp8_linear, int8_dynamic
-from ridgeline.fixes.change import NotWritten
 from ridgeline.fixes.cross_entropies import CLASSES
 from ridgeline.fixes.evidence import Evidence
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.float8 import float8_linear
 from ridgeline.fixes.program import Program
 from ridgeline.records.ground import Ground
@@ -29,9 +29,9 @@ class Net(nn.Module):
         return self.head(self.b(self.a(x).relu()).relu())
 
 
-def begun(change: Any, model: nn.Module, *args: Any, **options: str) -> Program:
+def begun(fix: Any, model: nn.Module, *args: Any, **options: str) -> Program:
     program = Program(torch)
-    change.put_on(program, options)
+    fix.apply(program, options)
     program.call_begins(model, args, {})
     return program
 
@@ -100,13 +100,13 @@ class Cancels(nn.Module):
         return self.a(x) - self.b(x)
 
 
-@pytest.mark.parametrize("change", [int8_dynamic, fp8_linear])
-def test_a_model_that_eight_bits_ruin_is_left_exact(change: Any) -> None:
+@pytest.mark.parametrize("fix", [int8_dynamic, fp8_linear])
+def test_a_model_that_eight_bits_ruin_is_left_exact(fix: Any) -> None:
     torch.manual_seed(0)
     model, x = Cancels().eval(), torch.randn(16, 64)
     with torch.no_grad():
         exact = model(x)
-    what, why = said(begun(change, model, x, device="cpu", least="16"))
+    what, why = said(begun(fix, model, x, device="cpu", least="16"))
     assert what == ""
     assert "off by" in why
     with torch.no_grad():
@@ -115,20 +115,20 @@ def test_a_model_that_eight_bits_ruin_is_left_exact(change: Any) -> None:
 
 def test_int8_needs_inference_on_a_cpu() -> None:
     inference = Ground(trains=False)
-    assert int8_dynamic.able(inference) == ""
-    assert "trains" in int8_dynamic.able(Ground())
-    assert "CPU" in int8_dynamic.able(Ground(trains=False, device="cuda"))
+    assert int8_dynamic.reason_to_skip(inference) == ""
+    assert "trains" in int8_dynamic.reason_to_skip(Ground())
+    assert "CPU" in int8_dynamic.reason_to_skip(Ground(trains=False, device="cuda"))
     halves = Ground(trains=False, modules=(ModuleSeen(name="Net", dtypes=("bfloat16",)),))
-    assert "another type" in int8_dynamic.able(halves)
+    assert "another type" in int8_dynamic.reason_to_skip(halves)
     assert int8_dynamic.bound(Ground(products_share=0.8)) == pytest.approx(5)
     assert int8_dynamic.bound(Ground()) is None
 
 
 def test_eight_bits_are_written_by_hand_with_the_evidence() -> None:
-    for change, call in ((int8_dynamic, "quantize_dynamic"), (fp8_linear, "float8_linear")):
-        applied = Applied(change=change.CHANGE.id, what="off by 0.9 %")
-        with pytest.raises(NotWritten, match=f"off by 0.9 %.*{call}"):
-            change.written(applied, no_source)
+    for fix, call in ((int8_dynamic, "quantize_dynamic"), (fp8_linear, "float8_linear")):
+        applied = Applied(fix=fix.FIX.id, what="off by 0.9 %")
+        with pytest.raises(EditByHand, match=f"off by 0.9 %.*{call}"):
+            fix.source_edits(applied, no_source)
 
 
 def test_evidence_counts_rows_whose_largest_is_the_same() -> None:
@@ -198,12 +198,12 @@ def test_float8_leaves_large_logits_in_16_bits_to_a_loss_that_casts_them() -> No
 
 
 def test_float8_needs_a_gpu_that_has_it() -> None:
-    assert "tensor cores" in fp8_linear.able(Ground())
-    assert "no float8" in fp8_linear.able(Ground(device="cuda", capability=(8, 0)))
-    assert fp8_linear.able(Ground(device="cuda", capability=(9, 0))) == ""
-    assert fp8_linear.able(
+    assert "tensor cores" in fp8_linear.reason_to_skip(Ground())
+    assert "no float8" in fp8_linear.reason_to_skip(Ground(device="cuda", capability=(8, 0)))
+    assert fp8_linear.reason_to_skip(Ground(device="cuda", capability=(9, 0))) == ""
+    assert fp8_linear.reason_to_skip(
         Ground(device="cuda", capability=(9, 0), autocast=("cuda bfloat16",))
     ) == ""  # fmt: skip
     half = Ground(device="cuda", capability=(9, 0), autocast=("cuda float16",))
-    assert "scaled loss" in fp8_linear.able(half)
+    assert "scaled loss" in fp8_linear.reason_to_skip(half)
     assert "GPU" in said(begun(fp8_linear, Net(), torch.randn(32, 64)))[1]

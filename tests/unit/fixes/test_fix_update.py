@@ -20,26 +20,26 @@ def seen(name: str, **options: str) -> tuple[OptimizerSeen, ...]:
 
 
 def test_lists_are_for_a_cpu_where_torch_loops() -> None:
-    able = foreach_optimizer.able
-    assert able(Ground(optimizers=seen("RMSprop"))) == ""
-    assert "by itself" in able(Ground(device="cuda", optimizers=seen("RMSprop")))
+    reason_to_skip = foreach_optimizer.reason_to_skip
+    assert reason_to_skip(Ground(optimizers=seen("RMSprop"))) == ""
+    assert "by itself" in reason_to_skip(Ground(device="cuda", optimizers=seen("RMSprop")))
     chosen = Ground(device="cuda", optimizers=seen("RMSprop", foreach="False"))
-    assert "chose" in able(chosen)
-    assert "fused already" in able(Ground(optimizers=seen("Adam", fused="True")))
-    assert "lists already" in able(Ground(optimizers=seen("NAdam", foreach="True")))
-    assert "none of torch's" in able(Ground(optimizers=seen("Lion")))
-    assert "no optimizer" in able(Ground())
+    assert "chose" in reason_to_skip(chosen)
+    assert "fused already" in reason_to_skip(Ground(optimizers=seen("Adam", fused="True")))
+    assert "lists already" in reason_to_skip(Ground(optimizers=seen("NAdam", foreach="True")))
+    assert "none of torch's" in reason_to_skip(Ground(optimizers=seen("Lion")))
+    assert "no optimizer" in reason_to_skip(Ground())
 
 
 def test_lists_leave_what_the_program_chose() -> None:
     program = Here()
-    foreach_optimizer.put_on(program, {})
+    foreach_optimizer.apply(program, {})
     assert program.makes("NAdam", lr=0.1)["foreach"] is True
     assert program.makes("Adam", foreach=False)["foreach"] is False
     assert "foreach" not in program.makes("Adam", fused=True)
     assert program.done == ["NAdam(foreach=True)"]
     done = patched("train.py", b"o = torch.optim.NAdam(m.parameters(), 0.1)\n",
-                   foreach_optimizer.written(program.outcome()[0][0], no_source))  # fmt: skip
+                   foreach_optimizer.source_edits(program.outcome()[0][0], no_source))  # fmt: skip
     assert "NAdam(m.parameters(), 0.1, foreach=True)" in done.text
 
 
@@ -48,7 +48,7 @@ def program() -> Iterator[Here]:
     theirs = module.Optimizer.zero_grad, torch.nn.Module.zero_grad
     hooks = dict(module._global_optimizer_pre_hooks)
     here = Here()
-    set_to_none.put_on(here, {})
+    set_to_none.apply(here, {})
     yield here
     module.Optimizer.zero_grad, torch.nn.Module.zero_grad = theirs  # type: ignore[method-assign]
     module._global_optimizer_pre_hooks.clear()
@@ -83,8 +83,8 @@ def test_gradients_are_dropped_and_results_are_equal(program: Here) -> None:
     assert same(trained(8, momentum=0.9), PLAIN)
     (applied,), _ = program.outcome()
     assert applied.what == "zero_grad(set_to_none=True)"
-    edits = set_to_none.written(
-        Applied(change="set-to-none", what=applied.what, places=("train.py:1",)), no_source
+    edits = set_to_none.source_edits(
+        Applied(fix="set-to-none", what=applied.what, places=("train.py:1",)), no_source
     )
     done = patched("train.py", b"optimizer.zero_grad(set_to_none=False)\n", edits)
     assert "zero_grad(set_to_none=True)" in done.text
@@ -119,5 +119,5 @@ def test_a_program_that_drops_already_has_nothing_to_change(program: Here) -> No
 
 def test_dropping_is_able_where_filling_costs_time() -> None:
     has = Ground(optimizers=seen("SGD"), findings=("zero-grad-fill",))
-    assert set_to_none.able(has) == ""
-    assert "no time is lost" in set_to_none.able(Ground(optimizers=seen("SGD")))
+    assert set_to_none.reason_to_skip(has) == ""
+    assert "no time is lost" in set_to_none.reason_to_skip(Ground(optimizers=seen("SGD")))

@@ -48,23 +48,23 @@ def _pages(program: str, tmp_path: Path) -> int:
 
 @needs_glibc
 def test_steps_ask_for_no_more_pages_put_on_and_written(tmp_path: Path) -> None:
-    put_on = """
+    apply = """
         from types import SimpleNamespace
         from ridgeline.fixes.catalog import kept_memory
 
         said = []
         program = SimpleNamespace(
             did=lambda change, what: said.append(what), found_nothing=lambda change, why: 1 / 0)
-        kept_memory.put_on(program, {})
+        kept_memory.apply(program, {})
         assert said, said
     """
-    applied = Applied(change="kept-memory", what="mallopt")
-    edits = kept_memory.written(applied, no_source)
+    applied = Applied(fix="kept-memory", what="mallopt")
+    edits = kept_memory.source_edits(applied, no_source)
     copy = patched("steps.py", STEPS.encode(), edits)
     assert copy.text.index("mallopt") < copy.text.index("import torch")
     plain = _pages(STEPS, tmp_path)
     assert plain > 500  # large ones, where the system has them: 60 MB are 15,360 of the usual
-    assert _pages(textwrap.dedent(put_on) + STEPS, tmp_path) < plain / 20
+    assert _pages(textwrap.dedent(apply) + STEPS, tmp_path) < plain / 20
     assert _pages(copy.text, tmp_path) < plain / 20
 
 
@@ -79,17 +79,17 @@ def test_steps_ask_for_no_more_pages_put_on_and_written(tmp_path: Path) -> None:
 def test_what_the_user_chose_stays(
     name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kept_memory.able(Ground(variables={name: value})).startswith(why)
+    assert kept_memory.reason_to_skip(Ground(variables={name: value})).startswith(why)
     monkeypatch.setenv(name, value)
     program = Here()
-    kept_memory.put_on(program, {})
+    kept_memory.apply(program, {})
     assert program.done == []
     assert program.why_not.startswith(why)
 
 
 def test_it_is_for_programs_that_compute_on_the_host() -> None:
-    assert kept_memory.able(Ground()) == ""
-    assert "GPU" in kept_memory.able(Ground(device="cuda"))
+    assert kept_memory.reason_to_skip(Ground()) == ""
+    assert "GPU" in kept_memory.reason_to_skip(Ground(device="cuda"))
 
 
 def test_it_can_gain_what_the_system_takes() -> None:

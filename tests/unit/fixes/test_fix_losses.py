@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from ridgeline.fixes.catalog import autocast_fp16, chunked_cross_entropy
-from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.program import Program
 from ridgeline.fixes.scaling import Scaling, resists
 from ridgeline.records.edit import Top
@@ -92,12 +92,12 @@ def test_chunks_are_said_with_the_line_that_asked_for_them() -> None:
 
 def test_chunks_are_written_with_their_code() -> None:
     applied = Applied(
-        change="chunked-cross-entropy",
+        fix="chunked-cross-entropy",
         what="cross_entropy of 50,257 classes, 333 rows at a time",
         places=("t.py:2",),
     )
     text = "import torch.nn.functional as F\nloss = F.cross_entropy(a.view(-1, v), b.view(-1))\n"
-    edits = chunked_cross_entropy.written(applied, lambda _: text)
+    edits = chunked_cross_entropy.source_edits(applied, lambda _: text)
     top = edits[0]
     assert isinstance(top, Top)
     new = patched("t.py", text.encode(), edits).text
@@ -108,17 +108,15 @@ def test_chunks_are_written_with_their_code() -> None:
     target = torch.tensor([0, 1, -100, 8, 3])
     found = scope["chunked_cross_entropy"](logits, target, rows=2)
     assert torch.allclose(found, PLAIN(logits, target))
-    with pytest.raises(NotWritten, match="no cross_entropy"):
-        chunked_cross_entropy.written(applied, lambda _: "x = 1\nloss = criterion(a, b)\n")
+    with pytest.raises(EditByHand, match="no cross_entropy"):
+        chunked_cross_entropy.source_edits(applied, lambda _: "x = 1\nloss = criterion(a, b)\n")
 
 
 def test_chunks_of_a_loss_object_keep_its_settings() -> None:
-    applied = Applied(
-        change="chunked-cross-entropy", what="…, 9 rows at a time", places=("t.py:3",)
-    )
+    applied = Applied(fix="chunked-cross-entropy", what="…, 9 rows at a time", places=("t.py:3",))
     text = "from torch import nn\nlf = nn.CrossEntropyLoss(label_smoothing=0.1)\nloss = lf(a, b)\n"
     new = patched(
-        "t.py", text.encode(), chunked_cross_entropy.written(applied, lambda _: text)
+        "t.py", text.encode(), chunked_cross_entropy.source_edits(applied, lambda _: text)
     ).text
     call = "loss = chunked_cross_entropy(a, b, label_smoothing=lf.label_smoothing, rows=9)"
     assert call in new
@@ -212,9 +210,9 @@ def test_hooks_and_other_types_are_refused_before_anything_is_scaled() -> None:
     ],
 )
 def test_float16_is_tried_only_where_bfloat16_is_not(ground: Ground, why: str) -> None:
-    assert why in autocast_fp16.able(ground)
+    assert why in autocast_fp16.reason_to_skip(ground)
 
 
 def test_float16_is_tried_on_an_older_gpu() -> None:
     ground = Ground(device="cuda", capability=(7, 5), optimizers=(OptimizerSeen(name="Adam"),))
-    assert autocast_fp16.able(ground) == ""
+    assert autocast_fp16.reason_to_skip(ground) == ""

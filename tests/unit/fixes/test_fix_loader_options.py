@@ -22,16 +22,16 @@ class Epochs(TensorDataset):
 def test_memory_is_pinned_only_for_a_gpu() -> None:
     for device, pinned in (("cuda", True), ("cpu", None)):
         program = Here(device)
-        pin_memory.put_on(program, {})
+        pin_memory.apply(program, {})
         assert program.makes(dataset=DATA).get("pin_memory") == pinned
     assert "no GPU" in program.why_not
 
 
 def test_pinning_is_able_where_a_loader_does_not_pin() -> None:
     plain, pins = LoaderSeen(), LoaderSeen(pin_memory=True)
-    assert "CPU" in pin_memory.able(Ground(loaders=(plain,)))
-    assert pin_memory.able(Ground(device="cuda", loaders=(plain, pins))) == ""
-    assert "already" in pin_memory.able(Ground(device="cuda", loaders=(pins,)))
+    assert "CPU" in pin_memory.reason_to_skip(Ground(loaders=(plain,)))
+    assert pin_memory.reason_to_skip(Ground(device="cuda", loaders=(plain, pins))) == ""
+    assert "already" in pin_memory.reason_to_skip(Ground(device="cuda", loaders=(pins,)))
 
 
 def test_the_bound_of_pinning_is_what_the_device_idles_and_copies() -> None:
@@ -40,31 +40,31 @@ def test_the_bound_of_pinning_is_what_the_device_idles_and_copies() -> None:
 
 def test_prefetching_needs_workers() -> None:
     program = Here()
-    prefetch.put_on(program, {"factor": "6"})
+    prefetch.apply(program, {"factor": "6"})
     assert "prefetch_factor" not in program.makes(dataset=DATA)
     assert "no workers" in program.why_not
     assert program.makes(dataset=DATA, num_workers=2)["prefetch_factor"] == 6
     assert program.makes(dataset=DATA, num_workers=2, prefetch_factor=8)["prefetch_factor"] == 8
     assert program.done == ["DataLoader(prefetch_factor=6)"]
-    done = patched("train.py", b"l = DataLoader(d, num_workers=2)\n", prefetch.written(
+    done = patched("train.py", b"l = DataLoader(d, num_workers=2)\n", prefetch.source_edits(
         program.outcome()[0][0], no_source))  # fmt: skip
     assert "prefetch_factor=6" in done.text
 
 
 def test_prefetching_is_able_where_the_queue_is_short() -> None:
-    assert "no workers" in prefetch.able(Ground(loaders=(LoaderSeen(),)))
-    assert prefetch.able(Ground(loaders=(LoaderSeen(workers=2),))) == ""
+    assert "no workers" in prefetch.reason_to_skip(Ground(loaders=(LoaderSeen(),)))
+    assert prefetch.reason_to_skip(Ground(loaders=(LoaderSeen(workers=2),))) == ""
     long = LoaderSeen(workers=2, prefetch_factor=8)
-    assert "already" in prefetch.able(Ground(loaders=(long,)))
+    assert "already" in prefetch.reason_to_skip(Ground(loaders=(long,)))
 
 
 def test_staying_needs_workers_and_a_second_epoch() -> None:
-    able = persistent_workers.able
-    assert "no workers" in able(Ground(loaders=(LoaderSeen(epochs=3),)))
-    assert "second time" in able(Ground(loaders=(LoaderSeen(workers=2, epochs=1),)))
-    assert able(Ground(loaders=(LoaderSeen(workers=2, epochs=3),))) == ""
+    reason_to_skip = persistent_workers.reason_to_skip
+    assert "no workers" in reason_to_skip(Ground(loaders=(LoaderSeen(epochs=3),)))
+    assert "second time" in reason_to_skip(Ground(loaders=(LoaderSeen(workers=2, epochs=1),)))
+    assert reason_to_skip(Ground(loaders=(LoaderSeen(workers=2, epochs=3),))) == ""
     stays = LoaderSeen(workers=2, epochs=3, persistent_workers=True)
-    assert "stay already" in able(Ground(loaders=(stays,)))
+    assert "stay already" in reason_to_skip(Ground(loaders=(stays,)))
 
 
 def test_our_true_is_true_and_reaches_workers_as_pythons_own() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ridgeline.fixes.catalog import whole_step_graph
-from ridgeline.fixes.change import NotWritten
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.step_graph import Refused, StepGraph, signature
 from ridgeline.records.ground import Ground
@@ -52,7 +52,7 @@ class Step:
         self.said = said
         self.model = torch.nn.Linear(2, 2)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.changes: tuple[str, ...] = ()
+        self.fixes: tuple[str, ...] = ()
         self.names: dict[str, Any] = {"counter": 0}
         self.seen: list[Any] = []
         self.also: Any = lambda: None
@@ -204,22 +204,22 @@ def test_an_optimizer_is_made_capturable_where_it_counts_steps() -> None:
 
 def test_a_script_has_no_step_to_capture() -> None:
     gpu = Ground(device="cuda", optimizers=(OptimizerSeen(name="AdamW"),))
-    assert "the loop is the program's own" in whole_step_graph.able(gpu)
-    assert "CPU" in whole_step_graph.able(Ground())
+    assert "the loop is the program's own" in whole_step_graph.reason_to_skip(gpu)
+    assert "CPU" in whole_step_graph.reason_to_skip(Ground())
     program = Program(torch)
-    whole_step_graph.put_on(program, {})
+    whole_step_graph.apply(program, {})
     assert "the loop is the program's own" in program.outcome()[1][0].why
-    with pytest.raises(NotWritten, match=r"torch\.cuda\.graph"):
-        whole_step_graph.written(Applied(change="whole-step-graph", what=""), lambda file: None)
+    with pytest.raises(EditByHand, match=r"torch\.cuda\.graph"):
+        whole_step_graph.source_edits(Applied(fix="whole-step-graph", what=""), lambda file: None)
 
 
 def test_a_function_has_one_unless_it_cannot_be_captured() -> None:
     gpu = {"device": "cuda", "optimizers": (OptimizerSeen(name="AdamW"),)}
-    able = whole_step_graph.able_function
-    assert able(Ground(**gpu)) == ""  # type: ignore[arg-type]
-    assert "shapes" in able(Ground(**gpu, shapes_change=True))  # type: ignore[arg-type]
+    reason_to_skip = whole_step_graph.reason_to_skip_function
+    assert reason_to_skip(Ground(**gpu)) == ""  # type: ignore[arg-type]
+    assert "shapes" in reason_to_skip(Ground(**gpu, shapes_change=True))  # type: ignore[arg-type]
     scaled = Ground(**gpu, flags=Flags(gradient_scaler=True))  # type: ignore[arg-type]
-    assert "scaler" in able(scaled)
-    assert "none of torch's own" in able(Ground(device="cuda"))
-    assert "CPU" in able(Ground())
+    assert "scaler" in reason_to_skip(scaled)
+    assert "none of torch's own" in reason_to_skip(Ground(device="cuda"))
+    assert "CPU" in reason_to_skip(Ground())
     assert whole_step_graph.bound(Ground(busy=0.2)) == pytest.approx(5.0)

@@ -1,12 +1,13 @@
-"""A change: what it is, what it may alter, and which findings it answers.
+"""A fix: what it is, what it may alter, and which findings it answers.
 
-One file a change in `catalog/`, with `CHANGE` and three functions: `able(ground)`, "" or why it
-cannot win here; `put_on(program)`, in the trial's own process; `written(applied, source)`, the
-edits that say the same in the user's source. It is registered by existing.
+Each file of `catalog/` is one fix and is registered by existing. It defines `FIX` and three
+functions: `reason_to_skip(ground)` returns why the fix cannot help here, "" if it can;
+`apply(program, options)` puts it on the program, in the trial's own process;
+`source_edits(applied, source)` returns the edits that do the same in the user's source.
 
-A change that is a variable of the environment has `variables(environment, options)` besides: what
-the trial's process is to be started with, made from the environment it would have had; empty where
-there is nothing to set. `put_on` then only says whether it is there.
+A fix that is an environment variable has `variables(environment, options)` too: it returns the
+variables that the trial's process must be started with, {} if there is nothing to set. `apply` then
+only reports whether the variable is there.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ Slot = Literal["", "precision", "compile", "layout", "checkpoint", "workers", "u
 """Of changes in one slot a program has one at most."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Fix(Struct, frozen=True, kw_only=True):
     id: str
     group: Group
     title: str
@@ -67,16 +68,16 @@ Source = Callable[[str], str | None]
 """The text of a file of the user's, by its path; None where it cannot be read."""
 
 
-class NotWritten(Exception):
-    """`written` cannot say it as edits: what to write where, in words."""
+class EditByHand(Exception):
+    """The fix cannot be written as edits. The message says what to write by hand, and where."""
 
 
 class Registered(Struct, frozen=True):
-    change: Change
-    able: Callable[[Ground], str]
-    put_on: "Callable[[Program, Mapping[str, str]], None]"
-    written: Callable[[Applied, Source], tuple[Edit, ...]]
-    """Raises NotWritten where no edit says it safely."""
+    fix: Fix
+    reason_to_skip: Callable[[Ground], str]
+    apply: "Callable[[Program, Mapping[str, str]], None]"
+    source_edits: Callable[[Applied, Source], tuple[Edit, ...]]
+    """Raises EditByHand where no edit says it safely."""
     bound: Callable[[Ground], float | None] | None = None
     """Returns the most that the change can gain, from the share of the step that it can touch. The
     bound may be too large, never too small. There is no bound if this field is None or the function
@@ -97,20 +98,20 @@ def registered() -> tuple[Registered, ...]:
 
     names = [module.name for module in iter_modules(catalog.__path__)]
     found = [_loaded(name) for name in names if not name.startswith("_")]
-    return tuple(sorted(found, key=lambda one: one.change.id))
+    return tuple(sorted(found, key=lambda one: one.fix.id))
 
 
-def of(change: str) -> Registered:
-    return _loaded(change.replace("-", "_"))
+def find_fix(fix: str) -> Registered:
+    return _loaded(fix.replace("-", "_"))
 
 
 def _loaded(name: str) -> Registered:
     module = import_module(f"ridgeline.fixes.catalog.{name}")
     return Registered(
-        module.CHANGE,
-        module.able,
-        module.put_on,
-        module.written,
+        module.FIX,
+        module.reason_to_skip,
+        module.apply,
+        module.source_edits,
         getattr(module, "bound", None),
         getattr(module, "variables", None),
         getattr(module, "choices", None),

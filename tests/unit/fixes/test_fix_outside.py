@@ -49,7 +49,7 @@ def seen() -> Any:
     torch.compiler.reset()
 
 
-def put_on(model: nn.Module, images: Tensor, names: tuple[str, ...], seen: Seen) -> None:
+def apply(model: nn.Module, images: Tensor, names: tuple[str, ...], seen: Seen) -> None:
     program = Program(torch)
     for name in names:
         if name == "compile":
@@ -57,7 +57,7 @@ def put_on(model: nn.Module, images: Tensor, names: tuple[str, ...], seen: Seen)
         else:
             {"autocast": autocast, "channels-last": channels_last, "inference": inference_mode}[
                 name
-            ].put_on(program, {})
+            ].apply(program, {})
     program.call_begins(model, (images,), {})
     applied, left = program.outcome()
     assert len(applied) == len(names), left
@@ -68,7 +68,7 @@ def test_the_graph_is_that_of_the_model_alone(names: tuple[str, ...], seen: Seen
     torch.manual_seed(0)
     model, images = Net(), torch.randn(2, 3, 8, 8)
     plain = copy.deepcopy(model)
-    put_on(model, images, names, seen)
+    apply(model, images, names, seen)
     found = model(images)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         wanted = plain(images).float()
@@ -85,7 +85,7 @@ def test_the_graph_is_that_of_the_source(names: tuple[str, ...], seen: Seen) -> 
     """Input for input and stride for stride: else what a trial compiled is compiled again."""
     model, images = Net(), torch.randn(2, 3, 8, 8)
     source = copy.deepcopy(model)
-    put_on(model, images, names, seen)
+    apply(model, images, names, seen)
     model(images)
     torch.compiler.reset()
     source.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -99,7 +99,7 @@ def test_the_graph_is_that_of_the_source(names: tuple[str, ...], seen: Seen) -> 
 
 def test_a_copy_of_the_model_computes_with_it_too(seen: Seen) -> None:
     model, images = Net(), torch.randn(2, 3, 8, 8)
-    put_on(model, images, ("compile", "autocast"), seen)
+    apply(model, images, ("compile", "autocast"), seen)
     other = copy.deepcopy(model)
     torch.testing.assert_close(other(images), model(images))
     assert len(seen.graphs) == 1, "a copy is not compiled"
@@ -107,7 +107,7 @@ def test_a_copy_of_the_model_computes_with_it_too(seen: Seen) -> None:
 
 def test_inference_mode_is_outside_too(seen: Seen) -> None:
     model, images = Net().eval(), torch.randn(2, 3, 8, 8)
-    put_on(model, images, ("inference", "compile"), seen)
+    apply(model, images, ("inference", "compile"), seen)
     assert model(images).is_inference()
     assert not [name for name in seen.graphs[0] if "inference" in name]
 
@@ -115,6 +115,6 @@ def test_inference_mode_is_outside_too(seen: Seen) -> None:
 def test_what_the_program_compiled_itself_is_left_whole(seen: Seen) -> None:
     model, images = Net(), torch.randn(2, 3, 8, 8)
     model.compile(backend=seen)
-    put_on(model, images, ("autocast",), seen)
+    apply(model, images, ("autocast",), seen)
     assert model(images).dtype == torch.float32
     assert not [name for name in seen.graphs[0] if "autocast" in name]

@@ -72,21 +72,21 @@ class Made(Holds):
         self.samples = [held.random() for _ in range(4)]
 
 
-def put_on(workers: int = 4, **given: Any) -> tuple[Here, Any]:
+def apply(workers: int = 4, **given: Any) -> tuple[Here, Any]:
     program = Here()
-    loader_workers.put_on(program, {"workers": str(workers)})
+    loader_workers.apply(program, {"workers": str(workers)})
     return program, program.makes(**given)
 
 
 def test_a_loader_without_workers_gets_them() -> None:
-    program, given = put_on(dataset=DATA, batch_size=8)
+    program, given = apply(dataset=DATA, batch_size=8)
     assert given["num_workers"] == 4
     assert program.done == ["DataLoader(num_workers=4)"]
 
 
 def test_the_number_is_written_on_the_loaders_line() -> None:
-    program, _ = put_on(dataset=DATA, batch_size=8)
-    edits = loader_workers.written(program.outcome()[0][0], no_source)
+    program, _ = apply(dataset=DATA, batch_size=8)
+    edits = loader_workers.source_edits(program.outcome()[0][0], no_source)
     done = patched("train.py", b"loader = DataLoader(data, 8, num_workers=0)\n", edits)
     assert "DataLoader(data, 8, num_workers=4)" in done.text
     assert not done.refused
@@ -94,8 +94,8 @@ def test_the_number_is_written_on_the_loaders_line() -> None:
 
 @pytest.mark.parametrize("stream", [Stream(), Shared()])
 def test_a_stream_gets_one_worker_which_keeps_its_batches(stream: Any) -> None:
-    assert put_on(dataset=stream, batch_size=8)[1]["num_workers"] == 1
-    program, given = put_on(dataset=stream, batch_size=8, num_workers=1)
+    assert apply(dataset=stream, batch_size=8)[1]["num_workers"] == 1
+    program, given = apply(dataset=stream, batch_size=8, num_workers=1)
     assert given["num_workers"] == 1
     assert "make other batches" in program.why_not
 
@@ -109,7 +109,7 @@ def test_a_stream_gets_one_worker_which_keeps_its_batches(stream: Any) -> None:
     ],
 )
 def test_a_stream_that_goes_on_where_it_was_is_left(stream: Any, place: str) -> None:
-    program, given = put_on(dataset=stream, batch_size=8)
+    program, given = apply(dataset=stream, batch_size=8)
     assert "num_workers" not in given
     assert f"keeps its place in {place}" in program.why_not
 
@@ -124,35 +124,35 @@ def test_of_a_stream_one_worker_is_all_that_is_asked() -> None:
 
 
 def test_a_loader_of_one_batch_has_nothing_to_make_ahead() -> None:
-    program, given = put_on(dataset=DATA, batch_size=64)
+    program, given = apply(dataset=DATA, batch_size=64)
     assert "num_workers" not in given
     assert "one batch" in program.why_not
 
 
 @pytest.mark.parametrize("held", [torch.Generator(), random.Random(1)])
 def test_a_random_generator_of_the_datasets_own_would_be_copied(held: Any) -> None:
-    program, given = put_on(dataset=Subset(Holds(held), [1, 2]))  # type: ignore[arg-type]
+    program, given = apply(dataset=Subset(Holds(held), [1, 2]))  # type: ignore[arg-type]
     assert "num_workers" not in given
     assert "each worker would draw the same numbers" in program.why_not
 
 
 def test_a_generator_that_only_made_the_samples_is_no_obstacle() -> None:
-    assert put_on(dataset=Made(random.Random(1)))[1]["num_workers"] == 4
+    assert apply(dataset=Made(random.Random(1)))[1]["num_workers"] == 4
 
 
 def test_an_open_file_would_be_shared_but_bytes_in_memory_are_not(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     with open(tmp_path / "a", "rb") as file:
-        assert "position" in put_on(dataset=Holds(file))[0].why_not
-    assert put_on(dataset=Holds(io.BytesIO(b"1")))[1]["num_workers"] == 4
+        assert "position" in apply(dataset=Holds(file))[0].why_not
+    assert apply(dataset=Holds(io.BytesIO(b"1")))[1]["num_workers"] == 4
 
 
 def test_what_cannot_be_pickled_matters_only_where_workers_are_not_forked() -> None:
     def collate(batch: Any) -> Any:
         return batch
 
-    assert put_on(dataset=DATA, collate_fn=collate, multiprocessing_context="fork")[0].done
-    program, _ = put_on(dataset=DATA, collate_fn=collate, multiprocessing_context="spawn")
+    assert apply(dataset=DATA, collate_fn=collate, multiprocessing_context="fork")[0].done
+    program, _ = apply(dataset=DATA, collate_fn=collate, multiprocessing_context="spawn")
     assert "its collate_fn cannot be pickled" in program.why_not
 
 
@@ -165,10 +165,10 @@ def test_asking_how_workers_start_does_not_fix_it() -> None:
 
 
 def test_able_needs_a_loader_and_room_for_workers() -> None:
-    assert "no DataLoader" in loader_workers.able(Ground())
-    assert loader_workers.able(Ground(cores=2, loaders=(LoaderSeen(workers=0),))) == ""
+    assert "no DataLoader" in loader_workers.reason_to_skip(Ground())
+    assert loader_workers.reason_to_skip(Ground(cores=2, loaders=(LoaderSeen(workers=0),))) == ""
     full = Ground(cores=2, loaders=(LoaderSeen(workers=4),))
-    assert "4 workers for 2 cores" in loader_workers.able(full)
+    assert "4 workers for 2 cores" in loader_workers.reason_to_skip(full)
 
 
 def test_the_bound_is_the_wait_for_input() -> None:
@@ -182,9 +182,9 @@ def test_choices_leave_out_what_is_there_and_are_divided_among_ranks() -> None:
 
 def test_several_loaders_are_each_written() -> None:
     applied = Applied(
-        change="loader-workers", what="DataLoader(num_workers=2)", places=("a.py:3", "b.py:9")
+        fix="loader-workers", what="DataLoader(num_workers=2)", places=("a.py:3", "b.py:9")
     )
-    assert [(e.file, e.line, e.value) for e in loader_workers.written(applied, no_source)] == [  # type: ignore[union-attr]
+    assert [(e.file, e.line, e.value) for e in loader_workers.source_edits(applied, no_source)] == [  # type: ignore[union-attr]
         ("a.py", 3, "2"),
         ("b.py", 9, "2"),
     ]

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from ridgeline.fixes.catalog import autocast, fused_cross_entropy
-from ridgeline.fixes.change import NotWritten
 from ridgeline.fixes.cross_entropies import CLASSES
+from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.precision import HALF
 from ridgeline.fixes.program import Program
 from ridgeline.records.ground import Ground
@@ -85,7 +85,7 @@ class Wide(nn.Module):
 
 def test_autocast_leaves_large_logits_in_16_bits_once_a_loss_was_put_on_that_casts_them() -> None:
     program, model, x = Program(torch), Wide(), torch.randn(2, 4)
-    autocast.put_on(program, {})
+    autocast.apply(program, {})
     program.call_begins(model, (x,), {})
     assert [one.dtype for one in model(x)] == [torch.float32, torch.float32]
     program.half_logits = True
@@ -115,13 +115,13 @@ def test_it_is_written_with_the_cast_inside(loop: str) -> None:
     call = next(at for at, row in enumerate(lines, 1) if "model(x)" in row)
     loss = next(at for at, row in enumerate(lines, 1) if row.startswith("loss = "))
     cast = Applied(
-        change="autocast", what=f"autocast('cuda', bfloat16) around Net; {HALF}",
+        fix="autocast", what=f"autocast('cuda', bfloat16) around Net; {HALF}",
         places=(f"t.py:{call}",),
     )  # fmt: skip
-    compiled = Applied(change="fused-cross-entropy", what="…", places=(f"t.py:{loss}",))
+    compiled = Applied(fix="fused-cross-entropy", what="…", places=(f"t.py:{loss}",))
     edits = (
-        *fused_cross_entropy.written(compiled, lambda _: text),
-        *autocast.written(cast, lambda _: text),
+        *fused_cross_entropy.source_edits(compiled, lambda _: text),
+        *autocast.source_edits(cast, lambda _: text),
     )
     new = patched("t.py", text.encode(), edits)
     assert not new.refused
@@ -134,22 +134,22 @@ def test_it_is_written_with_the_cast_inside(loop: str) -> None:
 
 def test_without_a_fused_loss_logits_are_in_float32_again() -> None:
     text = "model = Net()\nlogits = model(x)\nloss = F.cross_entropy(logits, y)\nloss.backward()\n"
-    cast = Applied(change="autocast", what="autocast('cuda', bfloat16) around Net", places=("t:2",))
-    new = patched("t", text.encode(), autocast.written(cast, lambda _: text))
+    cast = Applied(fix="autocast", what="autocast('cuda', bfloat16) around Net", places=("t:2",))
+    new = patched("t", text.encode(), autocast.source_edits(cast, lambda _: text))
     assert "logits = logits.float()" in new.text
 
 
 def test_a_loss_that_is_not_called_by_name_is_told_in_words() -> None:
-    applied = Applied(change="fused-cross-entropy", what="…", places=("t.py:1",))
-    with pytest.raises(NotWritten, match=r"line 1 of t\.py: put torch\.compile around"):
-        fused_cross_entropy.written(applied, lambda _: "loss = lossy(a, b)\n")
+    applied = Applied(fix="fused-cross-entropy", what="…", places=("t.py:1",))
+    with pytest.raises(EditByHand, match=r"line 1 of t\.py: put torch\.compile around"):
+        fused_cross_entropy.source_edits(applied, lambda _: "loss = lossy(a, b)\n")
 
 
 def test_it_is_for_wide_losses_that_take_time_on_a_gpu() -> None:
-    able = fused_cross_entropy.able
-    assert able(Ground(device="cuda", loss_share=0.01)) == ""
-    assert "class numbers" in able(Ground(device="cuda"))
-    assert "GPU" in able(Ground(loss_share=0.1))
-    assert "Triton" in able(Ground(device="cuda", loss_share=0.1, compiler=False))
-    assert "trains" in able(Ground(device="cuda", loss_share=0.1, trains=False))
+    reason_to_skip = fused_cross_entropy.reason_to_skip
+    assert reason_to_skip(Ground(device="cuda", loss_share=0.01)) == ""
+    assert "class numbers" in reason_to_skip(Ground(device="cuda"))
+    assert "GPU" in reason_to_skip(Ground(loss_share=0.1))
+    assert "Triton" in reason_to_skip(Ground(device="cuda", loss_share=0.1, compiler=False))
+    assert "trains" in reason_to_skip(Ground(device="cuda", loss_share=0.1, trains=False))
     assert fused_cross_entropy.bound(Ground(loss_share=0.1)) == pytest.approx(1 / 0.85)
