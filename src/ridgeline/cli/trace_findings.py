@@ -6,7 +6,6 @@ in its name (the code of the diagnosis, the folder sources are looked for in) or
 of each file it names).
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from ridgeline.diagnosis.answers import answers
 from ridgeline.diagnosis.build_case import as_studied, case_of_trace
 from ridgeline.diagnosis.findings import findings
 from ridgeline.diagnosis.recorded_run import Attempts
+from ridgeline.diagnosis.stored_case import code_fingerprint
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.links import links_of
@@ -104,17 +104,5 @@ def _changed(paths: Sequence[Path]) -> int:
 
 
 def _question(steps: str | None) -> str:
-    text = f"{kept.fingerprint()} {_fingerprint()} {steps} {Path.cwd()}"
+    text = f"{kept.fingerprint()} {code_fingerprint()} {steps} {Path.cwd()}"
     return "findings-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-@functools.cache
-def _fingerprint() -> str:
-    """Of the rules and all that they are asked with."""
-    import ridgeline.diagnosis as diagnose
-
-    digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(Path(diagnose.__path__[0]).rglob("*.py")):
-        status = file.stat()
-        digest.update(f"{file.name}{status.st_size}{status.st_mtime_ns}".encode())
-    return digest.hexdigest()

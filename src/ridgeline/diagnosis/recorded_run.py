@@ -110,8 +110,8 @@ def _run_file(directory: RunDirectory, attempts: Attempts) -> RunFile:
 
 def _captures(directory: RunDirectory, attempts: Attempts) -> tuple[Capture, ...]:
     try:
-        found = directory.captures()
-        attempts.failures += directory.damaged_captures()
+        found, damage = directory.read_captures()
+        attempts.failures += damage
     except NewerSchema:
         raise
     except RidgelineError as error:

@@ -55,7 +55,8 @@ def finish_run(
     oom_kills: int = 0,
 ) -> RunSummary:
     """Pack the traces of a run that is over, and write its summary beside what was recorded."""
-    from ridgeline.diagnosis.conclusion import conclude
+    from ridgeline.diagnosis.conclusion import concluded_case
+    from ridgeline.diagnosis.stored_case import store_case
     from ridgeline.harness.capture.tracing import pack
     from ridgeline.records.runs import remove_unfinished
 
@@ -66,7 +67,7 @@ def finish_run(
     run = replace(directory.run(), exit_code=exit_code, oom_kills=oom_kills)
     with contextlib.suppress(OSError):  # the summary is also drawn from run.json
         directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
-    summary = conclude(directory)
+    summary, case = concluded_case(directory)
     if summary.status == "killed" and _ended_unrecorded(directory, exit_code):
         lost = "what the program recorded last: no space is left on the disk"
         summary = replace(summary, status="finished", missing=(*summary.missing, lost))
@@ -80,6 +81,8 @@ def finish_run(
         ended_ns=ended_ns,
         bytes_on_disk=directory.size(),
     )
+    if case is not None:
+        store_case(directory, summary, case)
     with contextlib.suppress(OSError):
         directory.write_whole(directory.summary_file.name, msgspec.json.encode(summary))
         directory.write_whole(directory.findings_file.name, msgspec.json.encode(summary.findings))
@@ -139,8 +142,8 @@ def _mark_exceeded_ceiling(directory: RunDirectory, efficiency: Efficiency) -> N
     from ridgeline.machine.ceiling_cache import mark_exceeded
     from ridgeline.trace.ceilings import host_entry
 
-    capture = directory.capture()
-    if efficiency.ceiling_state != "exceeded" or capture is None or capture.device.kind != "cpu":
+    capture = directory.capture() if efficiency.ceiling_state == "exceeded" else None
+    if capture is None or capture.device.kind != "cpu":
         return
     stored = host_entry(capture.flags.threads, capture.flags.torch)
     if stored is not None:

@@ -70,6 +70,11 @@ class RunDirectory:
         return self.path / "findings.json"
 
     @property
+    def case_file(self) -> Path:
+        """What the findings were drawn from, compressed; see `diagnosis.stored_case`."""
+        return self.path / "case.msgpack.zlib"
+
+    @property
     def stopping_file(self) -> Path:
         """There once the program was told to end, after the steps that were asked for."""
         return self.path / "stopping"
@@ -157,12 +162,19 @@ class RunDirectory:
             return None
 
     def captures(self) -> tuple[Capture, ...]:
-        """Of every rank whose file can be read, by rank."""
-        return tuple(found for found in self._captures() if isinstance(found, Capture))
+        """Return the captures of every rank whose file can be read, by rank."""
+        return self.read_captures()[0]
 
     def damaged_captures(self) -> tuple[str, ...]:
-        """A sentence for each file of a rank that cannot be read."""
-        return tuple(found for found in self._captures() if isinstance(found, str))
+        """Return a sentence for each file of a rank that cannot be read."""
+        return self.read_captures()[1]
+
+    def read_captures(self) -> tuple[tuple[Capture, ...], tuple[str, ...]]:
+        """Return the captures of every rank, by rank, and a sentence for each that cannot be read.
+        Each file is decoded once."""
+        read = list(self._captures())
+        captures = tuple(found for found in read if isinstance(found, Capture))
+        return captures, tuple(found for found in read if isinstance(found, str))
 
     def capture(self, rank: int = 0) -> Capture | None:
         """None where there is none yet."""

@@ -91,7 +91,8 @@ def _names(runs: Sequence[RunDirectory]) -> str:
 
 
 _NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "python-", ".watch-",
-          "run.json", "summary.json", "findings.json", "report.html", "stopping")  # fmt: skip
+          "run.json", "summary.json", "findings.json", "case.msgpack", "report.html",
+          "stopping")  # fmt: skip
 _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
 """How our files' names begin; with a dot before it, one that was being written."""
 _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, _NAMES))}).*\.(?:[0-9a-f]{{8}}|part)")

@@ -149,8 +149,8 @@ class Sources:
     ) -> None:
         """`texts` has files by name that are not looked for on disk. `called` has for each file
         the functions that its lines were seen calling in the traced steps."""
-        self._called = called or {}
-        self._roots = tuple(roots)
+        self.called = called or {}
+        self.roots = tuple(roots)
         self._texts = texts or {}
         self._kept: dict[str, Source | None] = {}
 
@@ -164,12 +164,12 @@ class Sources:
         """Return the calls seen in a file, found by its path or the end of its path: a trace names
         files without the entry of `sys.path`."""
         end = f"/{file.removeprefix('./')}"
-        return next((c for f, c in self._called.items() if f == file or f.endswith(end)), {})
+        return next((c for f, c in self.called.items() if f == file or f.endswith(end)), {})
 
     def _read(self, file: str) -> str | None:
         if not file or not file.endswith(".py"):
             return None
-        for path in (Path(file), *(root / file for root in self._roots)):
+        for path in (Path(file), *(root / file for root in self.roots)):
             try:
                 if path.is_file() and path.stat().st_size <= MOST_BYTES:
                     return path.read_text(encoding="utf-8", errors="replace")
