@@ -199,8 +199,8 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
     from ridgeline.cli.output import write_whole
     from ridgeline.optimization.launcher import named_file
     from ridgeline.report import optimized_markdown, optimized_svg
-    from ridgeline.source.editing.cannot import Cannot
     from ridgeline.source.editing.copies import free, signed_comment
+    from ridgeline.source.editing.tree import Cannot
 
     script = named_file(target)
     try:

@@ -29,7 +29,7 @@ from ridgeline.records.run_summary import (
 from ridgeline.records.sites import InputSites, LateRank, Sites
 from ridgeline.records.step_work import StepWork, TraceMemory
 from ridgeline.records.trace import TraceStudy, Window
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from ridgeline.trace.analyses.allocations import activations
 from ridgeline.trace.analyses.busy import properties_of
 from ridgeline.trace.analyses.copy_sites import copy_sites
@@ -173,7 +173,7 @@ def case_of_run(
         steps_compared=across.steps_compared,
         late=across.late,
         processors=_processors(read.run),
-        sources=Sources(_roots(read.run), called=called_lines(read.captures)),
+        sources=SourceFiles(_roots(read.run), called=called_lines(read.captures)),
     )
 
 
@@ -216,7 +216,7 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
         across_ns=across.window_ns,
         steps_compared=across.steps_compared,
         late=across.late,
-        sources=Sources((Path.cwd(), Path(trace.origin.path).resolve().parent)),
+        sources=SourceFiles((Path.cwd(), Path(trace.origin.path).resolve().parent)),
     )
 
 

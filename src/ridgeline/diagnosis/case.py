@@ -24,7 +24,7 @@ from ridgeline.records.run_summary import (
 from ridgeline.records.sites import Exchange, InputSites, LateRank, OpSite, RankPlace, Sites
 from ridgeline.records.step_work import StepWork, TraceMemory
 from ridgeline.records.trace import Cause, IdleCause, KernelRow, Ranks, TraceStudy
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from ridgeline.trace.verdict import on_gpus
 
 Need = Literal[
@@ -95,7 +95,7 @@ class Case(Struct, frozen=True, kw_only=True):
     compared."""
     processors: int = 0
     """Of the machine, whether the program may use them or not; 0: not known."""
-    sources: Sources = Sources()
+    sources: SourceFiles = SourceFiles()
 
     def has(self, need: Need) -> bool:
         return {

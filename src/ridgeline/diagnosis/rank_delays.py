@@ -16,8 +16,8 @@ from ridgeline.errors import UsageError
 from ridgeline.records.run import Phase, Step
 from ridgeline.records.sites import Exchange, LateRank, RankPlace
 from ridgeline.records.trace import Place, Ranks, RankTime, Window
-from ridgeline.source.reading.calls import SourceCall, all_calls, calls_at
-from ridgeline.source.reading.sources import Source, Sources
+from ridgeline.source.calls import SourceCall, all_calls, calls_at
+from ridgeline.source.file import SourceFile, SourceFiles
 from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.job import compared
@@ -293,7 +293,7 @@ def lateness(case: Case) -> LateRank | None:
 
 
 def seen_line(
-    sources: Sources, cause: RankPlace | None
+    sources: SourceFiles, cause: RankPlace | None
 ) -> tuple[Place | None, int | None, SourceCall | None]:
     """Return the function of a cause, the line that ran, and the call on that line.
 
@@ -315,14 +315,14 @@ def seen_line(
     return place, None if cause.encloses_steps else place.line, None
 
 
-def under_rank_condition(sources: Sources, call: SourceCall) -> bool:
+def under_rank_condition(sources: SourceFiles, call: SourceCall) -> bool:
     """Return whether a call is inside an `if` whose condition asks for the rank."""
     source = sources.get(call.file)
     return source is not None and any(
         isinstance(node, ast.If)
         and node.body[0].lineno <= call.line <= (node.end_lineno or node.lineno)
         and _asks_for_rank(node.test)
-        for node in ast.walk(source.tree)
+        for node in ast.walk(source.module)
     )
 
 
@@ -331,12 +331,12 @@ def _asks_for_rank(test: ast.expr) -> bool:
     return any(word in words for word in ("rank", "is_main", "is_master", "master_process"))
 
 
-def _only_call(sources: Sources, place: Place | None, name: str) -> SourceCall | None:
+def _only_call(sources: SourceFiles, place: Place | None, name: str) -> SourceCall | None:
     found = calls_at(sources, place, (name,))
     return found[0] if len(found) == 1 else None
 
 
-def _call_of(sources: Sources, cause: RankPlace, place: Place) -> SourceCall | None:
+def _call_of(sources: SourceFiles, cause: RankPlace, place: Place) -> SourceCall | None:
     """Return the only call of the function, looked for in its caller if the stack shows one. If
     there are several calls, return the only one in a loop and under a condition on the rank: no
     other call is in the steps of one rank alone. Else return None."""
@@ -351,7 +351,7 @@ def _call_of(sources: Sources, cause: RankPlace, place: Place) -> SourceCall | N
     return found[0] if len(found) == 1 else None
 
 
-def _function(source: Source | None, place: Place) -> Place:
+def _function(source: SourceFile | None, place: Place) -> Place:
     """Return the function around a comprehension or a lambda, which has a name and a first line."""
     scope = source.scope(place.line) if source is not None else None
     if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -23,7 +23,7 @@ from ridgeline import diagnosis
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import RunSummary
-from ridgeline.source.reading.sources import CalledLines, Sources
+from ridgeline.source.file import CalledLines, SourceFiles
 from ridgeline.trace.reading import cache
 
 SCHEMA = 1
@@ -81,7 +81,7 @@ def stored_case(directory: RunDirectory) -> tuple[RunSummary, Case] | None:
         stored = msgspec.msgpack.decode(data, type=_Stored, dec_hook=_empty_sources)
     except (OSError, zlib.error, msgspec.DecodeError):
         return None
-    sources = Sources([Path(root) for root in stored.roots], called=stored.called)
+    sources = SourceFiles([Path(root) for root in stored.roots], called=stored.called)
     return stored.summary, replace(stored.case, sources=sources)
 
 
@@ -113,13 +113,13 @@ def _content(folder: Path) -> str:
 def _plain(value: Any) -> Any:
     """Encode the sources of a case as nothing, because they are read from the user's files, and a
     number from numpy as Python's."""
-    if isinstance(value, Sources):
+    if isinstance(value, SourceFiles):
         return None
     if isinstance(value, np.generic):
         return value.item()
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
-def _empty_sources(kind: type, _: Any) -> Sources:
-    assert kind is Sources
-    return Sources()
+def _empty_sources(kind: type, _: Any) -> SourceFiles:
+    assert kind is SourceFiles
+    return SourceFiles()

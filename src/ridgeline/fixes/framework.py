@@ -16,10 +16,10 @@ from ridgeline.fixes.fix import EditByHand, Source, find_fix
 from ridgeline.fixes.framework_calls import Files, Loop, Site, values
 from ridgeline.fixes.framework_settings import Setting, setting, times
 from ridgeline.fixes.places import at
-from ridgeline.fixes.source_tree import FUNCTIONS, calls, dotted
 from ridgeline.fixes.writing import kinds_at
 from ridgeline.records.edit import Edit, Import, Insert, Keyword, Within
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import Function, calls_in, dotted_name
 
 _AT_ITS_LINE = ("loader", "optimizer")
 """Groups of changes that are written where the program itself makes the object."""
@@ -96,13 +96,13 @@ def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
         (file, node)
         for file, tree in files.trees.items()
         for node in ast.walk(tree.module)
-        if isinstance(node, FUNCTIONS) and node.name == "training_step"
+        if isinstance(node, Function) and node.name == "training_step"
     ]
     if len(found) != 1:
         return None
     file, step = found[0]
     body = step.body[1:] if ast.get_docstring(step) is not None else step.body
-    if not body or any("backward" in dotted(call.func) for call in calls(step)):
+    if not body or any("backward" in dotted_name(call.func) for call in calls_in(step)):
         return None
     if not _begins_its_line(files.trees[file].text, body[0]):
         return None
@@ -151,7 +151,7 @@ def _made(files: Files, trainer: Site | None) -> Site | None:
         come = values(trainer, handed.id) if isinstance(handed, ast.Name) else [handed]
         calls_ = [one for one in come if isinstance(one, ast.Call)]
         for call in calls_ if len(come) == 1 else ():
-            origin = files.origin(trainer.tree, dotted(call.func))
+            origin = files.origin(trainer.tree, dotted_name(call.func))
             if origin is not None and origin.settles:
                 return Site(trainer.file, trainer.tree, call)
     every = list(files.made(lambda origin: origin.settles))
@@ -202,19 +202,19 @@ def _anew(trainer: Site | None, wanted: Setting) -> tuple[Edit, ...] | None:
 
 def _before(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | None:
     """None where the name is not one of the function's own: giving it would hide the other."""
-    scope = site.tree.scope(site.call)
+    scope = site.tree.scope_of(site.call)
     own = {
         node.id
         for node in ast.walk(scope)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
     }
-    if isinstance(scope, FUNCTIONS):
+    if isinstance(scope, Function):
         given = scope.args
         own |= {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
         own |= {one.arg for one in (given.vararg, given.kwarg) if one is not None}
     if isinstance(scope, ast.ClassDef) or name not in own:
         return None
-    line = site.tree.statement(site.call).lineno
+    line = site.tree.statement_of(site.call).lineno
     return (Insert(file=site.file, line=line, where="before", text=text, why=why),)
 
 
@@ -281,7 +281,7 @@ def _fit(files: Files, loop: Loop) -> Site | None:
     found = [
         Site(file, tree, call)
         for file, tree in files.trees.items()
-        for call in calls(tree.module)
-        if dotted(call.func).rpartition(".")[2] == "fit" and (call.args or call.keywords)
+        for call in calls_in(tree.module)
+        if dotted_name(call.func).rpartition(".")[2] == "fit" and (call.args or call.keywords)
     ]
     return found[0] if len(found) == 1 else None

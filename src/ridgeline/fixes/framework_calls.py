@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ridgeline.fixes.fix import Source
 from ridgeline.fixes.framework_settings import Framework
-from ridgeline.fixes.own_classes import known
-from ridgeline.fixes.source_tree import SourceTree, calls, dotted
+from ridgeline.source.file import SourceFile, calls_in, dotted_name, parsed
+from ridgeline.source.program import known
 
 _HUGGING_FACE = ("transformers", "trl", "sentence_transformers", "setfit")
 _LIGHTNING = ("lightning", "pytorch_lightning")
@@ -48,12 +48,12 @@ class Site(Struct, frozen=True):
     """A call in a file of the program."""
 
     file: str
-    tree: SourceTree
+    tree: SourceFile
     call: ast.Call
 
     @property
     def name(self) -> str:
-        return dotted(self.call.func).rpartition(".")[2]
+        return dotted_name(self.call.func).rpartition(".")[2]
 
     @property
     def place(self) -> str:
@@ -78,7 +78,7 @@ class Files:
     def __init__(self, source: Source, start: str) -> None:
         paths = [Path(start), *known(source, start)]
         texts = {path.resolve(): (str(path), source(str(path)) or "") for path in reversed(paths)}
-        found = [(name, _tree(text)) for name, text in reversed(texts.values())]
+        found = [(name, parsed(text)) for name, text in reversed(texts.values())]
         self.trees = {name: tree for name, tree in found if tree is not None}
         self.start = start
 
@@ -87,7 +87,7 @@ class Files:
         tree = self.trees.get(self.start)
         if tree is None or not any(_imports(one) for one in self.trees.values()):
             return None
-        on_it = [c for c in calls(tree.module) if c.lineno <= line <= (c.end_lineno or c.lineno)]
+        on_it = [c for c in calls_in(tree.module) if c.lineno <= line <= (c.end_lineno or c.lineno)]
         for call in on_it:
             if (found := self._started(tree, call)) is not None:
                 return found
@@ -98,22 +98,22 @@ class Files:
                     return Loop(origin.framework, self._only(origin.framework), inside=True)
         return None
 
-    def _started(self, tree: SourceTree, call: ast.Call) -> Loop | None:
+    def _started(self, tree: SourceFile, call: ast.Call) -> Loop | None:
         """`trainer.train()`, `trainer.fit(model, loader)`: by here the user's own lines end."""
         if not isinstance(call.func, ast.Attribute):
             return None
         starts, owner = Site(self.start, tree, call), call.func.value
         if isinstance(owner, ast.Call):
-            origin = self.origin(tree, dotted(owner.func))
+            origin = self.origin(tree, dotted_name(owner.func))
             if origin is None or not origin.trains:
                 return None
             return Loop(origin.framework, Site(self.start, tree, owner), starts)
-        name = dotted(owner)
+        name = dotted_name(owner)
         made = [
             (origin, Site(self.start, tree, value))
             for value in _values(tree, name)
             if isinstance(value, ast.Call)
-            and (origin := self.origin(tree, dotted(value.func))) is not None
+            and (origin := self.origin(tree, dotted_name(value.func))) is not None
             and origin.trains
         ]
         if made:
@@ -135,13 +135,13 @@ class Files:
     def made(self, wanted: Callable[[Origin], bool]) -> Iterator[Site]:
         """Calls that make what comes from there, in all files."""
         for file, tree in self.trees.items():
-            for call in calls(tree.module):
-                origin = self.origin(tree, dotted(call.func))
+            for call in calls_in(tree.module):
+                origin = self.origin(tree, dotted_name(call.func))
                 if origin is not None and wanted(origin):
                     yield Site(file, tree, call)
 
     def origin(
-        self, tree: SourceTree, name: str, seen: frozenset[tuple[int, str]] = frozenset()
+        self, tree: SourceFile, name: str, seen: frozenset[tuple[int, str]] = frozenset()
     ) -> Origin | None:
         first, _, rest = name.partition(".")
         module, bound = _imports(tree, every=True).get(first, ("", ""))
@@ -158,7 +158,7 @@ class Files:
         return None
 
     @staticmethod
-    def _hidden(tree: SourceTree, name: str) -> bool:
+    def _hidden(tree: SourceFile, name: str) -> bool:
         """By a class of its own that has the imported name, and is not made from it."""
         own = _classes(tree).get(name)
         return own is not None and name not in own
@@ -168,7 +168,7 @@ class Files:
         found = [
             site
             for site in self.made(lambda one: one.trains and one.framework == framework)
-            if not isinstance(next(site.tree.above(site.call)), ast.Attribute)
+            if not isinstance(next(site.tree.parents(site.call)), ast.Attribute)
         ]
         return found[0] if len(found) == 1 else None
 
@@ -183,22 +183,22 @@ class Files:
 
 def values(site: Site, name: str) -> list[ast.expr]:
     """What that name is given in the function, or the module, that the call stands in."""
-    scope = site.tree.scope(site.call)
-    return [v for v in _values(site.tree, name) if site.tree.scope(v) is scope]
+    scope = site.tree.scope_of(site.call)
+    return [v for v in _values(site.tree, name) if site.tree.scope_of(v) is scope]
 
 
-def _values(tree: SourceTree, name: str) -> list[ast.expr]:
+def _values(tree: SourceFile, name: str) -> list[ast.expr]:
     found = []
     for node in ast.walk(tree.module):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if name and any(dotted(one) == name for one in targets):
+            if name and any(dotted_name(one) == name for one in targets):
                 found.append(node.value)
     return found
 
 
 @lru_cache(maxsize=256)
-def _imports(tree: SourceTree, every: bool = False) -> dict[str, tuple[str, str]]:
+def _imports(tree: SourceFile, every: bool = False) -> dict[str, tuple[str, str]]:
     """By the name it has here: the outermost module, and its name there, "" of a module itself.
     Those of frameworks, or all."""
     found: dict[str, tuple[str, str]] = {}
@@ -216,15 +216,7 @@ def _imports(tree: SourceTree, every: bool = False) -> dict[str, tuple[str, str]
 
 
 @lru_cache(maxsize=256)
-def _classes(tree: SourceTree) -> dict[str, list[str]]:
+def _classes(tree: SourceFile) -> dict[str, list[str]]:
     """Its own, each with what it is made from."""
     nodes = [node for node in ast.walk(tree.module) if isinstance(node, ast.ClassDef)]
-    return {node.name: [dotted(base) for base in node.bases] for node in nodes}
-
-
-@lru_cache(maxsize=64)
-def _tree(text: str) -> SourceTree | None:
-    try:
-        return SourceTree(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    return {node.name: [dotted_name(base) for base in node.bases] for node in nodes}

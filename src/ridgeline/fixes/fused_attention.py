@@ -22,8 +22,8 @@ from ridgeline.fixes.attention_parts import (
     unscaled,
 )
 from ridgeline.fixes.dead import dead
-from ridgeline.source.editing.bindings import bindings
-from ridgeline.source.reading.causal import causal
+from ridgeline.source.attention import causal
+from ridgeline.source.bindings import bindings
 
 _FUNCTIONAL = "torch.nn.functional"
 _WIDTH = 100

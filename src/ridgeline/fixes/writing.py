@@ -1,17 +1,18 @@
 """Edits at a model's lines: after the statement that makes it, before the one that calls it, and
 around the call."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ridgeline.fixes.cast_lines import cast_edits
 from ridgeline.fixes.fix import EditByHand, Source
-from ridgeline.fixes.model_lines import called, made
-from ridgeline.fixes.own_classes import known
 from ridgeline.fixes.places import at
 from ridgeline.fixes.precision import HALF
-from ridgeline.fixes.source_tree import SourceTree, calls, dotted
 from ridgeline.records.edit import Edit, Import, Insert, Keyword
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import last_name, parsed
+from ridgeline.source.losses import loss_edits
+from ridgeline.source.mixed_precision import cast_edits
+from ridgeline.source.models import called, made
+from ridgeline.source.program import known
 
 
 def after_made(
@@ -62,6 +63,29 @@ def around_call(
     return tuple(dict.fromkeys(found))
 
 
+def cross_entropy_edits(
+    applied: Applied,
+    source: Source,
+    name: str,
+    code: str,
+    why: str,
+    *,
+    otherwise: str,
+    settings: Mapping[str, str] | None = None,
+) -> tuple[Edit, ...]:
+    """Return the edits that call `name`, which `code` defines, in the place of cross_entropy.
+    `otherwise` says what to write by hand where no such call is found."""
+    found: list[Edit] = []
+    for file, line in at(applied):
+        edits = loss_edits(file, source(file) or "", line, name, code, why, settings or {})
+        if not edits:
+            raise EditByHand(
+                f"no cross_entropy(…) by its name on line {line} of {file}: {otherwise}"
+            )
+        found += edits
+    return tuple(dict.fromkeys(found))
+
+
 def optimizer_keyword(applied: Applied, source: Source, name: str, why: str) -> tuple[Edit, ...]:
     """Of the optimizers made at those lines, which may be of several kinds."""
     kinds = [one.partition("(")[0] for one in applied.what.split("; ")]
@@ -77,15 +101,8 @@ def optimizer_keyword(applied: Applied, source: Source, name: str, why: str) -> 
 
 def kinds_at(text: str, line: int, kinds: Sequence[str]) -> list[str]:
     """Those of them that are called on that line."""
-    try:
-        every = list(calls(SourceTree(text).module))
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-    names = [
-        dotted(call.func).rpartition(".")[2]
-        for call in every
-        if call.lineno <= line <= (call.end_lineno or call.lineno)
-    ]
+    tree = parsed(text)
+    names = [last_name(call) for call in tree.calls_on_line(line)] if tree is not None else []
     return [kind for kind in dict.fromkeys(kinds) if kind in names]
 
 

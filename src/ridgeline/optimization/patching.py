@@ -12,7 +12,6 @@ from ridgeline.equality.trials.parity import compare
 from ridgeline.errors import RidgelineError
 from ridgeline.fixes.fix import EditByHand, find_fix
 from ridgeline.fixes.framework import of_framework
-from ridgeline.fixes.own_classes import Sources
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.bench import Bench
 from ridgeline.optimization.candidates import alters, precision
@@ -25,8 +24,9 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import Applied, Asked, Trial
 from ridgeline.report.reasons import explain
 from ridgeline.source.editing import copies, patched, write_copy, write_text
-from ridgeline.source.editing.by_hand import by_hand
 from ridgeline.source.editing.copies import Copies, free, signed
+from ridgeline.source.editing.patching import by_hand
+from ridgeline.source.program import ProgramTexts
 
 HALF = 0.5
 """Of the gain, in logarithms: one process by itself against the middle of several differs by a few
@@ -148,7 +148,7 @@ class Patches(Struct, frozen=True, kw_only=True):
 
 def patches(script: Path, applied: Sequence[Applied]) -> Patches:
     """Of the files the changes were put on; global settings go into the script."""
-    source = Sources(script)
+    source = ProgramTexts(script)
     planned: list[Planned] = []
     words: dict[str, list[str]] = {}
     # autocast last: what is put before the model's call must stand before its `with`, too

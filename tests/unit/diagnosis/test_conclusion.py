@@ -33,7 +33,7 @@ from ridgeline.records.run_summary import Energy, RunSummary, SyncPoint
 from ridgeline.report.run_document import document
 from ridgeline.report.run_markdown import markdown
 from ridgeline.report.run_rows import rows
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis import made_up_run_directory as made
 from tests.unit.diagnosis.made_up_steps import MS, noisy, step
 
@@ -466,7 +466,7 @@ def test_a_synchronisation_is_placed_at_the_line_that_asks_most(tmp_path: Path) 
     )
     captured = made.capture(calls=calls)
     read = read_run(made.directory(tmp_path, run=made.run_file(), captured=captured), Attempts())
-    sources = Sources(texts={"train.py": text}, called=called_lines((captured,)))
+    sources = SourceFiles(texts={"train.py": text}, called=called_lines((captured,)))
     point = SyncPoint(place="train.py:1", call="aten::item", per_step=25.0, ms_per_step=0.1)
     (told,) = _sync_points((point,), Case(sources=sources), read)
     assert told.place == "train.py:4"

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.catalog import checkpointing, padded_vocabulary, sdpa
-from ridgeline.fixes.own_classes import Sources
 from ridgeline.optimization.patching import patches
 from ridgeline.records.trial import Applied
 from ridgeline.source.editing import patched
+from ridgeline.source.program import ProgramTexts
 
 NETS = """\
 import torch
@@ -70,7 +70,7 @@ def test_blocks_that_ran_compiled_are_found_by_their_class(tmp_path: Path) -> No
     )
     (file,) = patches(script, [applied]).files
     assert "x = checkpoint(block, x, use_reentrant=False)" in file.text
-    assert checkpointing.source_edits(applied, Sources(script))
+    assert checkpointing.source_edits(applied, ProgramTexts(script))
 
 
 def test_a_head_that_two_classes_have_is_left_to_be_written_by_hand(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_attention_written_is_the_one_that_was_tried(tmp_path: Path) -> None
     file = tmp_path / "net.py"
     file.write_text(text)
     applied = Applied(fix="sdpa", what="f() rewritten", places=(f"{file}:4",))
-    new = patched("net.py", text.encode(), sdpa.source_edits(applied, Sources(file))).text
+    new = patched("net.py", text.encode(), sdpa.source_edits(applied, ProgramTexts(file))).text
     tried = fused(text, 4)
     assert isinstance(tried, Fused)
     comment = "    # ridgeline: scores and weights stay on the chip\n"

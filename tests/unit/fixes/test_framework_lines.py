@@ -7,9 +7,9 @@ import pytest
 
 from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.framework import of_framework
-from ridgeline.fixes.own_classes import Sources
 from ridgeline.records.edit import Edit, Insert, Keyword, Within
 from ridgeline.records.trial import Applied
+from ridgeline.source.program import ProgramTexts
 
 CAST = ("autocast", "autocast('cuda', bfloat16) around Net")
 WORKERS = ("loader-workers", "DataLoader(num_workers=4)")
@@ -28,7 +28,7 @@ def found(
     script = home / "train.py"
     script.write_text(text)
     applied = Applied(fix=what[0], what=what[1], places=(f"{script}:{line}",))
-    return of_framework(applied, Sources(script))
+    return of_framework(applied, ProgramTexts(script))
 
 
 def said(home: Path, text: str, line: int, what: tuple[str, str] = CAST) -> str:

@@ -12,8 +12,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE
 from ridgeline.records.finding import Source as Told
 from ridgeline.records.sites import OpSite
-from ridgeline.source.reading.assigned import begins
-from ridgeline.source.reading.calls import all_calls, calls_at
+from ridgeline.source.calls import all_calls, calls_at, start_of_statement
 
 PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::matmul")
 SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
@@ -247,7 +246,7 @@ def _names(case: Case, site: OpSite) -> tuple[str, str, str]:
 def _begins(case: Case, site: OpSite) -> str:
     """How the program's own statement begins; where the call is a part of one, it is replaced."""
     calls = calls_at(case.sources, site.place, ("scaled_dot_product_attention",))
-    return begins(case.sources, calls[0]) if calls else "out = "
+    return start_of_statement(case.sources, calls[0]) if calls else "out = "
 
 
 def _dropped_after(case: Case, site: OpSite, dropout: str) -> str:

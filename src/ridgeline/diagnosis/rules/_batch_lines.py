@@ -14,10 +14,10 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._loaders import loaders_seen, program_files
 from ridgeline.records.run import PythonLine
 from ridgeline.records.sites import InputSite
-from ridgeline.source.reading.calls import calls_at
-from ridgeline.source.reading.collation import collating
-from ridgeline.source.reading.randomness import draws
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.calls import calls_at
+from ridgeline.source.datasets import draws
+from ridgeline.source.file import SourceFile
+from ridgeline.source.loaders import collating
 
 FEWEST = 15
 """Samples: fewer tell nothing about where the time goes."""
@@ -59,7 +59,7 @@ def _traced(case: Case) -> tuple[PythonLine, ...]:
     return tuple(sorted(found, key=lambda line: -line.share))
 
 
-def _qualified(source: Source | None, site: InputSite) -> str:
+def _qualified(source: SourceFile | None, site: InputSite) -> str:
     """Pictures.__getitem__: a trace has the last part alone. A comprehension is a part of the
     function it stands in."""
     scope = source.scope(site.place.line) if source is not None else None

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.sites import OpSite
-from ridgeline.source.reading.model_made import ModelMade, model_made
+from ridgeline.source.models import ModelMade, model_made
 
 KERNELS = (
     "aten::cudnn_convolution", "aten::miopen_convolution", "aten::cudnn_convolution_transpose",

@@ -16,8 +16,8 @@ from ridgeline.records.finding import Evidence
 from ridgeline.records.run import LoaderSeen
 from ridgeline.records.sites import CopySite, SyncSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.unchanged import copy_on_line, unchanged
-from ridgeline.source.reading.waiting_lines import Line, calls
+from ridgeline.source.transfers import copy_on_line, unchanged
+from ridgeline.source.waiting import Line, calls
 
 MOSTLY = 0.5
 _INDEXED = re.compile(r"index", re.IGNORECASE)

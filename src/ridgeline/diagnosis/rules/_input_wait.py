@@ -33,9 +33,9 @@ from ridgeline.records.run import LoaderSeen, PythonLine
 from ridgeline.records.run import feeding as feeding_loader
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
-from ridgeline.source.reading.calls import SourceCall, all_calls
-from ridgeline.source.reading.loader_call import LoaderCall
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.calls import SourceCall, all_calls
+from ridgeline.source.file import SourceFile
+from ridgeline.source.loaders import LoaderCall
 
 LEAST = 0.1
 LEAST_GPU = 0.05
@@ -267,7 +267,7 @@ def threads_set(case: Case) -> ThreadsSet | None:
     None where no source shows it."""
     call = made_at(case, feeder(case))
     init = _init_function(call.text) if call is not None else ""
-    found: list[tuple[bool, Source, SourceCall]] = []
+    found: list[tuple[bool, SourceFile, SourceCall]] = []
     for file in dict.fromkeys(program_files(case)):
         source = case.sources.get(file)
         if source is not None:
@@ -297,7 +297,7 @@ def _number(text: str, case: Case) -> int:
     return max(case.run.environment.cores, 1) if every and case.run is not None else 1
 
 
-def _function(source: Source | None, line: int) -> str:
+def _function(source: SourceFile | None, line: int) -> str:
     scope = source.scope(line) if source is not None else None
     return scope.name if isinstance(scope, ast.FunctionDef) else "<module>"
 

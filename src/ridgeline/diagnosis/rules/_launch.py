@@ -20,7 +20,7 @@ from ridgeline.records.run import Phase
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Place
 from ridgeline.report.names import function_label
-from ridgeline.source.reading.loops import loops_at
+from ridgeline.source.loops import loops_at
 
 LEAST = 0.01
 """Of the step: what costs less is not said."""

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.run import LoaderSeen, Step
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.datasets import HandsOut, class_given, hands_out
-from ridgeline.source.reading.loader_call import LoaderCall, loader_call
+from ridgeline.source.datasets import HandsOut, class_given, hands_out
+from ridgeline.source.loaders import LoaderCall, loader_call
 
 _Key = tuple[str, str, int, int | None, int | None]
 

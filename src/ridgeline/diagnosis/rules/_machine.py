@@ -8,7 +8,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.machine_use import inside
 from ridgeline.records.run import Telemetry
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.calls import SourceCall, all_calls
+from ridgeline.source.calls import SourceCall, all_calls
 
 FULL = 0.85
 """Of the processors in use from which a thread that wants to run often has to wait."""

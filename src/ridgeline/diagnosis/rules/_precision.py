@@ -10,8 +10,8 @@ from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.records.machine import Ceiling
 from ridgeline.records.sites import OpSite, SiteKernel
 from ridgeline.records.trace import Category, Place
-from ridgeline.source.reading.calls import SourceCall, all_calls, calls_at, line_of
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.calls import SourceCall, all_calls, calls_at, line_of
+from ridgeline.source.file import SourceFile
 from ridgeline.trace.analyses.kernels import category_of, uses_tensor_cores
 
 HALF = ("bfloat16", "float16")
@@ -357,9 +357,9 @@ def _loop(case: Case, place: Place, every: Sequence[Cast]) -> ByHand | None:
     return ByHand(part, ns, most.site.calls, calls[0], place, loop=True)
 
 
-def _constant(source: Source, call: SourceCall, which: int = 0) -> bool:
+def _constant(source: SourceFile, call: SourceCall, which: int = 0) -> bool:
     """What is cast is not assigned in the loop around it: the innermost, or (-1) the outermost."""
-    for node in ast.walk(source.tree):
+    for node in ast.walk(source.module):
         if isinstance(node, ast.Call) and ast.get_source_segment(source.text, node) == call.text:
             loops = [p for p in source.parents(node) if isinstance(p, ast.For | ast.While)]
             if loops and (node.func.end_lineno or node.lineno) == call.line:
@@ -478,7 +478,7 @@ class At(Struct, frozen=True):
     line: int | None = None
 
 
-def sources(case: Case, sites: Iterable[OpSite] = ()) -> Iterator[Source]:
+def sources(case: Case, sites: Iterable[OpSite] = ()) -> Iterator[SourceFile]:
     """The user's files that are known: of these sites, of the run's records, the script itself."""
     names = [site.place.file for site in sites if site.place is not None]
     if case.capture is not None:
@@ -545,7 +545,7 @@ def statement(case: Case, at: At) -> str:
     source = case.sources.get(at.place.file) if at.place is not None else None
     if source is None or at.line is None:
         return ""
-    for node in ast.walk(source.tree):
+    for node in ast.walk(source.module):
         whole = isinstance(node, ast.Assign | ast.Expr | ast.Return | ast.AugAssign)
         if whole and node.lineno == at.line == node.end_lineno:  # type: ignore[attr-defined]
             return ast.get_source_segment(source.text, node) or ""
@@ -564,14 +564,14 @@ def _is_product(node: ast.AST) -> bool:
     return isinstance(called, ast.Name) and called.id in _PRODUCTS
 
 
-def _calls_variable(source: Source) -> Callable[[ast.AST], bool]:
+def _calls_variable(source: SourceFile) -> Callable[[ast.AST], bool]:
     """A call of something that was assigned or passed, not defined or imported: of a module."""
     assigned = {
         node.id
-        for node in ast.walk(source.tree)
+        for node in ast.walk(source.module)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    assigned |= {node.arg for node in ast.walk(source.tree) if isinstance(node, ast.arg)}
+    assigned |= {node.arg for node in ast.walk(source.module) if isinstance(node, ast.arg)}
     return lambda node: (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in assigned
     )

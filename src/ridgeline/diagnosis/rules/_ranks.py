@@ -8,8 +8,8 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._machine import own_calls, ranks_here
 from ridgeline.diagnosis.shares import exchange_room
 from ridgeline.records.sites import CollectiveSite
-from ridgeline.source.reading.calls import SourceCall, calls_at
-from ridgeline.source.reading.layers import with_argument
+from ridgeline.source.calls import SourceCall, calls_at
+from ridgeline.source.layers import with_argument
 
 SMALL_BYTES = 512 * 1024
 """Below it starting takes longer than sending: 5 µs at 100 GB/s against some 20 µs to start; half a
@@ -202,7 +202,7 @@ def _conditional(case: Case, call: SourceCall) -> bool:
         isinstance(node, ast.If | ast.IfExp | ast.Try | ast.Match)
         and node.lineno <= call.line <= (node.end_lineno or node.lineno)
         and not _guards_main(node)
-        for node in ast.walk(source.tree)
+        for node in ast.walk(source.module)
     )
 
 

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.run import Compilation, Step
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.kept import Kept, kept
-from ridgeline.source.reading.sources import Source
-from ridgeline.source.reading.statements import statement_of
+from ridgeline.source.file import SourceFile
+from ridgeline.source.kept_tensors import Kept, kept
 
 _PUTS = frozenset({"append", "appendleft", "add", "put", "insert", "extend"})
 _NUMBERS = frozenset({
@@ -24,9 +23,9 @@ _TENSOR = ".detach()"
 """What tells a reader of the source that a value is a tensor."""
 
 
-def user_sources(case: Case) -> tuple[Source, ...]:
+def user_sources(case: Case) -> tuple[SourceFile, ...]:
     """Each file once, the script first."""
-    found: dict[str, Source] = {}
+    found: dict[str, SourceFile] = {}
     for file in _files(case):
         source = case.sources.get(file)
         if source is not None and source.text not in found:
@@ -54,7 +53,7 @@ def kept_where_made(case: Case, place: Place) -> tuple[Kept, ...]:
     source = case.sources.get(place.file)
     if source is None:
         return ()
-    scope = source.scope(place.line) if place.function != "<module>" else source.tree
+    scope = source.scope(place.line) if place.function != "<module>" else source.module
     inside = {getattr(node, "lineno", 0) for node in source.walk(scope)}
     given = {node.arg for node in source.walk(scope) if isinstance(node, ast.arg)}
     found = {one.line: one for one in kept(source) if one.line in inside}
@@ -66,7 +65,7 @@ def kept_where_made(case: Case, place: Place) -> tuple[Kept, ...]:
     return tuple(one for _, one in sorted(found.items()) if one.value not in given)
 
 
-def _made(source: Source, scope: ast.AST) -> Iterator[ast.expr]:
+def _made(source: SourceFile, scope: ast.AST) -> Iterator[ast.expr]:
     """Calls and sums whose result is put into something."""
     for node in source.walk(scope):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -81,7 +80,7 @@ def _made(source: Source, scope: ast.AST) -> Iterator[ast.expr]:
             yield value
 
 
-def _with_tensors(source: Source, values: list[ast.expr]) -> Source:
+def _with_tensors(source: SourceFile, values: list[ast.expr]) -> SourceFile:
     lines = [line.encode() for line in source.lines]  # columns of the tree are bytes
     for value in sorted(values, key=lambda v: -v.col_offset):
         line = lines[value.lineno - 1]
@@ -90,7 +89,7 @@ def _with_tensors(source: Source, values: list[ast.expr]) -> Source:
             lines[value.lineno - 1] = (
                 line[:start] + b"(" + line[start:end] + b")" + _TENSOR.encode() + line[end:]
             )
-    return Source(source.file, b"\n".join(lines).decode(errors="replace"))
+    return SourceFile(source.file, b"\n".join(lines).decode(errors="replace"))
 
 
 def _files(case: Case) -> Iterator[str]:
@@ -138,7 +137,7 @@ def compile_lines(case: Case) -> tuple[CompileLine, ...]:
     """Where the user's source asks for compiling."""
     found = []
     for source in user_sources(case):
-        for node in ast.walk(source.tree):
+        for node in ast.walk(source.module):
             if isinstance(node, ast.Call) and _is_compile(node.func):
                 found.append(_line(source, node, ast.unparse(node)))
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -184,7 +183,7 @@ def _is_compile(called: ast.AST) -> bool:
     )
 
 
-def _line(source: Source, node: ast.expr, text: str) -> CompileLine:
+def _line(source: SourceFile, node: ast.expr, text: str) -> CompileLine:
     scope = source.scope(node.lineno)
     name = str(getattr(scope, "name", ""))
     without = _without(source, node) if isinstance(node, ast.Call) else ""
@@ -193,8 +192,8 @@ def _line(source: Source, node: ast.expr, text: str) -> CompileLine:
     )
 
 
-def _without(source: Source, call: ast.Call) -> str:
-    statement = statement_of(source, call)
+def _without(source: SourceFile, call: ast.Call) -> str:
+    statement = source.statement_of(call)
     if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return):
         return ""
     written = ast.unparse(statement)

@@ -19,7 +19,7 @@ from ridgeline.diagnosis.what_if import saved_shares
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import SyncSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.waiting_lines import Line, calls
+from ridgeline.source.waiting import Line, calls
 
 Sort = Literal[
     "print", "dynamic", "branch", "item", "explicit", "small copy", "large copy", "other"

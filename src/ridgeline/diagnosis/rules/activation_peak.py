@@ -13,7 +13,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.step_work import ModuleMemory
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.block_loops import BlockLoop, block_loops
+from ridgeline.source.loops import BlockLoop, block_loops
 
 OWNED = 0.6
 """Of the peak: from here on nothing but activations is worth a look."""

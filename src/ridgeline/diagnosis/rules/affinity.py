@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._machine import (
     used_cores,
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.calls import SourceCall
 
 NEAR = 0.12
 """Of a core: how near to a whole number the use of one that is full comes; reading it twice a look

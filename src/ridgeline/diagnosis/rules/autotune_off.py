@@ -16,7 +16,7 @@ from ridgeline.diagnosis.rules._convolutions import (
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.file import SourceFile
 from ridgeline.trace.analyses.kernels import uses_tensor_cores
 
 LEAST = 0.02
@@ -121,10 +121,10 @@ def _where(case: Case) -> tuple[Place | None, int | None, str]:
     return None, None, SETTING
 
 
-def _setting(source: Source) -> int | None:
+def _setting(source: SourceFile) -> int | None:
     lines = [i for i, text in enumerate(source.lines, 1) if "cudnn.benchmark" in text]
     return next((i for i in lines if "=" in source.line(i)), None)
 
 
-def _function(source: Source, line: int) -> str:
+def _function(source: SourceFile, line: int) -> str:
     return str(getattr(source.scope(line), "name", ""))

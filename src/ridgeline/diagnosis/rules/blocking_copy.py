@@ -16,7 +16,7 @@ from ridgeline.diagnosis.rules._copies import (
     unblocked,
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.source.reading.sent_ahead import sent_ahead
+from ridgeline.source.transfers import sent_ahead
 from ridgeline.units import bytes_, percent, seconds
 
 RULE = Rule(id="blocking-copy", family="transfer", budget="transfer", needs=("trace", "gpu"))

@@ -25,7 +25,7 @@ from ridgeline.diagnosis.rules._precision import (
 )
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
-from ridgeline.source.reading.calls import SourceCall, calls_at
+from ridgeline.source.calls import SourceCall, calls_at
 from ridgeline.units import percent, seconds, significant
 
 RULE = Rule(id="cast-churn", family="precision", budget="work", needs=("sites",))

@@ -7,9 +7,9 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops, parameters
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.source.reading.calls import calls_at
-from ridgeline.source.reading.clipping import clamped_to, limit_of, parameters_of
-from ridgeline.source.reading.loops import loops_at, node_of, parts_of
+from ridgeline.source.calls import calls_at
+from ridgeline.source.loops import loops_at, node_of, parts_of
+from ridgeline.source.vectorized import clamped_to, limit_of, parameters_of
 
 RULE = Rule(id="clip-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
 

@@ -21,8 +21,8 @@ from ridgeline.diagnosis.rules._launch import (
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import ModuleSeen
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.loops import function_around
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
+from ridgeline.source.loops import function_around
 
 RULE = Rule(
     id="cuda-graph-candidate", family="launch", budget="overhead", needs=("sites", "shapes", "gpu")
@@ -101,7 +101,7 @@ def _place(case: Case) -> tuple[Place | None, int | None, str]:
     return (most.place if most is not None else None), None, "model"
 
 
-def _named(sources: Sources, at: Place) -> str:
+def _named(sources: SourceFiles, at: Place) -> str:
     source = sources.get(at.file)
     line = source.line(at.line) if source is not None else ""
     return next((name for name in ("model", "net", "network") if f"{name}(" in line), "model")

@@ -13,9 +13,8 @@ from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.layers import Layer, layers, value_of, with_argument
-from ridgeline.source.reading.lookups import Lookups, called_name, lookups_in_loop
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.file import SourceFile, last_name
+from ridgeline.source.layers import Layer, Lookups, layers, lookups_in_loop, value_of, with_argument
 
 LEAST = 0.02
 LEAST_OTHER = 0.1
@@ -227,7 +226,7 @@ def _made(
     return site.place, None, None
 
 
-def _looked_up(case: Case, source: Source, site: OpSite) -> str:
+def _looked_up(case: Case, source: SourceFile, site: OpSite) -> str:
     """items, of self.items(i): torch numbers the modules of a class in the order of their first
     call, so a function's second number is its second lookup. "" where they do not pair."""
     assert site.place is not None
@@ -240,10 +239,10 @@ def _looked_up(case: Case, source: Source, site: OpSite) -> str:
     own = {one.name for one in layers(source, ("Embedding", "EmbeddingBag")) if one.name}
     lookups = [
         n for n in source.walk(source.scope(site.place.line))
-        if isinstance(n, ast.Call) and called_name(n) in own
+        if isinstance(n, ast.Call) and last_name(n) in own
     ]  # fmt: skip
     lookups.sort(key=lambda n: (n.lineno, n.col_offset))
-    names = [*dict.fromkeys(called_name(n) for n in lookups)]
+    names = [*dict.fromkeys(last_name(n) for n in lookups)]
     number = _number(site)
     return names[numbers.index(number)] if number is not None and len(names) == len(numbers) else ""
 

@@ -7,9 +7,8 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
 from ridgeline.records.finding import Finding
-from ridgeline.source.reading.sources import Source
-from ridgeline.source.reading.statements import written
-from ridgeline.source.reading.waiting_lines import Line, calls, masks
+from ridgeline.source.file import SourceFile
+from ridgeline.source.waiting import Line, calls, masks
 
 RULE = Rule(
     id="dynamic-shape-sync", family="synchronisation", budget="overhead", needs=("trace", "gpu")
@@ -86,20 +85,20 @@ def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
     return _GENERIC
 
 
-def _weighed(source: Source, node: ast.Subscript) -> str:
+def _weighed(source: SourceFile, node: ast.Subscript) -> str:
     """x[mask] without choosing: set, or averaged."""
-    values, mask = written(source, node.value), written(source, node.slice)
+    values, mask = source.written(node.value), source.written(node.slice)
     above = next(source.parents(node), None)
     if isinstance(above, ast.Assign) and node in above.targets:
         new = above.value
         if isinstance(new, ast.Constant):
-            told = f"{values} = {values}.masked_fill({mask}, {written(source, new)})"
+            told = f"{values} = {values}.masked_fill({mask}, {source.written(new)})"
         else:
-            fits = isinstance(new, ast.Subscript) and written(source, new.slice) == mask
-            given = written(source, new.value) if fits else "new"  # type: ignore[attr-defined]
+            fits = isinstance(new, ast.Subscript) and source.written(new.slice) == mask
+            given = source.written(new.value) if fits else "new"  # type: ignore[attr-defined]
             note = "" if given != "new" else f"  # new: a value for each of {values}"
             told = f"{values} = torch.where({mask}, {given}, {values}){note}"
-        return f"{told}\n# instead of: {written(source, above)}"
+        return f"{told}\n# instead of: {source.written(above)}"
     summed = f"torch.where({mask}, {values}, 0).sum()"
     return (
         f"{summed} / ({mask}).sum()  # instead of {values}[{mask}].mean()\n"

@@ -23,7 +23,7 @@ from ridgeline.diagnosis.rules._precision import (
     sources,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.calls import SourceCall
 from ridgeline.units import flops, percent, seconds, significant
 
 RULE = Rule(id="emulated-bf16", family="precision", budget="work", needs=("sites",))
@@ -91,7 +91,7 @@ def _at(case: Case, slow: Sequence[Product], dtype: str) -> tuple[At, SourceCall
         chosen = min(written, key=lambda call: _CASTS.index(call.name))
         return at_call(case, chosen), chosen
     for source in sources(case, sites):
-        for node in ast.walk(source.tree):
+        for node in ast.walk(source.module):
             if isinstance(node, ast.Attribute) and node.attr in (dtype, short):
                 return at_line(case, source.file, node.lineno), None
     return model_call(case, costliest(slow).site), None

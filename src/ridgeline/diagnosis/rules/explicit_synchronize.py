@@ -6,7 +6,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
 from ridgeline.records.finding import Finding
-from ridgeline.source.reading.waiting_lines import Line, calls, makes_calls
+from ridgeline.source.waiting import Line, calls, makes_calls
 
 RULE = Rule(
     id="explicit-synchronize", family="synchronisation", budget="overhead", needs=("trace", "gpu")

@@ -20,9 +20,8 @@ from ridgeline.diagnosis.rules._ranks import (
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import CollectiveSite
-from ridgeline.source.reading.assigned import target_of
-from ridgeline.source.reading.calls import SourceCall
-from ridgeline.source.reading.layers import with_argument
+from ridgeline.source.calls import SourceCall, target_of
+from ridgeline.source.layers import with_argument
 
 LEAST = 0.03
 """Of the step. The last bucket of a backward is never hidden: with ten buckets and a backward of

@@ -10,7 +10,7 @@ from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.graph_names import GraphNames
+from ridgeline.source.kept_tensors import GraphNames
 
 LEAST_SHARE = 0.01
 LEAST_CALLS = 1.0

@@ -14,7 +14,7 @@ from ridgeline.diagnosis.rules._precision import model_call
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.file import SourceFile
 from ridgeline.trace.analyses.kernels import category_of
 
 RULE = Rule(id="fusable-chain", family="launch", budget="work", needs=("sites", "stacks"))
@@ -209,7 +209,7 @@ def _found(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
     )
 
 
-def _densest(source: Source, place: Place) -> int | None:
+def _densest(source: SourceFile, place: Place) -> int | None:
     """The statement with the most arithmetic; None where no one stands out."""
     scope = source.scope(place.line)
     counts = []
@@ -221,7 +221,7 @@ def _densest(source: Source, place: Place) -> int | None:
     return most[1] if -most[0] >= CHAIN - 1 else None
 
 
-def _change(source: Source | None, place: Place) -> str:
+def _change(source: SourceFile | None, place: Place) -> str:
     scope = source.scope(place.line) if source is not None else None
     if source is None or not isinstance(scope, ast.FunctionDef) or not scope.args.args:
         return f"@torch.compile\ndef {place.function or 'function'}(…): …"

@@ -17,8 +17,8 @@ from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.step_work import TraceMemory
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.graph_names import GraphNames
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.file import SourceFile
+from ridgeline.source.kept_tensors import GraphNames
 
 NODE_US = 5.0
 """Host time of an autograd node, made and freed again: 1.9 to 4.5 µs measured on linear layers and
@@ -221,7 +221,7 @@ def _place(case: Case) -> tuple[Place | None, str]:
             return Place(file=file, line=int(line), function=function), written
     for source in user_sources(case):
         names = GraphNames(source)
-        for scope in (source.tree, *_functions(source)):
+        for scope in (source.module, *_functions(source)):
             calls = [c for c in names.model_calls(scope) if not names.quiet(c)]
             looped = sorted(calls, key=lambda c: (-source.loops(c), c.lineno))
             if looped and getattr(scope, "name", "") != "forward":
@@ -232,13 +232,13 @@ def _place(case: Case) -> tuple[Place | None, str]:
     return (site.place if site is not None else None), ""
 
 
-def _functions(source: Source) -> Iterator[ast.AST]:
-    for node in ast.walk(source.tree):
+def _functions(source: SourceFile) -> Iterator[ast.AST]:
+    for node in ast.walk(source.module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-def _function(source: Source, line: int) -> str:
+def _function(source: SourceFile, line: int) -> str:
     return str(getattr(source.scope(line), "name", ""))
 
 

@@ -8,7 +8,7 @@ from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.calls import SourceCall, all_calls
+from ridgeline.source.calls import SourceCall, all_calls
 
 MIN_CHECKED_STEPS = 5
 """Steps that must be checked before the rule speaks: a program that clears its gradients every few

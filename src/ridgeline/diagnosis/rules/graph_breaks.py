@@ -12,7 +12,7 @@ from ridgeline.diagnosis.rules._source_lines import users_own
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.breaking import NUMBERS, Breaking, breaking
+from ridgeline.source.graph_breaks import NUMBERS, Breaking, breaking
 
 LEAST_SHARE = 0.01
 LEAST_TRACED = 0.05

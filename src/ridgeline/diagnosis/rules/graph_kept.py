@@ -17,7 +17,7 @@ from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._source_lines import kept_lines
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.kept import Kept
+from ridgeline.source.kept_tensors import Kept
 
 UNRUN = 1.0
 """Autograd nodes a step that no backward runs: an operator or more whose graph only memory sees."""

@@ -7,8 +7,8 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
 from ridgeline.records.finding import Finding
-from ridgeline.source.reading.on_device import held, without_reading
-from ridgeline.source.reading.waiting_lines import Line, calls
+from ridgeline.source.on_device import held, without_reading
+from ridgeline.source.waiting import Line, calls
 
 RULE = Rule(
     id="host-copy-sync", family="synchronisation", budget="overhead", needs=("trace", "gpu")

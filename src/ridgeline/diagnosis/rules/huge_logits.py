@@ -10,7 +10,7 @@ from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._attention import peak_bytes, traced_peak
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
-from ridgeline.source.reading.calls import SourceCall, calls_at
+from ridgeline.source.calls import SourceCall, calls_at
 
 WORDS = 4096
 """Classes from which on a loss counts as one over a vocabulary; ImageNet has 1,000."""

@@ -17,9 +17,8 @@ from ridgeline.diagnosis.step_times import duration
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import Phase, Step
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.assigned import begins
-from ridgeline.source.reading.calls import SourceCall
-from ridgeline.source.reading.pauses import PauseKind, call_on_line, evaluates, kind_of
+from ridgeline.source.calls import SourceCall, start_of_statement
+from ridgeline.source.pauses import PauseKind, call_on_line, evaluates, kind_of
 
 LEAST = 0.02
 EVALUATION = 0.25
@@ -323,7 +322,7 @@ def _statement(case: Case, cause: _Cause) -> str:
     source = case.sources.get(cause.place.file)
     line = source.line(cause.place.line) if source is not None else ""
     if cause.call is not None:
-        written = begins(case.sources, cause.call) + cause.call.text
+        written = start_of_statement(case.sources, cause.call) + cause.call.text
         return written if "\n" not in written else line
     return line
 

@@ -7,11 +7,10 @@ from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.loops import function_around
-from ridgeline.source.reading.on_device import held, without_reading
-from ridgeline.source.reading.sources import Source
-from ridgeline.source.reading.waiting_lines import Line, calls, read_numbers
-from ridgeline.source.reading.without_branch import without_read_branch
+from ridgeline.source.file import SourceFile
+from ridgeline.source.loops import function_around
+from ridgeline.source.on_device import held, without_read_branch, without_reading
+from ridgeline.source.waiting import Line, calls, read_numbers
 
 RULE = Rule(id="item-sync", family="synchronisation", budget="overhead", needs=("trace",))
 _GENERIC = """\
@@ -85,7 +84,7 @@ def _word(wait: Waiting) -> str:
     return "Reading a number" if wait.library or not wait.via else "`.item()`"
 
 
-def _change(source: Source | None, lines: Sequence[Line]) -> str:
+def _change(source: SourceFile | None, lines: Sequence[Line]) -> str:
     if not lines or source is None or not (kept := held(source, lines[0])):
         return _GENERIC
     generic = (

@@ -10,7 +10,7 @@ from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.calls import SourceCall
 from ridgeline.trace.ranks.late import BEFORE, HOST
 
 ALONE = 0.05

@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._convolutions import (
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import KernelRow, Place
-from ridgeline.source.reading.model_made import ModelMade, with_memory_format
+from ridgeline.source.models import ModelMade, with_memory_format
 
 LEAST = 0.01
 NORM_TIMES = 3.0

@@ -28,7 +28,7 @@ from ridgeline.diagnosis.rules._loaders import (
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.report.names import function_label
-from ridgeline.source.reading.loader_call import LoaderCall
+from ridgeline.source.loaders import LoaderCall
 
 RULE = Rule(id="loader-starves", family="input", budget="input")
 

@@ -7,7 +7,7 @@ from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._precision import At, at_call, calls, emulated
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Step
-from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.calls import SourceCall
 from ridgeline.units import percent
 
 RULE = Rule(id="loss-scale-thrash", family="precision", budget="work", needs=("capture",))

@@ -12,7 +12,7 @@ from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step_work import StaysBehind
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
-from ridgeline.source.reading.kept import Kept
+from ridgeline.source.kept_tensors import Kept
 
 MOST_NAMED = 4
 """Lines that may keep what stays."""

@@ -7,8 +7,8 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.source.reading.averages import all_at_once
-from ridgeline.source.reading.loops import SourceLoop, loops_at, parts_of
+from ridgeline.source.loops import SourceLoop, loops_at, parts_of
+from ridgeline.source.vectorized import all_at_once
 
 RULE = Rule(id="metrics-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
 

@@ -22,7 +22,7 @@ from ridgeline.diagnosis.rules._precision import (
     statement,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.source.reading.sources import Source
+from ridgeline.source.file import SourceFile
 from ridgeline.units import flops, percent, seconds, significant
 
 RULE = Rule(
@@ -191,7 +191,7 @@ def _at(case: Case, group: Sequence[_Bad], most: Product) -> tuple[At, str]:
     size = group[0].size
     written = []
     for source in sources(case, [one.product.site for one in group]):
-        for node in ast.walk(source.tree):
+        for node in ast.walk(source.module):
             if isinstance(node, ast.Constant) and node.value == size:
                 named = any(isinstance(up, ast.Assign | ast.AnnAssign) for up in _up(source, node))
                 written.append((not named, node.lineno, source))
@@ -202,7 +202,7 @@ def _at(case: Case, group: Sequence[_Bad], most: Product) -> tuple[At, str]:
     return at, statement(case, at)
 
 
-def _up(source: Source, node: ast.AST) -> Iterator[ast.AST]:
+def _up(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
     """What a node stands in, up to its statement."""
     for parent in source.parents(node):
         yield parent

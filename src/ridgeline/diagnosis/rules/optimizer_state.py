@@ -11,7 +11,7 @@ from ridgeline.diagnosis.rules._source_lines import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Capture
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.calls import SourceCall, all_calls
+from ridgeline.source.calls import SourceCall, all_calls
 
 COPIES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2,
           "RMSprop": 1, "Adagrad": 1}  # fmt: skip

@@ -16,7 +16,7 @@ from ridgeline.diagnosis.rules._machine import (
     used_cores,
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
-from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.calls import SourceCall
 
 OVER = 1.5
 """Threads for each core: one more than there are cores is what a worker or a copy thread is."""

@@ -25,9 +25,8 @@ from ridgeline.diagnosis.rules._loaders import made_at
 from ridgeline.diagnosis.rules._sync import FEW
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import LoaderSeen
-from ridgeline.source.reading.sources import Source
-from ridgeline.source.reading.statements import statement_of, written
-from ridgeline.source.reading.waiting_lines import Line, called
+from ridgeline.source.file import SourceFile, last_name
+from ridgeline.source.waiting import Line
 from ridgeline.units import bytes_, percent, seconds
 
 RULE = Rule(id="pageable-copy", family="transfer", budget="transfer", needs=("trace", "gpu"))
@@ -124,17 +123,17 @@ def _change(case: Case, one: Sent, loader: LoaderSeen | None) -> str:
     )
 
 
-def _sends(source: Source, line: Line) -> str:
+def _sends(source: SourceFile, line: Line) -> str:
     """The statement with its copies not waited for; of a loop's head the call alone."""
-    if isinstance(line.node, ast.Call) and called(line.node) in ("tensor", "as_tensor"):
+    if isinstance(line.node, ast.Call) and last_name(line.node) in ("tensor", "as_tensor"):
         return _made_there(line.node)
-    statement = statement_of(source, line.node) if line.node is not None else None
+    statement = source.statement_of(line.node) if line.node is not None else None
     if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return):
         return unblocked(line.expression)
-    text = written(source, statement)
+    text = source.written(statement)
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call) and called(node) in ("to", "cuda", "copy_"):
-            call = written(source, node)
+        if isinstance(node, ast.Call) and last_name(node) in ("to", "cuda", "copy_"):
+            call = source.written(node)
             text = text.replace(call, unblocked(call), 1) if "cpu" not in call else text
     return text
 

@@ -7,8 +7,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
 from ridgeline.records.finding import Finding
-from ridgeline.source.reading.statements import now_and_then, statement_of, written
-from ridgeline.source.reading.waiting_lines import Line, calls, printed
+from ridgeline.source.waiting import Line, calls, now_and_then, printed
 
 RULE = Rule(
     id="print-tensor", family="synchronisation", budget="overhead", needs=("trace", "gpu", "stacks")
@@ -43,10 +42,10 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
 def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
     source = case.sources.get(wait.place.file) if wait.place is not None else None
     node = lines[0].node if lines else None
-    statement = statement_of(source, node) if source is not None and node is not None else None
+    statement = source.statement_of(node) if source is not None and node is not None else None
     note = "# of tensors x.tolist(), or x.item(): one copy, one wait"
     if source is None or not isinstance(statement, ast.Expr | ast.Assign):
         return f"{note}\n{now_and_then(source, node, 'print(values.tolist())')}"
     if isinstance(statement, ast.Assign):
         note += "; with all that uses the text"
-    return f"{note}\n{now_and_then(source, statement, written(source, statement))}"
+    return f"{note}\n{now_and_then(source, statement, source.written(statement))}"

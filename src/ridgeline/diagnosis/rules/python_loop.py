@@ -16,9 +16,8 @@ from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
-from ridgeline.source.reading.by_row import by_row, for_all_rows, lines_with, picked
-from ridgeline.source.reading.cells import whole_sequence
-from ridgeline.source.reading.loops import SourceLoop, loops_at, loops_calling, parts_of
+from ridgeline.source.loops import SourceLoop, loops_at, loops_calling, parts_of
+from ridgeline.source.vectorized import by_row, for_all_rows, lines_with, picked, whole_sequence
 
 RULE = Rule(id="python-loop", family="launch", budget="overhead", needs=("sites", "stacks"))
 

@@ -173,7 +173,7 @@ def _assigned(case: Case, frame: Place | None, attribute: str) -> _Assigned | No
     found_: list[tuple[bool, int, _Assigned]] = []
     for source in [*sources, *user_sources(case)] if attribute else []:
         compiled = source.scope(frame.line) if frame is not None and source is first else None
-        for node in ast.walk(source.tree):
+        for node in ast.walk(source.module):
             hit = _stored(node, attribute)
             if not hit or not isinstance(node, ast.Assign | ast.AugAssign):
                 continue

@@ -16,9 +16,8 @@ from ridgeline.diagnosis.rules._copies import (
 )
 from ridgeline.diagnosis.rules._launch import bound_ahead
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.source.reading.sources import Source
-from ridgeline.source.reading.statements import written
-from ridgeline.source.reading.waiting_lines import Line
+from ridgeline.source.file import SourceFile
+from ridgeline.source.waiting import Line
 from ridgeline.units import bytes_, percent
 
 RULE = Rule(
@@ -71,7 +70,7 @@ def _change(case: Case, one: Sent) -> str:
     return f"constant = {call}  # once, before the loop\n{text.replace(call, 'constant', 1)}"
 
 
-def _set_in_init(source: Source, line: Line, name: str) -> tuple[int, str] | None:
+def _set_in_init(source: SourceFile, line: Line, name: str) -> tuple[int, str] | None:
     """Where a module sets it, and that line with a buffer instead; None for other classes."""
     above = source.parents(line.node) if line.node is not None else iter(())
     home = next((a for a in above if isinstance(a, ast.ClassDef)), None)
@@ -79,6 +78,6 @@ def _set_in_init(source: Source, line: Line, name: str) -> tuple[int, str] | Non
         return None
     for node in ast.walk(home):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{name}":
-            value = written(source, node.value)
+            value = source.written(node.value)
             return node.lineno, f'self.register_buffer("{name}", {value}, persistent=False)'
     return None

@@ -11,7 +11,7 @@ from ridgeline.diagnosis.rules._loaders import handing_out
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import PythonLine
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.decoded_once import done_once
+from ridgeline.source.datasets import done_once
 
 LEAST = 0.4
 """Of the making of a batch: a cache costs memory, and must save more than a little."""

@@ -15,8 +15,8 @@ from ridgeline.diagnosis.rules._sync import (
 )
 from ridgeline.diagnosis.rules.host_copy_sync import host_lines, word
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.source.reading.on_device import held, without_reading
-from ridgeline.source.reading.waiting_lines import Line
+from ridgeline.source.on_device import held, without_reading
+from ridgeline.source.waiting import Line
 
 RULE = Rule(id="results-to-host", family="transfer", budget="transfer", needs=("trace", "gpu"))
 _COPY = """\

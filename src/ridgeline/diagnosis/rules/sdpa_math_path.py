@@ -16,7 +16,7 @@ from ridgeline.diagnosis.rules._attention import (
 )
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
-from ridgeline.source.reading.calls import calls_at
+from ridgeline.source.calls import calls_at
 
 LEAST = 0.01
 LEAST_MEMORY = 0.05

@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._ranks import (
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import CollectiveSite
-from ridgeline.source.reading.calls import SourceCall
+from ridgeline.source.calls import SourceCall
 
 LEAST = 0.02
 

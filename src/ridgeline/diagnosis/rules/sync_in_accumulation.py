@@ -10,7 +10,7 @@ from ridgeline.diagnosis.rules._ranks import exposed
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import CollectiveSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.calls import SourceCall, calls_at
+from ridgeline.source.calls import SourceCall, calls_at
 
 LEAST = 0.02
 TWICE = 1.5

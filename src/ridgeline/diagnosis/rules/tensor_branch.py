@@ -6,8 +6,8 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
 from ridgeline.records.finding import Finding
-from ridgeline.source.reading.waiting_lines import Line, branches, calls
-from ridgeline.source.reading.without_branch import without_branch
+from ridgeline.source.on_device import without_branch
+from ridgeline.source.waiting import Line, branches, calls
 
 RULE = Rule(id="tensor-branch", family="synchronisation", budget="overhead", needs=("trace", "gpu"))
 _JUDGING = frozenset({"equal", "allclose", "max", "min", "sorted", "any", "all", "is_nonzero"})

@@ -64,7 +64,7 @@ def _at(case: Case, slow: Sequence[Product]) -> tuple[At, str]:
     """The line that switches it off, with its text; else where the model is called."""
     sites = [one.site for one in slow]
     for source in sources(case, sites):
-        for node in ast.walk(source.tree):
+        for node in ast.walk(source.module):
             if isinstance(node, ast.Assign) and _switches_off(node, {p.kind for p in slow}):
                 return at_line(case, source.file, node.lineno), source.line(node.lineno)
     for call in calls(case, sites, SETTINGS):

@@ -23,7 +23,7 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.loops import SourceLoop, function_around, loops_at
+from ridgeline.source.loops import SourceLoop, function_around, loops_at
 
 RULE = Rule(id="unfused-optimizer", family="launch", budget="overhead", needs=("sites",))
 
@@ -251,7 +251,7 @@ def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: st
     files = dict.fromkeys([p.file for p in places if p is not None] + _files(case))
     for file in files:
         source = case.sources.get(file)
-        for node in ast.walk(source.tree) if source is not None else ():
+        for node in ast.walk(source.module) if source is not None else ():
             if (
                 source is not None
                 and isinstance(node, ast.Assign | ast.Return | ast.Expr)

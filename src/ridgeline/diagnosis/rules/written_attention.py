@@ -19,9 +19,9 @@ from ridgeline.diagnosis.rules._attention import (
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.attention_text import written_attention
-from ridgeline.source.reading.calls import calls_at
-from ridgeline.source.reading.layers import layers, with_argument
+from ridgeline.source.attention import written_attention
+from ridgeline.source.calls import calls_at
+from ridgeline.source.layers import layers, with_argument
 
 LEAST = 0.01
 LEAST_MEMORY = 0.05

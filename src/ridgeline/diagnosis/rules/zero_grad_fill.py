@@ -17,7 +17,7 @@ from ridgeline.diagnosis.rules._launch import (
 )
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
-from ridgeline.source.reading.calls import SourceCall, calls_at
+from ridgeline.source.calls import SourceCall, calls_at
 
 RULE = Rule(id="zero-grad-fill", family="launch", budget="work", needs=("sites",))
 

@@ -8,12 +8,12 @@ from ridgeline.fixes import precision
 from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.scaler_lines import scaler_edits
 from ridgeline.fixes.scaling import START, Scaling, resists
 from ridgeline.fixes.writing import around_call
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.mixed_precision import scaler_edits
 
 FIX = Fix(
     id="autocast-fp16",
@@ -88,7 +88,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     except EditByHand as why:  # the cast alone would lose gradients
         raise EditByHand(f"{why}; {rest}") from why
     for file, line in at(applied):
-        edits = scaler_edits(file, source(file) or "", line, device, kind)
+        edits = scaler_edits(file, source(file) or "", line, device, START, kind)
         if isinstance(edits, str):
             raise EditByHand(f"{edits}; write around the model's call: with {header}:; {rest}")
         found += edits

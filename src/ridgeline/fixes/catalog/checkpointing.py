@@ -6,16 +6,16 @@ from typing import Any
 
 from ridgeline.fixes.around import Forward, around
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.own_classes import block_calls
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.repeated import NONE, repeated
-from ridgeline.fixes.source_tree import SourceTree, calls, dotted
 from ridgeline.fixes.writing import after_made
 from ridgeline.harness.capture.places import here
 from ridgeline.records.edit import Edit, Import, Replace
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import dotted_name, names_in, parsed
+from ridgeline.source.program import block_calls
 
 _OWN = "gradient_checkpointing_enable"
 """Of Hugging Face's models, which then leave out the cache a second run would fill twice."""
@@ -87,7 +87,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
         if call is not None:
             given = ast.unparse(call).partition("(")[2][:-1]
             between = ", " if given else ""
-            after = f"checkpoint({dotted(call.func)}{between}{given}, use_reentrant=False)"
+            after = f"checkpoint({dotted_name(call.func)}{between}{given}, use_reentrant=False)"
             name = "from torch.utils.checkpoint import checkpoint"
             return (
                 Replace(file=file, line=line, before=ast.unparse(call), after=after, why=_WHY),
@@ -98,16 +98,11 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
 
 def _block_call(text: str | None, line: int) -> ast.Call | None:
     """Of the variable of a loop that the line is in: `for block in self.blocks: x = block(x)`."""
-    try:
-        tree = SourceTree(text or "")
-    except (SyntaxError, ValueError):
-        return None
-    for call in calls(tree.module):
-        loop = tree.loop(call)
-        if call.lineno <= line <= (call.end_lineno or call.lineno) and isinstance(loop, ast.For):
-            names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-            if dotted(call.func) in names:
-                return call
+    tree = parsed(text)
+    for call in tree.calls_on_line(line) if tree is not None else ():
+        loop = tree.loop_of(call) if tree is not None else None
+        if isinstance(loop, ast.For) and dotted_name(call.func) in names_in(loop.target):
+            return call
     return None
 
 

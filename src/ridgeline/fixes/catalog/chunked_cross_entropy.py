@@ -7,8 +7,8 @@ from typing import Any
 
 from ridgeline.fixes.cross_entropies import CLASSES, replaced
 from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.loss_lines import loss_edits
 from ridgeline.fixes.program import Program
+from ridgeline.fixes.writing import cross_entropy_edits
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
@@ -71,7 +71,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     code = (Path(__file__).parents[1] / "chunked_loss.py").read_text(encoding="utf-8")
     body = re.sub(r"  # (type: ignore|fmt: skip).*", "", code.partition('"""\n\n')[2])
     why = "the logits' softmax is never whole in memory"
-    return loss_edits(
+    return cross_entropy_edits(
         applied, source, "chunked_cross_entropy", body.strip(), why,
         otherwise="use chunked_cross_entropy there, from ridgeline.fixes.chunked_loss",
         settings={"rows": rows},

@@ -7,12 +7,12 @@ from typing import Any
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.model_lines import backward
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Top, Within
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.models import backward
 
 FLAG = "torch._dynamo.config.compiled_autograd = True"
 ENABLED = "torch._dynamo.compiled_autograd._enable(torch.compile)"

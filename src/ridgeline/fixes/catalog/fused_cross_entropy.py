@@ -6,8 +6,8 @@ from typing import Any
 from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.cross_entropies import CLASSES, replaced
 from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.loss_lines import loss_edits
 from ridgeline.fixes.program import Program
+from ridgeline.fixes.writing import cross_entropy_edits
 from ridgeline.records.edit import Edit, Import
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
@@ -108,7 +108,7 @@ def fused_cross_entropy(input, target, weight=None, **settings):
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "one pass over the logits each way"
-    edits = loss_edits(
+    edits = cross_entropy_edits(
         applied, source, "fused_cross_entropy", WRITTEN, why,
         otherwise="put torch.compile around a function that casts the logits to float32 and calls "
         "cross_entropy, and call that there",

@@ -16,14 +16,14 @@ from typing import Any
 from ridgeline.fixes.around import Forward, around
 from ridgeline.fixes.evidence import Evidence
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.model_lines import called
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.rehearsal import rehearsed
-from ridgeline.fixes.source_tree import calls, dotted
 from ridgeline.records.edit import Edit, Replace, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import calls_in, dotted_name
+from ridgeline.source.models import called
 from ridgeline.units import percent
 
 PARTS = (2, 4, 8, 16)
@@ -156,8 +156,8 @@ def _call(text: str, line: int, kind: str) -> ast.Call | str:
     where = called(text, line, kind)
     if isinstance(where, str):
         return where
-    for call in calls(ast.parse(text)):
+    for call in calls_in(ast.parse(text)):
         on = call.lineno <= line <= (call.end_lineno or call.lineno)
-        if on and dotted(call.func) == where.name and (call.args or call.keywords):
+        if on and dotted_name(call.func) == where.name and (call.args or call.keywords):
             return call
     return f"no call of {where.name} is on line {line}"

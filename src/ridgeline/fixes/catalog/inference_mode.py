@@ -6,14 +6,14 @@ from typing import Any
 
 from ridgeline.fixes.around import Forward, around
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.model_lines import called
 from ridgeline.fixes.outputs import tensors
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.source_tree import SourceTree, dotted
 from ridgeline.records.edit import Edit, Import, Replace, Within
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import dotted_name, parsed
+from ridgeline.source.models import called
 
 WRITTEN = "torch.inference_mode()"
 FIX = Fix(
@@ -82,11 +82,11 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
 
 def _no_grad(text: str, line: int) -> tuple[int, str] | None:
     """Line and expression of a `with torch.no_grad():` around a line."""
-    tree = SourceTree(text)
-    for node in ast.walk(tree.module):
+    tree = parsed(text)
+    for node in tree.nodes if tree is not None else ():
         if isinstance(node, ast.With) and node.lineno < line <= (node.end_lineno or node.lineno):
             for item in node.items:
                 one = item.context_expr
-                if isinstance(one, ast.Call) and dotted(one.func) == "torch.no_grad":
+                if isinstance(one, ast.Call) and dotted_name(one.func) == "torch.no_grad":
                     return node.lineno, "torch.no_grad()"
     return None

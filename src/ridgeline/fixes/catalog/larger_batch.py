@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
-from ridgeline.fixes.source_tree import calls, dotted
 from ridgeline.records.edit import Edit, Keyword
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import calls_in, dotted_name
 
 FACTORS = (2, 4, 8, 16, 32)
 FEWEST = 16
@@ -166,8 +166,8 @@ def _written_size(text: str | None, line: int) -> int | str:
         return "cannot be read"
     found = [
         call
-        for call in calls(module)
-        if dotted(call.func).rpartition(".")[2] == "DataLoader"
+        for call in calls_in(module)
+        if dotted_name(call.func).rpartition(".")[2] == "DataLoader"
         and call.lineno <= line <= (call.end_lineno or call.lineno)
     ]
     if len(found) != 1:

@@ -5,12 +5,12 @@ from typing import Any
 
 from ridgeline.fixes.around import Forward, around, worn
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.own_classes import layer_calls
 from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Replace, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.program import layer_calls
 
 TILE = 64
 LEAST = 1024

@@ -1,21 +1,223 @@
-"""Copies of the user's files beside them, under names that are free or ours, with the imports of
-the files among them led to the copies."""
+"""Imports of a file led to its copy: the statements of the files that import it, rewritten."""
 
+import ast
+import contextlib
 import hashlib
 import os
 import re
+import stat
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.records.edit import Edit, Patched
-from ridgeline.source.editing.cannot import Cannot
-from ridgeline.source.editing.decoding import decoded
-from ridgeline.source.editing.modules import Reached, python_path, reached
+from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.records.edit import Edit, Patched, Rewrite
 from ridgeline.source.editing.patching import patched
-from ridgeline.source.editing.redirect import importers, redirected
+from ridgeline.source.editing.tree import (
+    MARK,
+    Cannot,
+)
+from ridgeline.source.file import decoded, encoded, text_of
+from ridgeline.source.program import Reached, python_path, reached
+
+_FROM = re.compile(r"(\s*from\s+)([.\w]+)(\s+import\b)")
+_WHY = "its copy has the changes"
+
+
+def importers(file: Path, every: Sequence[Reached]) -> set[Path]:
+    """Those that must be led to its copy; a package's __init__ stays, its users are led past it."""
+    if file.name == "__init__.py":
+        raise Cannot("it is the file of a package, which has one name only")
+    found = [one for one in every if one.file == file]
+    inits = {one.importer for one in found if one.importer.name == "__init__.py"}
+    for init in inits:
+        if not _only_imports(init):
+            raise Cannot(f"{init} imports it and does more than that")
+        for one in every:
+            if one.file == init and one.importer.name != "__init__.py" and one.how == "module":
+                raise Cannot(f"line {one.first} of {one.importer} reaches it through {init}")
+    left = {one.importer for one in found} - inits
+    if not left:
+        raise Cannot("no import of the script leads to it by a name that can be followed")
+    return left
+
+
+def redirected(
+    importer: Path, copies: Mapping[Path, str], every: Sequence[Reached]
+) -> list[Rewrite]:
+    """The edits of one file. `copies`: files to the stems of their copies."""
+    statements: dict[int, list[Reached]] = {}
+    for one in every:
+        if one.importer == importer and one.file in copies:
+            statements.setdefault(one.first, []).append(one)
+    lines = text_of(importer).split("\n")
+    found = []
+    for first, led in sorted(statements.items()):
+        before = "\n".join(lines[first - 1 : led[0].last])
+        if not led[0].alone:
+            raise Cannot(f"line {first} of {importer} holds more than its import")
+        after = _redirected_text(before, led, copies)
+        found.append(
+            Rewrite(
+                file=str(importer), first=first, last=led[0].last, before=before, after=after,
+                why=_WHY,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _redirected_text(text: str, led: Sequence[Reached], copies: Mapping[Path, str]) -> str:
+    hows = {one.how for one in led}
+    if hows == {"names"}:
+        one = led[0]
+        return _FROM.sub(lambda m: m[1] + _dotted(one, copies[one.file]) + m[3], text, count=1)
+    for one in led:
+        stem = copies[one.file]
+        if one.how == "submodule":
+            head, word, tail = text.partition("import")
+            name = re.compile(rf"\b{one.name}\b(\s+as\s+\w+)?")
+            tail = name.sub(lambda m: f"{stem}{m[1] or f' as {one.name}'}", tail, count=1)  # noqa: B023
+            text = head + word + tail
+        elif one.how == "module":
+            text = _module(text, one, stem)
+    return _past_package(text, [one for one in led if one.how == "package"], copies)
+
+
+def _module(text: str, one: Reached, stem: str) -> str:
+    if not one.alias:
+        raise Cannot(
+            f"line {one.first} of {one.importer} imports it as {one.name}, which is used by its "
+            "whole name"
+        )
+    name = re.compile(rf"(?<![\w.]){re.escape(one.name)}(?![\w.])(\s+as\s+\w+)?")
+    return name.sub(f"{_dotted(one, stem)} as {one.alias}", text, count=1)
+
+
+def _dotted(one: Reached, stem: str) -> str:
+    name = one.dotted(stem)
+    if not name:
+        raise Cannot(f"line {one.first} of {one.importer} reaches it by another path")
+    return name
+
+
+def _past_package(text: str, led: Sequence[Reached], copies: Mapping[Path, str]) -> str:
+    """`from pkg import Net, other`: each name from the file that has it."""
+    if not led:
+        return text
+    if any(not one.name for one in led):
+        return text  # import a.b: the package itself
+    node = ast.parse(text.strip()).body[0]
+    assert isinstance(node, ast.ImportFrom)
+    indent = text[: len(text) - len(text.lstrip())]
+    by_file: dict[Path, list[str]] = {}
+    gone = set()
+    for one in led:
+        gone.add(one.alias)
+        said = one.name if one.alias == one.name else f"{one.name} as {one.alias}"
+        by_file.setdefault(one.file, []).append(said)
+    rest = [alias for alias in node.names if (alias.asname or alias.name) not in gone]
+    sample = {one.file: one for one in led}
+    lines = [
+        f"from {_dotted(sample[file], copies[file])} import {', '.join(names)}"
+        for file, names in by_file.items()
+    ]
+    if rest:
+        node.names = rest
+        lines.append(ast.unparse(node))
+    return "\n".join(indent + line for line in lines)
+
+
+def _only_imports(init: Path) -> bool:
+    try:
+        body = ast.parse(text_of(init)).body
+    except (SyntaxError, ValueError):
+        return False
+    return all(
+        isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        or (
+            isinstance(node, ast.Assign)
+            and not any(isinstance(n, ast.Call) for n in ast.walk(node))
+        )
+        for node in body
+    )
+
+
+def write_copy(patched: Patched, to: Path, *, overwrite: bool = False) -> None:
+    """Write the new source to `to`, with the original's permissions. `overwrite` allows a file that
+    is not ours; the original is never written to."""
+    target = Path(os.path.realpath(to))
+    raw = encoded(patched.text, patched.encoding)
+    try:
+        _refuse(patched, target, overwrite)
+        _write_whole(target, raw, _mode(Path(patched.file)))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        hint = "Name another place for the copy."
+        raise RidgelineError(f"{to} cannot be written: {reason}.", hint) from error
+
+
+def write_text(text: str, to: Path) -> None:
+    """Whole or not at all."""
+    try:
+        _write_whole(to, text.encode("utf-8", "surrogateescape"), _mode(to))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RidgelineError(f"{to} cannot be written: {reason}.", "") from error
+
+
+def _refuse(patched: Patched, target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    original = Path(patched.file)
+    if original.exists() and original.samefile(target):
+        raise UsageError(
+            f"{target} is the original, which is never changed.", "Name another file for the copy."
+        )
+    if target.is_dir():
+        raise UsageError(f"{target} is a directory.", "Name a file for the copy.")
+    if not overwrite and MARK.encode() not in target.read_bytes():
+        raise UsageError(
+            f"{target} exists and was not written by Ridgeline.",
+            "Name another file, or allow it to be overwritten.",
+        )
+
+
+def _mode(original: Path) -> int:
+    try:
+        return stat.S_IMODE(original.stat().st_mode)
+    except OSError:
+        return 0o644
+
+
+def _write_whole(target: Path, raw: bytes, mode: int) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    _sync(target.parent)
+
+
+def _sync(folder: Path) -> None:
+    """The name is on the disk too; some file systems cannot be asked."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
 
 SIGN = "written by ridgeline optimize"
 _SIGNED = re.compile(rf"^# {SIGN}(?: from .*)? \(([0-9a-f]{{8}})\)\r?\n", re.MULTILINE)
@@ -46,7 +248,7 @@ def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
     while True:
         wanted = [file for file in edits if file not in left]
         try:
-            files = _all(start, wanted, every)
+            files = _with_importers(start, wanted, every)
             break
         except _Not as why:
             left[why.file] = str(why)
@@ -58,7 +260,9 @@ def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
         more = redirected(file, stems, every) if stems else []
         text = file.read_bytes()
         done = patched(str(_typed(file, script)), text, [*edits.get(file, ()), *more])
-        made.append(Copy(original=_typed(file, script), to=names[file], patched=_signed(done)))
+        made.append(
+            Copy(original=_typed(file, script), to=names[file], patched=_signed_patch(done))
+        )
     made.sort(key=lambda copy: copy.original.resolve() != start)
     return Copies(
         made=tuple(made),
@@ -73,7 +277,7 @@ class _Not(Exception):
         self.file = file
 
 
-def _all(start: Path, wanted: Sequence[Path], every: Sequence[Reached]) -> list[Path]:
+def _with_importers(start: Path, wanted: Sequence[Path], every: Sequence[Reached]) -> list[Path]:
     """Those files, and the files that must be led to their copies, up to the script."""
     found: list[Path] = []
     for one in wanted:
@@ -140,7 +344,7 @@ def signed_comment(text: str) -> str:
     return f"{opening}# {SIGN} ({_digest(opening + closing + text)})\n{closing}{text}"
 
 
-def _signed(done: Patched) -> Patched:
+def _signed_patch(done: Patched) -> Patched:
     name = Path(done.file).name
     plain = name.isascii() and name.isprintable() and "coding" not in name
     return replace(done, text=signed(done.text, name if plain else ""))

@@ -1,5 +1,5 @@
-"""A keyword of a call: added, or its value changed. What is in a `**` of the call may give it as
-well: `**options` becomes `**{**options, "num_workers": 2}`, where the later one counts."""
+"""The parameters that calls take by position, in order: what a bare argument is. A name that is
+not in its tuple is taken by keyword only; `*` takes any number."""
 
 import ast
 import keyword as python
@@ -8,14 +8,77 @@ import re
 import libcst as cst
 
 from ridgeline.records.edit import Keyword
-from ridgeline.source.editing import shape
-from ridgeline.source.editing.bindings import aliases
-from ridgeline.source.editing.cannot import Cannot
-from ridgeline.source.editing.comment import comment, marked
-from ridgeline.source.editing.draft import Asked, Draft, Note
-from ridgeline.source.editing.positional import POSITIONAL
-from ridgeline.source.editing.splice import Rank, Splice
-from ridgeline.source.editing.tree import Spot, own
+from ridgeline.source.bindings import aliases
+from ridgeline.source.editing.draft import (
+    DEEPER,
+    WIDTH,
+    Asked,
+    Draft,
+    Note,
+    Rank,
+    Splice,
+    comment,
+    marked,
+)
+from ridgeline.source.editing.tree import (
+    Cannot,
+    Spot,
+    Tree,
+    called_name,
+    expression_shape,
+    own,
+)
+
+_ADAM = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+
+POSITIONAL: dict[str, tuple[str, ...]] = {
+    "DataLoader": (
+        *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"),
+        *("collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn"),
+        *("multiprocessing_context", "generator"),
+    ),
+    "Adam": _ADAM,
+    "AdamW": _ADAM,
+    "Adadelta": ("params", "lr", "rho", "eps", "weight_decay", "foreach"),
+    "Adafactor": ("params", "lr", "beta2_decay", "eps", "d", "weight_decay"),
+    "Adagrad": (
+        *("params", "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
+        "foreach",
+    ),
+    "Adamax": ("params", "lr", "betas", "eps", "weight_decay", "foreach"),
+    "ASGD": (
+        *("params", "lr", "lambd", "alpha", "t0", "weight_decay", "foreach", "maximize"),
+        *("differentiable", "capturable"),
+    ),
+    "LBFGS": ("params", "lr", "max_iter", "max_eval", "tolerance_grad", "tolerance_change"),
+    "Muon": ("params", "lr", "weight_decay", "momentum", "nesterov"),
+    "NAdam": (
+        *("params", "lr", "betas", "eps", "weight_decay", "momentum_decay"),
+        "decoupled_weight_decay",
+    ),
+    "RAdam": ("params", "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"),
+    "RMSprop": (
+        *("params", "lr", "alpha", "eps", "weight_decay", "momentum", "centered", "capturable"),
+        *("foreach", "maximize", "differentiable"),
+    ),
+    "Rprop": ("params", "lr", "etas", "step_sizes"),
+    "SGD": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov"),
+    "SparseAdam": ("params", "lr", "betas", "eps", "maximize"),
+    "autocast": ("device_type",),  # torch.cuda.amp's takes `enabled` first: no more is known
+    "checkpoint": ("function", "*"),
+    "compile": ("model",),
+    "cross_entropy": ("input", "target", "weight", "size_average", "ignore_index", "reduce"),
+    "CrossEntropyLoss": ("weight", "size_average", "ignore_index", "reduce", "reduction"),
+    "cuda": ("device", "non_blocking"),
+    "GradScaler": ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval"),
+    "to": ("device",),  # of a tensor it may also be a dtype, or another tensor
+    "TrainingArguments": ("output_dir",),
+    "zero_grad": ("set_to_none",),
+    "scaled_dot_product_attention": (
+        *("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
+    ),
+}
+
 
 _STRINGS = (cst.FormattedString, cst.TemplatedString)
 _READS = (
@@ -31,7 +94,7 @@ _ONLY_READ = ("bool", "cpu_count", "float", "get", "getattr", "int", "len", "max
 
 def keyword(edit: Keyword, draft: Draft) -> bool:
     """False where the call has it already."""
-    shape.expression(edit.value)
+    expression_shape(edit.value)
     if not edit.name.isidentifier() or python.iskeyword(edit.name):
         raise Cannot(f"{edit.name!r} is no name")
     try:
@@ -91,7 +154,7 @@ def _moved(edit: Keyword, draft: Draft) -> bool:
     note = comment(edit.why, draft.encoding)
     if all(found.value != note for found in draft.tree.comments.values()):
         return False
-    wanted = shape.expression(edit.value)
+    wanted = expression_shape(edit.value)
     for statement in draft.tree.statements():
         if not marked(draft.tree, statement, note):
             continue
@@ -99,7 +162,7 @@ def _moved(edit: Keyword, draft: Draft) -> bool:
             if isinstance(node, cst.Call) and _is_named(edit, draft, node):
                 values = [one.value for one in _named(node, edit.name)]
                 codes = [draft.tree.module.code_for_node(value) for value in values]
-                if any(shape.expression(code) == wanted for code in codes):
+                if any(expression_shape(code) == wanted for code in codes):
                     return True
     return False
 
@@ -145,7 +208,7 @@ def _key(one: cst.DictElement) -> object:
 
 def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg | cst.DictElement) -> bool:
     code = draft.tree.module.code_for_node(argument.value)
-    if shape.expression(code) == shape.expression(edit.value):
+    if expression_shape(code) == expression_shape(edit.value):
         return False
     inner = re.sub(r"\s+", " ", code.strip())
     if not _only_reads(code):
@@ -164,8 +227,95 @@ def _only_reads(code: str) -> bool:
     """Whether nothing is lost where it is not worked out any more."""
     for node in ast.walk(ast.parse(f"({code}\n)", mode="eval").body):
         if isinstance(node, ast.Call):
-            if shape.last_name(ast.unparse(node.func)) not in _ONLY_READ:
+            if called_name(ast.unparse(node.func)) not in _ONLY_READ:
                 return False
         elif not isinstance(node, _READS):
             return False
     return True
+
+
+_SIMPLE = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.Dict)
+_GAP = re.compile(r"(?:\s|\\|#[^\r\n]*)*")
+
+
+def arguments(draft: Draft, asked: Asked) -> list[Splice]:
+    tree, call = draft.tree, asked.call
+    close = tree.span(call)[1] - 1
+    pairs = [f"{name}={value}" for name, value, _ in asked.keywords]
+    if not call.args:
+        _note_all(draft, asked, close, ", ".join(pairs))
+        return [_piece(close, ", ".join(pairs))]
+    options = [argument for argument in call.args if argument.star == "**"]
+    if options:
+        return _among(draft, asked, options[0])
+    last = call.args[-1]
+    start, end = tree.span(last)
+    comma = isinstance(last.comma, cst.Comma)
+    after = _skipped(tree.text, end) + 1 if comma else end
+    if _alone(tree, call):
+        ended = tree.line_at(after)
+        if ended < tree.line_at(close) and "\\" not in tree.text[after : tree.start_of(ended + 1)]:
+            return _own_lines(draft, asked, comma, after)
+        if not comma:
+            lead = f",{tree.newline(ended)}{tree.indent(tree.line_at(start))}{DEEPER}"
+            _note_all(draft, asked, end, pairs[-1])
+            return [_piece(end, "".join(lead + pair for pair in pairs))]
+    joined = f" {', '.join(pairs)}," if comma else f", {', '.join(pairs)}"
+    _note_all(draft, asked, after, joined)
+    if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar and not last.keyword:
+        return [_piece(start, "("), _piece(end, ")" + joined)]
+    return [_piece(after, joined)]
+
+
+def _among(draft: Draft, asked: Asked, options: cst.Arg) -> list[Splice]:
+    """`**options` may give it too: what is named last counts."""
+    start, end = draft.tree.span(options.value)
+    before, after = ("{**", "") if isinstance(options.value, _SIMPLE) else ("{**(", ")")
+    after += "".join(f', "{name}": {value}' for name, value, _ in asked.keywords) + "}"
+    _note_all(draft, asked, end, before + after)
+    return [_piece(start, before), _piece(end, after)]
+
+
+def _alone(tree: Tree, call: cst.Call) -> bool:
+    """Its last argument has a line to itself, as the ones before it do."""
+    starts = [tree.span(argument)[0] for argument in call.args[-2:]]
+    lines = [tree.line_at(start) for start in starts]
+    if tree.text[tree.start_of(lines[-1]) : starts[-1]].strip():
+        return False
+    before = tree.text[tree.start_of(lines[0]) : starts[0]].strip()
+    return len(call.args) <= 2 or (lines[0] != lines[-1] and not before)
+
+
+def _own_lines(draft: Draft, asked: Asked, comma: bool, after: int) -> list[Splice]:
+    tree = draft.tree
+    ended = tree.line_at(after)
+    offset = tree.start_of(ended) + len(tree.line(ended))
+    newline = tree.newline(ended)
+    indent = tree.indent(tree.line_at(tree.span(asked.call.args[-1])[0]))
+    lead = f"{newline}{indent}{DEEPER}"
+    out = [] if comma else [_piece(after, ",")]
+    text = ""
+    for at, (name, value, why) in enumerate(asked.keywords):
+        ends = "," if comma or at < len(asked.keywords) - 1 else ""
+        pair, note = f"{name}={value}{ends}", comment(why, draft.encoding)
+        if len(indent.expandtabs()) + len(pair) + 2 + len(note) <= WIDTH:
+            text += f"{lead}{pair}  {note}"
+        else:
+            text += f"{lead}{note}{lead}{pair}"
+    return [*out, Splice(start=offset, end=offset, text=text, rank=Rank.LINES)]
+
+
+def _note_all(draft: Draft, asked: Asked, offset: int, text: str) -> None:
+    """The whole growth goes to the first note: they are added up."""
+    line = draft.tree.line_at(offset)
+    for at, (_, _, why) in enumerate(asked.keywords):
+        draft.notes.append(Note(asked.statement, line, why, 0 if at else len(text)))
+
+
+def _piece(offset: int, text: str) -> Splice:
+    return Splice(start=offset, end=offset, text=text, rank=Rank.TEXT)
+
+
+def _skipped(text: str, offset: int) -> int:
+    found = _GAP.match(text, offset)
+    return found.end() if found else offset

@@ -20,21 +20,17 @@ from ridgeline.records.edit import (
     Top,
     Within,
 )
-from ridgeline.source.editing.arguments import arguments
-from ridgeline.source.editing.by_hand import by_hand
-from ridgeline.source.editing.cannot import Cannot
-from ridgeline.source.editing.comment import comments
-from ridgeline.source.editing.decoding import Decoded, decoded, encoded
-from ridgeline.source.editing.draft import Draft
-from ridgeline.source.editing.insert import insert
-from ridgeline.source.editing.keyword import keyword
-from ridgeline.source.editing.moved import Shift, shift
+from ridgeline.source.editing.draft import Draft, comments, composed
+from ridgeline.source.editing.earlier_edits import Shift, shift
+from ridgeline.source.editing.imports import import_, top
+from ridgeline.source.editing.keyword import arguments, keyword
 from ridgeline.source.editing.replace import replace
-from ridgeline.source.editing.rewrite import rewrite
-from ridgeline.source.editing.splice import composed
-from ridgeline.source.editing.top import import_, top
-from ridgeline.source.editing.tree import Tree
-from ridgeline.source.editing.within import within
+from ridgeline.source.editing.statements import insert, rewrite, within
+from ridgeline.source.editing.tree import (
+    Cannot,
+    Tree,
+)
+from ridgeline.source.file import Decoded, decoded, encoded
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
@@ -199,3 +195,32 @@ def _difference(file: str, old: str, new: str) -> str:
         ended = line.endswith(("\n", "\r"))
         out.append(line if ended else f"{line}\n\\ No newline at end of file\n")
     return "".join(out)
+
+
+def by_hand(edit: Edit, file: str) -> str:
+    if isinstance(edit, Keyword):
+        return f"in {file}, line {edit.line}: give {edit.call}(…)\n    {edit.name}={edit.value}"
+    if isinstance(edit, Insert):
+        put = f"{edit.where} the statement there, put"
+        return f"in {file}, line {edit.line}: {put}\n{_indented(edit.text)}"
+    if isinstance(edit, Within):
+        return f"in {file}, {_between(edit)}: put what stands there into\n    with {edit.header}:"
+    if isinstance(edit, Replace):
+        swap = f"in place of {edit.before} write"
+        return f"in {file}, line {edit.line}: {swap}\n{_indented(edit.after)}"
+    if isinstance(edit, Rewrite):
+        return f"in {file}, {_between(edit)}: write\n{edit.after}"
+    if isinstance(edit, Import):
+        return f"in {file}, with its imports: put\n{_indented(edit.text)}"
+    where = "before its first import" if edit.where == "start" else "after its imports"
+    return f"in {file}, {where}: put\n{_indented(edit.text)}"
+
+
+def _between(edit: Within | Rewrite) -> str:
+    if edit.first == edit.last:
+        return f"line {edit.first}"
+    return f"lines {edit.first} to {edit.last}"
+
+
+def _indented(code: str) -> str:
+    return "\n".join(f"    {line}" for line in code.strip("\n").split("\n"))

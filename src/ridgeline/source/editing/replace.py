@@ -3,11 +3,13 @@
 import libcst as cst
 
 from ridgeline.records.edit import Replace
-from ridgeline.source.editing import shape
-from ridgeline.source.editing.cannot import Cannot
-from ridgeline.source.editing.draft import Draft, Note
-from ridgeline.source.editing.splice import Rank, Splice
-from ridgeline.source.editing.tree import Spot, own
+from ridgeline.source.editing.draft import Draft, Note, Rank, Splice
+from ridgeline.source.editing.tree import (
+    Cannot,
+    Spot,
+    expression_shape,
+    own,
+)
 
 _ATOMS = (
     *(cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.SimpleString),
@@ -51,7 +53,7 @@ def replace(edit: Replace, draft: Draft) -> bool:
 
 
 def _matches(draft: Draft, spot: Spot, code: str) -> list[_Match]:
-    wanted = shape.expression(code)
+    wanted = expression_shape(code)
     kind = type(cst.parse_expression(f"({code}\n)"))
     return [
         (node, parent)
@@ -59,7 +61,7 @@ def _matches(draft: Draft, spot: Spot, code: str) -> list[_Match]:
         if isinstance(node, cst.BaseExpression)
         and type(node) is kind
         and _is_value(node, parent)
-        and shape.expression(draft.tree.module.code_for_node(node)) == wanted
+        and expression_shape(draft.tree.module.code_for_node(node)) == wanted
     ]
 
 

@@ -1,6 +1,6 @@
-"""A source file parsed: its statements in their blocks, and where each stands in the text. Lines
-end where Python ends them (not at form feeds, as `str.splitlines` does) and count from 1."""
+"""An edit that cannot be carried out safely."""
 
+import ast
 import gc
 import re
 from bisect import bisect_right
@@ -12,7 +12,14 @@ from typing import cast
 import libcst as cst
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
 
-from ridgeline.source.editing.cannot import Cannot
+
+class Cannot(Exception):
+    """The message says why, in a clause a person can read."""
+
+    @property
+    def why(self) -> str:
+        return str(self)
+
 
 try:
     from libcst.metadata.position_provider import PositionProvidingCodegenState
@@ -270,3 +277,47 @@ def own(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
             continue
         yield child, node
         yield from own(child)
+
+
+def expression_shape(code: str) -> str:
+    try:
+        if not code.strip():
+            raise SyntaxError("nothing")
+        return ast.dump(ast.parse(f"({code}\n)", mode="eval"))
+    except (SyntaxError, ValueError) as error:
+        raise Cannot(f"{code!r} is no expression_shape") from error
+
+
+def statement_shapes(code: str) -> list[str]:
+    try:
+        return [ast.dump(node) for node in ast.parse(code).body]
+    except (SyntaxError, ValueError) as error:
+        raise Cannot("its code does not parse") from error
+
+
+def run_shape(tree: Tree, run: Sequence[Statement]) -> list[str]:
+    """The statement_shapes run_shape a block, as they would be at the top run_shape a file."""
+    code = "".join(tree.module.code_for_node(statement.node) for statement in run)
+    try:
+        return statement_shapes(code)
+    except Cannot:
+        return []
+
+
+def holds_run(many: Sequence[str], few: Sequence[str]) -> bool:
+    """`few` stands in `many` without a gap."""
+    size = len(few)
+    return any(list(many[at : at + size]) == list(few) for at in range(len(many) - size + 1))
+
+
+def called_name(code: str) -> str:
+    """The name at the end run_shape what is called: autocast run_shape torch.autocast("cuda")."""
+    try:
+        node: ast.AST = ast.parse(code, mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -21,7 +21,7 @@ from ridgeline.records.run import (
 from ridgeline.records.run_summary import Telemetered, Throughput
 from ridgeline.records.sites import Callee, InputSite, InputSites
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.made_up_verdict import study, times, work
 
 MS = 1_000_000
@@ -132,6 +132,6 @@ def case(
             program_cores=used, worker_cores=worker_cores, other_cores=others, cores=cores,
             workers=workers,
         ),
-        "sources": Sources(texts={FILE: text}),
+        "sources": SourceFiles(texts={FILE: text}),
     }  # fmt: skip
     return Case(**{**given, **changed})

@@ -9,7 +9,7 @@ from ridgeline.records.run_summary import MemoryUse, StepTimes
 from ridgeline.records.sites import OpSite, Sites
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import KernelRow, Place, TraceStudy, Window
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 
 MS = 1e6
 FILE = "net.py"
@@ -69,6 +69,6 @@ def case(
         "study": TraceStudy(files=("t",), events=1, label="t", window=window, kernels=kernels),
         "device": device("cuda" if gpu else "cpu"),
         "sites": Sites(ops=sites, stacks=True, shapes=shapes, steps=STEPS),
-        "sources": Sources(texts={FILE: source}),
+        "sources": SourceFiles(texts={FILE: source}),
     }  # fmt: skip
     return Case(**{**given, **changed})

@@ -10,7 +10,7 @@ from ridgeline.records.run import Capture, ModuleSeen, OptimizerSeen, Phase
 from ridgeline.records.sites import OpSite, SiteKernel, SitePhase, Sites
 from ridgeline.records.trace import Cause, Launch, Place
 from ridgeline.records.trace import Phase as TracedPhase
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.made_up_verdict import study, times, work
 
 MS = 1e6
@@ -77,7 +77,7 @@ def case(
         on_gpu=gpu, capture=capture, study=seen, work=work(busy, gpu=gpu, ms=ms),
         times=times(parts, gpu=False, ms=ms) if kind == "run" else Case().times,
         sites=Sites(ops=tuple(ops), stacks=stacks, shapes=any(s.dims for s in ops), steps=steps),
-        sources=Sources(texts={"train.py": source} if source else {}),
+        sources=SourceFiles(texts={"train.py": source} if source else {}),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ridgeline.records.run import (
     Telemetry,
 )
 from ridgeline.records.run_summary import Telemetered
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.made_up_steps import MS, noisy
 
@@ -69,7 +69,7 @@ def case(
         "times": made.times({"forward": 0.4, "backward": 0.5}, gpu=gpu),
         "telemetered": seen or Telemetered(),
         "work": made.work(busy, gpu=gpu),
-        "sources": Sources(texts={"train.py": source} if source else {}),
+        "sources": SourceFiles(texts={"train.py": source} if source else {}),
     }
     return Case(**(given | changed))  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from ridgeline.records.run import (
 )
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.step_work import TraceMemory
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.made_up_steps import noisy
 from tests.unit.diagnosis.made_up_verdict import study, times, work
 
@@ -69,7 +69,7 @@ def case(text: str = KEEPS_NONE, *, gpu: bool = True, **changed: Any) -> Case:
                                   step_ends_bytes=(GIB, GIB, GIB), peak_bytes=10 * GIB,
                                   reserved_bytes=11 * GIB, forward_bytes=4.0 * GIB, nodes=90.0,
                                   backwards=True),
-        sources=Sources(texts={FILE: text}),
+        sources=SourceFiles(texts={FILE: text}),
     )  # fmt: skip
     return replace(made, **changed)
 

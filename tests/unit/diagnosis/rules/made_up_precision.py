@@ -10,7 +10,7 @@ from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.sites import OpSite, SiteKernel, Sites
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 
 MS = 1e6
 FILE = "train.py"
@@ -91,6 +91,6 @@ def case(
         "kind": "trace" if seen is None else "run", "on_gpu": on_gpu, "capture": seen,
         "times": times, "work": work, "device": device or gpu(),
         "sites": Sites(ops=sites, stacks=True, shapes=True, steps=3),
-        "sources": Sources(texts={FILE: source}),
+        "sources": SourceFiles(texts={FILE: source}),
     }  # fmt: skip
     return Case(**{**given, **changed})

@@ -7,7 +7,7 @@ from ridgeline.records.run import Capture, DeviceSeen, ModuleSeen, Step
 from ridgeline.records.sites import CollectiveSite, Exchange, RankPlace, SitePhase, Sites
 from ridgeline.records.trace import CollectiveRow, Place, Ranks, RankTime
 from ridgeline.records.trust import Trust
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.made_up_steps import MS
 
@@ -60,7 +60,7 @@ def case(
         across=across,
         rank_places=tuple(places),
         across_ns=300 * MS,
-        sources=Sources(texts={"train.py": source} if source else {}),
+        sources=SourceFiles(texts={"train.py": source} if source else {}),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.sites import CopySite, Sites, SyncSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.made_up_verdict import capture, study, times, work
 
 MS = 1e6
@@ -29,7 +29,7 @@ def case(text: str = "", *, waits: tuple[SyncSite, ...] = (), copies: tuple[Copy
         study=study({"synchronisation": 1 - busy}, ms=10.0),
         work=work(busy, ms=10.0),
         sites=Sites(waits=waits, copies=copies, stacks=True, steps=3),
-        sources=Sources(texts={"train.py": text} if text else {"train.py": "pass\n"}),
+        sources=SourceFiles(texts={"train.py": text} if text else {"train.py": "pass\n"}),
     )
     return replace(made, **changed)
 

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from ridgeline.diagnosis.rules.blocking_copy import RULE, look
-from ridgeline.source.reading.sent_ahead import AHEAD
+from ridgeline.source.transfers import AHEAD
 from tests.unit.diagnosis.rules.made_up_waits import case, copy, held
 
 LOOP = """\

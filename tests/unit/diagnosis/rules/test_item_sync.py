@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.item_sync import RULE, look
 from ridgeline.records.run import CallSeen
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.made_up_verdict import study
 from tests.unit.diagnosis.rules.made_up_waits import MS, at, case, wait
 
@@ -151,7 +151,7 @@ def test_a_line_in_a_branch_that_was_not_taken_is_not_named() -> None:
     told = case(text, waits=(wait(2.0),))
     (blind,) = look(told)
     assert blind.line == 5
-    (finding,) = look(replace(told, sources=Sources(texts={"train.py": text}, called=called)))
+    (finding,) = look(replace(told, sources=SourceFiles(texts={"train.py": text}, called=called)))
     assert finding.line == 6
     assert not any(one.what == "also on lines" for one in finding.evidence)
 

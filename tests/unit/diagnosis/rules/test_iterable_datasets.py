@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import few_workers, loader_starves, repeated_decoding, small_files
 from ridgeline.records.sites import Callee, InputSites
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_input import FILE, MS, PARSE, case, line, traced, view
 
 STREAM = """\
@@ -35,7 +35,7 @@ PART = "for text in itertools.islice(self.texts, worker, None, workers):"
 
 
 def streaming(text: str = STREAM, **given: Any) -> Case:
-    return case(**{"input": traced(LOADS), **given}, sources=Sources(texts={FILE: text}))
+    return case(**{"input": traced(LOADS), **given}, sources=SourceFiles(texts={FILE: text}))
 
 
 def test_workers_come_with_the_part_for_each() -> None:

@@ -9,7 +9,7 @@ from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import StepTimes, Throughput
 from ridgeline.records.sites import Callee, InputSite, InputSites
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_input import (
     FILE,
     LOADER,
@@ -120,7 +120,7 @@ def test_batches_made_by_hand() -> None:
 def test_a_loader_that_a_trainer_makes_is_changed_by_its_arguments() -> None:
     text = SOURCE.partition("val_loader")[0].replace("THREADS", "1")
     text += "args = TrainingArguments('out')\nTrainer(args=args, train_dataset=Records()).train()\n"
-    (finding,) = look(case(input=traced(LOADS), sources=Sources(texts={FILE: text})))
+    (finding,) = look(case(input=traced(LOADS), sources=SourceFiles(texts={FILE: text})))
     assert finding.change == (
         "# train.py:27\nargs = TrainingArguments('out', dataloader_num_workers=2, "
         "dataloader_persistent_workers=True)"

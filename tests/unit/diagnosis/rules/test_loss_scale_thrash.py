@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.loss_scale_thrash import look
 from ridgeline.records.run import Capture, Flags, OptimizerSeen, RunFile, Step, Target
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_precision import gpu
 
 SOURCE = """\
@@ -23,7 +23,7 @@ def case(skipped: Sequence[bool], source: str = SOURCE) -> Case:
     )
     optimizer = OptimizerSeen(name="SGD", anchor=True, place="train.py:7")
     return Case(
-        on_gpu=True, steps=steps, device=gpu(), sources=Sources(texts={"train.py": source}),
+        on_gpu=True, steps=steps, device=gpu(), sources=SourceFiles(texts={"train.py": source}),
         capture=Capture(flags=Flags(gradient_scaler=True), optimizers=(optimizer,)),
         run=RunFile(name="run", target=Target(kind="script", name="train.py")),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules.optimizer_state import look
 from ridgeline.records.run import ModuleSeen, OptimizerSeen, OutOfMemory
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_memory import FILE, GIB, capture, case
 
 TEXT = """\
@@ -59,14 +59,14 @@ def test_adam_keeps_twice_the_parameters() -> None:
     ],
 )  # fmt: skip
 def test_the_fix_keeps_their_own_parameters_and_rate(made: str, kept: str) -> None:
-    source = Sources(texts={FILE: f"def main():\n    optimizer = torch.optim.{made}\n"})
+    source = SourceFiles(texts={FILE: f"def main():\n    optimizer = torch.optim.{made}\n"})
     (finding,) = look(replace(state(), sources=source))
     assert finding.change == f"torch.optim.Adafactor({kept})  # or an 8-bit AdamW"
     ast.parse(finding.change)
 
 
 def test_a_rate_that_was_not_given_is_the_optimizers_own() -> None:
-    source = Sources(texts={FILE: "made = NAdam(net.parameters())\n"})
+    source = SourceFiles(texts={FILE: "made = NAdam(net.parameters())\n"})
     (finding,) = look(replace(state(name="NAdam"), sources=source))
     assert "Adafactor(net.parameters(), lr=2e-3)" in finding.change
 

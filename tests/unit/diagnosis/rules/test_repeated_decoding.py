@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rules import loader_starves
 from ridgeline.diagnosis.rules.repeated_decoding import look
 from ridgeline.records.sites import Callee
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_input import (
     DRAW,
     FILE,
@@ -64,11 +64,13 @@ def test_source_that_cannot_be_read_proves_nothing() -> None:
     assert not [*look(case(epochs=3, workers=2, python=view(gone, workers=2)))]
 
 
-def _collated(by: str) -> Sources:
+def _collated(by: str) -> SourceFiles:
     """The same program, whose loader puts batches together with `by`."""
     lines = SOURCE.replace("WORKERS", "0").replace("THREADS", "1").splitlines()
     lines[LOADER - 1] = f"loader = DataLoader(Records(), 32, shuffle=True, collate_fn={by})"
-    return Sources(texts={FILE: "\n".join([*lines, "def join(items):", "    return parse(items)"])})
+    return SourceFiles(
+        texts={FILE: "\n".join([*lines, "def join(items):", "    return parse(items)"])}
+    )
 
 
 def test_a_collate_fn_and_what_it_calls_meet_other_samples_each_time() -> None:
@@ -93,7 +95,7 @@ def test_the_change_is_the_programs_own_call() -> None:
     told = case(epochs=3, input=traced(LOADS, TENSOR))
     text = SOURCE.replace("WORKERS", "0").replace("THREADS", "1")
     direct = text.replace("return parse(text)", "return parse(self.texts[index])")
-    (finding,) = look(replace(told, sources=Sources(texts={FILE: direct})))
+    (finding,) = look(replace(told, sources=SourceFiles(texts={FILE: direct})))
     assert finding.change.splitlines() == [
         "# in __init__: once a sample",
         "self.decoded = [parse(self.texts[index]) for index in range(len(self))]",

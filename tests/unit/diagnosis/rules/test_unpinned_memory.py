@@ -5,7 +5,7 @@ from ridgeline.diagnosis.rules import pageable_copy
 from ridgeline.diagnosis.rules.unpinned_memory import look
 from ridgeline.records.sites import CopySite, Sites
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_input import FILE, LOADER, MS, SOURCE, case
 
 
@@ -20,7 +20,7 @@ def copied(
     text = SOURCE.replace("WORKERS", "4").replace("    pass", f"    batch = {line}")
     return case(
         0.0, gpu=True, workers=4, pinned=pinned, sites=Sites(copies=(copy,), stacks=True),
-        sources=Sources(texts={FILE: text}),
+        sources=SourceFiles(texts={FILE: text}),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rule import registered
 from ridgeline.records.sites import CopySite, SyncSite
 from ridgeline.records.trace import Place
-from ridgeline.source.reading.sources import Sources
+from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_waits import ITEM, MS, TO, case, copy, held, wait
 
 FAULTS = Path(__file__).parents[4] / "examples" / "faults"
@@ -50,7 +50,7 @@ def test_the_faulty_line_is_named_by_its_rule_alone(name: str) -> None:
             waits=(replace(waited, place=place),) if waited else (),
             copies=(replace(copied, place=place),) if copied else (),
         ),
-        sources=Sources(texts={path.name: text}),
+        sources=SourceFiles(texts={path.name: text}),
     )
     families = ("synchronisation", "transfer")
     rules = [one for one in registered() if one.rule.family in families]

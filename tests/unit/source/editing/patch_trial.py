@@ -28,7 +28,7 @@ from ridgeline.records.edit import (
     Within,
 )
 from ridgeline.source.editing import patched, write_copy
-from ridgeline.source.editing.decoding import decoded
+from ridgeline.source.file import decoded
 
 LARGEST = 60_000  # bytes
 _BODIES = ("body", "orelse", "finalbody")

@@ -1,0 +1,325 @@
+"""Edits of whole statements: new ones put before or after one, a run of them put into a `with`,
+lines rewritten."""
+
+from typing import Literal
+
+import libcst as cst
+from msgspec import structs
+
+from ridgeline.records.edit import Insert, Rewrite, Within
+from ridgeline.source.editing.draft import DEEPER, Draft, Rank, Run, Splice, comment
+from ridgeline.source.editing.tree import (
+    Block,
+    Cannot,
+    Spot,
+    Statement,
+    Tree,
+    called_name,
+    holds_run,
+    run_shape,
+    statement_shapes,
+)
+
+_UNIT = 4  # how the texts we are given are indented
+
+
+def written_lines(draft: Draft, text: str, why: str, indent: str, newline: str) -> str:
+    """The comment and the code, each line ended."""
+    try:
+        ours = Tree(text.strip("\r\n") + "\n")
+    except cst.ParserSyntaxError as error:
+        raise Cannot("its code does not parse") from error
+    out = [f"{indent}{DEEPER}{comment(why, draft.encoding)}"]
+    for number in range(1, ours.count):
+        line = ours.line(number)
+        if ours.in_string(number) or not line.strip():
+            out.append(line)
+            continue
+        space = len(line) - len(line.lstrip(" "))
+        deep = draft.tree.module.default_indent * (space // _UNIT) + " " * (space % _UNIT)
+        out.append(f"{indent}{DEEPER}{deep}{line.lstrip(' ')}")
+    return "".join(line + newline for line in out)
+
+
+def put_lines(tree: Tree, line: int, text: str, rank: Rank) -> Splice:
+    """Put lines before that line; a file that does not end its last line goes on not doing so."""
+    offset = tree.start_of(line)
+    if offset == len(tree.text) and tree.text and not tree.text.endswith(("\n", "\r")):
+        newline = tree.module.default_newline
+        text = newline + text.removesuffix(newline)
+    return Splice(start=offset, end=offset, text=text, rank=rank)
+
+
+def line_before(tree: Tree, statement: Statement) -> int:
+    """Where lines before a statement go: above the comments that belong to it, save those that open
+    the file (interpreter, encoding, licence) or a cell."""
+    line = statement.first
+    indent = tree.indent(line)
+    if line > 1 and tree.line(line - 1).endswith("\\") and not tree.own_comment(line - 1):
+        raise Cannot("its line goes on from the one above")
+    if statement.index == 0 and statement.block.owner is None:
+        return line
+    while (own := tree.own_comment(line - 1)) and tree.indent(line - 1) == indent:
+        if own.startswith(("# %%", "# In[")):
+            break
+        line -= 1
+    return line
+
+
+def line_after(tree: Tree, statement: Statement) -> int:
+    """Below the comments that end its body."""
+    line = statement.last + 1
+    indent = tree.indent(statement.first)
+    while tree.own_comment(line) and len(tree.indent(line)) > len(indent):
+        line += 1
+    return line
+
+
+def opening(block: Block) -> int:
+    """How many statements at its start must stay there: a docstring, `from __future__` imports."""
+    owner = block.owner.node if block.owner else None
+    if owner is not None and not isinstance(owner, cst.FunctionDef | cst.ClassDef):
+        return 0
+    count = 0
+    for at, statement in enumerate(block.statements):
+        small = _smalls(statement)
+        docstring = at == 0 and small and _is_text(small[0])
+        if not docstring and not (owner is None and any(_is_future(one) for one in small)):
+            break
+        count = at + 1
+    return count
+
+
+def _smalls(statement: Statement) -> list[cst.BaseSmallStatement]:
+    node = statement.node
+    return list(node.body) if isinstance(node, cst.SimpleStatementLine) else []
+
+
+def _is_text(node: cst.BaseSmallStatement) -> bool:
+    if not isinstance(node, cst.Expr):
+        return False
+    value = node.value
+    if isinstance(value, cst.ConcatenatedString):
+        return isinstance(value.evaluated_value, str)
+    return isinstance(value, cst.SimpleString) and "b" not in value.prefix.lower()
+
+
+def _is_future(node: cst.BaseSmallStatement) -> bool:
+    if not isinstance(node, cst.ImportFrom) or not isinstance(node.module, cst.Name):
+        return False
+    return node.module.value == "__future__"
+
+
+_LEAVES = (cst.Return, cst.Raise, cst.Break, cst.Continue)
+
+
+def insert(edit: Insert, draft: Draft) -> bool:
+    """False where it stands there already."""
+    tree = draft.tree
+    spot = tree.at(edit.line)
+    if not spot.opens:
+        raise Cannot(f"line {edit.line} is a part of the statement on line {spot.statement.first}")
+    if spot.shared and not isinstance(spot.part, cst.SimpleStatementLine):
+        raise Cannot(f"line {edit.line} holds more than one statement")
+    statement, where = _kept_opening(spot.statement, edit.where)
+    if where == "after" and _leaves(statement):
+        raise Cannot("nothing after that statement would be reached")
+    if _stands(edit, draft, statement, where):
+        return False
+    if any(first <= statement.first <= last for first, last in draft.rewritten):
+        raise Cannot("the statement it belongs to is rewritten")
+    draft.beside.append(statement.first)
+    indent, newline = tree.indent(statement.first), tree.newline(statement.last)
+    text = written_lines(draft, edit.text, edit.why, indent, newline)
+    if where == "before":
+        at, rank = line_before(tree, statement), Rank.BEFORE
+    else:
+        at, rank = line_after(tree, statement), Rank.AFTER
+    piece = put_lines(tree, at, text, rank)
+    anchor = tree.start_of(statement.first)
+    draft.splices.append(structs.replace(piece, anchor=anchor, level=statement.level))
+    return True
+
+
+def _kept_opening(
+    statement: Statement, where: Literal["before", "after"]
+) -> tuple[Statement, Literal["before", "after"]]:
+    """A docstring and `from __future__` imports stay first: what would come before goes after."""
+    kept = opening(statement.block)
+    if statement.index < (kept if where == "before" else kept - 1):
+        return statement.block.statements[kept - 1], "after"
+    return statement, where
+
+
+def _leaves(statement: Statement) -> bool:
+    node = statement.node
+    return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[-1], _LEAVES)
+
+
+def _stands(edit: Insert, draft: Draft, statement: Statement, where: str) -> bool:
+    wanted = statement_shapes(edit.text)
+    if not wanted:
+        raise Cannot("it holds no statement")
+    at: Statement | None = statement
+    while at is not None:
+        if _beside(draft, at, where == "before", wanted):
+            return True
+        # a `with` of ours put around the statement keeps such lines outside
+        edge = 0 if where == "before" else len(at.block.statements) - 1
+        owner = at.block.owner
+        at = owner if owner and at.index == edge and owner.first in draft.added else None
+    return False
+
+
+def _beside(draft: Draft, statement: Statement, before: bool, wanted: list[str]) -> bool:
+    siblings = statement.block.statements
+    near = siblings[: statement.index][::-1] if before else siblings[statement.index + 1 :]
+    count = next((at for at, one in enumerate(near) if one.first not in draft.added), len(near))
+    for run in (near[:count], near[: len(wanted)]):
+        if holds_run(run_shape(draft.tree, run[::-1] if before else run), wanted):
+            return True
+    return False
+
+
+def within(edit: Within, draft: Draft) -> bool:
+    """False where they are in such a `with` already."""
+    tree = draft.tree
+    statement_shapes(f"with {edit.header}: pass")
+    opens, closes = edit.first, edit.last
+    while opens < closes and _empty(tree, opens):
+        opens += 1
+    while closes > opens and _empty(tree, closes):
+        closes -= 1
+    if _is_in_with(edit, tree, tree.at(opens).statement, tree.at(closes).statement):
+        return False
+    first, last = whole(tree, opens, closes)
+    if first is last and _enters(edit, tree, first):
+        return False
+    if first.index < opening(first.block):
+        raise Cannot("a docstring or a __future__ import must stay first")
+    run = _run(edit, draft, first, last)
+    for other in draft.runs:
+        if other.start < run.start < other.end < run.end:
+            raise Cannot("it overlaps another edit")
+        if run.start < other.start < run.end < other.end:
+            raise Cannot("it overlaps another edit")
+    draft.runs.append(run)
+    return True
+
+
+def whole(tree: Tree, opens: int, closes: int) -> tuple[Statement, Statement]:
+    """The first and last whole statement of the run, in one block."""
+    start, end = tree.at(opens), tree.at(closes)
+    if not start.opens:
+        raise Cannot(f"line {opens} is a part of the statement on line {start.statement.first}")
+    last = end.statement
+    while last.block is not start.statement.block:
+        if last.block.owner is None:
+            raise Cannot(f"lines {opens} and {closes} are in different blocks")
+        last = last.block.owner
+    if _reached(tree, end) != last.last or last.index < start.statement.index:
+        raise Cannot(f"line {closes} is not the end of a statement of that block")
+    return start.statement, last
+
+
+def _empty(tree: Tree, line: int) -> bool:
+    return not tree.line(line).strip() or bool(tree.own_comment(line))
+
+
+def _reached(tree: Tree, spot: Spot) -> int:
+    """The last line of the whole statements that end on the spot's line; 0 inside a header."""
+    if isinstance(spot.part, cst.SimpleStatementLine):
+        return spot.statement.last
+    return tree.lines_of(spot.part)[1] if spot.shared else 0
+
+
+def _is_in_with(edit: Within, tree: Tree, first: Statement, last: Statement) -> bool:
+    """Both ends are in one such `with`, of the same function."""
+    around = first.block.owner
+    while around is not None and not isinstance(around.node, cst.FunctionDef | cst.ClassDef):
+        if _enters(edit, tree, around) and last.last <= around.last:
+            return True
+        around = around.block.owner
+    return False
+
+
+def _enters(edit: Within, tree: Tree, statement: Statement) -> bool:
+    if not isinstance(statement.node, cst.With):
+        return False
+    wanted = called_name(edit.header)
+    codes = [tree.module.code_for_node(item.item) for item in statement.node.items]
+    return wanted != "" and wanted in [called_name(code) for code in codes]
+
+
+def _run(edit: Within, draft: Draft, first: Statement, last: Statement) -> Run:
+    tree = draft.tree
+    indent, newline = tree.indent(first.first), tree.newline(first.first)
+    block = first.block.node
+    unit = block.indent if isinstance(block, cst.IndentedBlock) else None
+    ends = []
+    for number in range(first.first, last.last + 1):
+        line = tree.line(number)
+        if line.strip() and not tree.in_string(number):
+            ends.append(tree.start_of(number) + len(line) - len(line.lstrip(" \t\f")))
+    note = f"{indent}{DEEPER}{comment(edit.why, draft.encoding)}{newline}"
+    return Run(
+        start=tree.start_of(first.first),
+        end=tree.start_of(last.last + 1),
+        level=first.level,
+        unit=unit or tree.module.default_indent,
+        header=f"{note}{indent}{DEEPER}with {edit.header}:{newline}",
+        line_ends=tuple(ends),
+    )
+
+
+def rewrite(edit: Rewrite, draft: Draft) -> bool:
+    """False where the others stand there already."""
+    tree = draft.tree
+    before, after = edit.before.split("\n"), edit.after.split("\n")
+    if edit.last - edit.first + 1 != len(before) or _lines_like(tree, edit.first, before) != before:
+        here = [line.strip() for line in _lines_like(tree, edit.first, after)]
+        if here == [line.strip() for line in after]:
+            return False
+        raise Cannot(f"lines {edit.first} to {edit.last} are not what they were")
+    first, last = whole(tree, edit.first, edit.last)
+    if (first.first, last.last) != (edit.first, edit.last):
+        raise Cannot(f"lines {edit.first} to {edit.last} are no whole statements")
+    indent, newline = tree.indent(edit.first), tree.newline(edit.first)
+    if not after[0].startswith(indent) or not after[0].strip():
+        raise Cannot("its first line is indented otherwise")
+    if any(edit.first <= line <= edit.last for line in draft.beside):
+        raise Cannot("another edit is put beside one of its statements")
+    draft.rewritten.append((edit.first, edit.last))
+    start, end = tree.start_of(edit.first), tree.start_of(edit.last) + len(tree.line(edit.last))
+    note = f"{indent}{DEEPER}{comment(edit.why, draft.encoding)}{newline}"
+    draft.splices += [
+        Splice(start=start, end=start, text=note, rank=Rank.NOTE),
+        # from behind the first line's indentation: a `with` put around it adds its level there
+        Splice(
+            start=start + len(tree.line(edit.first)) - len(tree.line(edit.first).lstrip(" \t\f")),
+            end=end,
+            text=newline.join(_deeper(after, indent)),
+            rank=Rank.TEXT,
+        ),
+    ]
+    return True
+
+
+def _lines_like(tree: Tree, first: int, like: list[str]) -> list[str]:
+    return [tree.line(number) for number in range(first, first + len(like))]
+
+
+def _deeper(after: list[str], indent: str) -> list[str]:
+    """The first without its indentation; lines that begin inside a string stay as they are."""
+    opened = "if 1:\n" if indent else ""
+    try:
+        ours = Tree(opened + "\n".join(after) + "\n")
+    except cst.ParserSyntaxError as error:
+        raise Cannot("its code does not parse") from error
+    out = [after[0][len(indent) :]]
+    for number, line in enumerate(after[1:], 2 + bool(opened)):
+        bare = line.lstrip(" \t")
+        if bare and not ours.in_string(number):
+            line = f"{line[: len(line) - len(bare)]}{DEEPER}{bare}"
+        out.append(line)
+    return out
