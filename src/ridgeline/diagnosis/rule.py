@@ -110,7 +110,7 @@ def make_finding(
     """
     share = min(max(float(share), 0.0), MAX_SHARE)
     if bound is None:
-        bound = 1 / (1 - min(share * (1 + SHARE_TOLERANCE), MAX_SHARE))
+        bound = gain_without(share, SHARE_TOLERANCE)
     file = place.file if place is not None else ""
     if line is None and place is not None:
         line = place.line
@@ -133,6 +133,12 @@ def make_finding(
         wrong_results=wrong_results,
         memory_pct=round(100 * float(min(max(memory, 0.0), 1.0)), 2),
     )
+
+
+def gain_without(share: float, tolerance: float = 0.0) -> float:
+    """Return how many times as fast the step would be without `share` of its time, at most 200 ×.
+    The share may be larger by the relative amount `tolerance`."""
+    return 1 / (1 - min(share * (1 + tolerance), MAX_SHARE))
 
 
 def _capitalized(claim: str) -> str:

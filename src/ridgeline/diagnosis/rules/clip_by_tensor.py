@@ -5,17 +5,19 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops, parameters
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import measured, of_step
+from ridgeline.diagnosis.rules._launch import MIN_SHARE, cost, parameters
+from ridgeline.diagnosis.rules._operator_loops import Loop, loops
+from ridgeline.records.finding import Finding
 from ridgeline.source.calls import calls_at
 from ridgeline.source.loops import loops_at, node_of, parts_of
 from ridgeline.source.vectorized import clamped_to, limit_of, parameters_of
 
 RULE = Rule(id="clip-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
 
-STAY = 2
-"""Calls a parameter on a CPU, by torch's own function: a norm and a product (130 parameters: 1.2 ms
-of the 2.4 that a loop with five calls each takes)."""
+CPU_CALLS_PER_PARAMETER = 2
+"""Calls for each parameter that torch's own function makes on a CPU: a norm and a product. For 130
+parameters they take 1.2 ms of the 2.4 ms of a loop with five calls each."""
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
 _CLAMPS = frozenset({"clamp", "clamp_"})
 _NORMING = frozenset({"norm", "vector_norm", "square", "pow", "sum", "abs", "clamp_", "clamp"})
@@ -25,35 +27,24 @@ def look(case: Case) -> Iterator[Finding]:
     for loop in loops(case):
         if loop.over != "gradients":
             continue
-        share = cost(case, loop.sites) * _goes(case, loop)
-        if share >= LEAST:
-            yield _found(case, loop, share)
+        saved = 1.0
+        if not case.on_gpu and loop.calls:  # `clip_grad_norm_` goes through the gradients too
+            saved = max(1 - CPU_CALLS_PER_PARAMETER * parameters(case) / loop.calls, 0.0)
+        share = cost(case, loop.sites) * saved
+        if share >= MIN_SHARE:
+            yield _finding(case, loop, share)
 
 
-def _goes(case: Case, loop: Loop) -> float:
-    """Of the calls: on a CPU `clip_grad_norm_` goes through the gradients too."""
-    if case.on_gpu or not loop.calls:
-        return 1.0
-    return max(1 - STAY * parameters(case) / loop.calls, 0.0)
-
-
-def _found(case: Case, loop: Loop, share: float) -> Finding:
+def _finding(case: Case, loop: Loop, share: float) -> Finding:
     line, change = _in_source(case, loop)
-    number = parameters(case)
+    calls = units.count(round(loop.calls))
+    text = f"{calls} for {round(parameters(case))} parameters: {', '.join(loop.ops[:4])}"
     return make_finding(
         RULE,
         claim=f"{loop.name} goes through the gradients one tensor at a "
-        f"time: {units.count(round(loop.calls))} operator calls a step",
+        f"time: {calls} operator calls a step",
         share=share,
-        evidence=[
-            Evidence(
-                what="calls a step",
-                value=loop.calls,
-                text=f"{units.count(round(loop.calls))} for {round(number)} parameters: "
-                + ", ".join(loop.ops[:4]),
-            ),
-            Evidence(what="time", text=f"{units.percent(share)} of the step", value=share),
-        ],
+        evidence=[measured("calls a step", text, loop.calls), of_step("time", share)],
         place=loop.place,
         line=line,
         change=change,
@@ -62,25 +53,26 @@ def _found(case: Case, loop: Loop, share: float) -> Finding:
 
 
 def _in_source(case: Case, loop: Loop) -> tuple[int | None, str]:
-    at = [one for one in loops_at(case.sources, loop.place) if not one.trains]
-    norming = [one for one in at if one.calls & _NORMING or one.squares]
+    at = [loop_ for loop_ in loops_at(case.sources, loop.place) if not loop_.trains]
+    norming = [loop_ for loop_ in at if loop_.calls & _NORMING or loop_.squares]
     calls = calls_at(case.sources, loop.place, _CLIPS)
     if calls and ("foreach" in calls[0].keywords or not norming):
         text = calls[0].text.replace(", foreach=False", "")
-        return calls[0].line, text if calls[0].loops < 2 else _all("", "")
+        return calls[0].line, text if calls[0].loops < 2 else _by_norm("", "")
     source = case.sources.get(loop.place.file)
     if not norming or source is None:
-        return None, _all("", "")
-    first = min(norming, key=lambda one: (-one.inner, one.line))
+        return None, _by_norm("", "")
+    first = min(norming, key=lambda loop_: (-loop_.inner, loop_.line))
     parameters_ = parameters_of(source, first.line)
     if first.calls & _CLAMPS and not first.calls & _NORMING - _CLAMPS and not first.squares:
         return first.line, _by_value(parameters_, clamped_to(parts_of(source, first)[2]))
     limit = limit_of(source, first.line, node_of(source, first))
-    return first.line, _all(parameters_, limit)
+    return first.line, _by_norm(parameters_, limit)
 
 
-def _all(given: str, limit: str) -> str:
-    """With the program's own names; one that it does not show is its writer's to choose."""
+def _by_norm(given: str, limit: str) -> str:
+    """Return the call of torch's function, with the program's own names where its source shows
+    them."""
     most = limit or "max_norm=1.0"
     call = f"norm = torch.nn.utils.clip_grad_norm_({given or 'model.parameters()'}, {most})"
     return f"{call}  # all at once{_chosen(given, limit, 'max_norm')}"

@@ -1,4 +1,4 @@
-"""Element-wise operators one after the other, each of which passes over memory."""
+"""Element-wise operators in a row, each of which passes over memory."""
 
 import ast
 from collections import defaultdict
@@ -8,10 +8,12 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
+from ridgeline.diagnosis.rules._evidence import derived, measured, of_step
 from ridgeline.diagnosis.rules._launch import by_function, kernels
-from ridgeline.diagnosis.rules._precision import model_call
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._precision import PRODUCT_CATEGORIES, spent_ns
+from ridgeline.diagnosis.rules._user_code import model_call
+from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFile
@@ -19,16 +21,16 @@ from ridgeline.trace.analyses.kernels import category_of
 
 RULE = Rule(id="fusable-chain", family="launch", budget="work", needs=("sites", "stacks"))
 
-CHAIN = 4
-"""Operators, forward: two or three are what a fused kernel saves least of."""
-LEAST = 0.2
-"""Of the step: advice that changes how a program is run must pay."""
-LONG_NS = {True: 20_000.0, False: 100_000.0}
-"""A call, on a GPU or not: below it the start of an operator is a part of its time."""
-KEPT = 2.0
-"""Calls' worth of memory, at the least, that a fused forward and backward still move: forward reads
-one tensor and writes one, backward reads two and writes one; a call moves two or three."""
-
+MIN_CHAIN_LENGTH = 4
+"""Operators of a chain in the forward. A fused kernel saves little of two or three."""
+MIN_SHARE = 0.2
+"""Share of the step that advice must save if it changes how a program is run."""
+MIN_CALL_NS = {True: 20_000.0, False: 100_000.0}
+"""Shortest call that counts, on a GPU and on a CPU. Starting an operator is a part of the time of a
+shorter one."""
+FUSED_CALLS = 2.0
+"""A fused forward and backward move at least as much memory as this many calls: forward reads one
+tensor and writes one, backward reads two and writes one; a call moves two or three."""
 _NAMES = frozenset(f"aten::{name}{end}" for end in ("", "_") for name in (
     "mul", "add", "sub", "div", "pow", "tanh", "exp", "sigmoid", "neg", "sqrt", "rsqrt", "square",
     "where", "clamp", "abs", "log", "log1p", "expm1", "reciprocal", "maximum", "minimum", "erf",
@@ -50,7 +52,6 @@ moves, and 38 MB take 8 µs at 4.8 TB/s."""
 MIN_WHOLE_STEP_SHARE = 0.12
 """Share of the step that merging must save where no single function is to blame: compiling a whole
 model must pay. A GPT of 124 million parameters gains a fifth of its step (H200)."""
-_PRODUCT_KINDS = ("matmul", "convolution", "attention")
 _ATTENTION = ("aten::_softmax", "aten::softmax")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::matmul")
 
@@ -59,9 +60,9 @@ class _Chain(Struct, frozen=True):
     place: Place
     sites: tuple[OpSite, ...]
     length: float
-    """Operators forward each time the function is called."""
+    """Operators in the forward for each call of the function."""
     whole: float
-    """With the backward's."""
+    """The same with those of the backward."""
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -73,10 +74,10 @@ def look(case: Case) -> Iterator[Finding]:
         if chain is None:
             continue
         taken = case.exposed(*chain.sites)
-        share = taken * max(1 - KEPT / chain.whole, 0.0)
-        if share >= LEAST:
+        share = taken * max(1 - FUSED_CALLS / chain.whole, 0.0)
+        if share >= MIN_SHARE:
             found_any = True
-            yield _found(case, chain, share, taken)
+            yield _finding(case, chain, share, taken)
     if not found_any and case.on_gpu and not _compiled(case):
         yield from _between_products(case, watched)
 
@@ -94,30 +95,27 @@ def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
     share = taken * (1 - products / calls)
     if share < MIN_WHOLE_STEP_SHARE:
         return
-    at = model_call(case, max(fusable, key=lambda site: site.device_ns))
     yield make_finding(
         RULE,
         claim=f"{units.count(round(calls))} element-wise operators, norms and casts a step pass "
         f"over memory one by one between {units.count(round(products))} products: "
         f"{units.percent(taken)} of the step",
         share=share,
-        bound=1 / (1 - min(taken, MAX_SHARE)),
+        bound=gain_without(taken),
         evidence=[
-            Evidence(what="between products", text=f"{units.percent(taken)} of the step",
-                     value=taken),
-            Evidence(what="calls a step", text=units.count(round(calls)), value=calls),
+            of_step("between products", taken),
+            measured("calls a step", units.count(round(calls)), calls),
         ],
-        place=at.place,
-        line=at.line,
+        place=model_call(case, max(fusable, key=lambda site: site.device_ns)),
         change="model = torch.compile(model)",
         confidence="medium",
         doubt="what a compiler makes of it was not tried",
-    )  # fmt: skip
+    )
 
 
 def _is_product(site: OpSite) -> bool:
     kernel = site.kernels[0].name if site.kernels else ""
-    return bool(site.device_ns) and category_of(kernel, site.op) in _PRODUCT_KINDS
+    return bool(site.device_ns) and category_of(kernel, site.op) in PRODUCT_CATEGORIES
 
 
 def _is_fusable(site: OpSite) -> bool:
@@ -145,33 +143,28 @@ def _chain(case: Case, group: list[OpSite]) -> _Chain | None:
     if ops & set(_ATTENTION) and ops & set(_PRODUCTS):
         return None  # written-out attention has a fused operator of its own
     large = [s for s in group if s.op in _NAMES | _BACKWARD and _long(case, s)]
-    # a function's calls in each module: one call of it in most programs, else the chain is shorter
+    # A function is called once in each module in most programs; else the chain is shorter.
     ahead: dict[str, float] = defaultdict(float)
     back: dict[str, float] = defaultdict(float)
     for site in large:
         (back if site.phase == "backward" else ahead)[site.module] += site.calls
     if not ahead:
         return None
-    times = max(_times(large), 1.0)
+    # A module calls the function as often as the function's rarest operator.
+    forward = [site.calls for site in large if site.phase != "backward"]
+    times = max(min(forward, default=1.0), 1.0)
     length, behind = max(ahead.values()) / times, max(back.values(), default=0.0) / times
     place = next(site.place for site in group)
-    if length < CHAIN or place is None:
+    if length < MIN_CHAIN_LENGTH or place is None:
         return None
     return _Chain(place, tuple(large), length, length + behind)
 
 
-def _times(sites: list[OpSite]) -> float:
-    """How often a module calls the function a step: as often as its rarest operator."""
-    ahead = [site.calls for site in sites if site.phase != "backward"]
-    return min(ahead, default=1.0)
-
-
 def _long(case: Case, site: OpSite) -> bool:
-    taken = site.device_ns if case.on_gpu else site.host_ns
-    return bool(site.calls) and taken / site.calls >= LONG_NS[case.on_gpu]
+    return bool(site.calls) and spent_ns(case, [site]) / site.calls >= MIN_CALL_NS[case.on_gpu]
 
 
-def _found(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
+def _finding(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
     source = case.sources.get(chain.place.file)
     statement = _densest(source, chain.place) if source is not None else None
     calls = sum(site.calls for site in chain.sites)
@@ -183,22 +176,9 @@ def _found(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
         f"row, {round(chain.whole)} with their backward: {units.percent(taken)} of the step",
         share=share,
         evidence=[
-            Evidence(
-                what="element-wise time", text=f"{units.percent(taken)} of the step", value=taken
-            ),
-            Evidence(what="calls a step", text=units.count(round(calls)), value=calls),
-            *(
-                [
-                    Evidence(
-                        what="memory moved a step",
-                        text=units.bytes_(moved),
-                        value=moved,
-                        source="derived",
-                    )
-                ]
-                if moved
-                else ()
-            ),
+            of_step("element-wise time", taken),
+            measured("calls a step", units.count(round(calls)), calls),
+            *([derived("memory moved a step", units.bytes_(moved), moved)] if moved else ()),
         ],
         place=chain.place,
         line=statement,
@@ -210,7 +190,7 @@ def _found(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
 
 
 def _densest(source: SourceFile, place: Place) -> int | None:
-    """The statement with the most arithmetic; None where no one stands out."""
+    """Return the line with the most arithmetic, or None if no line stands out."""
     scope = source.scope(place.line)
     counts = []
     for node in source.walk(scope):
@@ -218,7 +198,7 @@ def _densest(source: SourceFile, place: Place) -> int | None:
             made = sum(isinstance(n, ast.BinOp | ast.Call) for n in ast.walk(node))
             counts.append((-made, node.lineno))
     most = min(counts, default=(0, 0))
-    return most[1] if -most[0] >= CHAIN - 1 else None
+    return most[1] if -most[0] >= MIN_CHAIN_LENGTH - 1 else None
 
 
 def _change(source: SourceFile | None, place: Place) -> str:

@@ -4,58 +4,69 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._precision import At, at_call, calls, emulated
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._precision import emulated
+from ridgeline.diagnosis.rules._user_code import (
+    files_of,
+    located,
+    located_call,
+    place_at,
+    user_calls,
+)
+from ridgeline.records.finding import Finding
 from ridgeline.records.run import Step
+from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall
 from ridgeline.units import percent
 
 RULE = Rule(id="loss-scale-thrash", family="precision", budget="work", needs=("capture",))
-LEAST = 0.05
-FEWEST = 3
-FIRST = 24
-"""Skips in a row a run may begin with: from the default scale of 65,536 down to 2 ** -8."""
-MANY = 20
-"""Steps from which on a share of them says something."""
+MIN_SKIPPED_SHARE = 0.05
+MIN_SKIPPED_STEPS = 3
+MAX_FIRST_SKIPS = 24
+"""Steps that a run may skip in a row at its beginning: it takes so many to go from the default
+scale of 65,536 down to 2 ** -8."""
+MIN_STEPS = 20
+"""With fewer steps a share of them says little."""
+_OWN_SETTINGS = ("init_scale", "growth_interval", "growth_factor", "backoff_factor")
 
 
 def look(case: Case) -> Iterator[Finding]:
     every = [step for step in case.steps if step.optimizer_steps or step.skipped]
     steps = _settled(every)
     skipped = sum(step.skipped for step in steps)
-    if len(steps) < MANY or skipped < FEWEST or skipped < LEAST * len(steps):
+    least = max(MIN_SKIPPED_STEPS, MIN_SKIPPED_SHARE * len(steps))
+    if len(steps) < MIN_STEPS or skipped < least:
         return
     part = skipped / len(steps)
-    call = next(iter(calls(case, case.sites.ops[:200], ("GradScaler",))), None)
-    at = at_call(case, call) if call is not None else _stepped(case)
-    lost = skipped == len(steps)
+    files = files_of(case.sites.ops[:200])
+    call = next(iter(user_calls(case, ("GradScaler",), files)), None)
+    all_skipped = skipped == len(steps)
+    in_row = _longest_run(steps)
     yield make_finding(
         RULE,
         claim=f"the gradient scaler threw away {skipped} of {len(steps)} steps: their gradients "
-        f"{'are infinite at any scale' if lost else 'overflow float16'}",
+        f"{'are infinite at any scale' if all_skipped else 'overflow float16'}",
         share=part,
-        place=at.place,
-        line=at.line,
-        confidence="high" if not lost else "medium",
+        place=located_call(case, call) or _optimizer_step(case),
+        confidence="medium" if all_skipped else "high",
         evidence=(
-            Evidence(what="skipped steps", text=f"{skipped} of {len(steps)}, {percent(part)}",
-                     value=float(skipped)),
-            Evidence(what="in a row at most", text=str(_longest(steps)),
-                     value=float(_longest(steps))),
-            *_settings(call),
+            measured("skipped steps", f"{skipped} of {len(steps)}, {percent(part)}", skipped),
+            measured("in a row at most", str(in_row), in_row),
+            *([read("the scaler", call.text)] if call is not None else ()),
         ),
         change=_change(case, call),
         doubt="a step takes as long as before: what is gained is that each one counts",
-    )  # fmt: skip
+    )
 
 
 def _settled(every: Sequence[Step]) -> list[Step]:
-    """Without the skips it begins with, unless they are more than a search for a scale needs."""
+    """Return the steps without the skipped ones at the beginning, unless those are more than a
+    search for a scale needs."""
     first = next((i for i, step in enumerate(every) if not step.skipped), len(every))
-    return list(every[first:] if first <= FIRST else every)
+    return list(every[first:] if first <= MAX_FIRST_SKIPS else every)
 
 
-def _longest(steps: Sequence[Step]) -> int:
+def _longest_run(steps: Sequence[Step]) -> int:
     longest = run = 0
     for step in steps:
         run = run + 1 if step.skipped else 0
@@ -63,25 +74,17 @@ def _longest(steps: Sequence[Step]) -> int:
     return longest
 
 
-def _settings(call: SourceCall | None) -> tuple[Evidence, ...]:
-    return (Evidence(what="the scaler", text=call.text, source="read"),) if call else ()
-
-
-def _stepped(case: Case) -> At:
+def _optimizer_step(case: Case) -> Place | None:
     optimizers = case.capture.optimizers if case.capture is not None else ()
-    placed = next((o.place for o in optimizers if o.anchor and o.place), "")
-    file, _, line = placed.rpartition(":")
-    if not line.isdigit():
-        return At(None)
-    return at_call(case, SourceCall(file=file, line=int(line), name="step"))
+    place = place_at(next((o.place for o in optimizers if o.anchor and o.place), ""))
+    return located(case, place.file, place.line) if place is not None else None
 
 
 def _change(case: Case, call: SourceCall | None) -> str:
     if call is not None and call.keywords:
-        cut = ("init_scale", "growth_interval", "growth_factor", "backoff_factor")
         head, _, rest = call.text.partition("(")
-        kept = [p.strip() for p in rest.rstrip(")").split(",")]
-        kept = [p for p in kept if p and p.partition("=")[0].strip() not in cut]
+        given = [p.strip() for p in rest.rstrip(")").split(",")]
+        kept = [p for p in given if p and p.partition("=")[0].strip() not in _OWN_SETTINGS]
         return f"{head}({', '.join(kept)})  # its own settings: growth after 2,000 good steps"
     if "bfloat16" in emulated(case):
         return "scaler.unscale_(optimizer)\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)"

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._launch import LEAST, Loop, cost, loops
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import measured, of_step
+from ridgeline.diagnosis.rules._launch import MIN_SHARE, cost
+from ridgeline.diagnosis.rules._operator_loops import Loop, loops
+from ridgeline.records.finding import Finding
 from ridgeline.source.loops import SourceLoop, loops_at, parts_of
 from ridgeline.source.vectorized import all_at_once
 
@@ -19,12 +21,12 @@ def look(case: Case) -> Iterator[Finding]:
     for loop in loops(case):
         at = _in_source(case, loop) if loop.over == "state" else None
         if loop.over != "state" or (at is not None and "grad" in at.attributes):
-            continue  # with gradients it is an optimizer's update, written by hand
-        if (share := cost(case, loop.sites)) >= LEAST:
-            yield _found(case, loop, at, share)
+            continue  # a loop that uses gradients is an optimizer's update, written by hand
+        if (share := cost(case, loop.sites)) >= MIN_SHARE:
+            yield _finding(case, loop, at, share)
 
 
-def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
+def _finding(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
     turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
     each = "" if turns == many else f": {many} operator calls a step"
     return make_finding(
@@ -32,12 +34,8 @@ def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Findi
         claim=f"{loop.name} updates {turns} tensors{'' if each else ' a step'} one at a time{each}",
         share=share,
         evidence=[
-            Evidence(
-                what="calls a step",
-                value=loop.calls,
-                text=f"{many}: " + ", ".join(loop.ops[:4]),
-            ),
-            Evidence(what="time", text=f"{units.percent(share)} of the step", value=share),
+            measured("calls a step", f"{many}: {', '.join(loop.ops[:4])}", loop.calls),
+            of_step("time", share),
         ],
         place=loop.place,
         line=at.line if at is not None else None,
@@ -47,9 +45,9 @@ def _found(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Findi
 
 
 def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
-    at = [one for one in loops_at(case.sources, loop.place) if not one.trains]
-    updating = [one for one in at if one.calls & _UPDATES]
-    return min(updating or at, key=lambda one: (-one.inner, one.line), default=None)
+    at = [found for found in loops_at(case.sources, loop.place) if not found.trains]
+    updating = [found for found in at if found.calls & _UPDATES]
+    return min(updating or at, key=lambda found: (-found.inner, found.line), default=None)
 
 
 def _change(case: Case, loop: SourceLoop | None) -> str:

@@ -8,80 +8,88 @@ from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._precision import (
-    At,
     Product,
-    at_line,
     costliest,
+    flop_rate,
     has_tensor_cores,
-    model_call,
     peak_of,
     products,
     share,
-    sources,
-    statement,
+)
+from ridgeline.diagnosis.rules._user_code import (
+    files_of,
+    located,
+    model_call,
+    statement_at,
+    user_sources,
 )
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFile
 from ridgeline.units import flops, percent, seconds, significant
 
 RULE = Rule(
     id="misaligned-shape", family="precision", budget="work", needs=("sites", "shapes", "gpu")
 )
-LEAST = 0.01
-SLOWER = 1.25
-"""Than padded: below it the rate is what products of such a size reach anyway."""
-ROW_BYTES = 16
-PADDED_TO = 64
-"""Elements: whole tiles on every GPU so far (50,304 is the first above 50,257)."""
-SMALL = 256
-"""Sizes below it are padded to the alignment only: a tile of 64 would add too much."""
-REACHED = 0.9
-"""Of a datasheet's peak, so that the bound holds: 0.79 was seen on an H200. All of a measured."""
-LARGE = 1e9
-"""FLOPs of a call: aligned products below it say nothing of the rate that can be reached."""
+MIN_SHARE = 0.01
+MIN_SLOWDOWN = 1.25
+"""How many times as long a product must take as a padded one. Below it, its rate is what products
+of that size reach anyway."""
+ROW_ALIGNMENT_BYTES = 16
+TILE_ELEMENTS = 64
+"""Large sizes are padded to a multiple of this, which is a whole number of tiles on every GPU so
+far. The first multiple above 50,257 is 50,304."""
+SMALL_SIZE = 256
+"""Sizes below this are padded to the alignment only: a whole tile would add too much."""
+MAX_PEAK_SHARE = 0.9
+"""Largest share of a datasheet's peak that a padded product may reach, so that the bound holds: an
+H200 reached 0.79. A measured ceiling may be reached whole."""
+MIN_TELLING_FLOPS = 1e9
+"""Aligned products with fewer FLOPs a call say nothing of the rate that can be reached."""
 _ITEM = {"bfloat16": 2, "float16": 2, "tf32": 4, "float32": 4, "float8": 1, "int8": 1}
 _ALIGNED = re.compile(r"_?align(\d+)")
 
 
-class _Bad(Struct, frozen=True):
+class _Misaligned(Struct, frozen=True):
     product: Product
     size: int
     need: int
-    """Elements its rows should be a multiple of."""
+    """The number of elements that its rows should be a multiple of."""
     padded: float
-    """To now, how much more arithmetic the padded size has."""
+    """Arithmetic of the padded size in proportion to now."""
 
 
 def look(case: Case) -> Iterator[Finding]:
     if not has_tensor_cores(case):
         return
     every = [p for p in products(case) if p.arithmetic in _ITEM and p.arithmetic != "float32"]
-    bad = [one for p in every if (one := _bad(p)) is not None]
-    for size in sorted({one.size for one in bad}):
-        group = [one for one in bad if one.size == size]
+    bad = [found for p in every if (found := _misaligned(p)) is not None]
+    for size in sorted({found.size for found in bad}):
+        group = [found for found in bad if found.size == size]
         answer = _finding(case, group, every)
         if answer is not None:
             yield answer
 
 
-def _bad(product: Product) -> _Bad | None:
-    need = max(ROW_BYTES // _ITEM[product.arithmetic], 1)
+def _misaligned(product: Product) -> _Misaligned | None:
+    need = max(ROW_ALIGNMENT_BYTES // _ITEM[product.arithmetic], 1)
     sizes = [size for size in _row_lengths(product) if size % need]
-    told = _told_alignment(product)
-    if not sizes or (told is not None and told >= need):
+    alignment = _kernel_alignment(product)
+    if not sizes or (alignment is not None and alignment >= need):
         return None
     size = max(sizes)
-    return _Bad(product, size, need, padded_size(size, need) / size)
+    return _Misaligned(product, size, need, padded_size(size, need) / size)
 
 
 def padded_size(size: int, need: int) -> int:
-    to = need if size < SMALL else PADDED_TO
+    to = need if size < SMALL_SIZE else TILE_ELEMENTS
     return -(-size // to) * to
 
 
 def _row_lengths(product: Product) -> list[int]:
-    """Of each matrix: how far apart its rows are in memory, in elements."""
+    """Return for each matrix how many elements its rows are apart in memory."""
     site = product.site
     if product.kind == "convolution":
         return _channels(product)
@@ -102,14 +110,14 @@ def _row_lengths(product: Product) -> list[int]:
 
 
 def _results(every: Sequence[object]) -> list[int]:
-    """The length of the result's rows: the last matrix's last dimension."""
+    """Return the length of the result's rows: the last dimension of the last matrix."""
     matrices = [d for d in every if isinstance(d, list | tuple) and len(d) >= 2 and _sizes(d)]
     return [int(matrices[-1][-1])] if matrices and 1 not in matrices[-1][-2:] else []
 
 
 def _channels(product: Product) -> list[int]:
-    """Of input and result, of a convolution in one group; the few of an image are the library's
-    own special case."""
+    """Return the channels of input and result of a convolution in one group. The few channels of an
+    image are left out, because libraries treat them specially."""
     shaped = [d for d in product.site.dims if isinstance(d, list | tuple) and len(d) >= 4]
     if len(shaped) < 2 or not all(_sizes(d) for d in shaped):
         return []
@@ -122,75 +130,77 @@ def _sizes(dims: Sequence[object]) -> bool:
     return all(isinstance(size, int) and size > 0 for size in dims)
 
 
-def _told_alignment(product: Product) -> int | None:
-    """The least its kernels' names say, in elements; None where they say none."""
+def _kernel_alignment(product: Product) -> int | None:
+    """Return the smallest alignment in elements that the names of its kernels state, or None."""
     found = [_ALIGNED.search(kernel.name) for kernel in product.site.kernels]
-    told = [int(match[1]) for match in found if match is not None]
-    return min(told) if told else None
+    return min((int(match[1]) for match in found if match is not None), default=None)
 
 
-def _finding(case: Case, group: Sequence[_Bad], every: Sequence[Product]) -> Finding | None:
+def _finding(case: Case, group: Sequence[_Misaligned], every: Sequence[Product]) -> Finding | None:
     now = saved = 0.0
-    for one in group:
-        reach = _padded_ns(case, one, every)
-        if one.product.ns >= SLOWER * reach:
-            now += one.product.ns
-            saved += one.product.ns - reach
-    sites = [one.product.site for one in group]
-    part = share(case, sites, saved)
-    if part < LEAST:
+    for found in group:
+        reach = _padded_ns(case, found, every)
+        if found.product.ns >= MIN_SLOWDOWN * reach:
+            now += found.product.ns
+            saved += found.product.ns - reach
+    part = share(case, [found.product.site for found in group], saved)
+    if part < MIN_SHARE:
         return None
     size, need = group[0].size, group[0].need
     better = padded_size(size, need)
-    most = costliest([one.product for one in group])
-    at, written = _at(case, group, most)
-    told = _told_alignment(most)
+    most = costliest([found.product for found in group])
+    place, written = _size_written_at(case, group, most)
+    alignment = _kernel_alignment(most)
     return make_finding(
         RULE,
         claim=f"products with a size of {size}, no multiple of {need}, take "
         f"{percent(case.device_share(now))} of the step; {better} would be aligned",
         share=part,
-        place=at.place,
-        line=at.line,
+        place=place,
         module=most.site.module or str(size),
-        confidence="high" if told is not None and told < need else "medium",
-        evidence=_evidence(case, [one.product for one in group], every, now),
+        confidence="high" if alignment is not None and alignment < need else "medium",
+        evidence=_evidence(case, [found.product for found in group], every, now),
         change=_change(written, size, better),
         doubt="the rate of the padded size is estimated",
     )
 
 
-def _padded_ns(case: Case, one: _Bad, every: Sequence[Product]) -> float:
-    product = one.product
+def _padded_ns(case: Case, found: _Misaligned, every: Sequence[Product]) -> float:
+    product = found.product
     rate, memory = _rate(case, product, every), None
     if case.device is not None:
         memory = case.device.ceiling("copy")
     if not rate or not product.site.flops:
         return product.ns
     moved = product.site.bytes / memory.value if memory is not None else 0.0
-    return max(product.site.flops * one.padded / rate, moved) * 1e9
+    return max(product.site.flops * found.padded / rate, moved) * 1e9
 
 
 def _rate(case: Case, product: Product, every: Sequence[Product]) -> float:
-    """FLOP/s an aligned product could reach: the best of the step, or the peak's usual part."""
+    """Return the FLOP/s that an aligned product could reach: the best of the step, or the usual
+    share of the peak."""
     alike = [
         p.site.flops / p.ns * 1e9
         for p in every
-        if p.arithmetic == product.arithmetic and _bad(p) is None and p.ns
-        and p.site.flops >= LARGE * p.site.calls
-    ]  # fmt: skip
+        if p.arithmetic == product.arithmetic
+        and _misaligned(p) is None
+        and p.ns
+        and p.site.flops >= MIN_TELLING_FLOPS * p.site.calls
+    ]
     peak = peak_of(case, product.arithmetic)
     usual = 0.0
     if peak is not None:
-        usual = peak.value * (1.0 if peak.source == "measured" else REACHED)
+        usual = peak.value * (1.0 if peak.source == "measured" else MAX_PEAK_SHARE)
     return max([usual, *alike])
 
 
-def _at(case: Case, group: Sequence[_Bad], most: Product) -> tuple[At, str]:
-    """Where the size is written, as a number; else where the model is called."""
+def _size_written_at(
+    case: Case, group: Sequence[_Misaligned], most: Product
+) -> tuple[Place | None, str]:
+    """Return the line with the size as a number, and its statement; else the call of the model."""
     size = group[0].size
     written = []
-    for source in sources(case, [one.product.site for one in group]):
+    for source in user_sources(case, files_of(found.product.site for found in group)):
         for node in ast.walk(source.module):
             if isinstance(node, ast.Constant) and node.value == size:
                 named = any(isinstance(up, ast.Assign | ast.AnnAssign) for up in _up(source, node))
@@ -198,12 +208,12 @@ def _at(case: Case, group: Sequence[_Bad], most: Product) -> tuple[At, str]:
     if not written:
         return model_call(case, most.site), ""
     _, line, source = min(written, key=lambda entry: entry[:2])
-    at = at_line(case, source.file, line)
-    return at, statement(case, at)
+    place = located(case, source.file, line)
+    return place, statement_at(case, place)
 
 
 def _up(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
-    """What a node stands in, up to its statement."""
+    """Yield what a node stands in, up to its statement."""
     for parent in source.parents(node):
         yield parent
         if isinstance(parent, ast.stmt):
@@ -213,26 +223,19 @@ def _up(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
 def _change(written: str, size: int, better: int) -> str:
     if written:
         return re.sub(rf"(?<!\d){size}(?!\d)", str(better), written) + f"  # {size}, padded"
-    return f"size = {better}  # {size}, padded to a multiple of {PADDED_TO}"
+    return f"size = {better}  # {size}, padded to a multiple of {TILE_ELEMENTS}"
 
 
 def _evidence(
     case: Case, group: Sequence[Product], every: Sequence[Product], now: float
-) -> tuple[Evidence, ...]:
+) -> list[Evidence]:
     most = max(group, key=lambda p: p.ns)
-    told = [
-        Evidence(
-            what="products of that size",
-            text=f"{seconds(now / 1e9)} a step, {percent(case.device_share(now))} of it",
-            value=now / 1e6,
-        )
-    ]
-    counted = [p for p in group if p.site.flops]
-    if counted:
-        rate = sum(p.site.flops for p in counted) / sum(p.ns for p in counted) * 1e9
+    text = f"{seconds(now / 1e9)} a step, {percent(case.device_share(now))} of it"
+    facts = [measured("products of that size", text, now / 1e6)]
+    if rate := flop_rate(group):
         reach = _rate(case, most, every)
         text = f"{flops(rate)}, {significant(reach / rate, 2)} × below {flops(reach)}"
-        told.append(Evidence(what="their rate", text=text, value=rate))
+        facts.append(measured("their rate", text, rate))
     if most.site.kernels:
-        told.append(Evidence(what="costliest kernel", text=most.site.kernels[0].name[:100]))
-    return tuple(told)
+        facts.append(measured("costliest kernel", most.site.kernels[0].name[:100]))
+    return facts

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
-from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernels, loops, outer
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._launch import cost, dims_of, kernels, outer
+from ridgeline.diagnosis.rules._operator_loops import VIEWS, Loop, loops
+from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
@@ -21,16 +23,17 @@ from ridgeline.source.vectorized import by_row, for_all_rows, lines_with, picked
 
 RULE = Rule(id="python-loop", family="launch", budget="overhead", needs=("sites", "stacks"))
 
-SMALL = 2**18
-"""Elements: 1 MiB of float32, 0.1 ms of a core's memory, 20 calls' worth."""
-ROWS = 16
-"""Of a product with a matrix: so few leave most of the arithmetic units idle."""
+MAX_SMALL_ELEMENTS = 2**18
+"""A call on a tensor of at most this many elements is small. That is 1 MiB of float32: a core reads
+it in 0.1 ms, the time of 20 calls."""
+MAX_THIN_ROWS = 16
+"""A product of so few rows with a matrix leaves most of the arithmetic units idle."""
 CALL_S = 10e-6
-"""What a call costs: a product that takes longer is not small."""
-RECURRENT = 32
-"""Turns of a loop that each need the one before: fewer may be a model's depth."""
-SMALL_NS = 100_000.0
-"""Of an operator whose sizes are not recorded: likewise."""
+"""What a call costs. A product that takes longer is not small."""
+MIN_RECURRENT_TURNS = 32
+"""Turns of a loop that each need the turn before. Fewer may be a model's depth."""
+MAX_UNSIZED_CALL_NS = 100_000.0
+"""A call of an operator whose sizes were not recorded is small up to this time."""
 MIN_SAVED_BY_LAYER = 0.1
 """Share of the step that the layer must save before a loop over a recurrent cell is reported. With
 a batch of 256 and 256 hidden units, layer and loop take the same time on a CPU."""
@@ -41,11 +44,12 @@ _CELLS = frozenset(
     f"aten::{name}_cell" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm")
 )
 MOVES = {"aten::to", "aten::_to_copy", "aten::copy_"}
-"""Tensors brought to a device or a type one by one: a batch's, which have no rows in common. Rules
-of copies speak of them."""
+"""Operators that bring the tensors of a batch to a device or a type one by one. Rules of copies
+report them."""
 _PAIRS = ("zip", "enumerate", "tqdm")
-LEAST, LEAST_UNSEEN = 0.02, 0.1
-"""Of the step: with the loop found in the source, and without the source."""
+MIN_SHARE = 0.02
+MIN_UNSEEN_SHARE = 0.1
+"""Share of the step that must be saved if the loop is not found in the source."""
 
 
 class _Seen(Struct, frozen=True):
@@ -72,10 +76,10 @@ def look(case: Case) -> Iterator[Finding]:
             continue  # the loop is a library's: nn.Sequential's, over layers that share weights
         if at is not None and (at.over_modules or _rolls_out(loop, at)):
             continue  # a model's depth: each turn has weights of its own
-        if at is not None and at.carried and loop.turns < RECURRENT:
+        if at is not None and at.carried and loop.turns < MIN_RECURRENT_TURNS:
             continue
         share = cost(case, _costing(loop, at))
-        if share >= (LEAST if at is not None else LEAST_UNSEEN):
+        if share >= (MIN_SHARE if at is not None else MIN_UNSEEN_SHARE):
             where = loop.place if at is None else at
             kept[where.file, where.line].append(_Seen(loop, at))
     for seen in kept.values():
@@ -83,35 +87,36 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _rolls_out(loop: Loop, at: SourceLoop) -> bool:
-    """Turns that need the one before, and that nothing makes one call of: an environment's steps,
-    or names handed on between statements where no gradient comes back (a simulation)."""
+    """Return whether the turns need the turn before and no single call can replace them: they step
+    an environment, or hand on names between statements without a gradient, as a simulation does.
+    """
     trained = any(site.phase == "backward" for site in loop.sites)
     return bool(at.state) or (bool(at.carried) and not at.direct and not trained)
 
 
 def _costing(loop: Loop, at: SourceLoop | None) -> list[OpSite]:
-    """Products of a recurrence stay, whoever runs its loop."""
+    """Return the sites that cost time. The products of a recurrence stay, whoever runs its loop."""
     recurrent = at is not None and bool(at.carried)
     return [s for s in loop.sites if not (recurrent and s.flops and s.phase != "backward")]
 
 
 def _of_one(case: Case, seen: list[_Seen]) -> Finding:
-    """One finding for one loop in the source, whichever functions its turns call operators in."""
-    first = seen[0]  # that with the most calls
+    """Return one finding for one loop in the source, from whichever functions its turns call
+    operators."""
+    first = seen[0]  # it has the most calls
     loop, at = first.loop, first.at
-    most = cost(case, [site for one in seen for site in _costing(one.loop, at)])
+    share = cost(case, [site for found in seen for site in _costing(found.loop, at)])
+    bound = None
     if first.layer:
-        share = sum(_saved_by_layer(case, one.loop) for one in seen)
-        bound = 1 / (1 - min(max(most, share), MAX_SHARE))
-    else:
-        share, bound = most, None
+        most, share = share, sum(_saved_by_layer(case, found.loop) for found in seen)
+        bound = gain_without(max(most, share))
     whole = replace(
         loop,
-        calls=sum(one.loop.calls for one in seen),
-        ops=tuple(dict.fromkeys(op for one in seen for op in one.loop.ops)),
-        sites=tuple(site for one in seen for site in one.loop.sites),
+        calls=sum(found.loop.calls for found in seen),
+        ops=tuple(dict.fromkeys(op for found in seen for op in found.loop.ops)),
+        sites=tuple(site for found in seen for site in found.loop.sites),
     )
-    return _found(case, whole, at, share, bound)
+    return _finding(case, whole, at, share, bound)
 
 
 def _layer(case: Case, at: SourceLoop) -> str:
@@ -135,26 +140,22 @@ def _saved_by_layer(case: Case, loop: Loop) -> float:
     return cost(case, sites, stays_ns=stays_ns)
 
 
-def _found(
+def _finding(
     case: Case, loop: Loop, at: SourceLoop | None, share: float, bound: float | None
 ) -> Finding:
     many = units.count(round(loop.calls))
     largest = max((s for s in loop.sites if not s.within), key=lambda s: s.host_ns)
     evidence = [
-        Evidence(what="calls a step", text=f"{many}: " + ", ".join(loop.ops[:4]), value=loop.calls),
-        Evidence(what="time", text=f"{units.percent(share)} of the step, its backward included",
-                 value=share),
-    ]  # fmt: skip
-    sizes = dims_of(largest)
-    if sizes:
-        evidence.append(
-            Evidence(
-                what="a call's input", text=f"{largest.op} of {list(sizes)}", source="measured"
-            )
-        )
+        measured("calls a step", f"{many}: {', '.join(loop.ops[:4])}", loop.calls),
+        measured("time", f"{units.percent(share)} of the step, its backward included", share),
+    ]
+    if sizes := dims_of(largest):
+        evidence.append(measured("a call's input", f"{largest.op} of {list(sizes)}"))
+    place = loop.place
     if at is not None:
         what = f"for {at.target} in {at.over}" if at.target else f"while {at.over}"
-        evidence.append(Evidence(what="the loop", text=what, source="read"))
+        evidence.append(read("the loop", what))
+        place = Place(file=at.file, line=at.line, function=at.function or loop.place.function)
     inside = at in loops_at(case.sources, loop.place)
     confidence: Confidence = "low" if at is None else "high" if inside else "medium"
     return make_finding(
@@ -163,9 +164,7 @@ def _found(
         share=share,
         bound=bound,
         evidence=evidence,
-        place=loop.place
-        if at is None
-        else Place(file=at.file, line=at.line, function=at.function or loop.place.function),
+        place=place,
         change=_change(case, at),
         confidence=confidence,
         doubt="each turn needs the one before: not all of it can be saved"
@@ -187,14 +186,14 @@ def _where(loop: Loop, at: SourceLoop | None) -> str:
 
 
 def _small(case: Case, loop: Loop) -> bool:
-    """Most calls are on little data, and with little arithmetic for it."""
+    """Return whether most calls are on little data and with little arithmetic."""
     ahead = [s for s in loop.sites if s.phase != "backward"]
     flops: dict[tuple[str, str], float] = defaultdict(float)
     times: dict[tuple[str, str], float] = defaultdict(float)
     for site in ahead:
         flops[outer(site), site.module] += site.flops
         times[outer(site), site.module] += site.calls if not site.within else 0.0
-    most = _arithmetic(case)
+    most = CALL_S * _flop_rate(case)
     small = 0.0
     for site in ahead:
         if site.within or site.op in VIEWS:
@@ -204,35 +203,34 @@ def _small(case: Case, loop: Loop) -> bool:
         rows = elements / sizes[-1] if sizes and sizes[-1] else 1.0
         key = (site.op, site.module)
         each = flops[key] / times[key] if times[key] else 0.0
-        little = elements <= SMALL and (rows <= ROWS or each <= most)
+        little = elements <= MAX_SMALL_ELEMENTS and (rows <= MAX_THIN_ROWS or each <= most)
         if sizes is None:
-            little = site.work_ns <= SMALL_NS * site.calls
+            little = site.work_ns <= MAX_UNSIZED_CALL_NS * site.calls
         small += site.calls if little else 0.0
     return small >= loop.calls / 2
 
 
-def _arithmetic(case: Case) -> float:
-    """FLOPs that a device does in the time of a call."""
+def _flop_rate(case: Case) -> float:
     peak = case.device.ceiling("matmul", "float32") if case.device is not None else None
-    return CALL_S * (peak.value if peak is not None else 1e11)
+    return peak.value if peak is not None else 1e11
 
 
 def _feeds(case: Case, loop: Loop) -> bool:
-    """It makes the batches: the rules of the input speak of it."""
+    """Return whether the loop makes the batches. The rules of the input report it."""
     return bool(case.fed.share) and case.fed.function == loop.place.function
 
 
 def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
-    """In the function itself, else around calls of it."""
+    """Return the loop in the function itself, else one around calls of the function."""
     for at in (loops_at(case.sources, loop.place), loops_calling(case.sources, loop.place)):
-        kept = [one for one in at if not one.trains and one.works]
+        kept = [found for found in at if not found.trains and found.works]
         if kept:
-            return min(kept, key=lambda one: (*_unlike(one, loop), -one.inner, one.line))
+            return min(kept, key=lambda found: (*_unlike(found, loop), -found.inner, found.line))
     return None
 
 
 def _unlike(at: SourceLoop, loop: Loop) -> tuple[bool, bool]:
-    """Whether it calls nothing that bears the name of an operator seen, and nothing at all."""
+    """Return whether a loop calls no operator that was seen, and whether it calls nothing."""
     names = {op.removeprefix("aten::") for op in loop.ops}
     return not names & at.calls, not at.calls
 
@@ -268,7 +266,7 @@ def _recurrence(at: SourceLoop, layer: str | None) -> str:
 
 
 def _in_words(at: SourceLoop, over: ast.expr, lines: tuple[int, ...]) -> str:
-    """No code: what a line means for all turns at once is the program's to say."""
+    """Return the advice in words: only the program knows what a line means for all turns."""
     if not lines:
         return f"# without `for {at.target} in {at.over}`: one call, with a dimension more for it"
     where = f"line {lines[0]}" if len(lines) == 1 else "lines " + ", ".join(map(str, lines))

@@ -1,80 +1,81 @@
-"""float32 products on plain units, beside tensor cores that could run them in TF32."""
+"""float32 products without tensor cores on a device that could run them in TF32."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import measured, read
 from ridgeline.diagnosis.rules._precision import (
-    At,
     Product,
-    at_line,
-    calls,
     costliest,
+    flop_rate,
     least_ns,
-    model_call,
     peak_of,
     plain_products,
     products,
     share,
     slowed,
-    sources,
+)
+from ridgeline.diagnosis.rules._user_code import (
+    files_of,
+    located,
+    located_call,
+    model_call,
+    user_calls,
+    user_sources,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.trace import Category
+from ridgeline.records.trace import Category, Place
 from ridgeline.units import flops, percent, seconds
 
 RULE = Rule(id="tf32-off", family="precision", budget="work", needs=("sites", "gpu"))
-LEAST = 0.01
-SETTINGS = ("set_float32_matmul_precision",)
+MIN_SHARE = 0.01
 
 
 def look(case: Case) -> Iterator[Finding]:
     slow = plain_products(case, products(case))
     if not slow:
         return
-    now = sum(one.ns for one in slow)
-    saved = now - sum(least_ns(case, one, "tf32") for one in slow)
-    part = share(case, (one.site for one in slow), saved)
-    if part < LEAST:
+    now = sum(product.ns for product in slow)
+    saved = now - sum(least_ns(case, product, "tf32") for product in slow)
+    part = share(case, (product.site for product in slow), saved)
+    if part < MIN_SHARE:
         return
-    at, written = _at(case, slow)
+    place, written = _switched_off_at(case, slow)
+    flags = case.capture.flags if case.capture is not None else None
+    off = flags is not None and False in (flags.matmul_tf32, flags.cudnn_tf32)
     what = "matrix products" if any(p.kind == "matmul" for p in slow) else "convolutions"
     yield make_finding(
         RULE,
         claim=f"float32 {what} take {percent(case.device_share(now))} of the step on plain units, "
         "because TF32 is off",
         share=part,
-        place=at.place,
-        line=at.line,
+        place=place,
         module=costliest(slow).site.module,
-        confidence="low" if slowed(case) else "high" if _off(case) else "medium",
+        confidence="low" if slowed(case) else "high" if off else "medium",
         evidence=_evidence(case, slow, now),
         change=_change(slow, written),
         doubt="rounding of products changes from 23 bits of mantissa to 10",
     )
 
 
-def _off(case: Case) -> bool:
-    flags = case.capture.flags if case.capture is not None else None
-    return flags is not None and False in (flags.matmul_tf32, flags.cudnn_tf32)
-
-
-def _at(case: Case, slow: Sequence[Product]) -> tuple[At, str]:
-    """The line that switches it off, with its text; else where the model is called."""
-    sites = [one.site for one in slow]
-    for source in sources(case, sites):
+def _switched_off_at(case: Case, slow: Sequence[Product]) -> tuple[Place | None, str]:
+    """Return the line that switches TF32 off, with its text; else the call of the model and ""."""
+    files = files_of(product.site for product in slow)
+    for source in user_sources(case, files):
         for node in ast.walk(source.module):
             if isinstance(node, ast.Assign) and _switches_off(node, {p.kind for p in slow}):
-                return at_line(case, source.file, node.lineno), source.line(node.lineno)
-    for call in calls(case, sites, SETTINGS):
+                return located(case, source.file, node.lineno), source.line(node.lineno)
+    for call in user_calls(case, ("set_float32_matmul_precision",), files):
         if "highest" in call.text:
-            return at_line(case, call.file, call.line), call.text
+            return located_call(case, call), call.text
     return model_call(case, costliest(slow).site), ""
 
 
 def _switches_off(node: ast.Assign, kinds: set[Category]) -> bool:
-    """`torch.backends.cuda.matmul.allow_tf32 = False`, cuDNN's, or either's in the newer words."""
+    """Return whether an assignment is `torch.backends.cuda.matmul.allow_tf32 = False`, cuDNN's, or
+    either of them under its newer name."""
     value = node.value.value if isinstance(node.value, ast.Constant) else None
     for target in node.targets:
         written = ast.unparse(target)
@@ -99,34 +100,24 @@ def _change(slow: Sequence[Product], written: str) -> str:
     return "\n".join(lines)
 
 
-def _evidence(case: Case, slow: Sequence[Product], now: float) -> tuple[Evidence, ...]:
+def _evidence(case: Case, slow: Sequence[Product], now: float) -> list[Evidence]:
     full, tf32 = peak_of(case, "float32"), peak_of(case, "tf32")
     flags = case.capture.flags if case.capture is not None else None
-    counted = [p for p in slow if p.site.flops]
     most = costliest(slow)
-    told = [
-        Evidence(
-            what="float32 products on plain units",
-            text=f"{seconds(now / 1e9)} a step, {percent(case.device_share(now))} of it",
-            value=now / 1e6,
-        )
-    ]
-    if counted and full is not None and tf32 is not None:
-        rate = sum(p.site.flops for p in counted) / sum(p.ns for p in counted) * 1e9
-        told.append(
-            Evidence(
-                what="their rate",
-                text=f"{flops(rate)}; peaks here: float32 {flops(full.value)}, "
-                f"TF32 {flops(tf32.value)} ({tf32.source})",
-                value=rate,
-            )
+    text = f"{seconds(now / 1e9)} a step, {percent(case.device_share(now))} of it"
+    facts = [measured("float32 products on plain units", text, now / 1e6)]
+    rate = flop_rate(slow)
+    if rate and full is not None and tf32 is not None:
+        text = f"{flops(rate)}; peaks here: float32 {flops(full.value)}, "
+        facts.append(
+            measured("their rate", f"{text}TF32 {flops(tf32.value)} ({tf32.source})", rate)
         )
     if most.site.kernels:
-        told.append(Evidence(what="costliest kernel", text=most.site.kernels[0].name[:100]))
+        facts.append(measured("costliest kernel", most.site.kernels[0].name[:100]))
     if flags is not None:
         text = f"matmul {_on(flags.matmul_tf32)}, cuDNN {_on(flags.cudnn_tf32)}"
-        told.append(Evidence(what="TF32 allowed", text=text, source="read"))
-    return tuple(told)
+        facts.append(read("TF32 allowed", text))
+    return facts
 
 
 def _on(flag: bool | None) -> str:

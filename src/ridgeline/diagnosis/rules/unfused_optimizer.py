@@ -7,28 +7,28 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
+from ridgeline.diagnosis.rules._evidence import measured, of_step, read
 from ridgeline.diagnosis.rules._launch import (
-    LEAST,
+    MIN_SHARE,
     calls,
     cost,
     kernels,
-    loops,
     outer,
     parameters,
-    place_at,
 )
+from ridgeline.diagnosis.rules._operator_loops import loops
+from ridgeline.diagnosis.rules._user_code import files_of, place_at, user_sources
 from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.loops import SourceLoop, function_around, loops_at
 
 RULE = Rule(id="unfused-optimizer", family="launch", budget="overhead", needs=("sites",))
-
-FEW = 16
-"""Calls a step: fewer cost 0.1 ms at most."""
+MIN_CALLS = 16
+"""Calls a step. Fewer cost 0.1 ms at most."""
 MIN_DEFAULT_SHARE = 0.2
 """The share of the step that must be saved before torch's defaults are reported: most programs,
 well-tuned ones too, leave them alone."""
@@ -41,31 +41,32 @@ MIN_DEFAULT_CALLS = 1000
 not reported where the program leaves the default alone and torch has no fused update: the only
 advice would be `foreach=True`, which saves nothing but calls."""
 FUSED_OF_FOREACH = 0.35
-"""Of the memory that `_foreach` operators move: what a fused Adam still moves, 7 of 20 passes by
-count of its operators, not measured."""
+"""Share of the memory traffic of `_foreach` operators that a fused Adam still moves: 7 of 20 passes
+by count of its operators, not measured."""
 FUSED_PASSES_SHARE = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.45, "SGD": 0.65}
 """Passes over memory of the fused update, as a share of those of the update tensor by tensor. They
 are counted from the operators: Adam 7 of 20, Adagrad 5 of 11, SGD with momentum 5 of 8."""
 START_NS = {True: 5_000.0, False: 50_000.0}
-"""Of a kernel on a GPU, of a call on a CPU: what is longer works on its data, which calling it for
-all parameters at once does not change. The smallest kernel takes 2 µs, a traced call 5 to 30."""
-A_PARAMETER = 0.8
-"""Calls for each parameter, from which on it is a loop over them: SGD's has one."""
+"""The part of a kernel on a GPU, and of a call on a CPU, that is taken for its start. What is
+longer works on its data, which one call for all parameters does not change. The smallest kernel
+takes 2 µs, a traced call 5 to 30 µs."""
+MIN_CALLS_PER_PARAMETER = 0.8
+"""Calls for each parameter from which the update is taken for a loop over them: SGD's has one."""
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5}
-"""Times a fused update passes over memory as large as the parameters: it reads parameter, gradient
-and state, and writes parameter and state."""
+"""How often a fused update passes over memory as large as the parameters: it reads parameter,
+gradient and state, and writes parameter and state."""
 _KNOWN = frozenset((*FUSED, "RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "Rprop", "ASGD",
                     "Adafactor"))  # fmt: skip
 _WITHOUT = ("SparseAdam", "LBFGS")
-"""Optimizers of torch's without a path for all parameters at once."""
+"""Optimizers of torch without an update of all parameters at once."""
 _BY_TENSOR = ("Adafactor",)
-"""Those that go through their parameters one by one on a GPU too, to save memory."""
+"""Optimizers that go through their parameters one by one on a GPU too, to save memory."""
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_")
 _REDUCES = frozenset(f"aten::{name}" for name in (
     "mean", "sum", "norm", "linalg_vector_norm", "matmul", "bmm", "mm", "max", "amax", "var",
 ))  # fmt: skip
-"""In an update of no optimizer that torch fuses: Adafactor and LAMB take norms, Muon products."""
+"""Operators in no update that torch fuses: Adafactor and LAMB take norms, Muon multiplies."""
 _SMALL = ("aten::item", "aten::is_nonzero", "aten::result_type")
 
 
@@ -93,9 +94,9 @@ def look(case: Case) -> Iterator[Finding]:
     called = _made_at(case, seen, update, traced)
     name = seen.name if seen is not None else traced or (called.name if called is not None else "")
     if name in _WITHOUT or (not update.by_tensor and name and name not in FUSED):
-        return  # there is no faster path, or it takes the fastest there is
+        return  # torch has no faster update, or the program has the fastest already
     share = _share(case, seen, update, name)
-    if share < LEAST:
+    if share < MIN_SHARE:
         return
     if _defaults(case, seen, update, name):
         fused_instead = update.by_tensor and _fusable(update, name)
@@ -107,19 +108,14 @@ def look(case: Case) -> Iterator[Finding]:
     place, line, change = _made(case, seen, update, called, name)
     who = (name if update.written is None else "") or "The optimizer"
     number = parameters(case)
+    each = f", {units.significant(update.calls / number, 2)} a parameter" if number else ""
     evidence = [
-        Evidence(what="optimizer", text=f"{units.percent(share)} of the step", value=share),
-        Evidence(
-            what="calls a step",
-            text=f"{units.count(round(update.calls))}"
-            + (f", {units.significant(update.calls / number, 2)} a parameter" if number else ""),
-            value=update.calls,
-        ),
+        of_step("optimizer", share),
+        measured("calls a step", f"{units.count(round(update.calls))}{each}", update.calls),
     ]
     if seen is not None and seen.options:
-        told = ", ".join(f"{key}={seen.options[key]}" for key in ("foreach", "fused")
-                         if key in seen.options)  # fmt: skip
-        evidence.append(Evidence(what="options", text=told, source="read"))
+        named = (key for key in ("foreach", "fused") if key in seen.options)
+        evidence.append(read("options", ", ".join(f"{key}={seen.options[key]}" for key in named)))
     yield make_finding(
         RULE,
         claim=_claim(who, update, number),
@@ -137,8 +133,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _share(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> float:
-    """What of the step would be gone: the calls, and of passes over memory those that a fused
-    update does not make. Without a fused one the passes stay."""
+    """Return the share of the step that goes: the calls, and the passes over memory that a fused
+    update does not make. If torch has no fused update, all passes stay."""
     if not _fusable(update, name):
         return cost(case, update.sites, stays_ns=_working_ns(case, update.sites))
     if not case.on_gpu and update.by_tensor:
@@ -171,18 +167,18 @@ def _bound(case: Case, update: _Update, name: str) -> float | None:
     None where the share gives the bound."""
     if case.on_gpu or not update.by_tensor or not _fusable(update, name):
         return None
-    return 1 / (1 - min(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites), MAX_SHARE))
+    return gain_without(SAVED_BESIDE_UPDATE_ON_CPU * cost(case, update.sites))
 
 
 def _fusable(update: _Update, name: str) -> bool:
-    """By its name, else by its operators."""
+    """Return whether torch has a fused update: by the optimizer's name, else by its operators."""
     if name:
         return name in FUSED
     return not any(outer(site) in _REDUCES for site in update.sites)
 
 
 def _working_ns(case: Case, sites: tuple[OpSite, ...]) -> float:
-    """Of their time: work on data, beyond what starting it takes."""
+    """Return the time that operators work on data, beyond their start."""
     if case.on_gpu:
         return sum(max(s.device_ns - START_NS[True] * kernels([s]), 0.0) for s in sites)
     return sum(max(s.host_ns - START_NS[False] * s.calls, 0.0) for s in sites)
@@ -197,14 +193,14 @@ def _claim(name: str, update: _Update, number: float) -> str:
 
 
 def _update(case: Case) -> _Update | None:
-    """The operators of the update, where they are not fused already."""
+    """Return the operators of the update, or None if they are fused already."""
     inside = [s for s in case.sites.ops if s.phase == "optimizer" and outer(s) not in _ZEROING]
     if any("_fused_" in outer(site) for site in inside):
         return None
     at_once = [site for site in inside if "_foreach_" in outer(site)]
     each = [site for site in inside if "_foreach_" not in outer(site)]
     many = calls(s for s in each if s.op.startswith("aten::") and s.op not in _SMALL)
-    if many >= max(FEW, A_PARAMETER * parameters(case)) and many > calls(at_once):
+    if many >= max(MIN_CALLS, MIN_CALLS_PER_PARAMETER * parameters(case)) and many > calls(at_once):
         return _Update(tuple(inside), many, True)
     if case.on_gpu and at_once and calls(at_once) >= 2:
         return _Update(tuple(at_once), calls(at_once), False)
@@ -212,7 +208,7 @@ def _update(case: Case) -> _Update | None:
 
 
 def _by_hand(case: Case) -> _Update | None:
-    """A loop over parameters that uses their gradients, where no optimizer is."""
+    """Return the loop over parameters that uses their gradients, of a program without optimizer."""
     for loop in loops(case) if case.sites.stacks else ():
         for at in loops_at(case.sources, loop.place):
             if loop.over == "state" and not at.trains and "grad" in at.attributes:
@@ -222,16 +218,16 @@ def _by_hand(case: Case) -> _Update | None:
 
 def _optimizer(case: Case) -> OptimizerSeen | None:
     seen = case.capture.optimizers if case.capture is not None else ()
-    return next((one for one in seen if one.anchor), seen[0] if seen else None)
+    return next((one for one in seen if one.anchor), next(iter(seen), None))
 
 
 def _defaults(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> bool:
-    """Nothing was asked for, and torch took the path it takes then."""
+    """Return whether the program chose nothing, and torch took its default."""
     if seen is None or update.written is not None:
         usual = not (update.by_tensor and case.on_gpu) or name in _BY_TENSOR
         return update.written is None and usual
     chosen = {seen.options.get(key, "None") for key in ("foreach", "fused")}
-    # options that are not known: an optimizer of the user's own, whose loop is no default
+    # An optimizer of the user's own has no such options; its loop is no default.
     known = "foreach" in seen.options or "fused" in seen.options
     return known and chosen == {"None"}
 
@@ -247,19 +243,16 @@ def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: st
     if update.written is not None or (seen is not None and seen.name not in _KNOWN):
         return None
     steps = place_at(seen.place) if seen is not None else None
-    places = (*(site.place for site in update.sites), steps)
-    files = dict.fromkeys([p.file for p in places if p is not None] + _files(case))
-    for file in files:
-        source = case.sources.get(file)
-        for node in ast.walk(source.module) if source is not None else ():
+    first = [*files_of(update.sites), *([steps.file] if steps is not None else ())]
+    for source in user_sources(case, first):
+        for node in ast.walk(source.module):
             if (
-                source is not None
-                and isinstance(node, ast.Assign | ast.Return | ast.Expr)
+                isinstance(node, ast.Assign | ast.Return | ast.Expr)
                 and isinstance(call := node.value, ast.Call)
                 and (name := _names(call, seen.name if seen is not None else traced))
             ):
                 function = function_around(source, call.lineno)
-                at = Place(file=file, line=call.lineno, function=function)
+                at = Place(file=source.file, line=call.lineno, function=function)
                 return _Made(at, name, node, call)
     return None
 
@@ -267,7 +260,8 @@ def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: st
 def _made(
     case: Case, seen: OptimizerSeen | None, update: _Update, called: _Made | None, name: str
 ) -> tuple[Place | None, int | None, str]:
-    """Where the optimizer is made, and that line as it should be; else where it steps."""
+    """Return the line that makes the optimizer, and that line as it should be. If it is not found,
+    return where the optimizer steps."""
     measured = next((site.place for site in update.sites if site.place is not None), None)
     if update.written is not None or (name and name not in _KNOWN):
         return _own_loop(case, measured, update.written)
@@ -286,7 +280,7 @@ def _made(
 def _own_loop(
     case: Case, place: Place | None, at: SourceLoop | None
 ) -> tuple[Place | None, int | None, str]:
-    """Of an update the program writes itself: its loop, and how to do without."""
+    """Return the loop of an update that the program writes itself, and how to do without it."""
     written = [one for one in loops_at(case.sources, place) if not one.trains]
     at = at or next(iter(written), None)
     return (
@@ -299,22 +293,14 @@ def _own_loop(
     )
 
 
-def _files(case: Case) -> list[str]:
-    """Other files of the program's that the run names."""
-    modules = case.capture.modules if case.capture is not None else ()
-    places = [place_at(module.place) for module in modules]
-    sites = [site.place for site in case.sites.ops]
-    return [place.file for place in (*places, *sites) if place is not None]
-
-
 def _names(call: ast.Call, seen: str) -> str:
-    """The optimizer that a call makes; "" where it makes none, or not the one that was seen."""
+    """Return the optimizer that a call makes; "" if it makes none, or not the one that was seen."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     name = call.func.id if isinstance(call.func, ast.Name) else name
     if seen:
         return name if name == seen else ""
     fused = any(k.arg == "fused" and ast.unparse(k.value) == "True" for k in call.keywords)
-    return name if name in _KNOWN and not fused else ""  # one that is fused was not traced here
+    return name if name in _KNOWN and not fused else ""  # a fused one is not what was traced
 
 
 def _rewritten(node: ast.Assign | ast.Return | ast.Expr, call: ast.Call, wanted: str) -> str:

@@ -6,68 +6,57 @@ from collections.abc import Iterator, Sequence
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import derived, measured, of_step
 from ridgeline.diagnosis.rules._launch import (
     ACCUMULATE,
-    LEAST,
+    MIN_SHARE,
     cost,
     dims_of,
     outer,
     parameter_dims,
     parameters,
 )
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.source.calls import SourceCall, calls_at
 
 RULE = Rule(id="zero-grad-fill", family="launch", budget="work", needs=("sites",))
 
 _FILLS = ("aten::zero_", "aten::_foreach_zero_")
-MARGIN = 1.2
-"""On a CPU. The operators' own time bounded a twin's gain by 1.34; alternating with its fixed twin
-in one process it was 1.27 (medians) to 1.37 (lower quartiles), on a busy machine. What the rest is,
-was not measured: the fill may cost what comes after it the cache."""
+CPU_MARGIN = 1.2
+"""On a CPU the gain may be this many times the operators' own time. That time bounded a twin's gain
+by 1.34 ×; alternating with its fixed twin in one process the gain was 1.27 × (medians) to 1.37 ×
+(lower quartiles), on a busy machine. The rest was not measured: filling may push other data out of
+the cache."""
 
 
 def look(case: Case) -> Iterator[Finding]:
     fills = _fills(case)
-    if not fills:
-        return
     adds = [
         s for s in case.sites.ops if s.op in ("aten::add_", "aten::add") and s.inside(ACCUMULATE)
     ]
     added, filled = sum(s.calls for s in adds), _filled(case, fills)
-    if not added:  # nothing is added onto them: buffers of another kind
+    if not fills or not added:  # without additions these are buffers of another kind
         return
-    # With gradients accumulated over batches only the first addition of each is for nothing.
+    # Of gradients accumulated over several batches only the first addition of each is needless.
     part = min(filled / added, 1.0)
     filling, adding = cost(case, fills), part * cost(case, adds)
-    share = (filling + adding) * (1.0 if case.on_gpu else MARGIN)
-    if share < LEAST:
+    share = (filling + adding) * (1.0 if case.on_gpu else CPU_MARGIN)
+    if share < MIN_SHARE:
         return
     place = next((site.place for site in fills if site.place is not None), None)
     call = _call(calls_at(case.sources, place, ("zero_grad", "zero_")))
     moved = sum(site.bytes for site in fills) + part * sum(site.bytes for site in adds)
+    text = f"{units.percent(adding)} of the step, {round(added * part)} additions"
     yield make_finding(
         RULE,
         claim=f"Gradients are filled with zeros and added to each step: "
         f"{units.seconds(share * case.step_ms / 1e3)} that leaving them None saves",
         share=share,
         evidence=[
-            Evidence(what="filling", text=f"{units.percent(filling)} of the step", value=filling),
-            Evidence(
-                what="adding onto zeros",
-                text=f"{units.percent(adding)} of the step, {round(added * part)} additions",
-                value=adding,
-            ),
-            *(
-                [
-                    Evidence(
-                        what="memory moved", text=units.bytes_(moved), value=moved, source="derived"
-                    )
-                ]
-                if moved
-                else ()
-            ),
+            of_step("filling", filling),
+            measured("adding onto zeros", text, adding),
+            *([derived("memory moved", units.bytes_(moved), moved)] if moved else ()),
         ],
         place=place,
         line=call.line if call is not None else None,
@@ -77,7 +66,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _fills(case: Case) -> list[OpSite]:
-    """In zero_grad itself, or by hand with the parameters' own sizes."""
+    """Return the operators that fill gradients: in `zero_grad`, or by hand with the sizes of the
+    parameters."""
     sizes = parameter_dims(case)
     return [
         site
@@ -88,7 +78,7 @@ def _fills(case: Case) -> list[OpSite]:
 
 
 def _filled(case: Case, fills: Sequence[OpSite]) -> float:
-    """Gradients filled a step: all of them in one call, or one by one."""
+    """Return how many gradients a step fills, in one call or one by one."""
     if any(site.op == "aten::_foreach_zero_" for site in fills):
         return parameters(case)
     return sum(site.calls for site in fills if site.op == "aten::zero_")

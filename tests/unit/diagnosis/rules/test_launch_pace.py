@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules import cuda_graph_candidate, small_kernels
-from ridgeline.diagnosis.rules._launch import SMALL_NS, left, pace_ns, pauses
+from ridgeline.diagnosis.rules._launch import SMALL_KERNEL_NS, left, pace_ns, pauses
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Gap
 from tests.unit.diagnosis.rules.made_up_launch import case, site
@@ -69,7 +69,7 @@ def test_a_host_that_keeps_up_and_one_that_waits_for_data_are_silent() -> None:
 
 def test_a_host_that_takes_longer_than_any_launch_does_something_else() -> None:
     slow = resnet({"launch-bound": 0.8}, busy=0.2, ms=87.2)  # 132 µs a kernel
-    assert pace_ns(slow) == SMALL_NS
+    assert pace_ns(slow) == SMALL_KERNEL_NS
     assert not [*cuda_graph_candidate.look(slow)]
 
 
