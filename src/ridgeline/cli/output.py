@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 import msgspec
@@ -106,15 +106,17 @@ def formatted(report: "Report", ending: str, *, full: bool = False, most: int | 
     return markdown.render(report.document(), full=full, most=most)
 
 
-def report_console() -> Any:
-    """Return a console on stdout. A pipe has no width: it gets one at which few names are cut."""
+def report_console(stream: TextIO | None = None) -> Any:
+    """Return a console on `stream` (stdout by default). A pipe has no width: it gets one at which
+    few names are cut."""
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
             _reader_left()
 
-    console = Quiet(width=columns(sys.stdout.isatty()), highlight=False)
+    stream = stream or sys.stdout
+    console = Quiet(file=stream, width=columns(stream.isatty()), highlight=False)
     console.width = max(console.width, MIN_COLUMNS)
     return console
 

@@ -10,7 +10,7 @@ from ridgeline.cli.target import Given, TargetCommand, target_of
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.run import Settings
 
-_ENDINGS = (".json", ".md")
+ENDINGS = (".json", ".md", ".html")
 
 
 @click.command(cls=TargetCommand, name="run")
@@ -75,7 +75,7 @@ _ENDINGS = (".json", ".md")
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the summary to a file: .json or .md.",
+    help="Write the report to a file; its ending picks the format: .json, .md, .html.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end; the run is kept.")
 @click.option(
@@ -124,7 +124,7 @@ def command(
             "there is no program to run",
             "e.g. ridgeline run train.py --epochs 1, or ridgeline run -m package.train",
         )
-    check_output(output, _ENDINGS)
+    check_output(output, ENDINGS)
     if given.kind == "script" and given.name != "-" and not os.path.exists(given.name):
         raise command.no_such_file(ctx, given.name)
     settings = Settings(

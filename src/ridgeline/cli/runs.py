@@ -99,14 +99,10 @@ def show(context: click.Context, name: str, root: Path | None, as_json: bool, ve
         run = find(_folder(root or context.obj), name)
         damage = run.damage()
         summary = _summary(run)
-    if as_json:
-        from ridgeline.report.run_document import document
+    from ridgeline.cli.output import deliver
+    from ridgeline.report.views.run import run_report
 
-        _write_json(document(summary))
-    else:
-        from ridgeline.report.run_terminal import render
-
-        render(summary, _console(), answers=verbose)
+    deliver(run_report(summary), as_json, None, full=verbose)
     for sentence in damage:
         _say(sentence)
     return 4 if damage else 0

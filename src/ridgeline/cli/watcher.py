@@ -84,31 +84,24 @@ def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
 
 
 def _write_output(path: Path, summary: "RunSummary", say: Callable[[str], None]) -> None:
-    from ridgeline.cli.output import write_whole
-    from ridgeline.report.run_document import document
-    from ridgeline.report.run_markdown import markdown
+    from ridgeline.cli.output import formatted, write_whole
+    from ridgeline.report.views.run import run_report
 
-    if path.suffix.lower() == ".md":
-        text = markdown(summary)
-    else:
-        text = msgspec.json.format(msgspec.json.encode(document(summary)), indent=2).decode() + "\n"
     try:
-        write_whole(path, text)
+        write_whole(path, formatted(run_report(summary), path.suffix.lower()))
     except RidgelineError as error:
         _say(f"ridgeline: {error.message}")
     else:
         say(f"wrote {path}")
 
 
-def _print(summary: "RunSummary", answers: bool) -> None:
-    from rich.console import Console
-
-    from ridgeline.cli.output import columns
-    from ridgeline.report.run_terminal import render
+def _print(summary: "RunSummary", full: bool) -> None:
+    from ridgeline.cli.output import report_console
+    from ridgeline.report.renderers import terminal
+    from ridgeline.report.views.run import document
 
     with contextlib.suppress(OSError, ValueError):
-        console = Console(stderr=True, width=columns(sys.stderr.isatty()), highlight=False)
-        render(summary, console, answers=answers)
+        terminal.render(document(summary), report_console(sys.stderr), full=full)
         sys.stderr.flush()
 
 

@@ -41,6 +41,7 @@ from ridgeline.records.run_summary import (
     Energy,
     MemoryUse,
     Missing,
+    NextCommand,
     RankEnd,
     RunSummary,
     StepTimes,
@@ -479,20 +480,22 @@ def next_commands(
     device: Device | None,
     view: PythonView | None,
     capture: Capture | None,
-) -> tuple[str, ...]:
-    found = []
+) -> tuple[NextCommand, ...]:
+    commands = []
     trace = directory.trace_file(capture.rank if capture is not None else 0)
     long = capture is not None and capture.steps >= _WORTH_SAMPLING
     if verdict.bound in _IN_PYTHON and view is None and long and target.kind in _AGAIN:
         again = f"ridgeline run --python {command_line(target)}"
-        found.append(again if len(again) <= _LONGEST else "ridgeline run --python …")
+        text = again if len(again) <= _LONGEST else "ridgeline run --python …"
+        commands.append(NextCommand("python", text))
     if trace.is_file():
         several = capture is not None and capture.world > 1  # only all traces show who was late
         looked_at = directory.path if several else trace
-        found.append(f"ridgeline trace {shlex.quote(_near(looked_at))}")
+        text = f"ridgeline trace {shlex.quote(_near(looked_at))}"
+        commands.append(NextCommand("trace", text))
     if capture is not None and capture.steps and not _measured(device):
-        found.append("ridgeline hardware --measure")
-    return tuple(found)
+        commands.append(NextCommand("ceilings", "ridgeline hardware --measure"))
+    return tuple(commands)
 
 
 def _measured(device: Device | None) -> bool:

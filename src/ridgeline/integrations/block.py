@@ -109,9 +109,10 @@ class profile:
         if not quiet:
             from rich.console import Console
 
-            from ridgeline.report.run_terminal import render
+            from ridgeline.report.renderers import terminal
+            from ridgeline.report.views.run import document
 
-            render(self.summary, Console(file=sys.stderr, highlight=False))
+            terminal.render(document(self.summary), Console(file=sys.stderr, highlight=False))
 
 
 def _recorded_elsewhere(name: str) -> RunSummary:

@@ -201,6 +201,15 @@ class RankEnd(Struct, frozen=True, kw_only=True):
     torch_imported: bool = True
 
 
+NextPurpose = Literal["python", "trace", "ceilings"]
+"""What a command to type next shows: lines of Python, the trace, what the machine can do."""
+
+
+class NextCommand(Struct, frozen=True):
+    purpose: NextPurpose
+    text: str
+
+
 class RunSummary(Struct, frozen=True, kw_only=True):
     schema: int = 1
     name: str
@@ -235,5 +244,5 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     bytes_on_disk: int = 0
-    next: tuple[str, ...] = ()
+    next: tuple[NextCommand, ...] = ()
     """Commands to go on with."""

@@ -30,9 +30,9 @@ from ridgeline.records.run import (
 )
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import Energy, RunSummary, SyncPoint
-from ridgeline.report.run_document import document
-from ridgeline.report.run_markdown import markdown
-from ridgeline.report.run_rows import rows
+from ridgeline.report.document import plain
+from ridgeline.report.renderers import markdown
+from ridgeline.report.views.run import data, document, remarks
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis import made_up_run_directory as made
 from tests.unit.diagnosis.made_up_steps import MS, noisy, step
@@ -86,13 +86,13 @@ def test_flops_are_the_traces_and_time_is_of_untraced_steps(whole: RunDirectory)
     assert found.efficiency.mfu == pytest.approx(flops / 0.1 / 989.4e12, rel=0.02)
     assert found.efficiency.ceiling == "bfloat16, datasheet"
     assert found.verdict.bound == "compute-bound"
-    assert any(c.startswith("ridgeline trace") for c in found.next)
+    assert any(command.purpose == "trace" for command in found.next)
 
 
 def test_the_summary_can_be_written_and_read_again(whole: RunDirectory) -> None:
     found = conclude(whole)
     assert msgspec.json.decode(msgspec.json.encode(found), type=RunSummary) == found
-    assert document(found)["step"]["phases"]["forward"]["ms"] == pytest.approx(30, rel=0.02)
+    assert data(found)["step"]["phases"]["forward"]["ms"] == pytest.approx(30, rel=0.02)
 
 
 def test_an_empty_directory_gives_an_unknown_and_says_why(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_program_without_steps_is_told_how_to_mark_them(tmp_path: Path) -> Non
         )
     )
     assert "ridgeline.step()" in found.verdict.sentence
-    assert document(found)["verdict"] == "unknown"
+    assert data(found)["verdict"] == "unknown"
 
 
 def test_a_program_of_two_steps_gets_what_can_be_had(tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ def test_the_first_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
         stepped[at] = msgspec.structs.replace(stepped[at], loss=None, loss_broke=broke)
     found = conclude(made.directory(tmp_path, run=made.run_file(), stepped=stepped))
     assert found.loss_broke == "inf at step 7"
-    assert document(found)["loss_broke"] == "inf at step 7"
-    row = next(row for row in rows(found) if row.label == "loss")
-    assert (row.text, row.tone) == ("inf at step 7 · 1 → 1", "warning")
+    assert data(found)["loss_broke"] == "inf at step 7"
+    row = next(row for row in remarks(found) if row.label == "loss")
+    assert (plain(row.lines[0]), row.level) == ("inf at step 7 · 1 → 1", "doubt")
 
 
 def test_regions_are_means_over_the_steady_steps_largest_first(tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ def test_regions_are_means_over_the_steady_steps_largest_first(tmp_path: Path) -
         ("save", 20.0, 0.2),
         ("load", 5.0, 0.05),
     ]
-    assert document(found)["regions"][1] == {"name": "load", "ms": 5.0, "share": 0.05}
-    assert "regions**: save 20 ms (20 %) · load 5 ms (5 %)" in markdown(found)
+    assert data(found)["regions"][1] == {"name": "load", "ms": 5.0, "share": 0.05}
+    assert "regions**: save 20 ms (20 %) · load 5 ms (5 %)" in markdown.render(document(found))
 
 
 def test_the_hosts_peak_is_without_our_tracer() -> None:
@@ -402,8 +402,8 @@ def test_the_rank_that_ended_first_is_reported(tmp_path: Path) -> None:
         ended(2, "raised", 10, why="ValueError: no more data"),
     )
     assert [(end.rank, end.why) for end in summary.rank_ends] == [(2, "ValueError: no more data")]
-    assert document(summary)["rank_ends"][0]["rank"] == 2
-    told = [row.text for row in rows(summary) if row.label == "program"]
+    assert data(summary)["rank_ends"][0]["rank"] == 2
+    told = [plain(row.lines[0]) for row in remarks(summary) if row.label == "program"]
     assert "rank 2" in told[0]
     assert "no more data" in told[0]
 

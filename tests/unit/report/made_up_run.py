@@ -6,6 +6,7 @@ from ridgeline.records.run_summary import (
     Efficiency,
     Energy,
     MemoryUse,
+    NextCommand,
     PhaseTime,
     RunSummary,
     StepTimes,
@@ -63,8 +64,10 @@ def summary() -> RunSummary:
         missing=("FLOPs cover 97.4 % of operator time: no formula for aten::_fft_r2c",),
         bytes_on_disk=3_100_000,
         next=(
-            "ridgeline run --python examples/train.py --epochs 1",
-            "ridgeline trace .ridgeline/runs/1115-010203-train/trace-rank0.json.gz",
+            NextCommand("python", "ridgeline run --python examples/train.py --epochs 1"),
+            NextCommand(
+                "trace", "ridgeline trace .ridgeline/runs/1115-010203-train/trace-rank0.json.gz"
+            ),
         ),
     )  # fmt: skip
 

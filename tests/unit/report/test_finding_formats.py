@@ -4,12 +4,11 @@ import csv
 import html
 import io
 import json
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ridgeline.records.finding import Findings
-from ridgeline.report import run_document, run_markdown
 from ridgeline.report.finding_html import findings_html
 from ridgeline.report.finding_markdown import answers_markdown, findings_markdown
 from ridgeline.report.trace_csv import to_csv
@@ -17,7 +16,7 @@ from ridgeline.report.trace_document import to_json_document
 from ridgeline.report.trace_html import to_html
 from ridgeline.report.trace_markdown import to_markdown
 from tests.unit.report import made_up_findings as made
-from tests.unit.report import made_up_run, made_up_trace
+from tests.unit.report import made_up_trace
 from tests.unit.report.made_up_trace import NASTY
 
 FIELDS = {
@@ -26,16 +25,12 @@ FIELDS = {
 }  # fmt: skip
 
 
-def run() -> dict[str, object]:
-    return run_document.document(replace(made_up_run.summary(), findings=made.findings()))
-
-
 def trace() -> dict[str, object]:
     return to_json_document(made_up_trace.study(), (), made.findings())
 
 
-@pytest.mark.parametrize("document", [run(), trace()], ids=["run", "trace"])
-def test_the_document_has_every_field_of_every_finding(document: dict[str, list[dict]]) -> None:
+def test_the_document_has_every_field_of_every_finding() -> None:
+    document: dict[str, Any] = trace()
     json.dumps(document, allow_nan=False)
     assert [f["rule"] for f in document["findings"]] == [
         f.rule for f in made.findings().findings
@@ -53,11 +48,10 @@ def test_the_document_has_every_field_of_every_finding(document: dict[str, list[
 
 
 def test_a_document_without_findings_has_the_keys_all_the_same() -> None:
-    for document in (run_document.document(made_up_run.nothing()),
-                     to_json_document(made_up_trace.nothing())):  # fmt: skip
-        assert document["findings"] == []
-        assert document["answers"] == []
-        assert document["ceiling_pct"] is None
+    document = to_json_document(made_up_trace.nothing())
+    assert document["findings"] == []
+    assert document["answers"] == []
+    assert document["ceiling_pct"] is None
 
 
 def test_markdown_has_a_number_the_evidence_and_the_fix() -> None:
@@ -72,11 +66,9 @@ def test_markdown_has_a_number_the_evidence_and_the_fix() -> None:
 
 
 def test_the_answers_are_in_both_reports_always() -> None:
-    of_run = run_markdown.markdown(replace(made_up_run.summary(), findings=made.findings()))
     of_trace = to_markdown(made_up_trace.study(), made.findings())
     page = to_html(made_up_trace.study(), made.findings())
-    for text in (of_run, of_trace):
-        assert "- **Is the device busy?** No: the GPU works 30 %" in text
+    assert "- **Is the device busy?** No: the GPU works 30 %" in of_trace
     assert "<dt>Is the device busy?</dt><dd>No: the GPU works 30 %" in page
     assert answers_markdown(Findings()) == []
 

@@ -1,17 +1,27 @@
 """Which findings get a line, what stands in it, and what is said of the others."""
 
+import io
+import re
+import unicodedata
+
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from ridgeline.records.finding import Evidence, Finding, Findings
-from ridgeline.report.document import Claim, plain
+from ridgeline.report.document import Claim, Document, Span, plain
+from ridgeline.report.renderers import html, markdown, terminal
 from ridgeline.report.views.findings import (
+    answers_section,
     closing_sentences,
     findings_claims,
     findings_data,
+    findings_section,
     short_place,
 )
 from tests.unit.report import made_up_findings as made
+from tests.unit.report.made_up_trace import NASTY
+from tests.unit.report.rendered import at_terminal
 
 
 def only_claim(finding: Finding) -> Claim:
@@ -173,3 +183,146 @@ def test_the_data_have_every_finding_and_the_same_keys_without_any() -> None:
     assert [f["rule"] for f in data["findings"]] == [f.rule for f in made.findings().findings]
     assert data["answers"][0]["question"] == "Is the device busy?"
     assert findings_data(Findings()).keys() == data.keys()
+
+
+WIDTHS = [60, 80, 100, 120, 140, 200]
+
+
+def section_document(findings: Findings) -> Document:
+    blocks = (findings_section(findings), answers_section(findings))
+    return Document(answer=(Span("a run"),), blocks=blocks)
+
+
+def shown(findings: Findings, width: int = 140) -> str:
+    return at_terminal(section_document(findings), width)
+
+
+def test_in_a_wide_terminal_place_and_gain_stand_beside_the_claim() -> None:
+    line = next(x for x in shown(made.findings()).splitlines() if x.startswith("   2  "))
+    assert re.fullmatch(
+        r"   2  fp32 matrix products: TF32 is off +models/model.py:88 +up to 1.29 ×, after 1", line
+    )
+
+
+def test_in_a_narrow_terminal_place_and_gain_stand_below_the_claim() -> None:
+    lines = shown(made.findings(), 80).splitlines()
+    at = next(i for i, x in enumerate(lines) if x.startswith("   2  "))
+    assert lines[at + 1] == "      models/model.py:88 · up to 1.29 ×, after 1"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width_says_everything_and_no_line_is_too_long(width: int) -> None:
+    text = shown(made.findings(), width)
+    whole = " ".join(text.split())
+    for words in ("data.py:41", "up to 2.5 ×", "same time as 1", "and 1 more below 3 %",
+                  "Is the device busy?", "it waits for data 61 %"):  # fmt: skip
+        assert words in whole
+    for line in text.splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'name = "a text, that cannot be broken" + rest_of_it',
+        "@torch.compile  # or nn.GRU / nn.LSTM; take products that need no `c` out of the loop",
+        "with nullcontext() if last else model.no_sync():   # last: the last part of a step\n    …",
+        "text = " + repr("x" * 150),
+    ],
+)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_fix_is_always_shown_whole(change: str, width: int) -> None:
+    text = shown(Findings(findings=(replace(made.LOADER, change=change),)), width)
+    joined = "".join(text.split()).replace("\\", "").replace("#", "")
+    code, _, comment = change.partition("  #")
+    assert "".join(code.split("\n")[0].split()) in joined
+    assert "".join(comment.split("\n")[0].split()) in joined
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_of_a_long_fix_the_first_lines_are_shown_and_the_rest_is_counted() -> None:
+    long = replace(made.LOADER, change="\n".join(f"x = {i}" for i in range(30)))
+    text = shown(Findings(findings=(long,)))
+    assert "x = 10\n" in text
+    assert "x = 11" not in text
+    assert "… and 19 more lines" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_doubt_stands_under_the_claim_and_is_cut_after_two_lines(width: int) -> None:
+    lines = shown(made.findings(), width).splitlines()
+    at = next(i for i, x in enumerate(lines) if "it may be wrong" in x)
+    assert lines[at] == "      it may be wrong: the disk may be as slow"
+    assert lines[at + 1].startswith("        loader = DataLoader(")
+    assert sum("it may be wrong" in x for x in lines) == 1  # the others have no doubt
+    long = replace(made.LOADER, doubt="a reason of many words, " * 20)
+    doubt = [x for x in shown(Findings(findings=(long,)), width).splitlines() if "reason of" in x]
+    assert len(doubt) == 2
+    assert doubt[-1].endswith(" …")
+    assert max(map(len, doubt)) <= width
+
+
+def test_a_long_call_is_broken_at_its_commas() -> None:
+    call = 'loader = DataLoader(data, collate_fn=lambda x: (x, "a, b"), num_workers=8, pin=True)'
+    lines = shown(Findings(findings=(replace(made.LOADER, change=call),)), 60).splitlines()
+    at = next(i for i, line in enumerate(lines) if "loader =" in line)
+    assert lines[at : at + 3] == [
+        "        loader = DataLoader(data,",
+        '            collate_fn=lambda x: (x, "a, b"), num_workers=8,',
+        "            pin=True)",
+    ]
+    assert " ".join(line.strip() for line in lines[at : at + 3]) == call
+
+
+def test_the_number_is_coloured_and_the_claim_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for width in (80, 140):
+        out = io.StringIO()
+        console = Console(file=out, width=width, force_terminal=True, color_system="standard")
+        terminal.render(section_document(made.findings()), console)
+        assert re.search(r"\x1b\[1;36m   1  \x1b\[0mThe DataLoader", out.getvalue())
+
+
+def test_a_stream_that_is_not_utf8_gets_plain_characters() -> None:
+    text = at_terminal(section_document(made.findings()), 100, encoding="ascii")
+    assert "up to 2.5 x" in text
+
+
+def test_a_terminal_has_no_title_above_the_claims_and_a_page_has() -> None:
+    report = section_document(made.findings())
+    assert "what holds it back" not in at_terminal(report)
+    assert "<h2>what holds it back</h2>" in html.render(report)
+    assert "#### what holds it back" in markdown.render(report)
+
+
+def test_markdown_has_a_number_the_evidence_and_the_fix() -> None:
+    text = markdown.render(section_document(made.findings()))
+    assert "1. **The DataLoader cannot feed the GPU: `decode()` takes 11 ms a sample, 0 w" in text
+    assert "`data.py:41`: up to 2.5 ×" in text
+    assert "   - input wait: 93 ms, 61 % of the step (measured)" in text
+    assert "   - it may be wrong: the disk may be as slow" in text
+    assert "   ```python\n   loader = DataLoader(data, num_workers=8, pin_memory=True," in text
+    assert "and 1 more below 3 %" in text
+    assert "\n\n\n" not in text
+
+
+def test_the_page_has_the_claim_the_fix_and_the_command_that_explains() -> None:
+    page = html.render(section_document(made.findings()))
+    assert "<code>decode()</code> takes 11 ms a sample" in page
+    assert "<pre>loader = DataLoader(data, num_workers=8" in page
+    assert "<code>ridgeline explain loader-starves</code>" in page
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_words_from_outside_stay_words_in_every_format(nasty: str) -> None:
+    report = section_document(made.nasty(nasty))
+    text, notes, page = at_terminal(report), markdown.render(report), html.render(report)
+    for made_text in (text, notes, page):
+        unseen = {c for c in made_text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+        assert unseen <= {"\n"}
+    if "[bold]" in nasty:
+        assert "[bold]not bold[/bold]" in " ".join(text.split())
+    assert "<script>" not in page
+    outside = [x for x in notes.splitlines() if "`" not in x and x.strip() != nasty]
+    assert not any("<script>" in line for line in outside)
