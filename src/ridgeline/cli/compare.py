@@ -14,6 +14,7 @@ from ridgeline.errors import UsageError
 if TYPE_CHECKING:
     from ridgeline.comparison.arms import Options
     from ridgeline.records.comparison import Comparison, PairFolder
+    from ridgeline.report.document import Report
 
 EXAMPLES = """\b
 Examples:
@@ -134,16 +135,16 @@ def command(
     measured, or a candidate is INVALID.
     """
     began_s = time.monotonic()
-    from ridgeline.cli.output import check_output, claim_stdout, progress
+    from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
 
     claim_stdout()
     check_output(output, PAGE_ENDINGS)
     options = _options(chosen, ctx.meta["script_arguments"])
     with progress(quiet) as say:
         found = _compared(targets, options, say, began_s)
-    _deliver(found, as_json, output)
     from ridgeline.comparison.verdicts import exit_code, failures
 
+    deliver(_report(found), as_json, output)
     failed = failures(found, fail_if)
     for sentence in failed:
         click.echo(f"ridgeline: gate failed: {sentence}", err=True)
@@ -229,36 +230,11 @@ def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
     )
 
 
-def _deliver(found: "Comparison | PairFolder", as_json: bool, output: Path | None) -> None:
-    from ridgeline.cli.output import deliver_texts
+def _report(found: "Comparison | PairFolder") -> "Report":
     from ridgeline.records.comparison import Comparison
-    from ridgeline.report import (
-        comparison_csv,
-        comparison_document,
-        comparison_html,
-        comparison_markdown,
-        comparison_terminal,
-    )
+    from ridgeline.report.views.comparison import comparison_report
+    from ridgeline.report.views.pair_folder import folder_report
 
     if isinstance(found, Comparison):
-        one = found
-        deliver_texts(
-            comparison_document.document(one),
-            as_json,
-            output,
-            markdown=lambda: comparison_markdown.markdown(one),
-            csv=lambda: comparison_csv.csv(one),
-            html=lambda: comparison_html.html(one),
-            terminal=lambda console: comparison_terminal.show(one, console, sys.argv[1:]),
-        )
-        return
-    folder = found
-    deliver_texts(
-        comparison_document.folder_document(folder),
-        as_json,
-        output,
-        markdown=lambda: comparison_markdown.folder_markdown(folder),
-        csv=lambda: comparison_csv.folder_csv(folder),
-        html=lambda: comparison_html.folder_html(folder),
-        terminal=lambda console: comparison_terminal.show_folder(folder, console),
-    )
+        return comparison_report(found, sys.argv[1:])
+    return folder_report(found)

@@ -3,11 +3,10 @@
 Everything happens in the caller's process; random numbers and tensors are as before afterwards.
 """
 
-import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +26,9 @@ from ridgeline.records.comparison import Goal
 from ridgeline.records.facts import Verdict
 from ridgeline.records.latency import Latency
 from ridgeline.units import parse_seconds
+
+if TYPE_CHECKING:
+    from ridgeline.report.document import Document
 
 BUDGET_S = 10.0
 
@@ -92,29 +94,31 @@ class Comparison:
         return {candidate.arm.name: candidate for candidate in self.record.candidates}
 
     def to_json(self) -> str:
-        from ridgeline.report.comparison_document import document
+        from ridgeline.report.renderers import json
+        from ridgeline.report.views.comparison import data
 
-        return _encoded(document(self.record))
+        return json.render(data(self.record))
 
     def to_markdown(self) -> str:
-        from ridgeline.report.comparison_markdown import markdown
+        from ridgeline.report.renderers import markdown
 
-        return markdown(self.record)
+        return markdown.render(self._document())
 
     def to_html(self) -> str:
-        """A page with plots, complete in itself."""
-        from ridgeline.report.comparison_html import html
+        """Return a page with charts that needs nothing else."""
+        from ridgeline.report.renderers import html
 
-        return html(self.record)
+        return html.render(self._document())
 
     def __str__(self) -> str:
-        from rich.console import Console
+        from ridgeline.report.renderers import terminal
 
-        from ridgeline.report.comparison_terminal import show
+        return terminal.render_text(self._document(), 120).strip("\n")
 
-        text = io.StringIO()
-        show(self.record, Console(file=text, width=120, highlight=False, no_color=True))
-        return text.getvalue().rstrip()
+    def _document(self) -> "Document":
+        from ridgeline.report.views.comparison import document
+
+        return document(self.record)
 
     __repr__ = __str__
 

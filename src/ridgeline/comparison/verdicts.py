@@ -22,8 +22,9 @@ from ridgeline.records.comparison import (
     Results,
     Skipped,
     Surroundings,
+    VerdictCode,
 )
-from ridgeline.records.facts import Verdict
+from ridgeline.records.facts import Reason, Verdict, because
 from ridgeline.statistics.analysis import Analysis
 from ridgeline.statistics.samples import classify, summarize
 
@@ -140,14 +141,14 @@ def _assembled_candidate(
     guards = standing.examined.guards if standing.examined else ()
     floor = floor_of_candidate(base.floor, standing.floor)
     guards += tuple(g for g in (_streams(standing), floor) if g is not None)
-    verdict, why = validity(found.verdicts[number], found.whys[number], results, guards)
+    verdict, reason = validity(found.verdicts[number], found.reasons[number], results, guards)
     memory = _ratio(baseline.peak_bytes, arm.peak_bytes)
     by_item = goal == "throughput" and bool(baseline.items and arm.items)
     pays_after, pays = payback(base.warmed, standing.warmed, verdict, trial.unit)
     return Candidate(
         arm=arm,
         verdict=verdict,
-        why=why,
+        reason=reason,
         estimate=estimate,
         results=results,
         guards=guards,
@@ -192,16 +193,16 @@ def _ratio(baseline: float | None, candidate: float | None) -> float | None:
 
 
 def validity(
-    verdict: Verdict, why: str, results: Results, guards: Sequence[Guard]
-) -> tuple[Verdict, str]:
-    """The verdict and why, or INVALID and what forbids one."""
+    verdict: Verdict, reason: Reason, results: Results, guards: Sequence[Guard]
+) -> tuple[Verdict, Reason]:
+    """Return the verdict and its reason, or INVALID and what forbids a verdict."""
     if results.status == "different":
-        return "INVALID", f"results differ: {results.detail}"
-    failed = [guard for guard in guards if guard.outcome == "failed"]
-    if failed:
-        said = failed[0].detail or "it failed"
-        return "INVALID", f"{failed[0].name}: {said}"
-    return verdict, why
+        return "INVALID", because(VerdictCode.RESULTS_DIFFER, detail=results.detail)
+    failed = next((guard for guard in guards if guard.outcome == "failed"), None)
+    if failed is not None:
+        detail = failed.detail or "it failed"
+        return "INVALID", because(VerdictCode.GUARD_FAILED, guard=failed.name, detail=detail)
+    return verdict, reason
 
 
 def floor_of_candidate(baseline: Guard | None, candidate: Guard | None) -> Guard | None:

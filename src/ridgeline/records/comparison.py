@@ -1,13 +1,15 @@
-"""What a comparison found: the arms, the A/A control, and a verdict on each candidate.
+"""The result of a comparison: the variants, the A/A control, and a verdict on each candidate.
 
 A ratio is the baseline's time over the candidate's: above 1 the candidate is faster.
 """
 
+import math
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.facts import Verdict
+from ridgeline.records.facts import Reason, Verdict
 from ridgeline.records.latency import Summary
 
 Goal = Literal["speed", "memory", "throughput"]
@@ -15,6 +17,24 @@ Strength = Literal["strong", "weak", "none"]
 DecidedBy = Literal["", "clock", "processor_time"]
 """Which measure a verdict rests on. "clock" is the arm's own clock: wall time, or the device's
 events on a GPU. "processor_time" may decide on a crowded machine. "" means there is no verdict."""
+
+
+class VerdictCode(StrEnum):
+    """Why a candidate has its verdict. Sizes of differences are shares: 0.05 is 5 %."""
+
+    TOO_FEW_ROUNDS = "verdict.too-few-rounds"  # rounds, needed
+    CONTROL_DIFFERS = "verdict.control-differs"  # difference: of identical code
+    BEYOND_THRESHOLD = "verdict.beyond-threshold"  # ratio, ci_low, ci_high, threshold
+    BEYOND_CONTROL = "verdict.beyond-control"  # ratio, ci_low, ci_high, floor: of identical code
+    WITHIN_THRESHOLD = "verdict.within-threshold"  # ci_low, ci_high, threshold
+    REACHES_ONE = "verdict.reaches-one"  # ci_low, ci_high, rounds_factor
+    # difference, threshold, possible: the largest that the interval allows, rounds_factor
+    MAY_MATTER = "verdict.may-matter"
+    WITHIN_CONTROL = "verdict.within-control"  # difference, floor, rounds_factor
+    BY_PROCESSOR_TIME = "verdict.by-processor-time"  # taken_share; cause: why, by that measure
+    MEASURES_DISAGREE = "verdict.measures-disagree"  # verdict: by wall time, ratio, taken_share
+    RESULTS_DIFFER = "verdict.results-differ"  # detail
+    GUARD_FAILED = "verdict.guard-failed"  # guard, detail
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -151,8 +171,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     arm: Arm
     verdict: Verdict
-    why: str
-    """One sentence: what decided the verdict, or what is missing for one."""
+    reason: Reason
+    """What decided the verdict, or what is missing for one. Its fact `rounds_factor` says how many
+    times as many rounds would decide; 0: no number worth running would."""
     estimate: Estimate
     results: Results
     guards: tuple[Guard, ...] = ()
@@ -178,6 +199,13 @@ class Candidate(Struct, frozen=True, kw_only=True):
         if self.decided_by == "processor_time" and self.processor_estimate is not None:
             return self.processor_estimate
         return self.estimate
+
+    @property
+    def disqualifying_guard(self) -> Guard | None:
+        """The guard that made the candidate INVALID; None if its results did, or if it is valid."""
+        if self.verdict != "INVALID" or self.results.status == "different":
+            return None
+        return next((guard for guard in self.guards if guard.outcome == "failed"), None)
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
@@ -234,6 +262,52 @@ class Comparison(Struct, frozen=True, kw_only=True):
     broken: tuple[Skipped, ...] = ()
     """Candidates that could not be run, or cannot run here."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def noise_band(self) -> float:
+        """The share that does not matter: the threshold, or what identical code showed if that is
+        more."""
+        floor = self.control.floor
+        return max(self.threshold, floor) if math.isfinite(floor) else self.threshold
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate that gains most by the goal; None if none reached it."""
+        won = [
+            candidate
+            for candidate in self.candidates
+            if candidate.verdict != "INVALID"
+            and (candidate.verdict == "FASTER" if self.goal == "speed" else candidate.goal_met)
+        ]
+        return max(won, key=self._gain, default=None)
+
+    def _gain(self, candidate: Candidate) -> float:
+        by_memory = self.goal == "memory"
+        return (candidate.memory_ratio if by_memory else candidate.deciding.ratio) or 0.0
+
+    def log_ratios(self, candidate: Candidate) -> list[float]:
+        """Return the logarithm of each round's ratio; [] where samples were left out, since then
+        rounds cannot be paired. For throughput the ratio is of time an item."""
+        before, after = self.baseline.samples_ns, candidate.arm.samples_ns
+        if len(before) != len(after):
+            return []
+        more_items = 1.0
+        if candidate.throughput_ratio is not None and self.baseline.items and candidate.arm.items:
+            more_items = candidate.arm.items / self.baseline.items
+        return [
+            math.log(base / sample * more_items)
+            for base, sample in zip(before, after, strict=True)
+            if 0 < base < math.inf and 0 < sample < math.inf
+        ]
+
+    def memory_verdict(self, candidate: Candidate) -> Literal["LESS", "MORE", "SAME"] | None:
+        """Return whether a candidate needs less memory, by the threshold; None: not measured."""
+        ratio = candidate.memory_ratio
+        if ratio is None or not math.isfinite(ratio) or ratio <= 0:
+            return None
+        if candidate.goal_met or ratio > 1 + self.threshold:
+            return "LESS"
+        return "MORE" if ratio < 1 / (1 + self.threshold) else "SAME"
 
 
 class Pair(Struct, frozen=True, kw_only=True, tag=True):

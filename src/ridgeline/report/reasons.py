@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ridgeline import units
+from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import Reason
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import Skip
@@ -96,6 +97,8 @@ _NO_MEASURE = {
     ),
 }
 
+_TIMES_AS_FAST = "{ratio:fine_ratio} × as fast ({ci_low:fine_ratio} to {ci_high:fine_ratio})"
+_CROWDED = "other programs had the processors {taken_share:difference} of the time"
 _SKIPPED: dict[str, str] = {
     Skip.NO_GPU: "it needs a GPU",
     Skip.NO_CPU_WORK: "it is for a CPU, and the work is on the GPU",
@@ -229,8 +232,52 @@ _SKIPPED: dict[str, str] = {
     Skip.FUNCTION_NOT_FOUND: "{function}() of {place} was not found where the program runs",
     Skip.FAILED_TO_APPLY: "it could not be applied: {error}",
 }
-TEMPLATES: dict[str, str] = {**_TRIALS, **_SEARCH, **_SKIPPED}
+_VERDICTS: dict[str, str] = {
+    VerdictCode.TOO_FEW_ROUNDS: "only {rounds:plural round}; {needed} are needed",
+    VerdictCode.CONTROL_DIFFERS: (
+        "identical code looked {difference:difference} apart: no verdict can be believed"
+    ),
+    VerdictCode.BEYOND_THRESHOLD: (
+        f"{_TIMES_AS_FAST}, more than the {{threshold:difference}} that matters"
+    ),
+    VerdictCode.BEYOND_CONTROL: (
+        f"{_TIMES_AS_FAST}, more than the {{floor:difference}} of identical code"
+    ),
+    VerdictCode.WITHIN_THRESHOLD: (
+        "any difference is below the {threshold:difference} that matters: {ci_low:fine_ratio} to "
+        "{ci_high:fine_ratio} ×"
+    ),
+    VerdictCode.REACHES_ONE: (
+        "the interval reaches from {ci_low:fine_ratio} to {ci_high:fine_ratio}"
+        "{rounds_factor:more_rounds}"
+    ),
+    VerdictCode.MAY_MATTER: (
+        "a difference of {difference:difference} was found, less than the {threshold:difference} "
+        "that matters, but up to {possible:difference} cannot be ruled out"
+        "{rounds_factor:more_rounds}"
+    ),
+    VerdictCode.WITHIN_CONTROL: (
+        "a difference of {difference:difference} was found, but identical code looked "
+        "{floor:difference} apart in the same rounds{rounds_factor:more_rounds}"
+    ),
+    VerdictCode.BY_PROCESSOR_TIME: f"by processor time, because {_CROWDED}: {{cause}}",
+    VerdictCode.MEASURES_DISAGREE: (
+        f"{{verdict}} by wall time, but {{ratio:.3g}} × by processor time; {_CROWDED}"
+    ),
+    VerdictCode.RESULTS_DIFFER: "results differ: {detail}",
+    VerdictCode.GUARD_FAILED: "{guard}: {detail}",
+}
+TEMPLATES: dict[str, str] = {**_TRIALS, **_SEARCH, **_SKIPPED, **_VERDICTS}
 """Code to template."""
+
+
+def _difference(share: float) -> str:
+    """Return a difference as "1.4 %", one above 10 % without decimals."""
+    percent = 100 * share
+    if percent >= 10:
+        return f"{percent:.0f} %" if percent < 1e6 else "over a million %"
+    return f"{f'{percent:.1f}'.removesuffix('.0')} %"
+
 
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     "bytes": units.bytes_,
@@ -238,6 +285,13 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "percent": units.percent,
     "ratio": lambda value: f"{value:.2f} ×",
     "seconds": units.seconds,
+    "difference": _difference,
+    "fine_ratio": lambda value: f"{value:.3f}" if 0.9 < value < 1.1 else f"{value:.3g}",
+    "more_rounds": lambda factor: (
+        f"; about {factor} × as many rounds would settle it"
+        if factor
+        else "; no number of rounds worth running would settle it"
+    ),
     "at_step": lambda value: "" if value is None else f" (at its step {value})",
     "after_colon": lambda value: f": {value}" if value else "",
     "later_run": lambda value: f" in run number {value}{_RUN_AGAIN}" if value > 1 else "",

@@ -14,8 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.comparison import Control, DecidedBy, Drift, Estimate, OrderEffect
-from ridgeline.records.facts import Verdict
+from ridgeline.records.comparison import (
+    Control,
+    DecidedBy,
+    Drift,
+    Estimate,
+    OrderEffect,
+    VerdictCode,
+)
+from ridgeline.records.facts import Reason, Verdict, because
 from ridgeline.statistics.paired import paired_ratio
 from ridgeline.statistics.samples import average_ranks, drift
 from ridgeline.statistics.significance import holm_alphas
@@ -136,16 +143,18 @@ _FAR = 5  # times the threshold: 10 % apart, where the threshold is 2 %
 _HOPELESS = 100  # times the rounds; beyond, a number would be a guess
 
 
-def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Verdict, str]:
-    """`threshold` is the share that matters: 0.02 for a ratio of 1.02 or 1 / 1.02."""
+def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Verdict, Reason]:
+    """Return the verdict and its reason. `threshold` is the share that matters: 0.02 for a ratio of
+    1.02 or 1 / 1.02."""
     if threshold < 0 or not math.isfinite(threshold):
         raise ValueError(f"the share that matters must be finite and not negative, not {threshold}")
     if estimate.rounds < FEWEST_ROUNDS:
-        rounds = f"only {estimate.rounds} round{'s' if estimate.rounds != 1 else ''}"
-        return "UNDECIDED", f"{rounds}; {FEWEST_ROUNDS} are needed"
+        return "UNDECIDED", because(
+            VerdictCode.TOO_FEW_ROUNDS, rounds=estimate.rounds, needed=FEWEST_ROUNDS
+        )
     if control.differs:
-        apart = _percent(abs(math.log(control.estimate.ratio)))
-        return "UNDECIDED", f"identical code looked {apart} apart: no verdict can be believed"
+        difference = _share(abs(math.log(control.estimate.ratio)))
+        return "UNDECIDED", because(VerdictCode.CONTROL_DIFFERS, difference=difference)
     size = abs(math.log(estimate.ratio))
     matters = math.log1p(threshold)
     apart_from_one = estimate.ci_low > 1.0 or estimate.ci_high < 1.0
@@ -153,8 +162,12 @@ def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Ve
         verdict: Verdict = "FASTER" if estimate.ratio > 1.0 else "SLOWER"
         return verdict, _beyond(estimate, control, threshold)
     if -matters <= math.log(estimate.ci_low) and math.log(estimate.ci_high) <= matters:
-        reach = f"{_ratio(estimate.ci_low)} to {_ratio(estimate.ci_high)}"
-        return "SAME", f"any difference is below the {_percent(matters)} that matters: {reach} ×"
+        return "SAME", because(
+            VerdictCode.WITHIN_THRESHOLD,
+            ci_low=estimate.ci_low,
+            ci_high=estimate.ci_high,
+            threshold=threshold,
+        )
     return "UNDECIDED", _missing(estimate, control, size, matters, apart_from_one)
 
 
@@ -183,59 +196,54 @@ def differs(strict: Estimate, *, threshold: float) -> bool:
     )
 
 
-def _beyond(estimate: Estimate, control: Control, threshold: float) -> str:
-    found = (
-        f"{_ratio(estimate.ratio)} × as fast ({_ratio(estimate.ci_low)} to"
-        f" {_ratio(estimate.ci_high)})"
-    )
+def _beyond(estimate: Estimate, control: Control, threshold: float) -> Reason:
+    ratio, low, high = estimate.ratio, estimate.ci_low, estimate.ci_high
     if control.floor > threshold:
-        return f"{found}, more than the {_percent(math.log1p(control.floor))} of identical code"
-    return f"{found}, more than the {_percent(math.log1p(threshold))} that matters"
+        code, floor = VerdictCode.BEYOND_CONTROL, control.floor
+        return because(code, ratio=ratio, ci_low=low, ci_high=high, floor=floor)
+    code = VerdictCode.BEYOND_THRESHOLD
+    return because(code, ratio=ratio, ci_low=low, ci_high=high, threshold=threshold)
 
 
 def _missing(
     estimate: Estimate, control: Control, size: float, matters: float, apart_from_one: bool
-) -> str:
+) -> Reason:
     half = (math.log(estimate.ci_high) - math.log(estimate.ci_low)) / 2
-    if size < matters:
-        more = _more_rounds(half, matters - size)
-        if not apart_from_one:
-            return _reaches(estimate) + more
-        return (
-            f"a difference of {_percent(size)} was found, less than the {_percent(matters)} that"
-            f" matters, but up to {_percent(size + half)} cannot be ruled out{more}"
-        )
     if not apart_from_one:
-        return _reaches(estimate) + _more_rounds(half, size)
+        return because(
+            VerdictCode.REACHES_ONE,
+            ci_low=estimate.ci_low,
+            ci_high=estimate.ci_high,
+            rounds_factor=_rounds_factor(half, matters - size if size < matters else size),
+        )
+    if size < matters:
+        return because(
+            VerdictCode.MAY_MATTER,
+            difference=_share(size),
+            threshold=_share(matters),
+            possible=_share(size + half),
+            rounds_factor=_rounds_factor(half, matters - size),
+        )
     floor = math.log1p(control.floor)
-    return (
-        f"a difference of {_percent(size)} was found, but identical code looked"
-        f" {_percent(floor)} apart in the same rounds{_more_rounds(floor, size)}"
+    return because(
+        VerdictCode.WITHIN_CONTROL,
+        difference=_share(size),
+        floor=control.floor,
+        rounds_factor=_rounds_factor(floor, size),
     )
 
 
-def _reaches(estimate: Estimate) -> str:
-    return f"the interval reaches from {_ratio(estimate.ci_low)} to {_ratio(estimate.ci_high)}"
-
-
-def _more_rounds(have: float, need: float) -> str:
-    """Widths shrink with the square root of the rounds."""
+def _rounds_factor(have: float, need: float) -> int:
+    """Return how many times as many rounds would shrink an interval from `have` to `need`: widths
+    shrink with the square root of the rounds. Return 0 where no number worth running would do."""
     if need <= 0.0 or have / need > math.sqrt(_HOPELESS):
-        return "; no number of rounds worth running would settle it"
-    return f"; about {max(math.ceil((have / need) ** 2), 2)} × as many rounds would settle it"
+        return 0
+    return max(math.ceil((have / need) ** 2), 2)
 
 
-def _percent(size: float) -> str:
-    """A difference of logarithms as a share."""
-    share = 100 * math.expm1(min(size, 300.0))
-    if share >= 10:
-        return f"{share:.0f} %" if share < 1e6 else "over a million %"
-    text = f"{share:.1f}"
-    return f"{text.removesuffix('.0')} %"
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:.3f}" if 0.9 < ratio < 1.1 else f"{ratio:.3g}"
+def _share(size: float) -> float:
+    """Return a difference of logarithms as a share."""
+    return math.expm1(min(size, 300.0))
 
 
 CONTROL_SHARE = 0.2
@@ -269,12 +277,12 @@ class RoundTable(Struct, frozen=True):
 
 
 class Analysis(Struct, frozen=True):
-    """What the rounds say at one look; estimates, verdicts and whys are the candidates'."""
+    """What the rounds say at one look; estimates, verdicts and reasons are the candidates'."""
 
     control: Control
     estimates: tuple[Estimate, ...]
     verdicts: tuple[Verdict, ...]
-    whys: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     drift: Drift
     order: OrderEffect
     decided_by: tuple[DecidedBy, ...] = ()
@@ -306,7 +314,7 @@ def analyse(table: RoundTable, *, alpha: float, threshold: float, seed: int = 0)
         control=control,
         estimates=tuple(estimates),
         verdicts=tuple(verdict for verdict, _ in judged),
-        whys=tuple(why for _, why in judged),
+        reasons=tuple(reason for _, reason in judged),
         decided_by=tuple("" if verdict == "UNDECIDED" else "clock" for verdict, _ in judged),
         drift=drift(np.exp(np.log(base).mean(axis=1))),
         order=order_effect(samples, table.positions, names=table.names, process=process, seed=seed),
@@ -367,22 +375,29 @@ def decide_by_processor_time(
     if not times.can_testify():
         return found
     second = analyse(table, alpha=LEVEL_SHARE * alpha, threshold=threshold, seed=seed)
-    taken = f"other programs had the processors {100 * times.taken_share:.0f} % of the time"
-    verdicts, whys, deciders = list(found.verdicts), list(found.whys), list(found.decided_by)
+    verdicts, reasons, deciders = list(found.verdicts), list(found.reasons), list(found.decided_by)
     for at, (first, then) in enumerate(zip(found.verdicts, second.verdicts, strict=True)):
         if first == "UNDECIDED" and then != "UNDECIDED":
             if not _holds(found.estimates[at], second.estimates[at]):
                 continue
             verdicts[at], deciders[at] = then, "processor_time"
-            whys[at] = f"by processor time, because {taken}: {second.whys[at]}"
+            reasons[at] = because(
+                VerdictCode.BY_PROCESSOR_TIME,
+                cause=second.reasons[at],
+                taken_share=times.taken_share,
+            )
         elif not _supports(first, then, second.estimates[at], threshold):
             verdicts[at], deciders[at] = "UNDECIDED", ""
-            ratio = f"{second.estimates[at].ratio:.3g} ×"
-            whys[at] = f"{first} by wall time, but {ratio} by processor time; {taken}"
+            reasons[at] = because(
+                VerdictCode.MEASURES_DISAGREE,
+                verdict=first,
+                ratio=second.estimates[at].ratio,
+                taken_share=times.taken_share,
+            )
     return replace(
         found,
         verdicts=tuple(verdicts),
-        whys=tuple(whys),
+        reasons=tuple(reasons),
         decided_by=tuple(deciders),
         processor_estimates=second.estimates,
     )

@@ -14,13 +14,16 @@ from ridgeline.records.comparison import (
     Pair,
     Results,
     Surroundings,
+    VerdictCode,
 )
+from ridgeline.records.facts import because
 from ridgeline.statistics.samples import summarize
 
 EVEN = Estimate(
     ratio=1.0, ci_low=0.99, ci_high=1.01, level=0.95, p_value=1.0, rounds=10,
     method="made up", autocorrelation=0.0, within_low=0.99, within_high=1.01,
 )  # fmt: skip
+REASON = because(VerdictCode.TOO_FEW_ROUNDS, rounds=3, needed=6)
 EQUAL = Results(status="equal", method="made up", strength="strong", detail="")
 
 
@@ -34,8 +37,9 @@ def arm(name: str) -> Arm:
 
 def candidate(verdict: Any, name: str = "fast", goal_met: bool | None = None) -> Candidate:
     return Candidate(
-        arm=arm(name), verdict=verdict, why="", estimate=EVEN, results=EQUAL, goal_met=goal_met
-    )
+        arm=arm(name), verdict=verdict, reason=REASON, estimate=EVEN, results=EQUAL,
+        goal_met=goal_met,
+    )  # fmt: skip
 
 
 def comparison(*candidates: Candidate, goal: Any = "speed", broken: Any = ()) -> Comparison:

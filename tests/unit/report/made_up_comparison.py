@@ -20,7 +20,9 @@ from ridgeline.records.comparison import (
     Results,
     Skipped,
     Surroundings,
+    VerdictCode,
 )
+from ridgeline.records.facts import because
 from ridgeline.records.latency import Summary
 
 
@@ -71,6 +73,11 @@ def weak(reason: str = "only the shapes could be compared") -> Results:
     return results(strength="weak", method="tolerances of float32", reasons=(reason,))
 
 
+FASTER = because(
+    VerdictCode.BEYOND_THRESHOLD, ratio=1.31, ci_low=1.27, ci_high=1.35, threshold=0.02
+)
+SAME = because(VerdictCode.WITHIN_THRESHOLD, ci_low=0.99, ci_high=1.01, threshold=0.02)
+OPEN = because(VerdictCode.REACHES_ONE, ci_low=0.991, ci_high=1.046, rounds_factor=4)
 GUARDS = (
     Guard(name="cached replay", outcome="passed"),
     Guard(name="mutated inputs", outcome="passed"),
@@ -90,7 +97,7 @@ def candidate(
     values: dict[str, Any] = {
         "arm": arm(name, median_ns, **(of_arm or {})),
         "verdict": verdict,
-        "why": "the interval lies above 1.02",
+        "reason": FASTER,
         "estimate": figure or estimate(),
         "results": results(),
         "guards": GUARDS,
@@ -129,7 +136,7 @@ def undecided(**changed: Any) -> Comparison:
         verdict="UNDECIDED",
         figure=estimate(1.018, 0.991, 1.046),
         median_ns=12.1e6,
-        why="the interval holds both 1 and gains above 2 %",
+        reason=OPEN,
     )
     return comparison(unsure, **{"stopped": "budget", "rounds": 120, "spent_s": 60.1, **changed})
 
@@ -161,7 +168,7 @@ def folder() -> PairFolder:
     wrong = candidate(
         verdict="INVALID",
         figure=estimate(150.0, 140.0, 160.0),
-        why="the results differ: worst error 0.3, 1e-06 allowed",
+        reason=because(VerdictCode.RESULTS_DIFFER, detail="worst error 0.3, 1e-06 allowed"),
         results=results(status="different"),
     )
     return PairFolder(
@@ -182,6 +189,12 @@ def folder() -> PairFolder:
 
 def with_names(name: str) -> Comparison:
     """Everything a user can name, named so."""
-    whole = comparison(candidate(name, why=f"why {name}", results=weak(f"weak {name}"),
-                                 verdict="UNDECIDED"))  # fmt: skip
+    whole = comparison(
+        candidate(
+            name,
+            "UNDECIDED",
+            reason=because(VerdictCode.RESULTS_DIFFER, detail=f"why {name}"),
+            results=weak(f"weak {name}"),
+        )
+    )
     return replace(whole, baseline=arm(f"base {name}"), notes=(f"note {name}",))

@@ -4,10 +4,17 @@ from math import inf
 
 import pytest
 
-from ridgeline.records.comparison import Control
-from ridgeline.report.comparison_axis import axis
-from ridgeline.report.comparison_forest import draw
+from ridgeline.records.comparison import Comparison, Control
+from ridgeline.report.axis import axis
+from ridgeline.report.document import ForestChart
+from ridgeline.report.renderers.terminal_charts import forest_lines
+from ridgeline.report.views.comparison import document
 from tests.unit.report.made_up_comparison import candidate, comparison, estimate
+
+
+def draw(c: Comparison, columns: int) -> list[str]:
+    (chart,) = [block for block in document(c).blocks if isinstance(block, ForestChart)]
+    return forest_lines(chart, columns)
 
 
 @pytest.mark.parametrize(

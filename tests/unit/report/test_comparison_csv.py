@@ -5,8 +5,15 @@ import io
 
 import pytest
 
-from ridgeline.report.comparison_csv import csv, folder_csv
+from ridgeline.records.comparison import Comparison
+from ridgeline.report.renderers import csv as renderer
+from ridgeline.report.views import comparison as view
+from ridgeline.report.views import pair_folder
 from tests.unit.report.made_up_comparison import arm, candidate, comparison, folder, with_names
+
+
+def csv(c: Comparison) -> str:
+    return renderer.render(view.figures(c))
 
 
 def rows(text: str) -> list[list[str]]:
@@ -32,7 +39,7 @@ def test_a_spreadsheet_runs_no_name(name: str) -> None:
 
 
 def test_a_row_a_pair_with_the_reason_of_those_not_measured() -> None:
-    header, *table = rows(folder_csv(folder()))
+    header, *table = rows(renderer.render(pair_folder.figures(folder())))
     found = {row[0]: dict(zip(header, row, strict=True)) for row in table}
     assert len(found) == 7
     assert found["attention"]["verdict"] == "FASTER"

@@ -5,8 +5,11 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.report.cells import markdown_cell
-from ridgeline.report.comparison_markdown import folder_markdown, markdown
+from ridgeline.records.comparison import Comparison, PairFolder
+from ridgeline.report.renderers import markdown as renderer
+from ridgeline.report.renderers.markdown import escaped
+from ridgeline.report.views import comparison as view
+from ridgeline.report.views import pair_folder
 from tests.unit.report.made_up_comparison import (
     candidate,
     comparison,
@@ -18,6 +21,14 @@ from tests.unit.report.made_up_comparison import (
 )
 
 
+def markdown(c: Comparison) -> str:
+    return renderer.render(view.document(c))
+
+
+def folder_markdown(folder: PairFolder) -> str:
+    return renderer.render(pair_folder.document(folder))
+
+
 def test_the_verdict_is_the_heading() -> None:
     assert markdown(comparison()).startswith("### FASTER 1.31 × [1.27, 1.35]\n")
     assert markdown(saving_memory()).startswith("### LESS MEMORY 3.2 × (1.17 GiB → 370 MiB), costs")
@@ -25,7 +36,7 @@ def test_the_verdict_is_the_heading() -> None:
 
 def test_undecided_says_why_before_the_table() -> None:
     text = markdown(undecided())
-    assert text.index("the interval holds both") < text.index("| baseline |")
+    assert text.index("the interval reaches from") < text.index("| baseline |")
 
 
 def test_the_table_is_rectangular_with_numbers_to_the_right() -> None:
@@ -41,7 +52,7 @@ def test_warnings_are_seen_and_the_rest_is_folded() -> None:
     fold = text.index("<details>")
     assert text.index("weak check: the input never changes") < fold
     assert text.index("60 rounds of 240") > fold
-    assert text.endswith("</details>\n")
+    assert text.index("roofline floor**: not looked for") > fold
 
 
 def test_markdown_inside_details_stands_after_an_empty_line() -> None:
@@ -71,7 +82,7 @@ def test_a_name_breaks_out_of_nothing(name: str) -> None:
     ],
 )
 def test_a_cell_shows_what_was_written(text: str, written: str) -> None:
-    assert markdown_cell(text) == written
+    assert escaped(text) == written
 
 
 def test_a_folder_is_one_table_and_a_fold_for_each_measured_pair() -> None:
@@ -80,10 +91,10 @@ def test_a_folder_is_one_table_and_a_fold_for_each_measured_pair() -> None:
     assert "| precision | SKIP |" in text
     assert "fp8 needs a GPU of Hopper or later; run it on one |" in text
     assert "<details><summary>attention: Attention written out</summary>" in text
-    assert text.count("<details>") == text.count("</details>") == 10
-    assert "#### FASTER 1.31 ×" in text
+    assert text.count("<details>") == text.count("</details>") == 5 * 3
+    assert "\nFASTER 1.31 ×" in text
 
 
 def test_no_samples_are_no_trouble() -> None:
     c = replace(comparison(candidate(of_arm={"samples_ns": ()})), notes=("odd",))
-    assert "- note: odd" in markdown(c)
+    assert "- **note**: odd" in markdown(c)

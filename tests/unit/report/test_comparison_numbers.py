@@ -4,8 +4,9 @@ from math import inf, nan
 
 import pytest
 
-from ridgeline.report.comparison_numbers import band, interval, median, shaded, times
-from tests.unit.report.made_up_comparison import arm, comparison, estimate
+from ridgeline.report.numbers import interval, median, times
+from ridgeline.report.views.comparison import band_meaning
+from tests.unit.report.made_up_comparison import arm, comparison
 
 
 @pytest.mark.parametrize(
@@ -25,22 +26,22 @@ from tests.unit.report.made_up_comparison import arm, comparison, estimate
 def test_a_ratio_and_its_interval_share_their_decimals(
     ratio: float, low: float, high: float, written: str
 ) -> None:
-    assert interval(estimate(ratio, low, high)) == written
+    assert interval(ratio, low, high) == written
 
 
 def test_a_narrow_interval_gets_the_decimals_it_has_earned() -> None:
-    assert interval(estimate(1.0312, 1.0306, 1.0318)) == "1.0312 [1.0306, 1.0318]"
+    assert interval(1.0312, 1.0306, 1.0318) == "1.0312 [1.0306, 1.0318]"
 
 
 def test_an_end_just_beside_1_is_not_rounded_onto_it() -> None:
-    assert interval(estimate(1.02, 0.998, 1.04)) == "1.020 [0.998, 1.040]"
-    assert interval(estimate(1.02, 1.002, 1.04)) == "1.020 [1.002, 1.040]"
+    assert interval(1.02, 0.998, 1.04) == "1.020 [0.998, 1.040]"
+    assert interval(1.02, 1.002, 1.04) == "1.020 [1.002, 1.040]"
 
 
 def test_what_is_not_a_number_is_a_dash() -> None:
-    assert interval(estimate(nan, nan, nan)) == "—"
-    assert interval(estimate(0.0, 0.0, 1.0)) == "—"
-    assert interval(estimate(1.2, nan, inf)) == "1.20 [—, —]"
+    assert interval(nan, nan, nan) == "—"
+    assert interval(0.0, 0.0, 1.0) == "—"
+    assert interval(1.2, nan, inf) == "1.20 [—, —]"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,8 @@ def test_a_median_names_its_unit_once_where_all_share_it() -> None:
 
 
 def test_the_band_is_what_identical_code_showed_where_that_is_more() -> None:
-    assert band(comparison()) == 0.02
-    assert band(comparison(threshold=0.001)) == 0.008
-    assert shaded(comparison()) == "± 2 % does not matter"
-    assert shaded(comparison(threshold=0.001)) == "± 0.8 % is what identical code showed here"
+    assert comparison().noise_band == 0.02
+    assert comparison(threshold=0.001).noise_band == 0.008
+    assert band_meaning(comparison()) == "± 2 % does not matter"
+    said = band_meaning(comparison(threshold=0.001))
+    assert said == "± 0.8 % is what identical code showed here"

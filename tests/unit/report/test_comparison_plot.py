@@ -5,10 +5,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ridgeline.report.comparison_plot import fenced, forest, marks, ratios, samples
+from ridgeline.records.comparison import Comparison
+from ridgeline.report.document import ForestChart, RoundsChart, SamplesChart
+from ridgeline.report.renderers.charts import draw, fenced
+from ridgeline.report.views.comparison import document
 from tests.unit.report.made_up_comparison import arm, candidate, comparison, estimate
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def picture(c: Comparison, kind: type) -> str:
+    (chart,) = [block for block in document(c).blocks if isinstance(block, kind)]
+    return draw(chart)
 
 
 def drawn(text: str) -> ElementTree.Element:
@@ -24,13 +32,13 @@ def centre(root: ElementTree.Element, name: str) -> float:
 
 def test_a_faster_candidate_stands_right_of_the_control_and_a_slower_one_left() -> None:
     c = comparison(candidate("up"), candidate("down", "SLOWER", estimate(0.8, 0.75, 0.85)))
-    root = drawn(forest(marks(c), 0.02))
+    root = drawn(picture(c, ForestChart))
     assert centre(root, "down") < centre(root, "A/A control") < centre(root, "up")
 
 
 def test_nothing_is_drawn_outside_the_picture() -> None:
     c = comparison(candidate("x" * 80, figure=estimate(1e9, 1e-9, 1e12)))
-    root = drawn(forest(marks(c), 0.02))
+    root = drawn(picture(c, ForestChart))
     places = [
         float(v) for e in root.iter() for k, v in e.attrib.items() if k in ("x", "x1", "x2", "cx")
     ]
@@ -41,7 +49,7 @@ def test_nothing_is_drawn_outside_the_picture() -> None:
 def test_a_stall_is_marked_at_the_edge_and_does_not_flatten_the_rest() -> None:
     steady = [10e6 + 1e4 * (i % 7) for i in range(59)]
     c = comparison(baseline=arm("slow", 10e6, samples_ns=(*steady, 900e6)))
-    text = samples(c)
+    text = picture(c, SamplesChart)
     drawn(text)
     assert "round 60: 900 ms" in text
     assert "1 off the scale (▲)" in text
@@ -50,14 +58,16 @@ def test_a_stall_is_marked_at_the_edge_and_does_not_flatten_the_rest() -> None:
 
 def test_every_other_sample_is_a_dot() -> None:
     quiet = arm("slow", 10e6, samples_ns=tuple(10e6 + 1e4 * (i % 7) for i in range(60)))
-    root = drawn(samples(comparison(candidate(of_arm={"samples_ns": ()}), baseline=quiet)))
+    root = drawn(
+        picture(comparison(candidate(of_arm={"samples_ns": ()}), baseline=quiet), SamplesChart)
+    )
     (dots,) = [p for p in root.iter(f"{SVG}path") if "dots" in p.attrib["class"]]
     assert dots.attrib["d"].count("M") == 60
 
 
 def test_a_sample_that_is_no_number_leaves_a_gap() -> None:
     holed = arm("slow", 10e6, samples_ns=(1e7, nan, 1.1e7))
-    text = samples(comparison(candidate(of_arm={"samples_ns": ()}), baseline=holed))
+    text = picture(comparison(candidate(of_arm={"samples_ns": ()}), baseline=holed), SamplesChart)
     assert "nan" not in text
     drawn(text)
 
@@ -70,7 +80,7 @@ def test_the_histogram_counts_every_round_once() -> None:
     c = comparison(
         candidate(of_arm={"samples_ns": tuple(fast)}), baseline=arm("s", samples_ns=tuple(base))
     )
-    text = ratios(c, c.candidates[0])
+    text = picture(c, RoundsChart)
     tips = [t.text or "" for t in drawn(text).iter(f"{SVG}title")]
     counted = sum(int(t.split(": ")[1].split()[0]) for t in tips if t.endswith(("round", "rounds")))
     assert counted == 59
@@ -82,8 +92,8 @@ def test_by_item_the_ratios_are_of_time_an_item() -> None:
                      of_arm={"items": 64.0, "samples_ns": (1e7, 1e7, 1e7)})  # fmt: skip
     base = arm("s", 1e7, items=32.0, samples_ns=(1e7, 1e7, 1e7))
     c = comparison(wide, baseline=base, goal="throughput")
-    assert "0 below and 0 above" in ratios(c, c.candidates[0])
-    bars = [t.text or "" for t in drawn(ratios(c, c.candidates[0])).iter(f"{SVG}title")]
+    assert "0 below and 0 above" in picture(c, RoundsChart)
+    bars = [t.text or "" for t in drawn(picture(c, RoundsChart)).iter(f"{SVG}title")]
     (bar,) = [t for t in bars if t.endswith("3 rounds")]
     low, high = (float(part) for part in bar.split(":")[0].split(" to "))
     assert low <= 2.0 <= high
@@ -92,13 +102,11 @@ def test_by_item_the_ratios_are_of_time_an_item() -> None:
 @pytest.mark.parametrize("values", [(), (1e7,)])
 def test_too_little_to_draw_is_not_drawn(values: tuple[float, ...]) -> None:
     c = comparison(candidate(of_arm={"samples_ns": values}), baseline=arm("s", samples_ns=values))
-    assert ratios(c, c.candidates[0]) == ""
+    assert picture(c, RoundsChart) == ""
 
 
-def test_no_estimate_no_forest() -> None:
+def test_without_an_estimate_only_the_control_is_in_the_forest() -> None:
     c = comparison(candidate(figure=estimate(nan, nan, nan)))
-    assert forest(marks(c)[1:], 0.02) == ""
-    assert (
-        samples(comparison(candidate(of_arm={"samples_ns": ()}), baseline=arm("s", samples_ns=())))
-        == ""
-    )
+    assert picture(c, ForestChart).count("<circle") == 1
+    bare = comparison(candidate(of_arm={"samples_ns": ()}), baseline=arm("s", samples_ns=()))
+    assert picture(bare, SamplesChart) == ""

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import pytest
 
+from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import Skip, SkipKind
@@ -30,13 +31,13 @@ def test_the_kind_of_a_code_read_from_a_record_is_known() -> None:
     assert Skip("skip.no-gpu").kind is SkipKind.MACHINE
 
 
-@pytest.mark.parametrize("codes", [SearchCode, Skip, TrialFailure])
+@pytest.mark.parametrize("codes", [SearchCode, Skip, TrialFailure, VerdictCode])
 def test_every_code_has_a_template(codes: type[StrEnum]) -> None:
     assert not set(codes) - set(TEMPLATES)
 
 
 def test_no_template_is_left_over() -> None:
-    assert set(TEMPLATES) == {*SearchCode, *Skip, *TrialFailure}
+    assert set(TEMPLATES) == {*SearchCode, *Skip, *TrialFailure, *VerdictCode}
 
 
 def test_templates_name_their_facts() -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from ridgeline.records.comparison import VerdictCode
 from ridgeline.statistics import Analysis, RoundTable, analyse, simulated_rounds
 
 
@@ -22,13 +23,13 @@ def test_a_slower_a_faster_and_an_equal_candidate_are_told_apart() -> None:
     assert found.verdicts == ("SLOWER", "FASTER", "SAME")
     assert [one.ratio for one in found.estimates] == pytest.approx([1 / 1.3, 1 / 0.7, 1], rel=0.02)
     assert not found.control.differs
-    assert len(found.whys) == 3
+    assert len(found.reasons) == 3
 
 
 def test_noise_too_large_for_the_rounds_is_undecided_and_says_so() -> None:
     found = look(simulated_rounds(15, 3, effects=[1, 1, 1.01], sigma=0.1, seed=3))
     assert found.verdicts == ("UNDECIDED",)
-    assert "rounds" in found.whys[0]
+    assert "rounds_factor" in found.reasons[0].facts
 
 
 def test_nothing_is_called_where_identical_code_differs() -> None:
@@ -36,7 +37,7 @@ def test_nothing_is_called_where_identical_code_differs() -> None:
     found = look(table)
     assert found.control.differs
     assert found.verdicts == ("UNDECIDED",)
-    assert "no verdict can be believed" in found.whys[0]
+    assert found.reasons[0].code == VerdictCode.CONTROL_DIFFERS
 
 
 def test_the_floor_is_how_far_apart_identical_code_looked() -> None:
@@ -58,7 +59,7 @@ def test_several_candidates_share_the_level() -> None:
 
 def test_a_comparison_without_candidates_has_its_control() -> None:
     found = look(simulated_rounds(20, 2, seed=7))
-    assert (found.estimates, found.verdicts, found.whys) == ((), (), ())
+    assert (found.estimates, found.verdicts, found.reasons) == ((), (), ())
     assert found.control.estimate.rounds == 20
 
 
@@ -66,7 +67,7 @@ def test_a_comparison_without_candidates_has_its_control() -> None:
 def test_too_few_rounds_are_undecided_however_plain(rounds: int) -> None:
     found = look(simulated_rounds(rounds, 3, effects=[1, 1, 9], sigma=0.001, seed=8))
     assert found.verdicts == ("UNDECIDED",)
-    assert "6 are needed" in found.whys[0]
+    assert found.reasons[0].code == VerdictCode.TOO_FEW_ROUNDS
 
 
 def test_samples_without_any_spread_are_judged() -> None:

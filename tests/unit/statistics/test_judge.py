@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.records.comparison import Control, Estimate
+from ridgeline.records.comparison import Control, Estimate, VerdictCode
+from ridgeline.records.facts import Reason
+from ridgeline.report.reasons import explain
 from ridgeline.statistics.analysis import differs, judge
 
 
@@ -31,14 +33,14 @@ def control(**changed: Any) -> Control:
     return Control(**(fields | {"differs": False} | changed))
 
 
-def verdict(low: float, ratio: float, high: float, **changed: Any) -> tuple[str, str]:
+def verdict(low: float, ratio: float, high: float, **changed: Any) -> tuple[str, Reason]:
     return judge(estimated(low, ratio, high), control(**changed), threshold=0.02)
 
 
 def test_an_interval_without_one_beyond_the_threshold_is_a_difference() -> None:
     found, why = verdict(1.27, 1.31, 1.35)
     assert found == "FASTER"
-    assert why == "1.31 × as fast (1.27 to 1.35), more than the 2 % that matters"
+    assert explain(why) == "1.31 × as fast (1.27 to 1.35), more than the 2 % that matters"
     assert verdict(0.90, 0.93, 0.96)[0] == "SLOWER"
 
 
@@ -51,7 +53,7 @@ def test_the_threshold_lies_as_far_below_one_as_above() -> None:
 def test_the_whole_interval_within_the_threshold_is_the_same() -> None:
     found, why = verdict(0.985, 1.001, 1.017)
     assert found == "SAME"
-    assert "below the 2 % that matters: 0.985 to 1.017 ×" in why
+    assert "below the 2 % that matters: 0.985 to 1.017 ×" in explain(why)
     assert verdict(1.004, 1.010, 1.016)[0] == "SAME"
 
 
@@ -70,7 +72,8 @@ def test_an_interval_around_one_says_how_many_rounds_are_missing() -> None:
     found, why = verdict(0.98, 1.0240, 1.07)
     assert found == "UNDECIDED"
     # Half the width is 0.0439 in logarithms, the estimate 0.0237: (0.0439 / 0.0237)² = 3.4.
-    assert why == (
+    assert why.facts["rounds_factor"] == 4
+    assert explain(why) == (
         "the interval reaches from 0.980 to 1.070; about 4 × as many rounds would settle it"
     )
 
@@ -78,35 +81,35 @@ def test_an_interval_around_one_says_how_many_rounds_are_missing() -> None:
 def test_a_small_estimate_with_a_wide_interval_asks_for_enough_rounds_to_call_it_the_same() -> None:
     # Half the width 0.0296, room up to the threshold 0.0198: 2.2 times.
     why = verdict(1 / 1.03, 1.0, 1.03)[1]
-    assert "about 3 × as many rounds" in why
+    assert why.facts["rounds_factor"] == 3
 
 
 def test_a_difference_that_does_not_matter_but_might_is_undecided() -> None:
     found, why = verdict(1.002, 1.014, 1.026)
     assert found == "UNDECIDED"
-    assert why.startswith(
+    assert explain(why).startswith(
         "a difference of 1.4 % was found, less than the 2 % that matters, but up to 2.6 %"
         " cannot be ruled out"
     )
 
 
 def test_an_estimate_at_the_threshold_is_not_promised_an_end() -> None:
-    assert "no number of rounds" in verdict(0.98, 1.0199, 1.06)[1]
+    assert verdict(0.98, 1.0199, 1.06)[1].facts["rounds_factor"] == 0
 
 
 def test_a_difference_below_what_identical_code_showed_is_undecided() -> None:
     found, why = verdict(1.01, 1.03, 1.05, floor=0.04)
     assert found == "UNDECIDED"
-    assert "a difference of 3 % was found, but identical code looked 4 % apart" in why
+    assert "a difference of 3 % was found, but identical code looked 4 % apart" in explain(why)
     found, why = verdict(1.01, 1.05, 1.09, floor=0.04)
     assert found == "FASTER"
-    assert "more than the 4 % of identical code" in why
+    assert "more than the 4 % of identical code" in explain(why)
 
 
 def test_nothing_is_believed_when_identical_code_differs() -> None:
     found, why = verdict(1.8, 2.0, 2.2, estimate=estimated(1.02, 1.04, 1.06), differs=True)
     assert found == "UNDECIDED"
-    assert why == "identical code looked 4 % apart: no verdict can be believed"
+    assert explain(why) == "identical code looked 4 % apart: no verdict can be believed"
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
@@ -114,7 +117,8 @@ def test_nothing_is_believed_when_identical_code_differs() -> None:
 def test_under_six_rounds_nothing_is_said(rounds: int, reach: tuple[float, float, float]) -> None:
     found, why = judge(estimated(*reach, rounds=rounds), control(), threshold=0.02)
     assert found == "UNDECIDED"
-    assert why == f"only {rounds} round{'s' if rounds > 1 else ''}; 6 are needed"
+    assert why.code == VerdictCode.TOO_FEW_ROUNDS
+    assert explain(why) == f"only {rounds} round{'s' if rounds > 1 else ''}; 6 are needed"
 
 
 def test_without_a_threshold_only_no_difference_at_all_is_the_same() -> None:
@@ -137,7 +141,7 @@ def test_every_case_gets_a_verdict_that_its_interval_allows(
         math.exp(middle - half), math.exp(middle), math.exp(middle + half), rounds=rounds
     )
     found, why = judge(given_, control(floor=floor, differs=differ), threshold=threshold)
-    assert why
+    assert explain(why)
     if found in ("FASTER", "SLOWER"):
         assert (found == "FASTER") == (middle > 0)
         assert not given_.ci_low <= 1.0 <= given_.ci_high
@@ -152,7 +156,7 @@ def test_every_case_gets_a_verdict_that_its_interval_allows(
 def test_extreme_intervals_get_a_sentence() -> None:
     found, why = verdict(1e-299, 1e-3, 1e293)
     assert found == "UNDECIDED"
-    assert "no number of rounds" in why
+    assert "no number of rounds" in explain(why)
     assert verdict(1e200, 1e250, 1e299)[0] == "FASTER"
 
 

@@ -128,14 +128,15 @@ class _Markdown:
         if not rows:
             return []
         noted = any(row.note for row in rows)
-        names = [escaped(c.name) for c in table.columns]
-        rules = ["---:" if c.kind == "number" and i else "---" for i, c in enumerate(table.columns)]
+        used = [i for i in range(len(table.columns)) if not i or any(r.cells[i].text for r in rows)]
+        names = [escaped(table.columns[i].name) for i in used]
+        rules = ["---:" if i and table.columns[i].kind == "number" else "---" for i in used]
         lines = [_line([*names, *["note"] * noted]), _line([*rules, *["---"] * noted])]
         for row in rows:
             cells = [
                 escaped(shorten(cell.text, MAX_NAME_LENGTH) if c.kind in ("name", "place")
                         else cell.text)
-                for cell, c in zip(row.cells, table.columns, strict=True)
+                for cell, c in ((row.cells[i], table.columns[i]) for i in used)
             ]  # fmt: skip
             lines.append(_line([*cells, *[escaped(row.note)] * noted]))
         return [*lines, "", more] if more else lines

@@ -7,7 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.records.comparison import Skipped
-from ridgeline.report.comparison_document import document, folder_document
+from ridgeline.report.reasons import explain
+from ridgeline.report.renderers import json as renderer
+from ridgeline.report.views.comparison import data
+from ridgeline.report.views.pair_folder import folder_data
 from tests.unit.report.made_up_comparison import (
     arm,
     candidate,
@@ -21,10 +24,10 @@ from tests.unit.report.made_up_comparison import (
 
 
 def test_one_candidates_answer_stands_at_the_top() -> None:
-    d = document(comparison())
+    d = data(comparison())
     assert (d["verdict"], d["ratio"], d["ci_low"], d["ci_high"]) == ("FASTER", 1.31, 1.27, 1.35)
     assert d["summary"] == "FASTER 1.31 × [1.27, 1.35]"
-    assert d["why"] == "the interval lies above 1.02"
+    assert d["why"] == explain(comparison().candidates[0].reason)
     assert d["results"]["status"] == "equal"
     assert d["results"]["strength"] == "strong"
     assert d["guards"][0] == {"name": "cached replay", "outcome": "passed", "detail": ""}
@@ -32,13 +35,13 @@ def test_one_candidates_answer_stands_at_the_top() -> None:
 
 
 def test_the_control_is_a_row_with_its_floor() -> None:
-    control = document(comparison())["control"]
+    control = data(comparison())["control"]
     assert (control["ratio"], control["ci_low"], control["ci_high"]) == (1.001, 0.993, 1.009)
     assert (control["floor"], control["differs"], control["level"]) == (0.008, False, 0.983)
 
 
 def test_several_candidates_have_an_entry_each_and_no_common_verdict() -> None:
-    d = document(comparison(candidate("a"), candidate("b", "SLOWER", estimate(0.8, 0.7, 0.9))))
+    d = data(comparison(candidate("a"), candidate("b", "SLOWER", estimate(0.8, 0.7, 0.9))))
     assert "verdict" not in d
     assert [(k["name"], k["verdict"]) for k in d["candidates"]] == [
         ("a", "FASTER"),
@@ -48,7 +51,7 @@ def test_several_candidates_have_an_entry_each_and_no_common_verdict() -> None:
 
 
 def test_samples_are_all_there_in_nanoseconds() -> None:
-    found = document(comparison())["samples"]["fast.py:step"]
+    found = data(comparison())["samples"]["fast.py:step"]
     assert found["count"] == len(found["values"]) == 60
     assert found["unit"] == "ns"
     assert found["values"][0] == 9.4e6
@@ -56,13 +59,13 @@ def test_samples_are_all_there_in_nanoseconds() -> None:
 
 @pytest.mark.parametrize("name", ["baseline", "fast"])
 def test_candidates_of_one_name_keep_their_own_samples(name: str) -> None:
-    d = document(comparison(candidate(name), candidate(name)))
+    d = data(comparison(candidate(name), candidate(name)))
     assert len(d["samples"]) == 3
 
 
 def test_figures_are_in_the_unit_of_their_name() -> None:
     slow_start = candidate(of_arm={"first_call_ns": 39e9, "peak_bytes": 1024, "items": 4.0})
-    found = document(comparison(slow_start))["candidates"][0]
+    found = data(comparison(slow_start))["candidates"][0]
     assert found["median_ms"] == 9.4
     assert found["first_call_ms"] == 39_000
     assert found["peak_bytes"] == 1024
@@ -72,18 +75,18 @@ def test_figures_are_in_the_unit_of_their_name() -> None:
 def test_what_is_not_a_number_is_null_in_json() -> None:
     hollow = candidate(figure=estimate(nan, 0.0, inf), results=results(worst_error=inf))
     c = comparison(hollow, baseline=arm("slow", samples_ns=(1.0, nan)))
-    d = document(c)
+    text = renderer.render(data(c))
+    d = msgspec.json.decode(text)
     assert d["ratio"] is None
     assert d["ci_high"] is None
     assert d["results"]["worst_error"] is None
     assert d["samples"]["baseline"]["values"] == [1.0, None]
-    text = msgspec.json.encode(d).decode()
     assert "NaN" not in text
     assert "Infinity" not in text
 
 
 def test_all_that_was_set_in_advance_is_in_it() -> None:
-    d = document(comparison())
+    d = data(comparison())
     told = {
         key: d[key] for key in ("goal", "threshold", "alpha", "rounds", "mode", "unit", "cache")
     }
@@ -99,18 +102,18 @@ def test_all_that_was_set_in_advance_is_in_it() -> None:
 
 def test_a_candidate_that_broke_is_named() -> None:
     broken = Skipped(name="bad", status="BROKEN", reason="it raised", hint="")
-    assert document(comparison(broken=(broken,)))["broken"] == [
+    assert data(comparison(broken=(broken,)))["broken"] == [
         {"name": "bad", "status": "BROKEN", "reason": "it raised", "hint": ""}
     ]
 
 
 def test_no_samples_make_a_document_too() -> None:
     empty = candidate(of_arm={"samples_ns": ()})
-    assert document(comparison(empty))["samples"]["fast.py:step"]["values"] == []
+    assert data(comparison(empty))["samples"]["fast.py:step"]["values"] == []
 
 
 def test_a_folder_has_an_entry_for_every_pair() -> None:
-    d = folder_document(folder())
+    d = folder_data(folder())
     by_name = {p["name"]: p for p in d["pairs"]}
     assert by_name["attention"]["status"] == "MEASURED"
     assert by_name["attention"]["verdict"] == "FASTER"
@@ -123,7 +126,7 @@ def test_a_folder_has_an_entry_for_every_pair() -> None:
 
 
 def test_a_folder_counts_verdicts_and_goals() -> None:
-    counts = folder_document(folder())["counts"]
+    counts = folder_data(folder())["counts"]
     assert counts == {
         "pairs": 7, "MEASURED": 5, "SKIP": 1, "BROKEN": 1, "FASTER": 2, "SLOWER": 1, "SAME": 0,
         "UNDECIDED": 1, "INVALID": 1, "goals_met": 3,
@@ -131,12 +134,12 @@ def test_a_folder_counts_verdicts_and_goals() -> None:
 
 
 def test_an_interrupted_folder_says_so() -> None:
-    d = folder_document(replace(folder(), interrupted=True, found=10))
+    d = folder_data(replace(folder(), interrupted=True, found=10))
     assert (d["interrupted"], d["found"]) == (True, 10)
 
 
 def test_a_memory_win_keeps_both_its_numbers() -> None:
-    d = document(saving_memory())
+    d = data(saving_memory())
     assert d["verdict"] == "SLOWER"
     assert d["goal_met"] is True
     assert d["candidates"][0]["memory_ratio"] == 3.238
@@ -145,6 +148,6 @@ def test_a_memory_win_keeps_both_its_numbers() -> None:
 
 def test_hostile_names_survive_a_round_trip() -> None:
     name = '[bold]"|</script>\n\\'
-    d = msgspec.json.decode(msgspec.json.encode(document(with_names(name))))
+    d = msgspec.json.decode(msgspec.json.encode(data(with_names(name))))
     assert d["candidates"][0]["name"] == name
     assert name in d["samples"]
