@@ -30,7 +30,7 @@ from pathlib import Path
 
 from ridgeline.errors import RidgelineError
 from ridgeline.records.trace import TraceStudy
-from ridgeline.report.trace_document import to_json_document
+from ridgeline.report.views.trace_data import data
 from ridgeline.trace.links import links_of
 from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import compiled, reader
@@ -273,7 +273,7 @@ def study_of(trace: Trace) -> TraceStudy:
 def studied(trace: Trace, expected: TraceStudy | None) -> str:
     """Every analysis must survive it, idle time add up, and the headline stay or be marked."""
     found = study_of(trace)
-    to_json_document(found)
+    data(found)
     idle = found.idle.total_ns
     if idle is not None and idle != sum(cause.ns for cause in found.idle.causes):
         return "the causes of idle time do not add up"

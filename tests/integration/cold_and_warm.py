@@ -89,8 +89,8 @@ def _serve() -> None:
 
     import ridgeline.cli.model
     import ridgeline.cost.study.study
-    import ridgeline.report.trace_terminal
     import ridgeline.report.views.model
+    import ridgeline.report.views.trace
     import ridgeline.trace.study  # noqa: F401
 
     for line in sys.stdin:

@@ -3,9 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -13,13 +12,21 @@ from ridgeline.cli.output_options import output_options
 from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:
-    from ridgeline.cli.trace_output import Wanted
     from ridgeline.records.finding import Findings
     from ridgeline.records.trace import TraceStudy
-    from ridgeline.report.trace_document import LeftOut
+    from ridgeline.report.views.trace_data import LeftOut
     from ridgeline.trace.trace import Trace
 
 Say = Callable[[str], None]
+
+
+class Wanted(NamedTuple):
+    """Where the person asked the answer to go."""
+
+    as_json: bool
+    output: Path | None
+    ending: str
+    """The ending of the output's name, which picks the format."""
 
 
 class Reading(NamedTuple):
@@ -29,13 +36,12 @@ class Reading(NamedTuple):
     max_events: int | None = None
 
 
-ENDINGS = (
-    ".json", ".md", ".csv", ".html", ".parquet", ".speedscope.json", ".perfetto.json",
-    ".perfetto.json.gz",
-)  # fmt: skip
+ONE_TRACE = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
+EVENT_ENDINGS = (".parquet", *ONE_TRACE)
+"""Formats that are made from the events themselves."""
+ENDINGS = (".json", ".md", ".csv", ".html", *EVENT_ENDINGS)
 SQL_ENDINGS = (".json", ".md", ".csv")
 COMPARE_ENDINGS = (".json", ".md", ".csv")
-ONE_TRACE = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
 ROWS = 10_000
 """Of each table studied; views cut it. Only operators by shape can have more: a trace whose shapes
 change with every call, where the smallest say nothing."""
@@ -104,7 +110,6 @@ def command(
     Exit codes: 0 answered; 2 usage; 4 nothing could be read.
     """
     from ridgeline.cli.trace_files import trace_files
-    from ridgeline.cli.trace_output import Wanted
 
     left_out: list[LeftOut] = []
     wanted = Wanted(as_json=as_json, output=output, ending=_ending(output, sql, before))
@@ -114,7 +119,7 @@ def command(
         _refuse(wanted, (*paths, *earlier), len(paths))
         reading = Reading(cache=not no_cache, max_events=max_events)
         if sql is not None:
-            _answer(paths, sql, reading, quiet, wanted, left_out)
+            _answer(paths, sql, reading, quiet, wanted, full, left_out)
         elif before is not None:
             with _progress(quiet) as say:
                 both = [
@@ -126,8 +131,8 @@ def command(
             with _progress(quiet) as say:
                 found, traces = _studied(paths, steps, ROWS, reading, say, left_out)
                 causes = _diagnosed(found, traces, paths, steps, reading.cache, say)
-                _export(found, traces, causes, wanted, say)
-            _report(found, causes, wanted, full, top, left_out)
+                is_written = _export(found, traces, causes, wanted, say)
+            _report(found, causes, wanted, full, top, left_out, is_written)
     _say_refusal()
 
 
@@ -154,7 +159,7 @@ def _progress(quiet: bool) -> Iterator[Say]:
         yield lambda text: say(printable(text).replace("[", "\\["))
 
 
-def _refuse(wanted: "Wanted", inputs: Sequence[Path], traces: int) -> None:
+def _refuse(wanted: Wanted, inputs: Sequence[Path], traces: int) -> None:
     """What would be regretted: a trace overwritten by its own report, ranks left out."""
     output = wanted.output
     if output is None:
@@ -254,12 +259,12 @@ def _answer(
     sql: str,
     reading: Reading,
     quiet: bool,
-    wanted: "Wanted",
+    wanted: Wanted,
+    full: bool,
     left_out: "list[LeftOut]",
 ) -> None:
-    from ridgeline.cli.trace_output import deliver
-    from ridgeline.report import trace_answer, trace_csv
-    from ridgeline.report.trace_document import left_out_files
+    from ridgeline.cli.output import deliver
+    from ridgeline.report.views.trace_query import trace_query_report
     from ridgeline.trace.exports.sql import MOST_ROWS, query
 
     with _progress(quiet) as say:
@@ -272,43 +277,24 @@ def _answer(
     if truncated:
         said = f"more than {MOST_ROWS:,} rows; the first {MOST_ROWS:,} were taken"
         click.echo(f"ridgeline: {said}", err=True)
-    deliver(
-        lambda: {
-            **trace_answer.document(columns, rows, truncated),
-            "left_out": left_out_files(left_out),
-        },
-        wanted,
-        texts={
-            ".md": lambda: trace_answer.markdown(columns, rows),
-            ".csv": lambda: trace_csv.table_csv(columns, rows),
-        },
-        terminal=lambda console: trace_answer.show(columns, rows, console, truncated),
-    )
+    report = trace_query_report(columns, rows, truncated=truncated, left_out=left_out)
+    deliver(report, wanted.as_json, wanted.output, full=full or wanted.output is not None)
 
 
 def _compare(
     before: "TraceStudy",
     after: "TraceStudy",
-    wanted: "Wanted",
+    wanted: Wanted,
     full: bool,
     top: int | None,
     left_out: "list[LeftOut]",
 ) -> None:
-    from ridgeline.cli.trace_output import deliver
-    from ridgeline.report import trace_comparison_text, trace_csv
-    from ridgeline.report.trace_document import comparison_document
+    from ridgeline.cli.output import deliver
+    from ridgeline.report.views.trace_comparison import trace_comparison_report
     from ridgeline.trace.differences import differences
 
-    found = differences(before, after)
-    deliver(
-        lambda: comparison_document(found, left_out),
-        wanted,
-        texts={
-            ".md": lambda: trace_comparison_text.to_markdown(found, full=full, most=top),
-            ".csv": lambda: trace_csv.comparison_csv(found),
-        },
-        terminal=lambda console: trace_comparison_text.show(found, console, full=full, most=top),
-    )
+    report = trace_comparison_report(differences(before, after), left_out)
+    deliver(report, wanted.as_json, wanted.output, full=full, most=top)
 
 
 def _diagnosed(
@@ -330,47 +316,54 @@ def _diagnosed(
 
 
 def _export(
-    found: "TraceStudy",
+    study: "TraceStudy",
     traces: "tuple[Trace, ...]",
     causes: "Findings",
-    wanted: "Wanted",
+    wanted: Wanted,
     say: Say,
-) -> None:
-    from ridgeline.cli.trace_output import export
-    from ridgeline.report.views.findings import shown_findings
+) -> bool:
+    """Write a format that is made from the events themselves; return whether one was asked for."""
+    output, ending = wanted.output, wanted.ending
+    if output is None or ending not in EVENT_ENDINGS:
+        return False
+    say(f"writing {output.name}")
+    if ending == ".parquet":
+        from ridgeline.trace.exports.sql import write_parquet
 
-    if wanted.output is not None:
-        say(f"writing {wanted.output.name}")
-        export(found, traces, wanted, shown_findings(causes))
+        write_parquet(traces, output)
+    elif ending == ".speedscope.json":
+        import msgspec
+
+        from ridgeline.cli.output import write_whole
+        from ridgeline.trace.exports.speedscope import speedscope
+
+        write_whole(output, msgspec.json.encode(speedscope(traces[0], study)).decode())
+    else:
+        from ridgeline.report.views.findings import shown_findings
+        from ridgeline.trace.exports.perfetto import mark
+
+        mark(traces[0], study, output, shown_findings(causes))
+    return True
 
 
 def _report(
     found: "TraceStudy",
     causes: "Findings",
-    wanted: "Wanted",
+    wanted: Wanted,
     full: bool,
     top: int | None,
     left_out: "list[LeftOut]",
+    is_written: bool,
 ) -> None:
-    from ridgeline.cli.trace_output import deliver
-    from ridgeline.report.trace_cut import first_rows, longest_table
-    from ridgeline.report.trace_document import to_json_document
+    from ridgeline.cli.output import deliver, say_written
+    from ridgeline.report.views.trace import longest_table, trace_report
 
-    def form(name: str) -> Any:  # only the one asked for: rich and the page cost 0.1 s to import
-        return import_module(f"ridgeline.report.trace_{name}")
-
-    data = found if top is None else first_rows(found, top)
     if longest_table(found) >= ROWS and (full or wanted.as_json or wanted.output):
         click.echo(f"ridgeline: tables end after {ROWS:,} rows, the largest first", err=True)
-    deliver(
-        lambda: to_json_document(data, left_out, causes),
-        wanted,
-        texts={
-            ".md": lambda: form("markdown").to_markdown(found, causes, full=full, most=top),
-            ".csv": lambda: form("csv").to_csv(data, causes),
-            ".html": lambda: form("html").to_html(found, causes, full=full, most=top),
-        },
-        terminal=lambda console: form("terminal").show(
-            found, console, causes, full=full, most=top, typed=sys.argv[1:]
-        ),
-    )
+    report = trace_report(found, causes, left_out=left_out, full=full, most=top, typed=sys.argv[1:])
+    if not is_written:
+        deliver(report, wanted.as_json, wanted.output, full=full, most=top)
+    elif wanted.as_json:
+        deliver(report, True, None)
+    elif wanted.output is not None:
+        say_written([wanted.output])

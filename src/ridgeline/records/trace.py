@@ -54,6 +54,8 @@ class Window(Struct, frozen=True, kw_only=True):
     end_ns: int
     basis: str
     """What chose it: "device activity", "steps 3 to 5", "host activity (no device work)"."""
+    by_steps: bool = False
+    """Whether the person chose it by step numbers."""
     steps: int = 0
     """Step marks inside."""
     note: str = ""

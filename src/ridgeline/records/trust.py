@@ -13,10 +13,12 @@ class Trust(Struct, frozen=True, kw_only=True):
 
     confidence: Confidence = "good"
     why: str = ""
+    codes: tuple[str, ...] = ()
+    """What the doubt rests on: the ids of checks, or codes of the analysis itself."""
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was tested before any number, and found wanting."""
+    """A test made before any number was computed, which found something wrong."""
 
     id: str
     severity: Severity

@@ -10,6 +10,8 @@ from ridgeline import units
 from ridgeline.records.latency import Latency, Summary
 
 NOTHING = "—"
+MIN_EXACT_SHARE = 0.001
+"""The digits of a percentage below this share say nothing more."""
 MAX_EXTRA_DECIMALS = 2
 """Decimals beyond the usual ones."""
 ENDLESS_FACTOR = 1e30
@@ -50,6 +52,14 @@ def times(ratio: float) -> str:
 def share(value: float) -> str:
     """Return a part of something with two digits: 0.0412 becomes "4.1 %"."""
     return f"{units.significant(100 * value, 2)} %" if math.isfinite(value) else NOTHING
+
+
+def share_text(part: float | None) -> str:
+    """Return a part of a whole with three digits: "95.3 %", "< 0.1 %"; a dash where it is not
+    known."""
+    if part is not None and 0 < part < MIN_EXACT_SHARE:
+        return "< 0.1 %"
+    return NOTHING if part is None else units.percent(part)
 
 
 def time(ns: float | None) -> str:

@@ -50,9 +50,13 @@ def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
 def trust_in(section: str, checks: Sequence[Check]) -> Trust:
     """What the checks leave of the confidence in a section."""
     for severity, confidence in (("error", "unreliable"), ("warning", "doubtful")):
-        told = [c.claim for c in checks if c.severity == severity and section in c.affects]
-        if told:
-            return Trust(confidence=confidence, why="; ".join(told))  # type: ignore[arg-type]
+        failed = [c for c in checks if c.severity == severity and section in c.affects]
+        if failed:
+            return Trust(
+                confidence=confidence,  # type: ignore[arg-type]
+                why="; ".join(check.claim for check in failed),
+                codes=tuple(check.id for check in failed),
+            )
     return Trust()
 
 

@@ -91,7 +91,7 @@ def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
     holes = int(np.diff(chosen.number).max(initial=1)) > 1
     return Window(
         start_ns=start, end_ns=end, steps=len(chosen),
-        basis=f"all {plural}" if wanted == "all" else f"{plural} {wanted}",
+        basis=f"all {plural}" if wanted == "all" else f"{plural} {wanted}", by_steps=True,
         note="steps between the chosen ones are inside" if holes else "",
     )  # fmt: skip
 

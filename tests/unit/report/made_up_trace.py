@@ -133,7 +133,12 @@ def several() -> TraceStudy:
     )  # fmt: skip
     devices = tuple(msgspec.structs.replace(_device(r), rank=r) for r in range(2))
     return msgspec.structs.replace(
-        study(), files=("r0.json", "r1.json"), label="2 ranks", ranks=made, devices=devices
+        study(),
+        files=("r0.json", "r1.json"),
+        label="2 ranks",
+        ranks=made,
+        devices=devices,
+        verdict=f"{study().verdict}; {made.late}",
     )
 
 

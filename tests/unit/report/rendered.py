@@ -5,8 +5,12 @@ from typing import Any
 
 from rich.console import Console
 
+from ridgeline.cli.output import formatted
+from ridgeline.records.finding import Findings
+from ridgeline.records.trace import TraceStudy
 from ridgeline.report.document import Document, Section, Table, plain
 from ridgeline.report.renderers import terminal
+from ridgeline.report.views.trace import trace_report
 
 
 def at_terminal(
@@ -19,6 +23,24 @@ def at_terminal(
     terminal.render(document, console, full=full, most=most)
     out.flush()
     return out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def trace_at_terminal(
+    study: TraceStudy, width: int = 120, findings: Findings | None = None, *, full: bool = False,
+    most: int | None = None,
+) -> str:  # fmt: skip
+    """Return what a terminal shows of a trace."""
+    report = trace_report(study, findings, full=full, most=most)
+    return at_terminal(report.document(), width, full=full, most=most)
+
+
+def trace_as(
+    ending: str, study: TraceStudy, findings: Findings | None = None, *, full: bool = False,
+    most: int | None = None,
+) -> str:  # fmt: skip
+    """Return the file of a trace's report with this ending."""
+    report = trace_report(study, findings, full=full, most=most)
+    return formatted(report, ending, full=full, most=most)
 
 
 def tables(document: Document) -> list[Table]:

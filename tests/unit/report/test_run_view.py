@@ -272,7 +272,7 @@ class TestFindings:
         question = "Is the device busy?"
         assert question not in at_terminal(report)
         assert question in at_terminal(report, full=True)
-        assert f"- **{question}**: No: the GPU works 30 %" in markdown.render(report)
+        assert f"- **{question}** No: the GPU works 30 %" in markdown.render(report)
         assert f">{question}</dt><dd>No: the GPU works 30 %" in html.render(report)
 
     def test_a_run_without_a_step_or_without_memory_has_no_all_clear(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.report.trace_next import next_commands
+from ridgeline.report.views.trace import next_commands
 from ridgeline.trace.exports.sql import query, write_parquet
 from ridgeline.trace.study import study
 from ridgeline.trace.trace import Trace

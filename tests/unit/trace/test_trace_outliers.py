@@ -8,7 +8,7 @@ import pytest
 from traces_made import Made, steady
 
 from ridgeline.records.trace import TraceStudy
-from ridgeline.report.trace_headline import verdict
+from ridgeline.report.views.trace import headline
 from ridgeline.trace.outliers import OTHER_DEVICE, TOO_EARLY, TOO_LATE, WRONG_TOTAL
 from ridgeline.trace.study import study
 
@@ -92,7 +92,7 @@ def test_a_duration_far_out_of_line_makes_the_headline_doubtful(tmp_path: Path) 
     found = studied(made, tmp_path)
     assert "out-of-line" in [c.id for c in found.validation]
     assert found.trust.confidence == "doubtful"
-    assert verdict(found) != found.verdict
+    assert headline(found) != found.verdict
 
 
 def test_a_device_with_next_to_no_work_makes_the_headline_doubtful(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ridgeline.report.document import (
     ForestChart,
     Item,
     Row,
+    Section,
     Table,
     item,
     plain,
@@ -70,6 +71,7 @@ def _environment() -> jinja2.Environment:
         drawing=lambda block: Markup(draw(block)),
         chart_title=_chart_title,
         caption=_caption,
+        folded_title=_folded_title,
         used_columns=_used_columns,
         shown_rows=_shown_rows,
         row_classes=_row_classes,
@@ -93,6 +95,13 @@ def _caption(chart: Any) -> str:
     if type(chart).__name__ == "SamplesChart":
         return "One dot a round; each strip has a scale of its own; dashed: the median."
     return str(getattr(chart, "caption", ""))
+
+
+def _folded_title(section: Section) -> str:
+    """Return the title of a section that is folded away, with the number of rows inside."""
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    rows = sum(len(table.rows) + table.unseen + table.left_out for table in tables)
+    return f"{section.title} ({rows:,})" if rows else section.title
 
 
 @jinja2.pass_context

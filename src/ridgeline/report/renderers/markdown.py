@@ -154,7 +154,8 @@ def _items(items: Iterable[Item]) -> list[str]:
     for item in items:
         mark = f"**{item.level}**: " if item.level in ("warning", "error") else ""
         for words in item.lines:
-            label = f"**{escaped(item.label)}**: " if item.label else ""
+            colon = "" if item.label.endswith("?") else ":"
+            label = f"**{escaped(item.label)}**{colon} " if item.label else ""
             lines.append(f"- {label}{mark}{inline(words)}")
     return lines
 

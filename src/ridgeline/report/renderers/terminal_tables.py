@@ -19,6 +19,8 @@ from ridgeline.units import plural
 GAP = 2
 MIN_NAME_COLUMNS = 14
 MAX_NAME_COLUMNS = 60
+MIN_WIDE_COLUMNS = 200
+"""On a terminal as wide as this, names are not cut to `MAX_NAME_COLUMNS`."""
 MIN_NOTE_COLUMNS = 32
 """With less room beside a row, its note stands below it."""
 _FLEXIBLE = ("name", "names", "place")
@@ -83,6 +85,10 @@ class _Layout:
         natural = _natural(columns, texts)
         if is_ranking:
             self.widths = _shared_widths(kept, columns, natural, width)
+            # A place that lost its function is shorter than the room it was given.
+            shown = [[self._text(i, row[i]) for row in texts] for i in kept]
+            for i, column in zip(kept, shown, strict=True):
+                self.widths[i] = widest((columns[i].name, *column))
         else:
             first = _first_width(kept[0], columns, natural, width)
             most = max(width - first - GAP, MIN_NAME_COLUMNS)
@@ -95,10 +101,7 @@ class _Layout:
     def row(self, row: Row, texts: Sequence[str], note: str, console: Console) -> list[Text]:
         cells = []
         for i in self.kept:
-            text = texts[i]
-            if self.is_ranking and self.columns[i].kind in _FLEXIBLE:
-                text = _shortened(self.columns[i], text, self.widths[i])
-            cells.append(Text(text, _style(row, row.cells[i])))
+            cells.append(Text(self._text(i, texts[i]), _style(row, row.cells[i])))
         folded = [
             [cell] if cell.cell_len <= self.widths[i] else list(cell.wrap(console, self.widths[i]))
             for i, cell in zip(self.kept, cells, strict=True)
@@ -108,6 +111,11 @@ class _Layout:
             for n in range(max(map(len, folded)))
         ]
         return _with_note(lines, row, note, self.width, self._used(), console) if note else lines
+
+    def _text(self, i: int, text: str) -> str:
+        if self.is_ranking and self.columns[i].kind in _FLEXIBLE:
+            return _shortened(self.columns[i], text, self.widths[i])
+        return text
 
     def _used(self) -> int:
         return sum(self.widths[i] for i in self.kept) + GAP * len(self.kept)
@@ -227,13 +235,15 @@ def _shared_widths(
     kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int], width: int
 ) -> dict[int, int]:
     """Share what the figures leave among the names, those that need little first."""
-    most = width if width >= 200 else MAX_NAME_COLUMNS
+    most = width if width >= MIN_WIDE_COLUMNS else MAX_NAME_COLUMNS
     widths = {i: natural[i] for i in kept}
     names = sorted((i for i in kept if columns[i].kind in _FLEXIBLE), key=lambda i: natural[i])
     room = width - GAP * (len(kept) - 1)
     room -= sum(natural[i] for i in kept if columns[i].kind not in _FLEXIBLE)
     for place, i in enumerate(names):
         fair = max(room // (len(names) - place), _floor(i, columns, natural))
-        widths[i] = min(natural[i], fair, fair if columns[i].kind == "names" else most)
+        # Several names, and a name that is the point of its table, get all the room there is.
+        has_all = columns[i].kind == "names" or columns[i].spare < 0
+        widths[i] = min(natural[i], fair, width if has_all else most)
         room -= widths[i]
     return widths

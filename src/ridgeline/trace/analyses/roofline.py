@@ -73,7 +73,7 @@ def roofline(
     rows = within(trace.device, window)
     total = int(trace.device.dur[rows].sum())
     if not total:
-        return Roofline(device=name, trust=_doubt("no device work in the window"))
+        return Roofline(device=name, trust=_doubt("no-device-work", "no device work in the window"))
     answers = _answers(trace, links, window)
     table, covered = _rows(trace, answers, device, total)
     left = _uncovered(trace, links, answers, covered)
@@ -238,16 +238,16 @@ def _uncovered(
     return tuple((trace.text(max(int(found[i]), -1 - int(found[i]))), int(spent[i])) for i in best)
 
 
-def _doubt(why: str) -> Trust:
-    return Trust(confidence="unreliable", why=why)
+def _doubt(code: str, why: str) -> Trust:
+    return Trust(confidence="unreliable", why=why, codes=(code,))
 
 
 def _trust(trace: Trace, covered: float) -> Trust:
     if not (trace.ops.shape >= 0).any():
-        return _doubt("no inputs were recorded: profile with record_shapes=True")
+        return _doubt("no-shapes", "no inputs were recorded: profile with record_shapes=True")
     if covered < 0.5:
         why = f"shapes and formulas cover {100 * covered:.0f} % of the device time"
-        return Trust(confidence="doubtful", why=why)
+        return Trust(confidence="doubtful", why=why, codes=("few-formulas",))
     return Trust()
 
 

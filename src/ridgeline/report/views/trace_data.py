@@ -1,17 +1,18 @@
-"""A trace's report as one JSON document.
+"""A trace's report as data: one JSON document, and one table for spreadsheets.
 
 Figures are in the unit their name ends with: _ms milliseconds, _us microseconds, _pct percent,
-_bytes, _per_s. null is "not in the trace" or "cannot be believed"; `why` beside it says which.
-Times of events (`at_ms`) count from the start of the window.
+_bytes, _per_s. null means that a figure is not in the trace or cannot be believed; `why` beside it
+says which. Times of events (`at_ms`) count from the start of the window.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import (
     DeviceTime,
-    Difference,
     Gap,
     IdleCause,
     KernelRow,
@@ -21,26 +22,60 @@ from ridgeline.records.trace import (
     Place,
     RankTime,
     RooflineRow,
-    TraceComparison,
     TraceStudy,
     Window,
 )
-from ridgeline.records.trust import Check, Trust
+from ridgeline.records.trust import Check, Confidence, Trust
+from ridgeline.report.document import Figures
 from ridgeline.report.plain import printable
-from ridgeline.report.trace_headline import together
 from ridgeline.report.views.findings import findings_data
 
 SCHEMA = "ridgeline.trace/1"
-COMPARISON_SCHEMA = "ridgeline.trace-comparison/1"
-
+_CONFIDENCES: tuple[Confidence, ...] = ("good", "doubtful", "unreliable")
 LeftOut = tuple[str, str]
 """A file, and why it could not be read."""
 
 
-def to_json_document(
+class AllDevices(Struct, frozen=True, kw_only=True):
+    """The time of all devices whose figures can be believed, added up; None where there are
+    none."""
+
+    window_ns: int
+    busy_ns: int | None = None
+    idle_ns: int | None = None
+    trust: Trust
+
+    def part(self, ns: int | None) -> float | None:
+        return None if ns is None or self.window_ns <= 0 else ns / self.window_ns
+
+
+def all_devices(study: TraceStudy) -> AllDevices:
+    if not study.devices:
+        why = "there is no device work in this trace"
+        return AllDevices(window_ns=0, trust=Trust(confidence="unreliable", why=why))
+    known = [d for d in study.devices if d.busy_ns is not None and d.idle_ns is not None]
+    if not known or study.idle.total_ns is None:
+        why = study.devices[0].trust.why or study.idle.trust.why
+        return AllDevices(
+            window_ns=sum(d.window.ns for d in study.devices),
+            trust=Trust(confidence="unreliable", why=why or "the device's time is not known"),
+        )
+    trust = max((d.trust for d in known), key=lambda t: _CONFIDENCES.index(t.confidence))
+    if len(known) < len(study.devices):
+        left = len(study.devices) - len(known)
+        trust = Trust(confidence="doubtful", why=f"{left} of {len(study.devices)} devices left out")
+    return AllDevices(
+        window_ns=sum(d.window.ns for d in known),
+        busy_ns=sum(d.busy_ns or 0 for d in known),
+        idle_ns=sum(d.idle_ns or 0 for d in known),
+        trust=trust,
+    )
+
+
+def data(
     study: TraceStudy, left_out: Sequence[LeftOut] = (), findings: Findings | None = None
 ) -> dict[str, Any]:
-    found = {
+    return {
         "schema": SCHEMA,
         "files": list(study.files),
         "left_out": left_out_files(left_out),
@@ -51,8 +86,8 @@ def to_json_document(
         "verdict_trust": _trust(study.trust),
         **findings_data(findings or Findings()),
         "window": _window(study.window),
-        "validation": [_check(c) for c in study.validation],
-        "device": _device_together(study),
+        "validation": [check_data(c) for c in study.validation],
+        "device": _all_devices(study),
         "devices": [_device(d, study.window) for d in study.devices],
         "idle": {
             "ms": ms(study.idle.total_ns), "gaps": study.idle.gaps, **_trust(study.idle.trust)
@@ -77,30 +112,11 @@ def to_json_document(
         "missing": list(study.missing),
         "problems": list(findings.problems) if findings is not None else [],
     }  # fmt: skip
-    return _clean(found)  # type: ignore[no-any-return]
 
 
-def left_out_files(found: Sequence[LeftOut]) -> list[dict[str, str]]:
-    """Files that were named and could not be read."""
-    return [{"file": printable(file), "why": printable(why)} for file, why in found]
-
-
-def comparison_document(c: TraceComparison, left_out: Sequence[LeftOut] = ()) -> dict[str, Any]:
-    found = {
-        "schema": COMPARISON_SCHEMA,
-        "before": c.before,
-        "after": c.after,
-        "left_out": left_out_files(left_out),
-        "per": c.per,
-        "verdict": c.verdict,
-        "before_ms": c.before_ns / 1e6,
-        "after_ms": c.after_ns / 1e6,
-        "change_ms": (c.after_ns - c.before_ns) / 1e6,
-        "validation": [_check(check) for check in c.validation],
-        "differences": [_difference(d) for d in c.differences],
-        "note": c.note,
-    }
-    return _clean(found)  # type: ignore[no-any-return]
+def left_out_files(left_out: Sequence[LeftOut]) -> list[dict[str, str]]:
+    """Return the files that were named and could not be read."""
+    return [{"file": printable(file), "why": printable(why)} for file, why in left_out]
 
 
 def ms(ns: float | None) -> float | None:
@@ -120,7 +136,7 @@ def _window(w: Window) -> dict[str, Any]:
             "steps": w.steps, "note": w.note}  # fmt: skip
 
 
-def _check(c: Check) -> dict[str, Any]:
+def check_data(c: Check) -> dict[str, Any]:
     return {"id": c.id, "severity": c.severity, "claim": c.claim, "count": c.count,
             "affects": list(c.affects)}  # fmt: skip
 
@@ -129,16 +145,15 @@ def _trust(t: Trust) -> dict[str, Any]:
     return {"confidence": t.confidence, "why": t.why}
 
 
-def _device_together(study: TraceStudy) -> dict[str, Any]:
-    whole = together(study)
+def _all_devices(study: TraceStudy) -> dict[str, Any]:
+    whole = all_devices(study)
     return {
         "busy_pct": pct(whole.part(whole.busy_ns)),
         "idle_pct": pct(whole.part(whole.idle_ns)),
         "busy_ms": ms(whole.busy_ns),
         "idle_ms": ms(whole.idle_ns),
         "window_ms": ms(whole.window_ns),
-        "confidence": whole.confidence,
-        "why": whole.why,
+        **_trust(whole.trust),
     }
 
 
@@ -364,16 +379,50 @@ def _giga(value: float | None) -> float | None:
     return None if value is None else value / 1e9
 
 
-def _difference(d: Difference) -> dict[str, Any]:
-    return {"of": d.of, "name": d.name, "before_ms": d.before_ns / 1e6,
-            "after_ms": d.after_ns / 1e6, "change_ms": d.change_ns / 1e6,
-            "before_count": d.before_count, "after_count": d.after_count}  # fmt: skip
+FIGURE_COLUMNS = (
+    "section", "name", "detail", "kind", "count", "ms", "share_pct", "host_ms", "device_ms",
+    "device_self_ms", "mean_us", "at_ms", "attained_pct", "bytes", "rank", "device", "file",
+    "line", "function",
+)  # fmt: skip
+
+_LISTS: dict[str, dict[str, str]] = {
+    "findings": {"name": "rule", "detail": "claim", "kind": "confidence"},
+    "validation": {"name": "id", "detail": "claim", "kind": "severity"},
+    "devices": {"ms": "busy_ms", "share_pct": "busy_pct", "count": "operations"},
+    "idle_causes": {"name": "cause", "detail": "says", "count": "gaps"},
+    "gaps": {"name": "cause", "detail": "host", "kind": "step"},
+    "kernels": {"detail": "op", "kind": "category"},
+    "ops": {"kind": "category", "ms": "device_self_ms"},
+    "shapes": {"detail": "shape", "kind": "category", "ms": "device_self_ms"},
+    "modules": {"name": "path", "ms": "device_ms"},
+    "categories": {"name": "category"},
+    "roofline": {"name": "op", "detail": "shape", "kind": "bound"},
+    "phases": {"name": "phase", "ms": "host_ms"},
+    "regions": {"detail": "note", "ms": "device_ms"},
+    "ranks": {"name": "label", "ms": "busy_ms", "share_pct": "busy_pct"},
+    "collectives": {"detail": "group", "ms": "wait_ms"},
+    "memory": {"name": "device", "detail": "note", "bytes": "peak_bytes", "at_ms": "peak_at_ms"},
+}
+"""For each list of the document, the keys that fill a column of another name."""
 
 
-def _clean(value: Any) -> Any:
-    """Halves of a character, which JSON text cannot hold, become question marks."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+def figures(study: TraceStudy, findings: Findings | None = None) -> Figures:
+    """Return one table for everything, a row for each kernel, operator, cause, gap or rank: a
+    spreadsheet filters or pivots on `section`. `ms` is what a section is sorted by. A cell that a
+    section has no figure for is empty."""
+    return Figures(FIGURE_COLUMNS, list(_figure_rows(data(study, (), findings))))
+
+
+def _figure_rows(document: dict[str, Any]) -> Iterator[list[Any]]:
+    device = document["device"]
+    whole = {**device, "section": "device", "name": "all devices", "ms": device["busy_ms"],
+             "share_pct": device["busy_pct"], "detail": device["why"]}  # fmt: skip
+    yield [whole.get(column) for column in FIGURE_COLUMNS]
+    for section, renamed in _LISTS.items():
+        for entry in document[section]:
+            row = {**entry, **{to: entry[key] for to, key in renamed.items()}, "section": section}
+            yield [_one_line(row.get(column)) for column in FIGURE_COLUMNS]
+
+
+def _one_line(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value

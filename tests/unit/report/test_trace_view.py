@@ -1,23 +1,26 @@
 """What a person reads after `ridgeline trace`."""
 
-import io
-
 import msgspec
 import pytest
-from rich.console import Console
 
-from ridgeline.records.trace import Idle, TraceStudy
-from ridgeline.records.trust import Trust
-from ridgeline.report import trace_answer, trace_comparison_text
-from ridgeline.report.trace_next import next_commands
-from ridgeline.report.trace_terminal import show
+from ridgeline.records.trace import Idle
+from ridgeline.records.trust import Check, Trust
+from ridgeline.report.document import Document, Paragraph, Section, Table
+from ridgeline.report.views.trace import document, next_commands
+from ridgeline.report.views.trace_comparison import document as comparison_document
+from ridgeline.report.views.trace_query import document as query_document
+from ridgeline.report.views.trace_work import device_names
 from tests.unit.report import made_up_trace as made
+from tests.unit.report.rendered import at_terminal, grid
+from tests.unit.report.rendered import trace_at_terminal as shown
 
 
-def shown(study: TraceStudy, width: int = 120, **options: bool | int) -> str:
-    out = io.StringIO()
-    show(study, Console(file=out, width=width, highlight=False), **options)  # type: ignore[arg-type]
-    return out.getvalue()
+def section(found: Document, id: str) -> Section:
+    return next(b for b in found.blocks if isinstance(b, Section) and b.id == id)
+
+
+def table(found: Document, id: str) -> Table:
+    return next(block for block in section(found, id).blocks if isinstance(block, Table))
 
 
 def test_the_verdict_comes_first_and_the_window_beside_it() -> None:
@@ -35,9 +38,13 @@ def test_a_warning_stands_before_the_numbers_it_touches() -> None:
 
 def test_busy_and_every_cause_are_drawn_to_scale() -> None:
     text = shown(made.study())
-    line = next(line for line in text.splitlines() if line.startswith("  busy █"))
-    assert line.split("input")[0].count("█") == 28  # 57.7 % of 48
-    assert line.split("input")[1].count("█") == 14
+    blocks = {
+        name: next(x for x in text.splitlines() if x.startswith(f"  {name} ")).count("█")
+        for name in ("busy", "input", "launch-bound")
+    }
+    assert blocks["busy"] == 40
+    assert blocks["input"] == round(40 * 0.522)
+    assert blocks["launch-bound"] == round(40 * 0.2)
 
 
 def test_a_cause_names_the_users_line() -> None:
@@ -181,7 +188,7 @@ def test_the_full_view_says_a_sentence_for_each_empty_section() -> None:
 
 
 def test_the_late_rank_is_named() -> None:
-    text = shown(made.several())
+    text = " ".join(shown(made.several()).split())
     assert "rank 1 was last to 31 of 32 collectives, in aten::copy_" in text
     assert "12.5 GB/s" in text
 
@@ -190,7 +197,7 @@ def test_what_is_missing_and_what_to_type_next_close_the_report() -> None:
     text = shown(made.study())
     assert "no shapes: record_shapes=True" in text
     last = text.strip().splitlines()[-1]
-    assert last.strip().startswith("ask it anything:  ridgeline trace runs/resnet.json.gz --sql")
+    assert last.strip().startswith("ask it anything:     ridgeline trace runs/resnet.json.gz --sql")
 
 
 def test_operators_without_device_work_are_shown_by_host_time() -> None:
@@ -202,9 +209,7 @@ def test_operators_without_device_work_are_shown_by_host_time() -> None:
 
 
 def test_two_traces_side_by_side_say_what_changed() -> None:
-    out = io.StringIO()
-    trace_comparison_text.show(made.comparison(), Console(file=out, width=120, highlight=False))
-    text = out.getvalue()
+    text = at_terminal(comparison_document(made.comparison()))
     assert "a step went from 152 to 61 ms" in text
     assert "-91 ms -97.8 %" in text
     assert "+3 ms new" in text
@@ -213,20 +218,21 @@ def test_two_traces_side_by_side_say_what_changed() -> None:
 
 
 def test_a_querys_answer_is_a_table_with_a_note_on_the_rest() -> None:
-    out = io.StringIO()
     rows = [(f"k\x1b{i}", i, None) for i in range(100)]
-    console = Console(file=out, width=80, highlight=False)
-    trace_answer.show(("name", "n", "x"), rows, console)
-    text = out.getvalue()
+    answer = query_document(("name", "n", "x"), rows, truncated=False)
+    text = at_terminal(answer, 80)
     assert "\x1b" not in text
-    assert "and 40 more; -o FILE.csv has them" in text
-    trace_answer.show(("name", "n", "x"), rows, console, truncated=True)
-    assert "and 40 more of the first 100; -o FILE.csv has them" in out.getvalue()
-    trace_answer.show(tuple(f"column_{i}" for i in range(9)), [tuple(range(9))], console)
-    assert "2 columns more than fit (column_7, column_8)" in out.getvalue()
-    trace_answer.show((), [], console)
-    trace_answer.show(("a",), [], console)
-    assert "no rows" in out.getvalue()
+    assert text.strip().startswith("100 rows")
+    assert "and 40 more, -o FILE.csv has them" in text
+    assert text.count("null") == 60
+    assert at_terminal(answer, 80, full=True).count("null") == 100
+    cut = at_terminal(query_document(("name", "n", "x"), rows, truncated=True), 80)
+    assert "there are more than these 100 rows" in cut
+    names = tuple(f"column_{i}" for i in range(10))
+    wide = at_terminal(query_document(names, [tuple(range(10))], truncated=False), 80)
+    assert "2 columns more than fit (column_8, column_9)" in wide
+    assert "no answer to show" in at_terminal(query_document((), [], truncated=False))
+    assert "0 rows" in at_terminal(query_document(("a",), [], truncated=False))
 
 
 def test_rows_nobody_will_see_are_counted_all_the_same() -> None:
@@ -243,3 +249,48 @@ def test_rows_nobody_will_see_are_counted_all_the_same() -> None:
     assert "and 795 more, with --full" in text
     assert "and 40,001 more, 597 of them with --full" in text
     assert "and 981 more" in shown(many, most=250)  # kernels: 950 and the 31
+
+
+def test_columns_of_collectives_say_which_statistic_they_are() -> None:
+    names = [column.name for column in table(document(made.several()), "collectives").columns]
+    assert names[4:7] == ["moving, median a call", "waited, sum over ranks", "skew, largest"]
+
+
+def test_waiting_that_was_not_split_is_a_dash_and_not_never() -> None:
+    several = made.several()
+    assert several.ranks is not None
+    unsplit = tuple(
+        msgspec.structs.replace(r, wait_ns=None, transfer_ns=None, late_count=0, caused_wait_ns=0)
+        for r in several.ranks.ranks
+    )
+    hidden = msgspec.structs.replace(
+        several, ranks=msgspec.structs.replace(several.ranks, ranks=unsplit)
+    )
+    ranks = table(document(hidden), "ranks")
+    i = [column.name for column in ranks.columns].index("last to come")
+    assert {tuple(row[i : i + 2]) for row in grid(ranks)} == {("—", "—")}
+    assert grid(table(document(several), "ranks"))[1][i] != "—"
+
+
+def test_devices_are_counted_by_name() -> None:
+    device = made.study().devices[0]
+    devices = [msgspec.structs.replace(device, name=n) for n in ("V100", "V100", "H100")]
+    named = msgspec.structs.replace(made.study(), devices=tuple(devices))
+    assert device_names(named) == "2 × V100, 1 × H100"
+    assert device_names(msgspec.structs.replace(named, devices=(devices[2],))) == "H100"
+    assert device_names(msgspec.structs.replace(named, devices=())) == ""
+
+
+def test_a_doubt_that_a_warning_explains_is_not_explained_twice() -> None:
+    check = Check(id="clock", severity="warning", claim="clocks differ", affects=("idle",))
+    idle = msgspec.structs.replace(
+        made.study().idle,
+        trust=Trust(confidence="doubtful", why="rank 0: clocks differ", codes=("clock",)),
+    )
+    study = msgspec.structs.replace(made.study(), idle=idle, validation=(check,))
+    first = section(document(study), "idle").blocks[0]
+    assert first == Paragraph("doubtful: see the warnings above", "doubt")
+    other = msgspec.structs.replace(idle.trust, codes=("other",))
+    kept = msgspec.structs.replace(study, idle=msgspec.structs.replace(idle, trust=other))
+    first = section(document(kept), "idle").blocks[0]
+    assert first == Paragraph("doubtful: rank 0: clocks differ", "doubt")

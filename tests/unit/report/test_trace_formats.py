@@ -6,19 +6,20 @@ import io
 import msgspec
 import pytest
 
+from ridgeline.cli.output import formatted
 from ridgeline.records.trace import TraceStudy
-from ridgeline.report.trace_csv import COLUMNS, comparison_csv, to_csv
-from ridgeline.report.trace_cut import first_rows
-from ridgeline.report.trace_document import SCHEMA, comparison_document, to_json_document
-from ridgeline.report.trace_html import to_html
-from ridgeline.report.trace_markdown import to_markdown
+from ridgeline.report.views.trace import first_rows
+from ridgeline.report.views.trace_comparison import data as comparison_data
+from ridgeline.report.views.trace_comparison import trace_comparison_report
+from ridgeline.report.views.trace_data import FIGURE_COLUMNS, SCHEMA, data
 from tests.unit.report import made_up_trace as made
+from tests.unit.report.rendered import trace_as
 
 ALL = [made.study, made.several, made.nothing, made.unreliable, made.nasty]
 
 
 def test_the_document_has_what_scripts_read() -> None:
-    found = to_json_document(made.study())
+    found = data(made.study())
     assert found["schema"] == SCHEMA
     assert found["window"]["ms"] == 1733
     assert found["window"]["basis"] == "device activity"
@@ -42,7 +43,7 @@ def test_the_document_has_what_scripts_read() -> None:
 
 
 def test_several_devices_are_added_up() -> None:
-    found = to_json_document(made.several())
+    found = data(made.several())
     assert found["device"]["busy_ms"] == 2000
     assert found["device"]["busy_pct"] == pytest.approx(57.7034, abs=1e-4)
     assert [d["rank"] for d in found["devices"]] == [0, 1]
@@ -52,14 +53,14 @@ def test_several_devices_are_added_up() -> None:
 
 
 def test_a_figure_that_cannot_be_believed_is_null_with_a_reason() -> None:
-    device = to_json_document(made.unreliable())["device"]
+    device = data(made.unreliable())["device"]
     assert (device["busy_pct"], device["idle_ms"]) == (None, None)
     assert device["why"] == "graph launches hide 97 % of the kernels"
     assert device["confidence"] == "unreliable"
 
 
 def test_without_a_device_the_document_says_so() -> None:
-    device = to_json_document(made.nothing())["device"]
+    device = data(made.nothing())["device"]
     assert device["busy_pct"] is None
     assert "no device work" in device["why"]
 
@@ -67,9 +68,8 @@ def test_without_a_device_the_document_says_so() -> None:
 @pytest.mark.parametrize("make", ALL)
 def test_every_format_can_be_made_of_every_study(make: type[TraceStudy]) -> None:
     study = make()
-    msgspec.json.encode(to_json_document(study))
-    for text in (to_csv(study), to_markdown(study), to_html(study)):
-        text.encode()
+    for ending in (".json", ".csv", ".md", ".html"):
+        assert trace_as(ending, study).encode()
 
 
 def many_rows(rows: int) -> TraceStudy:
@@ -82,44 +82,44 @@ def many_rows(rows: int) -> TraceStudy:
 
 
 def test_a_page_stays_small_and_counts_what_it_leaves_out() -> None:
-    full = to_html(many_rows(5000), full=True)
+    full = trace_as(".html", many_rows(5000), full=True)
     assert len(full.encode()) <= 2_000_000
     assert full.count("aten::op_499<") == 2
     assert full.count("and 4,500 more; --json has them") == 2
-    short = to_html(many_rows(5000))
+    short = trace_as(".html", many_rows(5000))
     assert "aten::op_50<" not in short
     assert short.count("and 4,950 more, with --full") == 2
     long = "x" * 10_000  # fewer rows where even 500 are too many
     huge = msgspec.structs.replace(many_rows(1), modules=made.study().modules * 300)
     rows = tuple(msgspec.structs.replace(m, kind=long) for m in huge.modules)
-    page = to_html(msgspec.structs.replace(huge, modules=rows), full=True)
+    page = trace_as(".html", msgspec.structs.replace(huge, modules=rows), full=True)
     assert len(page.encode()) <= 2_000_000
     assert "more; --json has them" in page
 
 
 def test_markdown_has_few_rows_and_in_full_all() -> None:
-    short = to_markdown(many_rows(300))
+    short = trace_as(".md", many_rows(300))
     assert short.count("aten::op_") == 5 + 15
     assert "and 295 more, with --full" in short
-    assert to_markdown(many_rows(300), full=True).count("aten::op_") == 600
-    assert to_markdown(many_rows(300), most=7).count("aten::op_") == 14
+    assert trace_as(".md", many_rows(300), full=True).count("aten::op_") == 600
+    assert trace_as(".md", many_rows(300), most=7).count("aten::op_") == 14
 
 
 def test_the_first_rows_of_each_table_and_a_count_of_the_rest() -> None:
-    found = to_json_document(first_rows(made.study(), 2))
+    found = data(first_rows(made.study(), 2))
     assert [len(found[k]) for k in ("kernels", "ops", "gaps", "shapes")] == [2, 2, 2, 1]
     assert found["kernels_left_out"] == 31 + 10
 
 
 def test_files_that_could_not_be_read_are_in_the_document() -> None:
-    found = to_json_document(made.several(), [("r2.json", "r2.json: no \x1btrace")])
+    found = data(made.several(), [("r2.json", "r2.json: no \x1btrace")])
     assert found["left_out"] == [{"file": "r2.json", "why": "r2.json: no \\x1btrace"}]
-    assert to_json_document(made.study())["left_out"] == []
+    assert data(made.study())["left_out"] == []
 
 
 def test_the_csv_is_one_table_with_a_section_column() -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(made.several()))))
-    assert tuple(rows[0]) == COLUMNS
+    rows = list(csv.DictReader(io.StringIO(trace_as(".csv", made.several()))))
+    assert tuple(rows[0]) == FIGURE_COLUMNS
     assert rows[0]["section"] == "device"
     sections = list(dict.fromkeys(row["section"] for row in rows))
     assert {"idle_causes", "kernels", "ops", "modules", "roofline", "ranks"} <= set(sections)
@@ -128,7 +128,7 @@ def test_the_csv_is_one_table_with_a_section_column() -> None:
 
 
 def test_the_page_holds_its_pictures() -> None:
-    text = to_html(made.study())
+    text = trace_as(".html", made.study())
     assert text.count("<svg") == 4  # the split, the gaps, the roofline, memory
     assert 'class="launch-bound"' in text
     assert "12 kernels overlap on stream 7" in text
@@ -136,21 +136,23 @@ def test_the_page_holds_its_pictures() -> None:
 
 
 def test_a_page_without_data_has_no_empty_pictures() -> None:
-    text = to_html(made.nothing())
+    text = trace_as(".html", made.nothing())
     assert "<svg" not in text
     assert "<table" not in text
 
 
 def test_the_markdown_begins_with_the_verdict() -> None:
-    lines = to_markdown(made.study()).splitlines()
+    lines = trace_as(".md", made.study()).splitlines()
     assert lines[0] == f"### {made.study().verdict}"
     assert "| input | 522 ms | 71.2 % | 4 | data/loader.py:41 decode +1 |" in "\n".join(lines)
 
 
 def test_a_comparison_in_json_and_csv() -> None:
-    found = comparison_document(made.comparison())
+    found = comparison_data(made.comparison())
     assert found["change_ms"] == -91
     assert found["differences"][1]["change_ms"] == -91
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(made.comparison()))))
+    rows = list(
+        csv.DictReader(io.StringIO(formatted(trace_comparison_report(made.comparison()), ".csv")))
+    )
     assert rows[1]["name"] == "input"
     assert float(rows[1]["change_ms"]) == -91

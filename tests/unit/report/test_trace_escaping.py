@@ -5,27 +5,16 @@ import io
 import json
 import re
 
-import msgspec
 import pytest
-from rich.console import Console
 
-from ridgeline.report import trace_comparison_text
+from ridgeline.cli.output import formatted
 from ridgeline.report.names import kernel_name, place_name
 from ridgeline.report.plain import json_text, printable, shorten
-from ridgeline.report.trace_csv import to_csv
-from ridgeline.report.trace_document import to_json_document
-from ridgeline.report.trace_html import to_html
-from ridgeline.report.trace_markdown import to_markdown
-from ridgeline.report.trace_terminal import show
+from ridgeline.report.views.trace_comparison import trace_comparison_report
 from tests.unit.report import made_up_trace as made
+from tests.unit.report.rendered import at_terminal, trace_as, trace_at_terminal
 
 UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800]")
-
-
-def on_terminal(full: bool, width: int = 100) -> str:
-    out = io.StringIO()
-    show(made.nasty(), Console(file=out, width=width, highlight=False), full=full)
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("text", made.NASTY)
@@ -42,25 +31,25 @@ def test_what_can_be_read_stays_as_it_is() -> None:
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("width", [40, 100, 250])
 def test_no_control_byte_reaches_a_terminal(full: bool, width: int) -> None:
-    text = on_terminal(full, width)
+    text = trace_at_terminal(made.nasty(), width, full=full)
     assert UNSEEN.search(text) is None
 
 
 def test_markup_in_a_name_is_shown_not_obeyed() -> None:
-    assert "[bold]not bold[/bold]" in on_terminal(full=True)
+    assert "[bold]not bold[/bold]" in trace_at_terminal(made.nasty(), 100, full=True)
 
 
-def test_a_json_document_is_the_same_and_has_no_unseen_characters() -> None:
-    document = to_json_document(made.nasty())
-    plain = msgspec.json.encode(document).decode()
-    safe = json_text(plain)
-    assert UNSEEN.search(safe) is None
-    assert json.loads(safe) == json.loads(plain)
+def test_a_json_document_has_no_unseen_characters() -> None:
+    text = trace_as(".json", made.nasty())
+    assert UNSEEN.search(text) is None
+    assert json.loads(text)["missing"] == ["".join(made.NASTY).replace("\ud800", "?")]
     assert json_text('"\U000e0001"') == '"\\udb40\\udc01"'
 
 
 def test_no_cell_of_a_csv_is_a_formula() -> None:
-    cells = [cell for row in csv.reader(io.StringIO(to_csv(made.nasty()))) for cell in row]
+    cells = [
+        cell for row in csv.reader(io.StringIO(trace_as(".csv", made.nasty()))) for cell in row
+    ]
     risky = [c for c in cells if c[:1] in "=+-@\t\r" and not re.fullmatch(r"-?[\d.e+-]*", c)]
     assert risky == []
     assert any(cell.startswith("'=HYPERLINK") for cell in cells)
@@ -68,9 +57,10 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
 
 
 def test_markdown_has_no_tags_and_whole_tables() -> None:
-    text = to_markdown(made.nasty())
+    text = trace_as(".md", made.nasty())
     bare = text.replace("<details><summary>", "").replace("</summary>", "")
-    assert "<" not in bare.replace("</details>", "")
+    outside_code = re.sub(r"`[^`\n]*`", "", bare.replace("</details>", ""))
+    assert "<" not in outside_code
     for block in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
         counts = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(counts) == 1, block
@@ -78,17 +68,17 @@ def test_markdown_has_no_tags_and_whole_tables() -> None:
 
 
 def test_a_page_runs_no_script_and_loads_nothing() -> None:
-    text = to_html(made.nasty())
+    text = trace_as(".html", made.nasty())
     assert "<script" not in text
     assert not re.search(r"""(?:src|href)\s*=""", text)
     assert UNSEEN.search(text) is None
 
 
 def test_a_comparison_is_printable_too() -> None:
-    out = io.StringIO()
-    trace_comparison_text.show(made.comparison(), Console(file=out, width=90, highlight=False))
-    assert UNSEEN.search(out.getvalue()) is None
-    assert UNSEEN.search(trace_comparison_text.to_markdown(made.comparison())) is None
+    report = trace_comparison_report(made.comparison())
+    assert UNSEEN.search(at_terminal(report.document(), 90)) is None
+    assert UNSEEN.search(formatted(report, ".md")) is None
+    assert UNSEEN.search(formatted(report, ".html")) is None
 
 
 def test_a_long_name_is_cut_in_the_middle() -> None:

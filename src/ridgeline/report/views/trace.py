@@ -1,0 +1,267 @@
+"""A trace: where its time went, why the device idled, what ran."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from ridgeline import units
+from ridgeline.records.finding import Findings
+from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trust import Check, Severity
+from ridgeline.report.document import (
+    Block,
+    Command,
+    Commands,
+    Detail,
+    Document,
+    Item,
+    Labelled,
+    Level,
+    Paragraph,
+    Part,
+    Report,
+    Section,
+    Span,
+    SplitChart,
+    prose,
+)
+from ridgeline.report.numbers import share_text, time
+from ridgeline.report.views import trace_time, trace_work
+from ridgeline.report.views.findings import answers_section, findings_section, shown_findings
+from ridgeline.report.views.trace_data import SCHEMA, LeftOut, all_devices, data, figures
+from ridgeline.report.views.trace_section import SectionOrGap
+
+MAX_WARNINGS = 6
+"""Warnings of a terminal's short view."""
+MAX_LOOKED_AT_ROWS = 200
+"""Rows of a table that a short view looks at; to make words of 50,000 rows takes two seconds."""
+MAX_COMMAND_LENGTH = 160
+_LEVELS: dict[Severity, Level] = {"error": "error", "warning": "warning", "note": "quiet"}
+
+
+def trace_report(
+    study: TraceStudy,
+    findings: Findings | None = None,
+    *,
+    left_out: Sequence[LeftOut] = (),
+    full: bool = False,
+    most: int | None = None,
+    typed: Sequence[str] = (),
+) -> Report:
+    """`full` and `most` say which rows will be shown; others are counted, not made into words.
+    `typed` is the command line after `ridgeline`, for the command to type next."""
+    limit = None if full else max(most or 0, MAX_LOOKED_AT_ROWS)
+    asked_for = study if most is None else first_rows(study, most)
+    return Report(
+        document=lambda: document(study, findings, limit=limit, full=full, typed=typed),
+        data=lambda: data(asked_for, left_out, findings),
+        figures=lambda: figures(asked_for, findings),
+    )
+
+
+def first_rows(study: TraceStudy, most: int) -> TraceStudy:
+    """Return the study with so many rows of what ran and of gaps. Ranks, devices and steps are no
+    ranking, and stay."""
+    return replace(
+        study,
+        idle=replace(study.idle, top=study.idle.top[:most]),
+        kernels=study.kernels[:most],
+        kernels_left_out=study.kernels_left_out + len(study.kernels[most:]),
+        ops=study.ops[:most],
+        shapes=study.shapes[:most],
+        modules=study.modules[:most],
+        roofline=replace(study.roofline, rows=study.roofline.rows[:most]),
+        regions=study.regions[:most],
+        critical_path=replace(study.critical_path, top=study.critical_path.top[:most]),
+    )
+
+
+def longest_table(study: TraceStudy) -> int:
+    """Return the rows of the longest table of what ran."""
+    tables = (study.kernels, study.ops, study.shapes, study.modules, study.roofline.rows)
+    return max(map(len, tables))
+
+
+def document(
+    study: TraceStudy,
+    findings: Findings | None = None,
+    *,
+    limit: int | None = None,
+    full: bool = False,
+    typed: Sequence[str] = (),
+) -> Document:
+    """`limit` is how many rows of each table are made into words."""
+    blocks: list[Block] = []
+    if study.window.note:
+        blocks.append(Paragraph(study.window.note, "quiet"))
+    blocks += _checks(study)
+    blocks.append(SplitChart(parts=parts(study), title="Busy and idle by cause"))
+    if findings is not None:
+        blocks += [findings_section(findings), answers_section(findings)]
+    gaps: list[Item] = []
+    for section in _sections(study, limit):
+        if isinstance(section, Section):
+            blocks.append(section)
+        else:
+            gaps.append(section)
+    if study.missing:
+        missing = tuple(Paragraph(prose(text), "quiet") for text in study.missing)
+        blocks.append(Section(title="not in this trace", blocks=missing))
+    if gaps:
+        nothing = Labelled(tuple(gaps))
+        blocks.append(
+            Section(title="nothing to show", blocks=(nothing,), detail="full", folded=True)
+        )
+    verdict = headline(study)
+    return Document(
+        answer=(Span(verdict, bold=True),),
+        about=tuple(_about(study)),
+        blocks=(*blocks, _next(study, findings, typed, full)),
+        title=f"{study.label}: {verdict}",
+        footer=SCHEMA,
+    )
+
+
+def headline(study: TraceStudy) -> str:
+    """Return the verdict, marked if a check makes it doubtful (the warnings say why)."""
+    if study.verdict:
+        mark = "doubtful: " if study.trust.confidence == "doubtful" else ""
+        return mark + study.verdict
+    whole = all_devices(study)
+    idle = whole.part(whole.idle_ns)
+    return whole.trust.why if idle is None else f"the device is idle {units.percent(idle)}"
+
+
+def _about(study: TraceStudy) -> Iterator[str]:
+    """Yield what was looked at: the file, the window and what chose it."""
+    window = study.window
+    yield study.label
+    yield f"window {time(window.ns)}, {window.basis}"
+    if window.steps and not window.by_steps:
+        yield units.plural(window.steps, "step")
+    if names := trace_work.device_names(study):
+        yield names
+    yield units.plural(study.events, "event")
+    if len(study.files) > 1:
+        yield units.plural(len(study.files), "file")
+    if study.torch:
+        yield f"torch {study.torch}"
+
+
+def _checks(study: TraceStudy) -> Iterator[Block]:
+    """Yield the checks that make a figure wrong or doubtful, errors first, and then the notes."""
+    errors = [c for c in study.validation if c.severity == "error"]
+    loud = [*errors, *(c for c in study.validation if c.severity == "warning")]
+    yield from (check_paragraph(check) for check in loud[:MAX_WARNINGS])
+    if more := loud[MAX_WARNINGS:]:
+        yield Section(
+            title="more warnings",
+            blocks=tuple(check_paragraph(check) for check in more),
+            line=f"{len(more)}, with --full",
+        )
+    notes = (check for check in study.validation if check.severity == "note")
+    yield from (check_paragraph(check, "full") for check in notes)
+
+
+def check_paragraph(check: Check, detail: Detail = "brief") -> Paragraph:
+    """Return the claim of a check, and what it makes doubtful."""
+    text = f"{check.claim} (touches: {', '.join(check.affects)})" if check.affects else check.claim
+    if check.severity == "note":
+        text = f"note: {text}"
+    return Paragraph(text, _LEVELS[check.severity], detail)
+
+
+def parts(study: TraceStudy) -> tuple[Part, ...]:
+    """Return busy first, then idle by cause, the largest first; () where the device's time cannot
+    be believed."""
+    whole = all_devices(study)
+    if whole.busy_ns is None or whole.idle_ns is None:
+        return ()
+    times = {"busy": whole.busy_ns}
+    times |= {cause.cause: cause.ns for cause in study.idle.causes if cause.ns > 0}
+    unexplained = whole.idle_ns - sum(cause.ns for cause in study.idle.causes)
+    if unexplained > 0:
+        times["not explained" if study.idle.causes else "idle"] = unexplained
+    total = sum(times.values()) or 1
+    return tuple(
+        Part(name, ns, f"{share_text(ns / total)} {time(ns)}") for name, ns in times.items()
+    )
+
+
+def _sections(study: TraceStudy, limit: int | None) -> Iterator[SectionOrGap]:
+    """Yield all sections in the order they are read: why the device idled before what ran."""
+    yield trace_time.idle_causes(study)
+    yield trace_time.longest_gaps(study, limit)
+    yield trace_time.idle_lines(study)
+    yield trace_time.gap_lengths(study)
+    yield trace_work.ranks(study)
+    yield trace_work.collectives(study)
+    yield trace_time.devices(study)
+    yield trace_time.streams(study)
+    yield trace_time.steps(study)
+    yield trace_work.kernels(study, limit)
+    yield trace_work.operators(study, limit)
+    yield trace_work.operators_by_shape(study, limit)
+    yield trace_work.modules(study, limit)
+    yield trace_work.roofline(study, limit)
+    yield trace_work.regions(study)
+    yield trace_time.critical_path(study)
+    yield trace_work.categories(study)
+    yield trace_time.phases(study)
+    yield trace_time.launches(study)
+    yield trace_time.overlap(study)
+    yield trace_work.memory(study)
+
+
+def _next(
+    study: TraceStudy, findings: Findings | None, typed: Sequence[str], full: bool
+) -> Commands:
+    first = next(iter(shown_findings(findings)), None) if findings is not None else None
+    explain = f"ridgeline explain {first.rule}" if first else ""
+    commands = [Command("why, and the fix", explain)] if first else []
+    commands += [Command(*pair) for pair in next_commands(study, typed, full)]
+    return Commands(tuple(commands))
+
+
+def next_commands(
+    study: TraceStudy, typed: Sequence[str], full: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return (why, command) pairs, at most three."""
+    files = " ".join(map(shlex.quote, study.files)) if len(study.files) < 3 else "…"
+    commands = []
+    if not full:
+        asked = _without_output(typed) or ["trace", *study.files]
+        end = asked.index("--") if "--" in asked else len(asked)
+        again = shlex.join(["ridgeline", *asked[:end], "--full", *asked[end:]])
+        is_short = len(again) <= MAX_COMMAND_LENGTH
+        commands.append(("everything", again if is_short else "ridgeline trace … --full"))
+    if len(study.files) == 1:
+        marked = f"ridgeline trace {files} -o marked.perfetto.json.gz"
+        commands.append(("in ui.perfetto.dev", marked))
+    # Kernels do not nest; operators do, and a sum of their durations counts inner ones twice.
+    summed = "sum(dur_ns) from kernels" if study.kernels else "sum(self_ns) from ops"
+    query = f"select name, {summed} group by 1 order by 2 desc limit 9"
+    commands.append(("ask it anything", f'ridgeline trace {files} --sql "{query}"'))
+    return tuple(commands)
+
+
+_SHORT_OPTION = re.compile(r"-[qv]*(?:(o)(.*)|[qv])")
+_FLAGS = ("--json", "--quiet", "--verbose", "--full")
+_WITH_VALUE = ("--output", "--top")
+
+
+def _without_output(typed: Sequence[str]) -> list[str]:
+    """Return the question without where its answer went and how much of it was shown."""
+    kept: list[str] = []
+    words = iter(typed)
+    for word in words:
+        short = _SHORT_OPTION.fullmatch(word)
+        if word == "--":
+            return [*kept, word, *words]
+        if word in _WITH_VALUE or (short and short[1] and not short[2]):
+            next(words, None)
+        elif not (short or word in _FLAGS or word.startswith(tuple(f"{w}=" for w in _WITH_VALUE))):
+            kept.append(word)
+    return kept

@@ -1,0 +1,386 @@
+"""What ran in a trace: kernels, operators, modules, the roofline, memory; and over which ranks."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ridgeline import units
+from ridgeline.records.trace import (
+    CollectiveRow,
+    MemoryCurve,
+    OpRow,
+    RankTime,
+    Region,
+    Roofline,
+    RooflineRow,
+    TraceStudy,
+)
+from ridgeline.report.document import (
+    Column,
+    CurveChart,
+    RooflineChart,
+    RooflineMark,
+    Row,
+    Table,
+    row,
+)
+from ridgeline.report.names import kernel_name
+from ridgeline.report.numbers import MIN_EXACT_SHARE, share_text, time
+from ridgeline.report.plain import printable, shorten
+from ridgeline.report.views.trace_section import (
+    MAX_FOLDED_ROWS,
+    SectionOrGap,
+    numbers,
+    trace_section,
+)
+
+MIN_NAMED_CATEGORY_SHARE = 0.005
+"""Smaller kinds of work are left out of the line that sums them up."""
+MIN_MEMORY_BYTES = 1 << 20
+"""Of the CPU's allocator, often a few bytes are all that was recorded."""
+MAX_CURVES = 16
+MAX_ROOFLINE_MARKS = 300
+"""More would lie on each other, and each takes 200 bytes of the page with its tip."""
+MAX_ROOFS = 3
+MAX_NAMED_REGIONS = 3
+MAX_INDENTS = 8
+"""Levels of a module that its name is indented by."""
+_ONE_RANK = "One rank only: give the traces of all ranks together to see who was late."
+
+
+def kernels(study: TraceStudy, limit: int | None) -> SectionOrGap:
+    columns = (
+        Column("kernel", "name"), Column("kind", "words"),
+        *numbers("time", "share", "times", "mean"),
+        Column("least", spare=2), Column("most", spare=2),
+        Column("launched by", "name", spare=2), Column("tensor cores", "words", spare=2),
+    )  # fmt: skip
+    rows = tuple(
+        row(kernel_name(k.name), k.category, time(k.total_ns), share_text(k.share),
+            f"{k.count:,}", time(k.mean_ns), time(k.least_ns),
+            time(k.most_ns), k.op, {True: "yes", False: "no", None: ""}[k.tensor_cores],
+            minor=k.share < MIN_EXACT_SHARE)
+        for k in study.kernels[:limit]
+    )  # fmt: skip
+    table = Table(
+        columns=columns,
+        rows=rows,
+        short=6,
+        unseen=len(study.kernels) - len(rows),
+        left_out=study.kernels_left_out,
+    )
+    return trace_section(
+        study, "kernels", name="kernels", table=table, empty="There are no kernels in this trace."
+    )
+
+
+def operators(study: TraceStudy, limit: int | None) -> SectionOrGap:
+    on_device = "the device work they launch themselves"
+    by = on_device if _has_device_work(study.ops) else "the host time they take themselves"
+    return trace_section(
+        study,
+        f"operators, by {by}",
+        name="ops",
+        table=_operator_table(study.ops, limit, has_inputs=False),
+        empty="There are no operators in this trace.",
+    )
+
+
+def operators_by_shape(study: TraceStudy, limit: int | None) -> SectionOrGap:
+    return trace_section(
+        study,
+        "operators by shape",
+        name="shapes",
+        table=_operator_table(study.shapes, limit, has_inputs=True),
+        empty="Shapes were not recorded: record_shapes=True.",
+        full=True,
+    )
+
+
+def _has_device_work(rows: Sequence[OpRow]) -> bool:
+    return any(op.device_ns for op in rows)
+
+
+def _operator_table(ops: Sequence[OpRow], limit: int | None, *, has_inputs: bool) -> Table:
+    on_device = _has_device_work(ops)
+    columns = (
+        Column("operator", "name"),
+        *([Column("inputs", "name")] if has_inputs else []),
+        *(numbers("device") if on_device else ()),
+        *numbers("share", "times"),
+        *([Column("device, with calls", spare=2)] if on_device else []),
+        *numbers("host"),
+        Column("host, with calls", spare=2),
+    )
+    rows = tuple(
+        row(
+            op.name,
+            *([op.shape] if has_inputs else []),
+            *([time(op.device_self_ns)] if on_device else []),
+            share_text(op.share),
+            f"{op.count:,}",
+            *([time(op.device_ns)] if on_device else []),
+            time(op.host_self_ns),
+            time(op.host_ns),
+            minor=not has_inputs and op.share < MIN_EXACT_SHARE,
+        )
+        for op in ops[:limit]
+    )
+    short = MAX_FOLDED_ROWS if has_inputs else 5
+    return Table(columns=columns, rows=rows, short=short, unseen=len(ops) - len(rows))
+
+
+def modules(study: TraceStudy, limit: int | None) -> SectionOrGap:
+    columns = (
+        Column("module", "name"), Column("class", "name", spare=2), *numbers("device", "share"),
+        Column("itself", spare=2), *numbers("host", "times"),
+    )  # fmt: skip
+    rows = tuple(
+        row(f"{'  ' * min(m.depth, MAX_INDENTS)}{m.path.split(' / ')[-1] or m.kind}", m.kind,
+            time(m.device_ns), share_text(m.share), time(m.device_self_ns),
+            time(m.host_ns), f"{m.count:,}", minor=m.share < MIN_EXACT_SHARE)
+        for m in study.modules[:limit]
+    )  # fmt: skip
+    return trace_section(
+        study,
+        "modules",
+        name="modules",
+        table=Table(columns=columns, rows=rows, short=5, unseen=len(study.modules) - len(rows)),
+        empty="Modules need Python stacks: record with with_stack=True.",
+    )
+
+
+def categories(study: TraceStudy) -> SectionOrGap:
+    rows = tuple(
+        row(c.category, time(c.device_ns), share_text(c.share), f"{c.count:,}")
+        for c in study.categories
+    )
+    columns = (Column("kind", "words"), *numbers("time", "share", "operations"))
+    named = (c for c in study.categories if c.share >= MIN_NAMED_CATEGORY_SHARE)
+    return trace_section(
+        study,
+        "kinds of device work",
+        name="categories",
+        table=Table(columns=columns, rows=rows, short=MAX_FOLDED_ROWS),
+        empty="There is no device work to sort.",
+        full=True,
+        line=" · ".join(f"{c.category} {share_text(c.share)}" for c in named),
+    )
+
+
+def roofline(study: TraceStudy, limit: int | None) -> SectionOrGap:
+    found = study.roofline
+    columns = (
+        Column("operator", "name"), Column("inputs", "name", -1), Column("dtype", "words", 2),
+        Column("time", spare=-1), Column("share", spare=1), Column("rate", spare=1),
+        Column("bound by", "words"),
+        Column("of its ceiling", spare=-1), Column("ceiling", "words", 2),
+    )  # fmt: skip
+    rows = tuple(_roofline_row(r) for r in found.rows[:limit])
+    others = ", ".join(
+        f"{shorten(kernel_name(name), 60)} ({time(ns)})" for name, ns in found.uncovered[:3]
+    )
+    covered = f"{share_text(found.covered)} of device time has shapes and a formula"
+    return trace_section(
+        study,
+        f"roofline{f' of {found.device}' if found.device else ''}",
+        name="roofline",
+        charts=(_roofline_chart(found),),
+        table=Table(columns=columns, rows=rows, short=5, unseen=len(found.rows) - len(rows)),
+        notes=[f"{covered}{f'; the rest: {others}' if others else ''}"],
+        trust=found.trust,
+        empty="No roofline: it needs recorded shapes (record_shapes=True) and device work.",
+    )
+
+
+def _roofline_row(r: RooflineRow) -> Row:
+    is_memory = r.bound == "memory"
+    ceiling = r.source
+    if r.ceiling is not None:
+        value = units.bandwidth(r.ceiling) if is_memory else units.flops(r.ceiling)
+        ceiling = f"{value} {r.source}"
+    return row(
+        r.op, r.shape, r.dtype, time(r.device_ns), share_text(r.share),
+        units.bandwidth(r.bytes_s) if is_memory else units.flops(r.flops_s), r.bound or "—",
+        "over" if r.over_ceiling else share_text(r.attained), ceiling,
+        minor=r.share < MIN_EXACT_SHARE,
+    )  # fmt: skip
+
+
+def _roofline_chart(found: Roofline) -> RooflineChart:
+    """Return rate over intensity; the roofs are the ceilings of the operators."""
+    rows = [r for r in found.rows if r.intensity > 0 and r.flops_s > 0][:MAX_ROOFLINE_MARKS]
+    peaks = {r.ceiling for r in rows if r.bound == "compute" and r.ceiling}
+    bandwidths = [r.ceiling for r in rows if r.bound == "memory" and r.ceiling]
+    return RooflineChart(
+        marks=tuple(
+            RooflineMark(
+                letter="",
+                intensity=r.intensity,
+                flops_per_s=r.flops_s,
+                kind=r.bound,
+                share=r.share,
+                tip=f"{r.op} {shorten(r.shape, 60)}: {units.flops(r.flops_s)}",
+            )
+            for r in rows
+        ),
+        peaks=tuple(sorted(peaks, reverse=True)[:MAX_ROOFS]),
+        bandwidth=max(bandwidths, default=0.0),
+        caption="Rate over intensity of each operator, with its ceilings.",
+        detail="page",
+    )
+
+
+def regions(study: TraceStudy) -> SectionOrGap:
+    columns = (
+        Column("region", "name", -1), Column("kind", "words"),
+        *numbers("times", "host", "device", "operations"), Column("", "name"),
+    )  # fmt: skip
+    rows = tuple(
+        row(r.name, r.kind, f"{r.count:,}", time(r.host_ns), time(r.device_ns),
+            f"{r.operations:,}", r.note)
+        for r in study.regions
+    )  # fmt: skip
+    return trace_section(
+        study,
+        "graphs and compiled regions",
+        name="regions",
+        table=Table(columns=columns, rows=rows, short=MAX_FOLDED_ROWS),
+        empty="No graphs and no compiled regions were seen.",
+        full=True,
+        line=_region_line(study.regions),
+    )
+
+
+def _region_line(regions: Sequence[Region]) -> str:
+    """Return the regions with most device time, or else most host time."""
+    top = sorted(regions, key=lambda r: (-r.device_ns, -r.host_ns))[:MAX_NAMED_REGIONS]
+    parts = []
+    for r in top:
+        side, ns = ("device", r.device_ns) if r.device_ns else ("host", r.host_ns)
+        parts.append(f"{shorten(r.name, 50)} {r.count:,} × ({r.kind}, {side} {time(ns)})")
+    if len(regions) > len(top):
+        parts.append(f"and {len(regions) - len(top):,} more, with --full")
+    return " · ".join(parts)
+
+
+def memory(study: TraceStudy) -> SectionOrGap:
+    large = [curve for curve in study.memory if curve.peak_bytes >= MIN_MEMORY_BYTES]
+    return trace_section(
+        study,
+        "memory",
+        name="memory",
+        says=[_memory_text(curve) for curve in study.memory],
+        charts=[
+            CurveChart(
+                points=curve.points,
+                peak=(curve.peak_ns, curve.peak_bytes),
+                title=f"Memory of {curve.device}",
+                caption=f"{curve.device}; dashed: reserved",
+            )
+            for curve in study.memory[:MAX_CURVES]
+            if _is_drawable(curve)
+        ],
+        # A line break in a name must not look like the next device.
+        line="\n".join(printable(_memory_text(curve)) for curve in large or study.memory),
+        empty="Memory was not recorded: profile_memory=True.",
+    )
+
+
+def _is_drawable(curve: MemoryCurve) -> bool:
+    points = curve.points
+    return curve.peak_bytes >= MIN_MEMORY_BYTES and len(points) > 1 and points[-1][0] > points[0][0]
+
+
+def _memory_text(curve: MemoryCurve) -> str:
+    peak = f"{curve.device}: peak {units.bytes_(curve.peak_bytes)}"
+    parts = [f"{peak} in {curve.peak_step}" if curve.peak_step else peak]
+    if curve.reserved_peak_bytes > 0:
+        parts.append(f"{units.bytes_(curve.reserved_peak_bytes)} reserved")
+    parts.append(
+        f"{units.bytes_(curve.start_bytes)} at the start, {units.bytes_(curve.end_bytes)} at the "
+        "end"
+    )
+    parts.append(units.plural(curve.events, "event"))
+    return " · ".join([*parts, *([curve.note] if curve.note else [])])
+
+
+def ranks(study: TraceStudy) -> SectionOrGap:
+    across = study.ranks
+    columns = (
+        Column("rank", "words"),
+        *numbers("busy", "compute"),
+        Column("communication", spare=1),
+        *numbers("waiting", "moving"),
+        Column("hidden", spare=1),
+        *numbers("last to come"),
+        Column("others waited", spare=-1),
+        Column("clock", spare=2),
+        Column("was doing", "name", spare=-1),
+    )
+    if across is None:
+        return trace_section(study, "ranks", empty=_ONE_RANK)
+    unmatched = f", {across.unmatched:,} not" if across.unmatched else ""
+    matched = units.plural(across.matched, "collective")
+    return trace_section(
+        study,
+        "ranks",
+        name="ranks",
+        table=Table(columns=columns, rows=tuple(map(_rank_row, across.ranks)), short=16),
+        notes=[f"{matched} matched over the ranks{unmatched}"],
+        trust=across.trust,
+        empty="No rank has device work.",
+    )
+
+
+def _rank_row(r: RankTime) -> Row:
+    # Where waiting was not split, who came last is not known; that is not the same as never.
+    is_split = r.wait_ns is not None
+    late = (f"{r.late_count:,} ×", time(r.caused_wait_ns)) if is_split else ("—", "—")
+    return row(
+        r.label or str(r.rank),
+        "—" if r.busy_ns is None else share_text(r.busy_ns / (r.window_ns or 1)),
+        time(r.compute_ns), time(r.communication_ns), time(r.wait_ns),
+        time(r.transfer_ns), share_text(r.overlap), *late,
+        f"{r.clock_offset_ns / 1e6:+.3g} ms" if r.clock_offset_ns else "0",
+        ", ".join(f"{name} {time(ns)}" for name, ns in r.doing[:2]),
+    )  # fmt: skip
+
+
+def collectives(study: TraceStudy) -> SectionOrGap:
+    found = study.ranks.collectives if study.ranks else ()
+    columns = (
+        Column("collective", "name"),
+        Column("group", "name", spare=2),
+        *numbers("times", "bytes"),
+        *numbers("moving, median a call", "waited, sum over ranks", "skew, largest"),
+        Column("algorithm", spare=2),
+        *numbers("bus"),
+        Column("late rank", spare=-1),
+    )
+    return trace_section(
+        study,
+        "collectives",
+        name="collectives",
+        table=Table(columns=columns, rows=tuple(map(_collective_row, found)), short=4),
+        empty="No collective could be matched over the ranks." if study.ranks else _ONE_RANK,
+    )
+
+
+def _collective_row(c: CollectiveRow) -> Row:
+    def rate(value: float | None) -> str:
+        return "—" if value is None else units.bandwidth(value)
+
+    return row(
+        c.name, c.group, f"{c.count:,}", "—" if c.bytes is None else units.bytes_(c.bytes),
+        time(c.wire_ns), time(c.wait_ns), time(c.skew_ns),
+        rate(c.algorithm_bytes_s), rate(c.bus_bytes_s),
+        "—" if c.late_rank is None else str(c.late_rank),
+    )  # fmt: skip
+
+
+def device_names(study: TraceStudy) -> str:
+    """Return "4 × V100, 1 × H100", or the name alone of a single device."""
+    names = Counter(device.name for device in study.devices if device.name)
+    if len(study.devices) == 1:
+        return "".join(names)
+    return ", ".join(f"{count} × {name}" for name, count in names.items())
