@@ -135,7 +135,7 @@ def _ran(home: Path, script: Path, device: str, *fixes: Asked) -> Ran:
     plan = Plan(fixes=fixes, steps=STEPS, watch=STEPS - 2)
     target = Target(kind="script", name=str(script), arguments=(device, str(told)))
     found = run(target, plan, home, timeout_s=240)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     losses = [float(line) for line in told.read_text().split()]
     return Ran(found.trial, tuple(losses[: STEPS - 2]))
 

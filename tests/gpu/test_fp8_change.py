@@ -48,7 +48,7 @@ def trial(home: Path, *fixes: str) -> Trial:
     script.write_text(PROGRAM)
     plan = Plan(fixes=tuple(Asked(fix=name) for name in fixes), steps=STEPS, watch=STEPS)
     found = run(Target(kind="script", name=str(script)), plan, home / "home", timeout_s=300)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 

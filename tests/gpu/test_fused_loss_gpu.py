@@ -35,7 +35,7 @@ def tried(home: Path, *fixes: str) -> Trial:
     plan = Plan(fixes=tuple(Asked(fix=one) for one in fixes), steps=40, watch=8)
     target = Target(kind="script", name=str(script), arguments=())
     found = run(target, plan, home / "-".join(fixes), timeout_s=300)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 

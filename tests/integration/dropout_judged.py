@@ -57,7 +57,7 @@ def judged(home: Path, *fixes: str, program: str = PROGRAM) -> Judged:
     on = [Candidate(fix=find_fix(name).fix) for name in fixes]
     assert judge.learn(on, False, lambda found: None) == ""
     found = bench.trial(asked(on))
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     assert not judge.missing(found.trial, on)
     before = bench.taken
     redrawn = judge.compared(found.trial, on)

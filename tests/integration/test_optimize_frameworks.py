@@ -229,7 +229,7 @@ def _trial(home: Path, script: Path, arguments: list[str], *fixes: str) -> Trial
     plan = Plan(fixes=asked, steps=STEPS, watch=STEPS - 2)
     target = Target(kind="script", name=str(script), arguments=tuple(arguments))
     found = run(target, plan, home, timeout_s=150)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     assert not found.trial.problems
     return found.trial
 

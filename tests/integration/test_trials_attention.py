@@ -50,7 +50,7 @@ LINE = 13
 def trial(folder: Path, plan: Plan) -> Trial:
     target = Target(kind="script", name=str(folder / "train.py"))
     found = run(target, plan, folder / "trials")
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 

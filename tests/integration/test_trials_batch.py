@@ -69,7 +69,7 @@ def trial(home: Path, source: str, *fixes: str, trains: bool = True) -> Trial:
     plan = Plan(fixes=asked, steps=STEPS, watch=STEPS, trains=trains)
     target = Target(kind="script", name=str(script))
     found = run(target, plan, home / "home", timeout_s=120)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 

@@ -58,7 +58,7 @@ def trial(
     plan = Plan(fixes=asked, steps=STEPS, watch=STEPS)
     target = Target(kind="script", name=str(script))
     found = run(target, plan, home / "home", variables=variables, timeout_s=120)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 

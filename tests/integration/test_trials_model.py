@@ -71,7 +71,7 @@ def tried(home: Path, program: str, *fixes: Asked, trains: bool = True, watch: i
     plan = Plan(fixes=fixes, steps=8, watch=watch, trains=trains)
     target = Target(kind="script", name=str(script), arguments=())
     outcome = run(target, plan, home / "-".join(one.fix for one in fixes), timeout_s=300)
-    assert outcome.trial is not None, (outcome.failure, outcome.said)
+    assert outcome.trial is not None, (outcome.failure, outcome.last_lines)
     assert not outcome.trial.problems
     return outcome.trial
 

@@ -47,7 +47,7 @@ def trial(home: Path, source: str, *fixes: Asked) -> Trial:
     script.write_text(source.replace('open(f"', f'open(f"{home}/'))
     plan = Plan(fixes=fixes, steps=STEPS, watch=STEPS)
     found = run(Target(kind="script", name=str(script)), plan, home / "home", timeout_s=120)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 

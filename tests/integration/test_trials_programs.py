@@ -15,7 +15,7 @@ from ridgeline.optimization.diagnosis import diagnosed
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
 from ridgeline.report.reasons import explain
-from tests.unit.harness.trials.asked_of_system import MAPPED
+from tests.unit.harness.usercode.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
@@ -166,7 +166,7 @@ def outcome(
 
 def trial(home: Path, source: str, *fixes: str, kind: str = "") -> Trial:
     found = outcome(home, source, *fixes, kind=kind)
-    assert found.trial is not None, (found.failure, found.said)
+    assert found.trial is not None, (found.failure, found.last_lines)
     return found.trial
 
 
@@ -218,7 +218,7 @@ def test_the_watched_steps_leave_the_c_librarys_memory_as_it_is_without_us(tmp_p
     assert found.trial is not None, found.failure
     assert found.trial.float64_error is not None
     assert found.trial.problems == ()
-    assert "asked of the system: True" in " ".join(found.said)
+    assert "asked of the system: True" in " ".join(found.last_lines)
 
 
 def test_what_is_put_on_a_model_is_not_seen_where_it_is_saved_or_copied(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ridgeline.comparison.preparation import CLOSING_S, Settling
 from ridgeline.comparison.verdicts import Trial, assemble
 from ridgeline.equality.scripts import ScriptRecord, compare_scripts
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.harness.usercode.child_process import Ended, to_its_end
+from ridgeline.harness.usercode.child_process import Ended, run_to_end
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Block, Rounds
@@ -67,7 +67,7 @@ class ScriptArm:
         left = math.inf if options.deadline is None else options.deadline.left_s()
         if left <= 0:
             raise BudgetEnded("run", self.script)
-        ended = to_its_end(command, self._environment(), min(limit, left))
+        ended = run_to_end(command, self._environment(), min(limit, left))
         if ended.code is None and left < limit:
             raise BudgetEnded("run", self.script)
         if ended.code != 0:
@@ -105,7 +105,7 @@ class ScriptArm:
             if ended.signal
             else f"ended with exit code {ended.code}"
         )
-        hint = "\n  ".join(["it said:", *ended.said]) if ended.said else ""
+        hint = "\n  ".join(["it said:", *ended.last_lines]) if ended.last_lines else ""
         return TargetError(f"{self.script} {how}", hint)
 
 

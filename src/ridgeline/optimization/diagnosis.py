@@ -19,7 +19,7 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.errors import TargetError
 from ridgeline.fixes.cross_entropies import CLASSES
 from ridgeline.harness.trials.trial_process import IN_A_TRIAL, NO_INPUT
-from ridgeline.harness.usercode.child_process import no_leftovers, to_its_end
+from ridgeline.harness.usercode.child_process import no_leftovers, run_to_end
 from ridgeline.machine import nvml, processor
 from ridgeline.optimization.launcher import MODULE, behind, recorded
 from ridgeline.records.finding import Finding
@@ -111,7 +111,7 @@ def _run_into(
     environment = os.environ | variables | {IN_A_TRIAL: mark}
     hung = Hung(directory)
     with no_leftovers(IN_A_TRIAL, mark):
-        ended = to_its_end(
+        ended = run_to_end(
             [sys.executable, *recorded(target, ours)], environment, limit_s, hung.look
         )
     name = "the code" if target.kind == "code" else target.name
@@ -125,7 +125,7 @@ def _run_into(
     if not made or (ended.code and not hung.ended):
         why = f"ended with exit code {ended.code}" if ended.code else "could not be recorded"
         why = f"was killed by {ended.signal}" if ended.signal else why
-        said = ended.said[-6:]
+        said = ended.last_lines[-6:]
         why += ", and has no standard input here" * (NO_INPUT in said)
         raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said]) if said else "")
     return made[-1]

@@ -21,7 +21,7 @@ from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.ending import RESULT, Ending
 from ridgeline.harness.trials.function_edits import found_at, rewrite
 from ridgeline.harness.trials.loader_queue import as_sustained, made_ahead
-from ridgeline.harness.trials.random_draws import Drawing
+from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import OutputSeams
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
 from ridgeline.harness.trials.trial_process import Outcome
@@ -142,8 +142,8 @@ class FunctionBench:
     def _run(self, plan: Plan, process: Process) -> Trial:
         torch, subject = self._torch, self._subject
         directory = self._directory(plan.fixes)
-        drawing = Drawing(torch)
-        drawing.put_on()
+        drawing = LoaderDraws(torch)
+        drawing.install()
         program = FunctionProgram(torch, subject)
         session = FunctionSession(torch, directory, plan, program)
         try:

@@ -17,7 +17,7 @@ from ridgeline.fixes.program import OPTIMIZERS, Made, Program
 from ridgeline.fixes.step_function import Run, StepFunction
 from ridgeline.harness.capture.batches import NOTHING, amount
 from ridgeline.harness.trials.session import TrialSession
-from ridgeline.harness.usercode.forked_work import Here
+from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.optimization.function_state import Kept
 from ridgeline.records.trial import Plan
 
@@ -233,9 +233,9 @@ class FunctionSession(TrialSession):
         self._backwards: list[Any] = []
         self._updates: list[tuple[Any, list[tuple[Any, Any]]]] = []
 
-    def _aside(self, directory: Path) -> Here:
+    def _work(self, directory: Path) -> DirectWork:
         """All trials are in this process, and find the same memory."""
-        return Here()
+        return DirectWork()
 
     def step_over(self, batch: Any, returned: Any) -> None:
         """The function has; of one that does not train, what it computes is what it returns."""
@@ -251,7 +251,7 @@ class FunctionSession(TrialSession):
     def recorded(self) -> Iterator[None]:
         self._calls, self._backwards, self._updates = [], [], []
         self._recording = True
-        self.watch.dropout = None  # what is replayed calls nothing
+        self.watch.no_dropout = None  # what is replayed calls nothing
         self.watch.later.counted = False
         try:
             yield

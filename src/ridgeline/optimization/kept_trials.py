@@ -21,7 +21,7 @@ from ridgeline.optimization.launcher import script_of
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
 
-RECORDED = "5"
+RECORDED = "6"
 """What a trial notes: those that noted less are not gone on from."""
 MOST_FILES = 2_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}

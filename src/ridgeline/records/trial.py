@@ -219,8 +219,10 @@ class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     """Of the model in evaluation mode on its first batch, before the first step, as `evaluation`
     is after the last."""
     float64_error: float | None = None
-    """How far those outputs lie from what the same model says in float64, as a part of their norm.
-    None: it could not be asked, and `problems` says why."""
+    """How far those outputs lie from what the same model returns in float64, as a part of their
+    norm. None: there is no reference, and `no_reference` says why."""
+    no_reference: str = ""
+    """Why the model was not evaluated in float64; "" if it was, or was never called."""
     peak_bytes: int = 0
     """Of the device; on a host of the program with the processes it starts."""
     own_peak_bytes: int = 0

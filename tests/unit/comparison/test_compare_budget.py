@@ -144,12 +144,12 @@ def test_a_script_is_ended_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tmp_
     options = Options(budget_s=20.0, deadline=Deadline(20.0, now=clock))
     limits: list[float] = []
 
-    def to_its_end(command: Any, environment: Any, limit_s: float) -> Ended:
+    def run_to_end(command: Any, environment: Any, limit_s: float) -> Ended:
         limits.append(limit_s)
         clock.now_s += limit_s
         return Ended(code=None, wall_ns=int(1e9 * limit_s))
 
-    monkeypatch.setattr(script_arm, "to_its_end", to_its_end)
+    monkeypatch.setattr(script_arm, "run_to_end", run_to_end)
     arm = script_arm.ScriptArm("train.py", options, tmp_path / "arm")
     clock.now_s = 4.0
     for _ in range(2):

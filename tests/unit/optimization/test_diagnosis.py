@@ -29,11 +29,11 @@ def _asked_for(command: Sequence[str]) -> Path:
 def _diagnosed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[Path], None]
 ) -> RunDirectory:
-    def to_its_end(command: Sequence[str], *rest: object) -> Ended:
+    def run_to_end(command: Sequence[str], *rest: object) -> Ended:
         program(_asked_for(command))
         return Ended(code=0, wall_ns=1)
 
-    monkeypatch.setattr(diagnosis, "to_its_end", to_its_end)
+    monkeypatch.setattr(diagnosis, "run_to_end", run_to_end)
     return diagnosis._run(TARGET, tmp_path, 10.0, {})
 
 

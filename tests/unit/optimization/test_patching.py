@@ -58,7 +58,7 @@ def one(fix: str, what: str, *places: str) -> Applied:
 
 
 def test_a_change_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Half of it would call the model twice. Here its import of torch is refused."""
+    """Half of it would call the model twice. DirectWork its import of torch is refused."""
     script = tmp_path / "train.py"
     loop = "for x in data:\n    loss = f(model(x))\n    loss.backward()\n"
     script.write_text(f"torch = None\nmodel = Net()\n{loop}")

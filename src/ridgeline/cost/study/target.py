@@ -24,7 +24,7 @@ from ridgeline.errors import (
     TargetError,
     UsageError,
 )
-from ridgeline.harness.usercode.child_process import Raised, in_a_copy
+from ridgeline.harness.usercode.forked_work import RaisedInFork, run_in_fork
 from ridgeline.harness.usercode.load import explain, is_out_of_memory, module_at, named, split
 from ridgeline.machine import processor
 
@@ -110,8 +110,8 @@ def weight_bytes(make: Callable[[], Any]) -> int | None:
     if not hasattr(os, "fork") or torch.cuda.is_initialized():
         return None  # a forked process cannot use a CUDA context
     try:
-        return int(in_a_copy(lambda: _weighed(make), PATIENCE_S, apart=True))
-    except (OSError, Raised):
+        return int(run_in_fork(lambda: _weighed(make), PATIENCE_S, own_group=True))
+    except (OSError, RaisedInFork):
         return None
 
 

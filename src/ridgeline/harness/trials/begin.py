@@ -14,7 +14,7 @@ from ridgeline.harness.capture import launch, live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.ending import Ending
 from ridgeline.harness.trials.function_edits import rewrite
-from ridgeline.harness.trials.random_draws import Drawing
+from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import OutputSeams, TrialSession
 from ridgeline.records.trial import Plan
 
@@ -43,8 +43,8 @@ def _begin(torch: Any, home: Path) -> None:
     _seed(torch, plan.seed)
     rank = int(os.environ.get("RANK", "0") or 0)
     world = int(os.environ.get("WORLD_SIZE", "1") or 1)
-    drawing = Drawing(torch)
-    drawing.put_on()
+    drawing = LoaderDraws(torch)
+    drawing.install()
     program = Program(torch)
     session = TrialSession(torch, home, plan, program, rank, world)
     session.draw()

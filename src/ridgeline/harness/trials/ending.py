@@ -17,7 +17,7 @@ import msgspec
 
 from ridgeline.harness.capture.program_exit import FOR_OTHER_RANKS_S, remove_own
 from ridgeline.harness.trials.process_memory import others_bytes, own_peak_bytes
-from ridgeline.harness.trials.random_draws import Drawing
+from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.records.trial import Plan, Trial
 
@@ -27,7 +27,13 @@ RESULT = "trial.msgpack"
 
 class Ending:
     def __init__(
-        self, home: Path, plan: Plan, session: TrialSession, drawing: Drawing, rank: int, world: int
+        self,
+        home: Path,
+        plan: Plan,
+        session: TrialSession,
+        drawing: LoaderDraws,
+        rank: int,
+        world: int,
     ) -> None:
         self._home = home
         self._plan = plan
@@ -83,7 +89,7 @@ class Ending:
         watch = self._session.watch
         try:
             with self._session.program.torch.no_grad():
-                return watch.later.stood(self._session.progress.index)
+                return watch.later.unmoved(self._session.progress.index)
         except Exception as error:
             watch.problems.append(f"{type(error).__name__}: {error}"[:200])
             return ()
@@ -114,8 +120,9 @@ class Ending:
             tensors=watch.tensors,
             early=watch.early,
             gradients=tuple(watch.gradients.values()),
-            outputs=watch.anchor.outputs,
-            float64_error=watch.anchor.error,
+            outputs=watch.reference.outputs,
+            float64_error=watch.reference.error,
+            no_reference=watch.reference.missing,
             peak_bytes=peak if cuda else 0,
             own_peak_bytes=0 if cuda else peak,
             others_bytes=0 if cuda else others_bytes(),
@@ -125,7 +132,7 @@ class Ending:
             workers_draw=self._drawing.in_workers,
             jitter=plan.jitter,
             settings=tuple(watch.settings),
-            queue=session.ahead.noted,
+            queue=session.queue.noted,
             energy_j=session.meter.joules,
             ended=_elsewhere(session.progress.index),
             problems=tuple(dict.fromkeys(watch.problems)),

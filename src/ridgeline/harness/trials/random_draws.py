@@ -1,10 +1,5 @@
-"""Whether a loader's samples are made by code that draws random numbers: moved into workers, or to
-other workers, it draws others, and equal data cannot be asked for.
-
-Seen by the state of the three global generators (torch, random, numpy) before and after a batch is
-fetched, in the main process and in forked workers. A worker that was not forked has no hooks of
-ours: then what the unchanged program drew in its own process is all that is known.
-"""
+"""Random numbers in a trial: whether the samples of a loader draw any, and dropout that drops
+nothing."""
 
 import functools
 import importlib
@@ -16,12 +11,18 @@ import random
 import sys
 from typing import Any
 
-LOOKS = 8
-"""Batches a process that are looked at, as many as the steps that are watched and not timed."""
+MAX_CHECKED_BATCHES = 8
+"""Batches per process that are checked for draws, as many as the steps that are watched."""
+DROPOUTS = (
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+)  # fmt: skip
+ATTENTION = "scaled_dot_product_attention"
+RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def generators(torch: Any) -> tuple[Any, ...]:
-    """The states of those that a model's layers draw from; none while a graph is captured."""
+    """Return the states of the generators that a model's layers draw from; nothing while a graph is
+    captured."""
     if not torch.cuda.is_initialized():
         return (torch.get_rng_state(),)
     if torch.cuda.is_current_stream_capturing():
@@ -29,48 +30,52 @@ def generators(torch: Any) -> tuple[Any, ...]:
     return torch.get_rng_state(), torch.cuda.get_rng_state()
 
 
-class Drawing:
-    """One for the trial, put on before the program makes its loaders."""
+class LoaderDraws:
+    """Whether a loader's samples are made by code that draws random numbers. If so, moving it into
+    workers, or to other workers, makes it draw other numbers, and equal data cannot be expected.
+
+    The states of the three global generators (torch, random, numpy) before and after a batch is
+    fetched tell, in the main process and in forked workers. A worker that was not forked has none
+    of our hooks; then only what the unchanged program drew in its own process is known.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._pid = os.getpid()
-        self._looks: dict[int, int] = {}
-        self._said = mmap.mmap(-1, 2)
-        """Shared with what is forked: drew in the main process, drew in a worker."""
+        self._checked: dict[int, int] = {}
+        self._drew = mmap.mmap(-1, 2)
+        """Shared with forked processes: whether the main process drew, and whether a worker did."""
 
     @property
     def in_main(self) -> bool:
-        return self._said[0] == 1
+        return self._drew[0] == 1
 
     @property
     def in_workers(self) -> bool:
-        return self._said[1] == 1
+        return self._drew[1] == 1
 
-    def put_on(self) -> None:
+    def install(self) -> None:
+        """Watch the fetching of batches. Call this before the program makes its loaders."""
         fetch = importlib.import_module("torch.utils.data._utils.fetch")
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = self._around(kind.fetch)
 
-    def _around(self, theirs: Any) -> Any:
-        @functools.wraps(theirs)
+    def _around(self, original: Any) -> Any:
+        @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
             pid = os.getpid()
-            looks = self._looks.get(pid, 0)
-            if looks >= LOOKS:
-                return theirs(fetcher, index)
-            self._looks[pid] = looks + 1
+            checked = self._checked.get(pid, 0)
+            if checked >= MAX_CHECKED_BATCHES:
+                return original(fetcher, index)
+            self._checked[pid] = checked + 1
             before = self._states()
             try:
-                return theirs(fetcher, index)
+                return original(fetcher, index)
             finally:
-                self._compare(before, pid)
+                if before != self._states():
+                    self._drew[0 if pid == self._pid else 1] = 1
 
         return fetch
-
-    def _compare(self, before: tuple[Any, ...], pid: int) -> None:
-        if before != self._states():
-            self._said[0 if pid == self._pid else 1] = 1
 
     def _states(self) -> tuple[Any, ...]:
         numpy = sys.modules.get("numpy")
@@ -82,71 +87,69 @@ class Drawing:
         )
 
 
-FUNCTIONS = (
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-)  # fmt: skip
-ATTENTION = "scaled_dot_product_attention"
-RECURRENT = ("LSTM", "GRU", "RNN")
-
-
-class Undropped:
-    """One for the trial, put on before the program imports functions by their names."""
+class NoDropout:
+    """Dropout that drops nothing, for trials whose results are compared. In another type, kernel or
+    layout dropout draws another mask, and the numbers would tell nothing else: attention in 16 bits
+    is another kernel on a GPU, with a mask of its own, and a mask in another layout is filled in
+    another order, on a CPU as well. What dropout was asked to drop is counted, so that a fix under
+    which it is not asked shows."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.asked = 0
-        """Elements, as many as it would drop on average."""
+        self.asked_elements = 0
+        """Elements that dropout would have dropped on average."""
 
-    def put_on(self) -> None:
+    def install(self) -> None:
+        """Replace torch's functions. Call this before the program imports them by their names."""
         functional = self._torch.nn.functional
-        for name in FUNCTIONS:
-            setattr(functional, name, self._nothing(getattr(functional, name)))
+        for name in DROPOUTS:
+            setattr(functional, name, self._identity(getattr(functional, name)))
         setattr(functional, ATTENTION, self._attention(getattr(functional, ATTENTION)))
         for name in RECURRENT:
             kind = getattr(self._torch.nn, name)
             kind.forward = self._between_layers(kind.forward)
 
-    def _nothing(self, theirs: Any) -> Any:
-        trains = inspect.signature(theirs).parameters["training"].default
+    def _identity(self, original: Any) -> Any:
+        trains = inspect.signature(original).parameters["training"].default
 
-        @functools.wraps(theirs)
+        @functools.wraps(original)
         def dropout(
             input: Any, p: float = 0.5, training: bool = trains, inplace: bool = False
         ) -> Any:
             if training and not self._torch.compiler.is_compiling():
                 self._count(p, input.numel())
-            # What is done in place to what was dropped leaves the input alone.
+            # What the program does in place to the result must leave the input alone.
             return input.clone() if training and p and not inplace else input
 
         return dropout
 
-    def _attention(self, theirs: Any) -> Any:
-        @functools.wraps(theirs)
+    def _attention(self, original: Any) -> Any:
+        @functools.wraps(original)
         def attention(
             query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
             *rest: Any, **named: Any,
         ) -> Any:  # fmt: skip
             if dropout_p and not self._torch.compiler.is_compiling():
                 self._count(dropout_p, math.prod(query.shape[:-1]) * key.shape[-2])
-            return theirs(query, key, value, attn_mask, 0.0, *rest, **named)
+            return original(query, key, value, attn_mask, 0.0, *rest, **named)
 
         return attention
 
-    def _count(self, p: float, elements: int) -> None:
-        if self._torch._C._current_graph_task_id() == -1:  # not what a backward computes again
-            self.asked += round(p * elements)
-
-    def _between_layers(self, theirs: Any) -> Any:
-        @functools.wraps(theirs)
+    def _between_layers(self, original: Any) -> Any:
+        @functools.wraps(original)
         def forward(module: Any, *args: Any, **named: Any) -> Any:
-            was, module.dropout = module.dropout, 0.0
+            dropout, module.dropout = module.dropout, 0.0
             try:
-                returned = theirs(module, *args, **named)
+                returned = original(module, *args, **named)
             finally:
-                module.dropout = was
-            if was and module.training:
+                module.dropout = dropout
+            if dropout and module.training:
                 last = getattr(returned[0], "data", returned[0])  # of a packed sequence
-                self._count(was, (module.num_layers - 1) * last.numel())
+                self._count(dropout, (module.num_layers - 1) * last.numel())
             return returned
 
         return forward
+
+    def _count(self, p: float, elements: int) -> None:
+        if self._torch._C._current_graph_task_id() == -1:  # not recomputed in a backward
+            self.asked_elements += round(p * elements)

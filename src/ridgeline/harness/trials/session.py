@@ -11,12 +11,12 @@ from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MOST_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
-from ridgeline.harness.trials.loader_queue import Ahead
+from ridgeline.harness.trials.loader_queue import QueueWatch
 from ridgeline.harness.trials.process_memory import ON_DEVICE
-from ridgeline.harness.trials.random_draws import Undropped
-from ridgeline.harness.trials.timed_steps import Meter
+from ridgeline.harness.trials.random_draws import NoDropout
+from ridgeline.harness.trials.timed_steps import EnergyMeter
 from ridgeline.harness.trials.watched_steps import Watch
-from ridgeline.harness.usercode.forked_work import ASIDE, Aside, Here
+from ridgeline.harness.usercode.forked_work import FORK_MARK, DirectWork, ForkedWork
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
 
@@ -28,9 +28,9 @@ class TrialSession(Session):
         settings = Settings(full=True, trace_steps=0, stop_after=plan.steps, steps=plan.steps)
         super().__init__(torch, directory, settings, rank, world)
         self.program = program
-        self.watch = Watch(torch, plan.watch, self._aside(directory))
-        self.meter = Meter(torch)
-        self.ahead = Ahead()
+        self.watch = Watch(torch, plan.watch, self._work(directory))
+        self.meter = EnergyMeter(torch)
+        self.queue = QueueWatch()
         self.over: Callable[[], None] | None = None
         """Ends the program where its last step ends."""
         self._only_called = 0
@@ -50,21 +50,21 @@ class TrialSession(Session):
         self._end_step = self.progress.end_step
         self.progress.end_step = self._step_ended  # type: ignore[method-assign]
 
-    def _aside(self, directory: Path) -> Here:
-        return Aside(self._torch, directory / ASIDE)
+    def _work(self, directory: Path) -> DirectWork:
+        return ForkedWork(self._torch, directory / FORK_MARK)
 
     def draw(self) -> None:
         """As the plan says, from now on."""
         if self._plan.draws != "own":
             setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
         if self._plan.draws == "none":
-            undropped = Undropped(self._torch)
-            undropped.put_on()
+            undropped = NoDropout(self._torch)
+            undropped.install()
             if not any(find_fix(one.fix).fix.slot == "compile" for one in self._plan.fixes):
-                self.watch.dropout = undropped  # which calls a compiled model makes is not seen
+                self.watch.no_dropout = undropped  # which calls a compiled model makes is not seen
 
     def input_seen(self, iterator: Any, batch: Any) -> Any:
-        self._guarded(self.ahead.took, iterator, self.progress.index)
+        self._guarded(self.queue.batch_taken, iterator, self.progress.index)
         return super().input_seen(iterator, batch)
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -127,9 +127,9 @@ class TrialSession(Session):
         if end is End.DROP:
             self.watch.begin_again()
         elif end is End.MERGE:
-            self.watch.part_of_this()
+            self.watch.merge_into_this()
         elif end is End.EARLIER:
-            self.watch.merged()
+            self.watch.merge_steps()
         compiled = self.progress.compiling.ns > 0
         self._end_step(end)
         if self._only_calls:
@@ -142,7 +142,7 @@ class TrialSession(Session):
                 self.watch.later.step_ended(self.progress.index - 1)
             self._apart(self.watch.step_ended)
             if self.watch.over and not was:
-                self._guarded(self.meter.ready)
+                self._guarded(self.meter.prepare)
                 self._guarded(self._say_where)
                 self.progress.timeline.restart(self.progress.clock())
                 self.progress.system.begin(anew=True)

@@ -1,45 +1,50 @@
-"""Tensors in a few numbers, on the host and in double precision, so that two trials can be laid
-side by side."""
+"""Tensors in a few numbers, on the host and in double precision, so that two trials can be
+compared."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ridgeline.harness.usercode.forked_work import Here, Shelf
+from ridgeline.harness.usercode.forked_work import DirectWork, SharedStore
 from ridgeline.records.trial import TensorPrint
 
-SAMPLED = 65_536
+MAX_SAMPLED_ELEMENTS = 65_536
 """Elements of a tensor kept to see how far it moved: a copy of a whole model may not fit."""
-BLOCKS, EACH = 12, 2
-"""Numbers a tensor: how far two lie apart is then known to a quarter. Twelve blocks of neighbours
-part what is kept as one: queries, keys and values, the four gates of a cell."""
-OUTPUTS, DIRECTIONS = 8, 4
-GLANCED = 16_384
-"""Elements of an output that are sketched where it is: the signs are 0.1 MB beside it."""
-PART, PART_DEVICE = 2**20, 2**23
-"""Elements: a norm in double precision makes a copy of what it is of. 8 MB on a host."""
-FILL = 1e3
-"""Masks are of -1e4, -65504, -1e9 or a type's lowest number; see `Answers` for what is none."""
-FACTS = 6
-"""Numbers: elements not finite, those below FILL, their norm and the largest; of the others that
-are finite the least and the largest."""
+BLOCKS, NUMBERS_PER_BLOCK = 12, 2
+"""How a sketch is made: with 24 numbers a tensor, the distance of two is known to a quarter. Twelve
+blocks of neighbours separate what is stored in one tensor: queries, keys and values, or the four
+gates of a cell."""
+MAX_OUTPUTS, DIRECTIONS = 8, 4
+MAX_GLANCED_ELEMENTS = 16_384
+"""Elements of an output that are sketched on its device: the signs take 0.1 MB there."""
+HOST_PART_ELEMENTS, DEVICE_PART_ELEMENTS = 2**20, 2**23
+"""Elements whose norm is taken at once. A norm in double precision makes a copy: 8 MB on a host."""
+MIN_MASK_VALUE = 1e3
+"""Masks are of -1e4, -65504, -1e9 or a type's lowest number; `inference_outputs` decides whether
+such values are a mask."""
+MASK_FACTS = 6
+"""Numbers about a possible mask: how many elements are not finite; of those below MIN_MASK_VALUE
+the number, the norm and the largest; of the other finite ones the least and the largest."""
+MAX_TENSORS = 2_000
+"""Parameters and buffers that are printed, of all models together."""
 
 
 def norm(torch: Any, tensor: Any) -> float:
     tensor, double = _dense(tensor), torch.float64
-    given = tensor if tensor.is_floating_point() else tensor.to(double)
-    return float(torch.linalg.vector_norm(given, dtype=double))
+    values = tensor if tensor.is_floating_point() else tensor.to(double)
+    return float(torch.linalg.vector_norm(values, dtype=double))
 
 
 def sampled(torch: Any, tensor: Any) -> Any:
+    """Return elements at equal distances, on the host and in double precision."""
     flat = _dense(tensor.detach()).reshape(-1)
-    if flat.numel() > SAMPLED:
-        flat = flat[:: flat.numel() // SAMPLED]
+    if flat.numel() > MAX_SAMPLED_ELEMENTS:
+        flat = flat[:: flat.numel() // MAX_SAMPLED_ELEMENTS]
     return flat.to("cpu", torch.float64, copy=True)
 
 
 def printed(torch: Any, name: str, tensor: Any, start: Any, *, buffer: bool) -> TensorPrint:
-    """`start`: what `sampled` gave of it before the first step."""
+    """Return the print of a tensor; `start` is what `sampled` gave of it before the first step."""
     now = sampled(torch, tensor)
     scale = math.sqrt(tensor.numel() / max(now.numel(), 1))
     same = now.shape == start.shape
@@ -56,7 +61,7 @@ def printed(torch: Any, name: str, tensor: Any, start: Any, *, buffer: bool) -> 
 
 
 def gradient(torch: Any, name: str, tensor: Any, factor: float) -> TensorPrint:
-    """`factor`: what a gradient scaler has made it too large by."""
+    """Return the print of a gradient; `factor` undoes what a gradient scaler multiplied it by."""
     values = sampled(torch, tensor) * factor
     scale = math.sqrt(tensor.numel() / max(values.numel(), 1))
     size = norm(torch, tensor) * factor
@@ -70,117 +75,133 @@ def gradient(torch: Any, name: str, tensor: Any, factor: float) -> TensorPrint:
     )
 
 
-def of_outputs(torch: Any, given: Any) -> tuple[float, ...]:
-    """Of each tensor its norm and its projection, in turn, along a few directions."""
-    found = []
-    for at, tensor in enumerate(floating(torch, given)):
+def of_outputs(torch: Any, outputs: Any) -> tuple[float, ...]:
+    """Return for each output tensor its norm and its projection, in turn, on a few directions."""
+    numbers = []
+    for at, tensor in enumerate(floating(torch, outputs)):
         flat = sampled(torch, tensor)
         size = float(flat.norm())
         for number in range(DIRECTIONS):
             along = _direction(torch, f"output {at}.{number}", flat.numel())
-            found += [size, float((flat * along).sum())]
-    return tuple(found)
+            numbers += [size, float((flat * along).sum())]
+    return tuple(numbers)
 
 
 def signs(torch: Any, device: Any) -> Any:
-    """For `glanced`: the same for every tensor, so that they are drawn once."""
-    generator = torch.Generator("cpu").manual_seed(_seed("signs", GLANCED))
-    drawn = torch.randint(0, 2, (GLANCED,), generator=generator, device="cpu") * 2 - 1
-    return drawn.to(device, _wide(torch, device))
+    """Return the signs for `glanced`. They are the same for every tensor, and drawn once."""
+    generator = torch.Generator("cpu").manual_seed(_seed("signs", MAX_GLANCED_ELEMENTS))
+    drawn = torch.randint(0, 2, (MAX_GLANCED_ELEMENTS,), generator=generator, device="cpu")
+    return (drawn * 2 - 1).to(device, _widest(torch, device))
 
 
 def glanced(torch: Any, tensor: Any, signs: Any) -> Any:
-    """Its norm, then its sketch, where the tensor is: the device is not waited for. Then `FACTS`
-    for a mask in it, and the sketch without the mask."""
+    """Return, on the tensor's device and without waiting for it, the norm and the sketch, the
+    `MASK_FACTS`, and the sketch without the mask."""
     flat = _dense(tensor.detach()).reshape(-1)
-    # Odd: 16 of rows of 4 would be the first column alone.
-    apart = -(-flat.numel() // GLANCED) | 1
-    wide = _wide(torch, flat.device)
+    # An odd distance: every 16th element of rows of 4 would be the first column alone.
+    apart = -(-flat.numel() // MAX_GLANCED_ELEMENTS) | 1
+    wide = _widest(torch, flat.device)
     some = flat[::apart].to(wide)
     scale = math.sqrt(flat.numel() / max(some.numel(), 1))
     signed = signs[: some.numel()].to(some.device, wide) * scale
 
-    def summed(asked: Any) -> Any:
-        values = torch.where(asked, some, 0.0) * signed
-        padded = torch.nn.functional.pad(values, (0, -some.numel() % (BLOCKS * EACH)))
-        return padded.reshape(BLOCKS, -1, EACH).sum(1).reshape(-1)
+    def sketch(chosen: Any) -> Any:
+        return _block_sums(torch, torch.where(chosen, some, 0.0) * signed)
 
-    size, *facts = _facts(torch, flat, wide)
-    whole, usual = summed(some.isfinite()), summed(some.abs() < FILL)
+    size, *facts = _mask_facts(torch, flat, wide)
+    whole, usual = sketch(some.isfinite()), sketch(some.abs() < MIN_MASK_VALUE)
     return torch.cat([size.reshape(1), whole, torch.stack(facts), usual])
 
 
-def _facts(torch: Any, flat: Any, wide: Any) -> list[Any]:
-    """The norm of what is finite, and `FACTS`. In parts: a wider copy may not fit."""
+def _mask_facts(torch: Any, flat: Any, wide: Any) -> list[Any]:
+    """Return the norm of what is finite, and `MASK_FACTS`, computed in parts because a wider copy
+    of the whole may not fit."""
     none = torch.zeros((), dtype=wide, device=flat.device)
-    found = []
-    for part in flat.split(PART if flat.device.type == "cpu" else PART_DEVICE):
+    part_size = HOST_PART_ELEMENTS if flat.device.type == "cpu" else DEVICE_PART_ELEMENTS
+    parts = []
+    for part in flat.split(part_size):
         values = part.to(wide) if part.numel() else none.reshape(1)
         size, finite = values.abs(), values.isfinite()
-        usual = size < FILL
-        fill = finite & ~usual
-        found.append(
-            (
-                torch.linalg.vector_norm(torch.where(finite, values, none)),
-                (~finite).sum().to(wide),
-                usual.sum().to(wide),
-                torch.linalg.vector_norm(torch.where(usual, values, none)),
-                torch.where(usual, size, none).amax(),
-                torch.where(fill, size, math.inf).amin(),
-                torch.where(fill, size, none).amax(),
+        usual = size < MIN_MASK_VALUE
+        mask = finite & ~usual
+        parts.append(
+            torch.stack(
+                (
+                    torch.linalg.vector_norm(torch.where(finite, values, none)),
+                    (~finite).sum().to(wide),
+                    usual.sum().to(wide),
+                    torch.linalg.vector_norm(torch.where(usual, values, none)),
+                    torch.where(usual, size, none).amax(),
+                    torch.where(mask, size, math.inf).amin(),
+                    torch.where(mask, size, none).amax(),
+                )
             )
         )
-    norms, odd, below, rest, largest, least, most = torch.tensor_split(
-        torch.stack([torch.stack(one) for one in found]), FACTS + 1, dim=1
+    norms, odd, below, rest, largest, mask_min, mask_max = torch.tensor_split(
+        torch.stack(parts), MASK_FACTS + 1, dim=1
     )
     norm = torch.linalg.vector_norm
-    return [norm(norms), odd.sum(), below.sum(), norm(rest), largest.amax(), least.amin(),
-            most.amax()]  # fmt: skip
+    return [norm(norms), odd.sum(), below.sum(), norm(rest), largest.amax(), mask_min.amin(),
+            mask_max.amax()]  # fmt: skip
 
 
-def _wide(torch: Any, device: Any) -> Any:
+def _widest(torch: Any, device: Any) -> Any:
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
-def floating(torch: Any, given: Any) -> list[Any]:
-    return [one for one in tensors_in(torch, given) if one.is_floating_point()][:OUTPUTS]
+def floating(torch: Any, outputs: Any) -> list[Any]:
+    every = tensors_in(torch, outputs)
+    return [tensor for tensor in every if tensor.is_floating_point()][:MAX_OUTPUTS]
 
 
 def named(module: Any) -> Iterator[tuple[str, Any]]:
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+    """Return the parameters and buffers of a module that can be printed, by name."""
+    yield from _printable((*module.named_parameters(), *module.named_buffers()))
+
+
+def named_parameters(module: Any, number: int) -> Iterator[tuple[str, Any]]:
+    """Return parameters by the names that a trial's record has for the `number`-th model."""
+    for name, tensor in _printable(module.named_parameters()):
+        yield _model_prefix(number) + name, tensor
+
+
+def _printable(tensors: Any) -> Iterator[tuple[str, Any]]:
+    for name, tensor in tensors:
         if not (tensor.is_complex() or tensor.is_meta):
             yield name.replace("_orig_mod.", ""), tensor
 
 
-def named_parameters(module: Any, number: int) -> Iterator[tuple[str, Any]]:
-    """By the names that a trial's record has of the model that was met as so-manieth."""
-    for name, tensor in module.named_parameters():
-        if not (tensor.is_complex() or tensor.is_meta):
-            yield prefix(number) + name.replace("_orig_mod.", ""), tensor
-
-
-def prefix(number: int) -> str:
-    """Of the names of a model's tensors, by when it was met."""
+def _model_prefix(number: int) -> str:
     return f"{number}." if number > 1 else ""
 
 
 def tensors_in(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif depth < 4 and isinstance(value, tuple | list):
-        for one in value:
-            yield from tensors_in(torch, one, depth + 1)
+        return
+    inside: Any = ()
+    if depth < 4 and isinstance(value, tuple | list):
+        inside = value
     elif depth < 4 and hasattr(value, "values") and callable(value.values):
-        for one in value.values():
-            yield from tensors_in(torch, one, depth + 1)
+        inside = value.values()
+    for one in inside:
+        yield from tensors_in(torch, one, depth + 1)
+
+
+def shortened(numbers: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.9g}") for value in numbers)
 
 
 def _sketch(torch: Any, name: str, values: Any, scale: float) -> tuple[float, ...]:
     generator = torch.Generator("cpu").manual_seed(_seed(name, values.numel()))
     signs = torch.randint(0, 2, values.shape, generator=generator, device="cpu") * 2 - 1
-    signed = torch.nn.functional.pad(values * signs * scale, (0, -values.numel() % (BLOCKS * EACH)))
-    sums = signed.reshape(BLOCKS, -1, EACH).sum(1).reshape(-1)
-    return tuple(float(f"{value:.9g}") for value in sums.tolist())
+    return shortened(_block_sums(torch, values * signs * scale).tolist())
+
+
+def _block_sums(torch: Any, signed: Any) -> Any:
+    missing = -signed.numel() % (BLOCKS * NUMBERS_PER_BLOCK)
+    padded = torch.nn.functional.pad(signed, (0, missing))
+    return padded.reshape(BLOCKS, -1, NUMBERS_PER_BLOCK).sum(1).reshape(-1)
 
 
 def _direction(torch: Any, name: str, size: int) -> Any:
@@ -198,73 +219,70 @@ def _dense(tensor: Any) -> Any:
     return tensor.coalesce().values() if tensor.is_sparse else tensor
 
 
-MOST_TENSORS = 2_000
+class ModelTensors:
+    """The parameters and buffers of the models that a program calls: how far they have moved."""
 
-
-class Tensors:
-    """One for the trial."""
-
-    def __init__(self, torch: Any, aside: Here) -> None:
+    def __init__(self, torch: Any, work: DirectWork) -> None:
         self._torch = torch
-        self._aside = aside
+        self._work = work
         self._models: dict[int, Any] = {}
-        self._known = 0
-        self._start = Shelf()
+        self._count = 0
+        self._start = SharedStore()
         self.names: dict[int, str] = {}
-        """By the tensor's id."""
+        """Names by the id of the tensor."""
 
     def meet(self, model: Any) -> None:
-        """It is about to be called, perhaps not for the first time."""
+        """Note where a model's tensors are when it is about to be called for the first time."""
         if id(model) in self._models:
             return
         self._models[id(model)] = model
-        start = prefix(len(self._models))
-        found = [(start + name, one) for name, one in named(model)]
-        found = found[: max(MOST_TENSORS - self._known, 0)]
-        self._known += len(found)
-        for name, tensor in found:
+        prefix = _model_prefix(len(self._models))
+        tensors = [(prefix + name, one) for name, one in named(model)]
+        tensors = tensors[: max(MAX_TENSORS - self._count, 0)]
+        self._count += len(tensors)
+        for name, tensor in tensors:
             self.names.setdefault(id(tensor), name)
 
-        def look() -> None:
-            self._start.put({name: sampled(self._torch, one) for name, one in found})
+        def store() -> None:
+            self._start.put({name: sampled(self._torch, one) for name, one in tensors})
 
-        self._aside.ask(look)
+        self._work.run(store)
 
     def printed(self) -> tuple[TensorPrint, ...]:
-        return self._aside.ask(lambda: tuple(self._prints()))
+        return self._work.run(lambda: tuple(self._prints()))
 
     @property
     def models(self) -> tuple[Any, ...]:
-        """In the order they were met."""
+        """The models in the order they were met."""
         return tuple(self._models.values())
 
-    def moved(self) -> bool:
-        """Any parameter."""
-        return self._aside.ask(self._moved)
+    def has_moved(self) -> bool:
+        """Return whether any parameter has."""
+        return self._work.run(self._any_moved)
 
     def clear(self) -> None:
         self._models.clear()
         self._start.clear()
         self.names.clear()
 
-    def _moved(self) -> bool:
-        torch, began = self._torch, self._began()
+    def _any_moved(self) -> bool:
+        torch, starts = self._torch, self._starts()
         for number, model in enumerate(self._models.values(), 1):
             for name, parameter in named_parameters(model, number):
-                start = began.get(name)
+                start = starts.get(name)
                 if start is not None and not torch.equal(sampled(torch, parameter), start):
                     return True
         return False
 
     def _prints(self) -> Iterator[TensorPrint]:
-        began = self._began()
+        starts = self._starts()
         for number, model in enumerate(self._models.values(), 1):
             buffers = {name for name, _ in model.named_buffers()}
             for name, tensor in named(model):
-                full = prefix(number) + name
-                start, buffer = began.get(full), name in buffers
+                full_name = _model_prefix(number) + name
+                start, buffer = starts.get(full_name), name in buffers
                 if start is not None:
-                    yield printed(self._torch, full, tensor, start, buffer=buffer)
+                    yield printed(self._torch, full_name, tensor, start, buffer=buffer)
 
-    def _began(self) -> dict[str, Any]:
-        return {name: one for each in self._start.all() for name, one in each.items()}
+    def _starts(self) -> dict[str, Any]:
+        return {name: one for stored in self._start.all() for name, one in stored.items()}

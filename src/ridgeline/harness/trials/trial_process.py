@@ -1,4 +1,4 @@
-"""One trial, seen from outside: the program started with a plan, waited for, and read back."""
+"""One trial, seen from outside: a fresh process of the program with a plan, waited for and read."""
 
 import shutil
 import time
@@ -13,11 +13,16 @@ from ridgeline.errors import RidgelineError
 from ridgeline.harness.capture import launch
 from ridgeline.harness.trials.begin import PLAN, RANKS
 from ridgeline.harness.trials.ending import RESULT
-from ridgeline.harness.trials.loader_queue import as_sustained, emptied, made_ahead, still_made
-from ridgeline.harness.trials.process_memory import ON_DEVICE, Family
+from ridgeline.harness.trials.loader_queue import (
+    as_sustained,
+    first_steady_step,
+    made_ahead,
+    steps_before_last_batch,
+)
+from ridgeline.harness.trials.process_memory import ON_DEVICE, FamilyMemory
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
-from ridgeline.harness.usercode.child_process import Ended, no_leftovers, to_its_end
-from ridgeline.harness.usercode.forked_work import ASIDE
+from ridgeline.harness.usercode.child_process import Ended, no_leftovers, run_to_end
+from ridgeline.harness.usercode.forked_work import FORK_MARK
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.run import Capture, LoaderSeen, Step, Target, feeding
 from ridgeline.records.run_directory import RunDirectory
@@ -25,10 +30,10 @@ from ridgeline.records.trial import Plan, Trial, TrialFailure
 from ridgeline.units import plural
 
 IN_A_TRIAL = "RIDGELINE_TRIAL"
-"""Set to the trial's own folder, for the program to see and for us to find what it leaves running:
-a trial writes what any run of the program writes."""
+"""A variable set to the trial's own folder. By it the program can see that it runs in a trial, and
+we find the processes that a trial leaves behind."""
 COMPILED = "inductor"
-"""What a set of changes compiles lies there, in its own folder."""
+"""Name of the folder for what a set of fixes compiles, in the folder of the set."""
 NO_INPUT = "EOFError: EOF when reading a line"
 _IN_A_WORKER = " in DataLoader worker process "
 
@@ -44,7 +49,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """Whether the trial was run by an earlier command."""
     cut: bool = False
     """Whether the budget ended the trial, so that it says nothing about the fixes."""
-    said: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
     """The last lines that the program printed."""
     wall_s: float = 0.0
 
@@ -57,7 +62,8 @@ def run(
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 900.0,
 ) -> Outcome:
-    """`home` is made, and keeps what the trial compiled: a second one there starts faster."""
+    """Run a trial of the program. `home` is made, and keeps what the trial compiled, so that a
+    second trial there starts faster."""
     home.mkdir(parents=True, exist_ok=True)
     directory = home / "trial"
     shutil.rmtree(directory, ignore_errors=True)
@@ -72,16 +78,19 @@ def run(
     command = launch.command(target.kind, target.name, target.arguments)
     began = time.perf_counter_ns()
     on_device = (directory / ON_DEVICE, directory / RANKS / ON_DEVICE)
-    family = Family(until=on_device, beside=directory / ASIDE)
+    memory = FamilyMemory(until=on_device, fork_mark=directory / FORK_MARK)
     with no_leftovers(IN_A_TRIAL, environment[IN_A_TRIAL]):
-        ended = to_its_end(command, environment, timeout_s, family.look)
+        ended = run_to_end(command, environment, timeout_s, memory.look)
     if (directory / RANKS).is_dir():
         directory = directory / RANKS
     if ended.code == 0:
-        return _read(directory, plan, ended, began, family)
-    failure = _failure(ended, timeout_s, _last_words(directory))
-    late = ended.code is None
-    return Outcome(failure=failure, timed_out=late, said=ended.said, wall_s=ended.wall_ns / 1e9)
+        return _read(directory, plan, ended, began, memory)
+    return Outcome(
+        failure=_failure(ended, timeout_s, _last_capture(directory)),
+        timed_out=ended.code is None,
+        last_lines=ended.last_lines,
+        wall_s=ended.wall_ns / 1e9,
+    )
 
 
 def _failure(ended: Ended, timeout_s: float, capture: Capture | None) -> Reason:
@@ -93,19 +102,19 @@ def _failure(ended: Ended, timeout_s: float, capture: Capture | None) -> Reason:
     error = capture.why if capture is not None and capture.ended == "raised" else ""
     # The program caught and printed the error, or another of its processes raised it.
     if not error or _IN_A_WORKER in error:
-        printed = [line for line in ended.said if "Error" in line or "Exception" in line]
+        printed = [line for line in ended.last_lines if "Error" in line or "Exception" in line]
         error = printed[-1].strip()[:300] if printed else error
     if error == NO_INPUT:
         return because(TrialFailure.NO_STANDARD_INPUT, error=error)
     if error:
         return because(TrialFailure.RAISED, error=error)
     # argparse says on its last line which argument is missing.
-    last_line = ended.said[-1].strip()[:200] if ended.said else ""
+    last_line = ended.last_lines[-1].strip()[:200] if ended.last_lines else ""
     return because(TrialFailure.EXITED, exit_code=ended.code, last_line=last_line)
 
 
-def _last_words(directory: Path) -> Capture | None:
-    """Of the rank that raised, where one did."""
+def _last_capture(directory: Path) -> Capture | None:
+    """Return the last record of a rank: of the one that raised, if one did."""
     try:
         captures = RunDirectory(directory).captures()
     except RidgelineError:
@@ -114,72 +123,89 @@ def _last_words(directory: Path) -> Capture | None:
     return next(iter((*raised, *captures)), None)
 
 
-def _read(directory: Path, plan: Plan, ended: Ended, began_ns: int, family: Family) -> Outcome:
-    wall = ended.wall_ns / 1e9
+def _read(
+    directory: Path, plan: Plan, ended: Ended, began_ns: int, memory: FamilyMemory
+) -> Outcome:
+    wall_s = ended.wall_ns / 1e9
     try:
         trial = msgspec.msgpack.decode((directory / RESULT).read_bytes(), type=Trial)
         steps = [step for step in RunDirectory(directory).steps() if _counts(step, plan)]
     except (OSError, msgspec.DecodeError, RidgelineError) as error:
         failure = because(TrialFailure.RECORD_DAMAGED, error=str(error))
         if isinstance(error, OSError):
-            capture = _last_words(directory)
+            capture = _last_capture(directory)
             has_torch = capture is None or capture.torch_imported
             failure = because(TrialFailure.NO_RECORD if has_torch else TrialFailure.NO_TORCH)
-        return Outcome(failure=failure, said=ended.said, wall_s=wall)
-    capture = _last_words(directory)
-    ours = capture.problems if capture is not None else ()
-    own = 0 if directory.name == RANKS else trial.own_peak_bytes  # a rank's is not the launcher's
-    on_host = family.peak_bytes(own, trial.others_bytes)
+        return Outcome(failure=failure, last_lines=ended.last_lines, wall_s=wall_s)
+    capture = _last_capture(directory)
+    # The peak of a rank's own process is not that of the launcher.
+    own = 0 if directory.name == RANKS else trial.own_peak_bytes
+    host_peak = memory.peak_bytes(own, trial.others_bytes)
     return Outcome(
         trial=replace(
             _timed(trial, steps, plan, feeding(capture.loaders if capture is not None else ())),
             later=later_steps(trial, steps),
             handed={},
             system_share=capture.system_share if capture is not None else None,
-            peak_bytes=trial.peak_bytes or on_host or ended.peak_rss_bytes,
+            peak_bytes=trial.peak_bytes or host_peak or ended.peak_rss_bytes,
             compile_s=sum(step.compile_ns for step in steps) / 1e9,
             first_step_s=(steps[0].start_ns + steps[0].dur_ns - began_ns) / 1e9 if steps else 0.0,
-            ended=trial.ended or _ended(len(steps), plan),
-            problems=(*trial.problems, *ours),
+            ended=trial.ended or _ended_early(len(steps), plan),
+            problems=(*trial.problems, *(capture.problems if capture is not None else ())),
         ),
-        said=ended.said,
-        wall_s=wall,
+        last_lines=ended.last_lines,
+        wall_s=wall_s,
     )
 
 
 def _counts(step: Step, plan: Plan) -> bool:
-    """Calls before the first backward (a policy, a cell) are no steps of a program that trains."""
+    """Return whether a step counts. In a program that trains, calls before the first backward (of a
+    policy, of a cell) are not steps."""
     return not plan.trains or step.backwards > 0 or step.optimizer_steps > 0 or step.skipped
 
 
 def _timed(trial: Trial, steps: list[Step], plan: Plan, loader: LoaderSeen) -> Trial:
+    """Return the trial with the times of the steps that show how fast the program is."""
     timed = [step for step in steps[plan.watch + 1 :] if is_timed(step, trial)]
-    timed = timed[: still_made([step.index for step in timed], trial.queue)]
-    ahead = made_ahead(loader.workers, loader.prefetch_factor)
-    device = bool(timed) and all(step.device_ns for step in timed)
-    full = emptied([_waiting([step], device) or 0.0 for step in timed], loader.workers)
-    timed = timed[min(max(ahead, full), len(timed) // 2) :]
-    each = [(step.device_ns or 0) if device else step.dur_ns for step in timed]
-    queue = {one.step: one for one in trial.queue}
+    timed = timed[: steps_before_last_batch([step.index for step in timed], trial.queue)]
+    on_device = bool(timed) and all(step.device_ns for step in timed)
+    waits = [_input_share([step], on_device) or 0.0 for step in timed]
+    begin = max(
+        made_ahead(loader.workers, loader.prefetch_factor),
+        first_steady_step(waits, loader.workers),
+    )
+    timed = timed[min(begin, len(timed) // 2) :]
     return replace(
-        trial,
-        step_ns=as_sustained(each, [queue.get(step.index) for step in timed], loader.workers),
-        samples=tuple(step.samples or None for step in timed),
-        input_share=_waiting(timed, device),
+        sustained_times(trial, timed, loader.workers), input_share=_input_share(timed, on_device)
     )
 
 
-def _waiting(steps: Sequence[Step], device: bool) -> float | None:
-    """On the device's own timeline where there is one: exposed."""
+def sustained_times(trial: Trial, timed: Sequence[Step], workers: int) -> Trial:
+    """Return the trial with the times and samples of these steps, as they are in the long run; by
+    the device's clock if it timed them all."""
+    on_device = bool(timed) and all(step.device_ns for step in timed)
+    step_ns = [(step.device_ns or 0) if on_device else step.dur_ns for step in timed]
+    queue = {queued.step: queued for queued in trial.queue}
+    return replace(
+        trial,
+        step_ns=as_sustained(step_ns, [queue.get(step.index) for step in timed], workers),
+        samples=tuple(step.samples or None for step in timed),
+    )
+
+
+def _input_share(steps: Sequence[Step], on_device: bool) -> float | None:
+    """Return the share of the steps spent waiting for input; on a device, the exposed share."""
     detailed = [step for step in steps if step.detailed]
-    whole = sum((step.device_ns or 0) if device else step.dur_ns for step in detailed)
-    waits = sum((step.device if device else step.host).get("input", 0) for step in detailed)
+    whole = sum((step.device_ns or 0) if on_device else step.dur_ns for step in detailed)
+    waits = sum((step.device if on_device else step.host).get("input", 0) for step in detailed)
     return waits / whole if whole else None
 
 
-def _ended(steps: int, plan: Plan) -> str:
+def _ended_early(steps: int, plan: Plan) -> str:
     if steps >= plan.steps:
         return ""
-    if not steps:
-        return "the program took no step"
-    return f"the program ended after {plural(steps, 'step')}"
+    return (
+        f"the program ended after {plural(steps, 'step')}"
+        if steps
+        else ("the program took no step")
+    )

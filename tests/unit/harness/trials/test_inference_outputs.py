@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from ridgeline.equality.trials.distances import apart
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.trials.float64_reference import copied_inputs, renewed_inputs
-from ridgeline.harness.trials.inference_outputs import MOST, SKETCH, Answers
+from ridgeline.harness.trials.inference_outputs import (
+    MAX_TENSORS_PER_STEP,
+    SKETCH_SIZE,
+    OutputWatch,
+)
 from ridgeline.harness.trials.watched_steps import Watch
 from ridgeline.records.trial import OutputPrint
 
@@ -17,12 +21,12 @@ from ridgeline.records.trial import OutputPrint
 def printed(tensor: Tensor) -> list[float]:
     """Its norm and its sketch."""
     found: list[float] = prints.glanced(torch, tensor, prints.signs(torch, "cpu")).tolist()
-    return found[: 1 + SKETCH]
+    return found[: 1 + SKETCH_SIZE]
 
 
 def of_steps(*values: Any, keep: bool) -> tuple[list[tuple[OutputPrint, ...]], dict[int, float]]:
     """Each a step's output; the next comes before the last is let go, as in a loop."""
-    answers, found = Answers(torch), []
+    answers, found = OutputWatch(torch), []
     held: list[Any] = []
     for step, make in enumerate(values):
         answers.step_begins(step)
@@ -77,10 +81,10 @@ def test_outputs_of_any_kind_are_printed_and_integers_where_there_is_nothing_els
 
 
 def test_a_step_of_many_calls_leaves_a_few_prints() -> None:
-    answers = Answers(torch)
+    answers = OutputWatch(torch)
     for _ in range(100):
         answers.returned(torch.ones(2))
-    assert len(answers.step_ended(0)) == MOST
+    assert len(answers.step_ended(0)) == MAX_TENSORS_PER_STEP
 
 
 def test_what_the_program_keeps_is_read_again_and_what_it_drops_is_not() -> None:
@@ -90,7 +94,7 @@ def test_what_the_program_keeps_is_read_again_and_what_it_drops_is_not() -> None
 
 
 def test_a_view_of_an_output_is_kept_as_well() -> None:
-    answers, held = Answers(torch), []
+    answers, held = OutputWatch(torch), []
     for step in range(3):
         answers.step_begins(step)
         out = torch.randn(6)
@@ -108,7 +112,7 @@ def test_an_output_that_is_written_over_is_found() -> None:
 
 
 def test_an_output_that_cannot_be_read_any_more_is_as_bad() -> None:
-    answers, first = Answers(torch), torch.randn(4)
+    answers, first = OutputWatch(torch), torch.randn(4)
     answers.returned(first)
     answers.step_ended(0)
     first.untyped_storage().resize_(0)  # as a graph does with the outputs of its last run
@@ -138,7 +142,7 @@ def test_a_cache_that_a_call_appends_to_is_not_appended_to_by_ours() -> None:
     assert len(cache.seen) == 1
     assert watch.over
     assert watch.evaluation[0] == pytest.approx(watch.steps[0].outputs[0].norm)
-    assert watch.evaluation == watch.anchor.outputs
+    assert watch.evaluation == watch.reference.outputs
 
 
 def test_what_cannot_be_copied_is_said_and_the_rest_is_watched() -> None:
@@ -152,10 +156,11 @@ def test_what_cannot_be_copied_is_said_and_the_rest_is_watched() -> None:
     watch.step_ended()
     assert watch.steps[0].samples == 4
     assert watch.evaluation == ()
-    assert watch.problems == [
+    assert watch.reference.missing == (
         "no float64 reference: what the model is given cannot be copied: "
         "TypeError: no second connection"
-    ]
+    )
+    assert watch.problems == []
 
 
 @pytest.mark.parametrize("fill", [-math.inf, math.nan, -1e4, -65504.0, -1e9, -3e38])
@@ -200,7 +205,7 @@ def test_a_masked_output_that_is_written_over_is_found() -> None:
 
 def test_a_fault_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def changed_after(error: Exception) -> dict[int, float]:
-        answers, first = Answers(torch), torch.randn(4)
+        answers, first = OutputWatch(torch), torch.randn(4)
         answers.returned(first)
         answers.step_ended(0)
 
@@ -218,7 +223,7 @@ def test_a_fault_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_print_that_cannot_be_read_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = Answers(torch)
+    answers = OutputWatch(torch)
     monkeypatch.setattr(answers, "_print", lambda _: torch.ones(50, device="meta"))
     answers.returned(torch.ones(4))
     with pytest.raises(NotImplementedError):
@@ -265,7 +270,7 @@ class Faked:
 
 def test_the_device_is_waited_for_before_a_print_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Faked()
-    answers = Answers(fake)
+    answers = OutputWatch(fake)
     first = torch.randn(4)
     answers.returned(first)
     answers._signs[torch.device("cuda", 1)] = answers._signs[torch.device("cpu")]
@@ -290,13 +295,13 @@ def test_the_device_is_waited_for_before_a_print_is_read(monkeypatch: pytest.Mon
 def test_what_is_taken_to_look_is_not_the_programs_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, net = Faked(), nn.Linear(3, 2)
     watch = Watch(fake, 4)
-    watch._unasked = True  # no float64 reference here
+    watch._cannot_copy = True  # no float64 reference here
 
     def looks(*_: Any) -> None:
         fake.cuda.peak += 1000
 
-    monkeypatch.setattr(watch.answers, "step_begins", looks)
-    monkeypatch.setattr(watch.answers, "returned", looks)
+    monkeypatch.setattr(watch.outputs, "step_begins", looks)
+    monkeypatch.setattr(watch.outputs, "returned", looks)
     for _ in range(2):
         watch.call(net, (torch.randn(1, 3),), {})
         fake.cuda.peak += 70  # the program's own
@@ -348,8 +353,8 @@ def test_a_model_that_is_given_a_named_tuple_has_a_float64_reference() -> None:
     watch.call(net, (Pair(torch.randn(4, 3), None),), {})
     watch.changed(net)
     assert watch.problems == []
-    assert watch.anchor.error is not None
-    assert watch.anchor.error < 1e-6
+    assert watch.reference.error is not None
+    assert watch.reference.error < 1e-6
 
 
 def test_an_output_that_c_alone_still_holds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def heard(folder: Path) -> socket.socket:
 def test_sockets_that_nobody_hears_are_removed_and_no_others(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(child_process, "SOCKETS_TIMEOUT_S", 0.05)
     heard(temporary / "pymp-before").close()
     with no_leftovers(MARK, "a"):
         heard(temporary / "pymp-ours").close()

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from ridgeline.harness.trials.process_memory import (
-    EVERY_S,
+    LOOK_EVERY_S,
+    MAX_CORE_SHARE,
     ON_DEVICE,
-    SHARE,
-    Family,
+    FamilyMemory,
     forget_own_peak,
     own_peak_bytes,
 )
@@ -47,8 +47,8 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
-def looked(proc: Proc) -> Family:
-    family = Family(proc.root)
+def looked(proc: Proc) -> FamilyMemory:
+    family = FamilyMemory(proc.root)
     family.look(1)
     return family
 
@@ -83,7 +83,7 @@ def test_a_later_peak_of_the_program_stands_beside_what_the_others_have_at_its_e
 ) -> None:
     proc.process(1, "2", peak=600, anon=500)
     proc.process(2, anon=900)  # a compiler
-    family = Family(proc.root, clock=iter([0.0, 1.0]).__next__, spent=lambda: 0.0)
+    family = FamilyMemory(proc.root, clock=iter([0.0, 1.0]).__next__, spent=lambda: 0.0)
     family.look(1)
     proc.process(1, "3", peak=700, anon=500)
     proc.process(3, anon=50)
@@ -97,13 +97,15 @@ def test_a_process_that_ends_meanwhile_and_one_that_is_not_there_add_nothing(
 ) -> None:
     proc.process(1, "2", peak=600, anon=500)
     assert looked(proc).peak_bytes(600 * MB, 0) == 600 * MB
-    assert Family(tmp_path / "none").peak_bytes(0, 0) == 0
-    family = Family(tmp_path / "none")
+    assert FamilyMemory(tmp_path / "none").peak_bytes(0, 0) == 0
+    family = FamilyMemory(tmp_path / "none")
     family.look(1)
     assert family.peak_bytes(0, 0) == 0
 
 
-@pytest.mark.parametrize(("cost", "a_second"), [(0.0, 1 / EVERY_S), (0.01, SHARE / 0.01)])
+@pytest.mark.parametrize(
+    ("cost", "a_second"), [(0.0, 1 / LOOK_EVERY_S), (0.01, MAX_CORE_SHARE / 0.01)]
+)
 def test_looks_are_five_a_second_and_fewer_where_each_takes_long(
     cost: float, a_second: float, proc: Proc
 ) -> None:
@@ -115,7 +117,7 @@ def test_looks_are_five_a_second_and_fewer_where_each_takes_long(
         spent += cost
         return spent
 
-    family = Family(proc.root, lambda: now, work)
+    family = FamilyMemory(proc.root, lambda: now, work)
     for _ in range(2000):
         now += 0.005
         family.look(1)
@@ -128,7 +130,7 @@ def test_a_program_that_works_on_a_device_is_not_looked_at_any_more(
     proc.process(1, "2", peak=600, anon=500)
     proc.process(2, anon=900)
     said = tmp_path / "said"
-    family = Family(proc.root, iter([0.0, 1.0, 2.0]).__next__, lambda: 0.0, until=(said,))
+    family = FamilyMemory(proc.root, iter([0.0, 1.0, 2.0]).__next__, lambda: 0.0, until=(said,))
     family.look(1)
     assert family.looks == 1
     said.touch()

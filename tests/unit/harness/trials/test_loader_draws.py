@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils import fetch
 
-from ridgeline.harness.trials.random_draws import LOOKS, Drawing
+from ridgeline.harness.trials.random_draws import MAX_CHECKED_BATCHES, LoaderDraws
 from ridgeline.harness.trials.watched_steps import Watch
 
 
@@ -25,11 +25,11 @@ class Draws(TensorDataset):
 
 
 @pytest.fixture
-def drawing() -> Iterator[Drawing]:
+def drawing() -> Iterator[LoaderDraws]:
     kinds = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     theirs = [kind.fetch for kind in kinds]
-    made = Drawing(torch)
-    made.put_on()
+    made = LoaderDraws(torch)
+    made.install()
     yield made
     for kind, function in zip(kinds, theirs, strict=True):
         kind.fetch = function
@@ -47,27 +47,27 @@ def uniform() -> float:
 
 
 @pytest.mark.parametrize("draw", [random.random, lambda: torch.rand(1), uniform])
-def test_samples_that_draw_are_seen_in_the_main_process(drawing: Drawing, draw: Any) -> None:
+def test_samples_that_draw_are_seen_in_the_main_process(drawing: LoaderDraws, draw: Any) -> None:
     read(Draws(draw))
     assert drawing.in_main
     assert not drawing.in_workers
 
 
-def test_fixed_samples_are_not_taken_for_drawn_ones(drawing: Drawing) -> None:
+def test_fixed_samples_are_not_taken_for_drawn_ones(drawing: LoaderDraws) -> None:
     read(Draws(None))
     read(Draws(None), workers=1)
     assert not drawing.in_main
     assert not drawing.in_workers
 
 
-def test_a_forked_worker_that_draws_says_so(drawing: Drawing) -> None:
+def test_a_forked_worker_that_draws_says_so(drawing: LoaderDraws) -> None:
     read(Draws(random.random), workers=1)
     assert drawing.in_workers
     assert not drawing.in_main
 
 
-def test_only_the_first_batches_are_looked_at(drawing: Drawing) -> None:
-    data = DataLoader(Draws(random.random, after=4 * LOOKS), 4)  # in order
+def test_only_the_first_batches_are_looked_at(drawing: LoaderDraws) -> None:
+    data = DataLoader(Draws(random.random, after=4 * MAX_CHECKED_BATCHES), 4)  # in order
     for _ in data:
         pass
     assert not drawing.in_main

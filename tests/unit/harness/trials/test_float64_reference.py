@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.harness.trials.float64_reference import Anchor, undisturbed
+from ridgeline.harness.trials.float64_reference import Float64Reference, undisturbed
 
 
 def _net() -> nn.Sequential:
@@ -15,8 +15,8 @@ def _net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
-def _asked(module: nn.Module, x: Tensor) -> Anchor:
-    anchor = Anchor(torch)
+def _asked(module: nn.Module, x: Tensor) -> Float64Reference:
+    anchor = Float64Reference(torch)
     anchor.begin(module, (x,), {})
     anchor.changed(module, (x,), {})
     return anchor
@@ -32,7 +32,7 @@ def test_an_unchanged_model_errs_as_float32_does() -> None:
 
 def test_a_change_of_the_model_shows_in_its_error() -> None:
     net, x = _net(), torch.randn(4, 6)
-    anchor = Anchor(torch)
+    anchor = Float64Reference(torch)
     anchor.begin(net, (x,), {})
     with torch.no_grad():
         net[3].weight.copy_(net[3].weight.bfloat16())

@@ -4,10 +4,10 @@ import pytest
 
 from ridgeline.harness.trials.loader_queue import (
     as_sustained,
-    emptied,
+    first_steady_step,
     made_ahead,
-    still_made,
-    sustained,
+    steps_before_last_batch,
+    sustained_ns,
 )
 from ridgeline.records.trial import Queued
 from ridgeline.statistics.samples import pace
@@ -29,20 +29,20 @@ def test_a_queue_that_is_refilled_while_it_is_emptied_lasts_longer_than_its_leng
     waits = queued(200, workers=4, queue=32, step_ms=2.0, batch_ms=16.0)
     begins = next(at for at, wait in enumerate(waits) if wait > 0.05)
     assert begins > 1.5 * 32
-    assert begins - 4 <= emptied(waits, 4) <= begins + 4
+    assert begins - 4 <= first_steady_step(waits, 4) <= begins + 4
 
 
 def test_workers_that_keep_up_have_nothing_to_empty() -> None:
-    assert emptied(queued(100, workers=4, queue=32, step_ms=5.0, batch_ms=16.0), 4) == 0
+    assert first_steady_step(queued(100, workers=4, queue=32, step_ms=5.0, batch_ms=16.0), 4) == 0
 
 
 def test_a_loader_that_never_had_a_queue_waits_from_the_first() -> None:
-    assert emptied(queued(100, workers=4, queue=0, step_ms=2.0, batch_ms=16.0), 4) <= 4
+    assert first_steady_step(queued(100, workers=4, queue=0, step_ms=2.0, batch_ms=16.0), 4) <= 4
 
 
 def test_without_workers_nothing_is_made_ahead() -> None:
-    assert emptied([0.9] * 50, 0) == 0
-    assert emptied([], 4) == 0
+    assert first_steady_step([0.9] * 50, 0) == 0
+    assert first_steady_step([], 4) == 0
     assert made_ahead(0, 2) == 0
 
 
@@ -72,7 +72,7 @@ def test_a_queue_that_is_as_long_as_before_leaves_steps_as_they_are() -> None:
 def test_an_epoch_that_begins_with_an_empty_queue_is_no_queue_that_was_emptied() -> None:
     one = emptying(20, 8.0, 10.0, 20)
     fills = [Queued(step=20 + at, epoch=2, ready=min(at, 8)) for at in range(20)]
-    assert sustained([8_000_000] * 40, [*one, *fills], workers=2) == 0.0
+    assert sustained_ns([8_000_000] * 40, [*one, *fills], workers=2) == 0.0
 
 
 def test_a_queue_that_lasted_for_half_of_the_steps_is_not_counted_twice() -> None:
@@ -108,9 +108,9 @@ def test_a_single_stall_counts_for_nothing_and_several_do() -> None:
 def test_steps_after_the_last_batch_was_made_are_not_timed() -> None:
     """100 steps, of which 32 are made ahead: after the 68th nothing is left to make."""
     queue = [Queued(step=at, epoch=1, ready=28) for at in range(69)]
-    assert still_made(range(9, 100), queue) == 60
-    assert still_made(range(60, 100), queue) == 40  # too few would be left
+    assert steps_before_last_batch(range(9, 100), queue) == 60
+    assert steps_before_last_batch(range(60, 100), queue) == 40  # too few would be left
     again = [Queued(step=at, epoch=2, ready=4) for at in range(120, 150)]
-    assert still_made(range(9, 150), [*queue, *again]) == 141  # another epoch begins
-    assert still_made(range(9, 100), []) == 91
-    assert still_made([], queue) == 0
+    assert steps_before_last_batch(range(9, 150), [*queue, *again]) == 141  # another epoch begins
+    assert steps_before_last_batch(range(9, 100), []) == 91
+    assert steps_before_last_batch([], queue) == 0

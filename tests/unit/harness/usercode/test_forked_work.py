@@ -11,21 +11,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeline.harness.trials.process_memory import Family
+from ridgeline.harness.trials.process_memory import FamilyMemory
 from ridgeline.harness.usercode import forked_work
-from ridgeline.harness.usercode.child_process import Raised, told
-from ridgeline.harness.usercode.forked_work import Aside, Here, Shelf
-from tests.unit.harness.trials.asked_of_system import MAPPED
+from ridgeline.harness.usercode.forked_work import (
+    DirectWork,
+    ForkedWork,
+    RaisedInFork,
+    SharedStore,
+    error_text,
+)
+from tests.unit.harness.usercode.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere work is done here")
 
 
 @pytest.fixture
-def copies(tmp_path: Path) -> Aside:
-    return Aside(torch, tmp_path / forked_work.ASIDE)
+def copies(tmp_path: Path) -> ForkedWork:
+    return ForkedWork(torch, tmp_path / forked_work.FORK_MARK)
 
 
-def test_an_answer_comes_back_and_nothing_else(copies: Aside) -> None:
+def test_an_answer_comes_back_and_nothing_else(copies: ForkedWork) -> None:
     held = [1]
 
     def work() -> tuple[int, list[float]]:
@@ -33,36 +38,36 @@ def test_an_answer_comes_back_and_nothing_else(copies: Aside) -> None:
         print("not to be seen", flush=True)
         return os.getpid(), torch.arange(3.0).tolist()
 
-    pid, numbers = copies.ask(work)
+    pid, numbers = copies.run(work)
     assert pid != os.getpid()
     assert numbers == [0.0, 1.0, 2.0]
     assert held == [1]
 
 
 def test_what_it_prints_is_not_the_programs(
-    copies: Aside, capfd: pytest.CaptureFixture[str]
+    copies: ForkedWork, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    copies.ask(lambda: os.write(1, b"of the copy\n"))
+    copies.run(lambda: os.write(1, b"of the copy\n"))
     assert capfd.readouterr().out == ""
 
 
-def test_an_error_keeps_its_kind_and_its_words(copies: Aside) -> None:
-    with pytest.raises(Raised) as error:
-        copies.ask(lambda: {}["weight"])
-    assert told(error.value) == "KeyError: 'weight'"
-    assert told(ValueError("of here")) == "ValueError: of here"
+def test_an_error_keeps_its_kind_and_its_words(copies: ForkedWork) -> None:
+    with pytest.raises(RaisedInFork) as error:
+        copies.run(lambda: {}["weight"])
+    assert error_text(error.value) == "KeyError: 'weight'"
+    assert error_text(ValueError("of here")) == "ValueError: of here"
 
 
-def test_a_copy_that_dies_is_an_error_and_not_the_programs_end(copies: Aside) -> None:
-    with pytest.raises(Raised, match="died"):
-        copies.ask(lambda: os.kill(os.getpid(), 9))
-    assert copies.ask(lambda: 3) == 3
+def test_a_copy_that_dies_is_an_error_and_not_the_programs_end(copies: ForkedWork) -> None:
+    with pytest.raises(RaisedInFork, match="died"):
+        copies.run(lambda: os.kill(os.getpid(), 9))
+    assert copies.run(lambda: 3) == 3
 
 
 def test_a_copy_that_hangs_is_ended_and_the_work_done_here(
-    copies: Aside, monkeypatch: pytest.MonkeyPatch
+    copies: ForkedWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked_work, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(forked_work, "FORK_TIMEOUT_S", 0.2)
     main = os.getpid()
 
     def work() -> int:
@@ -71,8 +76,8 @@ def test_a_copy_that_hangs_is_ended_and_the_work_done_here(
         return os.getpid()
 
     began = time.monotonic()
-    assert copies.ask(work) == main
-    assert copies.ask(os.getpid) == main  # not tried again
+    assert copies.run(work) == main
+    assert copies.run(os.getpid) == main  # not tried again
     assert time.monotonic() - began < 20
 
 
@@ -80,71 +85,71 @@ def test_a_copy_that_hangs_is_ended_and_the_work_done_here(
     "error", [OSError("Cannot allocate memory"), RuntimeError("can't fork at interpreter shutdown")]
 )
 def test_where_no_copy_can_be_made_the_work_is_done_here(
-    error: Exception, copies: Aside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    error: Exception, copies: ForkedWork, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fork() -> int:
         raise error
 
     open_before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", fork)
-    assert copies.ask(os.getpid) == os.getpid()
-    assert not (tmp_path / forked_work.ASIDE).exists()
+    assert copies.run(os.getpid) == os.getpid()
+    assert not (tmp_path / forked_work.FORK_MARK).exists()
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
-def test_a_program_with_thousands_of_open_files_can_be_copied(copies: Aside) -> None:
+def test_a_program_with_thousands_of_open_files_can_be_copied(copies: ForkedWork) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1_500:
         pytest.skip("the system allows fewer")
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
     try:
-        assert copies.ask(os.getpid) != os.getpid()
+        assert copies.run(os.getpid) != os.getpid()
     finally:
         for one in held:
             os.close(one)
 
 
-def test_operators_that_share_their_work_over_threads_run_in_it(copies: Aside) -> None:
+def test_operators_that_share_their_work_over_threads_run_in_it(copies: ForkedWork) -> None:
     """Threads that helped before the copy was made are not in it."""
     large = torch.randn(512, 512)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         here = (large @ large).sum().item()
-        found, threads = copies.ask(lambda: ((large @ large).sum().item(), torch.get_num_threads()))
+        found, threads = copies.run(lambda: ((large @ large).sum().item(), torch.get_num_threads()))
     finally:
         torch.set_num_threads(before)
     assert found == pytest.approx(here, rel=1e-4)
     assert threads == 2
 
 
-def test_it_computes_as_the_program_does_where_it_is_asked(copies: Aside) -> None:
+def test_it_computes_as_the_program_does_where_it_is_asked(copies: ForkedWork) -> None:
     x = torch.randn(4, 4)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found = copies.ask(lambda: ((x @ x).dtype, torch.is_grad_enabled()))
+        found = copies.run(lambda: ((x @ x).dtype, torch.is_grad_enabled()))
     assert found == (torch.bfloat16, False)
     with torch.inference_mode():
-        assert copies.ask(lambda: (x @ x).is_inference())
+        assert copies.run(lambda: (x @ x).is_inference())
 
 
-def test_what_one_copy_puts_down_another_finds(copies: Aside) -> None:
-    shelf = Shelf()
-    copies.ask(lambda: shelf.put({"first": torch.arange(3.0)}))
-    copies.ask(lambda: shelf.put({"second": torch.ones(2)}))
+def test_what_one_copy_puts_down_another_finds(copies: ForkedWork) -> None:
+    shelf = SharedStore()
+    copies.run(lambda: shelf.put({"first": torch.arange(3.0)}))
+    copies.run(lambda: shelf.put({"second": torch.ones(2)}))
     shelf.put({"here": torch.zeros(1)})
 
     def read() -> dict[str, list[float]]:
         return {name: one.tolist() for each in shelf.all() for name, one in each.items()}
 
     expected = {"here": [0.0], "first": [0.0, 1.0, 2.0], "second": [1.0, 1.0]}
-    assert copies.ask(read) == read() == expected
+    assert copies.run(read) == read() == expected
     shelf.clear()
     assert list(shelf.all()) == []
 
 
-def test_while_a_copy_is_there_nothing_is_counted(copies: Aside, tmp_path: Path) -> None:
+def test_while_a_copy_is_there_nothing_is_counted(copies: ForkedWork, tmp_path: Path) -> None:
     """8 MB of it would be the program's."""
-    family, mark = Family(), tmp_path / forked_work.ASIDE
-    guarded = Family(beside=mark)
+    family, mark = FamilyMemory(), tmp_path / forked_work.FORK_MARK
+    guarded = FamilyMemory(fork_mark=mark)
 
     def work() -> tuple[int, int, bool]:
         kept = torch.ones(2**20, dtype=torch.float64)
@@ -152,7 +157,7 @@ def test_while_a_copy_is_there_nothing_is_counted(copies: Aside, tmp_path: Path)
         guarded.look(os.getppid())
         return family.others_bytes, guarded.looks, mark.exists() and bool(kept.numel())
 
-    counted, looks, marked = copies.ask(work)
+    counted, looks, marked = copies.run(work)
     assert counted > 8e6
     assert marked
     assert looks == 0
@@ -164,11 +169,11 @@ PROGRAM = (
     + """
 import sys
 from pathlib import Path
-from ridgeline.harness.usercode.forked_work import Aside, Here
+from ridgeline.harness.usercode.forked_work import ForkedWork, DirectWork
 
 first = mapped(12)  # what is imported frees less
-here = Here() if sys.argv[1] == "here" else Aside(torch, Path(sys.argv[2]))
-here.ask(lambda: float(torch.ones(3 * 2**20).double().sum()))
+here = DirectWork() if sys.argv[1] == "here" else ForkedWork(torch, Path(sys.argv[2]))
+here.run(lambda: float(torch.ones(3 * 2**20).double().sum()))
 print(first, mapped(12))
 """
 )
@@ -191,4 +196,4 @@ def test_what_it_frees_does_not_alter_how_the_program_gets_its_memory(
 
 
 def test_here_it_is_simply_done() -> None:
-    assert Here().ask(os.getpid) == os.getpid()
+    assert DirectWork().run(os.getpid) == os.getpid()

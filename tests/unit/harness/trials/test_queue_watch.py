@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from ridgeline.harness.trials.loader_queue import Ahead, made
+from ridgeline.harness.trials.loader_queue import QueueWatch, ready_batches
 
 
 def loader(batches: int = 20, **given: Any) -> Any:
@@ -18,9 +18,9 @@ def loader(batches: int = 20, **given: Any) -> Any:
 
 def settled(iterator: Any, wanted: int) -> int | None:
     ends = time.monotonic() + 20
-    while made(iterator) != wanted and time.monotonic() < ends:
+    while ready_batches(iterator) != wanted and time.monotonic() < ends:
         time.sleep(0.02)
-    return made(iterator)
+    return ready_batches(iterator)
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -37,34 +37,34 @@ def test_where_the_epoch_ends_nothing_is_told() -> None:
     told = []
     for _ in range(8):
         next(iterator)
-        told.append(made(iterator) is not None)
+        told.append(ready_batches(iterator) is not None)
     assert told == [True, True] + [False] * 6
 
 
 def test_each_epoch_stands_by_itself() -> None:
-    ahead, one = Ahead(), loader(persistent_workers=True)
+    ahead, one = QueueWatch(), loader(persistent_workers=True)
     step = 0
     for _ in range(2):
         iterator = iter(one)
         for _ in iterator:
-            ahead.took(iterator, step)
+            ahead.batch_taken(iterator, step)
             step += 1
     assert {noted.epoch for noted in ahead.noted} == {1, 2}
     assert len(ahead.noted) == 2 * (20 - 6)
 
 
 def test_a_loader_without_workers_has_no_queue() -> None:
-    ahead = Ahead()
+    ahead = QueueWatch()
     iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
     next(iterator)
-    ahead.took(iterator, 0)
+    ahead.batch_taken(iterator, 0)
     assert ahead.noted == ()
 
 
 def test_workers_end_with_their_iterator() -> None:
-    ahead, iterator = Ahead(), iter(loader())
+    ahead, iterator = QueueWatch(), iter(loader())
     next(iterator)
-    ahead.took(iterator, 0)
+    ahead.batch_taken(iterator, 0)
     workers = iterator._workers
     del iterator
     gc.collect()
