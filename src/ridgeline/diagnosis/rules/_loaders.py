@@ -128,6 +128,14 @@ def made_at(case: Case, loader: LoaderSeen | None) -> LoaderCall | None:
     return loader_call(case.sources, program_files(case), loader, seen)
 
 
+def loader_with(call: LoaderCall | None, **options: str) -> str:
+    """Return the call that makes the loader with these options, or a typical call if no source
+    shows it."""
+    rewritten = call.with_options(**options) if call is not None else ""
+    given = ", ".join(f"{name}={value}" for name, value in options.items())
+    return rewritten or f"loader = DataLoader(dataset, batch_size, {given})"
+
+
 def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
     """The dataset, where it hands out its samples itself (an IterableDataset); None: it is asked
     for them by number, or nothing tells."""

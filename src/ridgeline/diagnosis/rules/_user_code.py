@@ -26,6 +26,10 @@ def place_at(text: str) -> Place | None:
     return Place(file=file, line=int(line)) if file and line.isdigit() else None
 
 
+def source_of(case: Case, place: Place | None) -> SourceFile | None:
+    return case.sources.get(place.file) if place is not None else None
+
+
 def located(case: Case, file: str, line: int) -> Place:
     """Return a line of a file with the name of the function around it."""
     source = case.sources.get(file)
@@ -93,7 +97,7 @@ def model_call(case: Case, site: OpSite | None = None) -> Place | None:
         if (place := place_at(module.place)) is not None:
             return located(case, as_traced(case, place.file), place.line)
     place = site.place if site is not None else None
-    source = case.sources.get(place.file) if place is not None else None
+    source = source_of(case, place)
     if place is None or source is None:
         return place
     for wanted in (_is_product, _calls_variable(source)):
@@ -106,7 +110,7 @@ def model_call(case: Case, site: OpSite | None = None) -> Place | None:
 def statement_at(case: Case, place: Place | None) -> str:
     """Return the statement on a line without its comment. Return "" if it cannot be read or takes
     more than one line."""
-    source = case.sources.get(place.file) if place is not None else None
+    source = source_of(case, place)
     if source is None or place is None:
         return ""
     for node in ast.walk(source.module):

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._copies import (
-    LEAST,
-    Sent,
     beside,
     evidence,
     holds_up,
@@ -15,7 +13,10 @@ from ridgeline.diagnosis.rules._copies import (
     sent,
     unblocked,
 )
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.rules._sync import MIN_SHARE
+from ridgeline.diagnosis.rules._user_code import source_of
+from ridgeline.records.finding import Confidence, Finding
 from ridgeline.source.transfers import sent_ahead
 from ridgeline.units import bytes_, percent, seconds
 
@@ -23,36 +24,28 @@ RULE = Rule(id="blocking-copy", family="transfer", budget="transfer", needs=("tr
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for one in sent(case):
-        if one.pageable or repeated(case, one):
+    for copies in sent(case):
+        share = min(holds_up(case, copies), beside(case))
+        if copies.pageable or repeated(case, copies) or share < MIN_SHARE:
             continue
-        share = min(holds_up(case, one), beside(case))
-        if share < LEAST:
-            continue
-        waits = one.held_ns > 0
-        confidence: Confidence = "high" if waits and one.line is not None else "medium"
-        if one.place is None or any(site.pageable is None for site in one.sites):
+        line, waits = copies.line, copies.held_ns > 0
+        held = f"{seconds(copies.held_ns / 1e9)} a traced step" if waits else "no: non_blocking"
+        confidence: Confidence = "high" if waits and line is not None else "medium"
+        if copies.place is None or any(site.pageable is None for site in copies.sites):
             confidence = "low"
+        call = unblocked(line.expression) if line is not None else ""
         yield make_finding(
             RULE,
-            claim=f"{named(one)} moves {bytes_(one.bytes)} a step while nothing else runs"
+            claim=f"{named(copies)} moves {bytes_(copies.bytes)} a step while nothing else runs"
             f"{', and is waited for' if waits else ''}: {percent(share)} of the step",
             share=share,
-            evidence=[*evidence(case, one, share), _held(one)],
-            place=one.place,
-            line=one.line.number if one.line is not None else None,
-            change=_change(case, one),
+            evidence=[
+                *evidence(case, copies, share),
+                measured("host waits for it", held, copies.held_ns / 1e6),
+            ],
+            place=copies.place,
+            line=line.number if line is not None else None,
+            change=sent_ahead(source_of(case, copies.place), line, call),
             confidence=confidence,
-            doubt="" if one.place is not None else "the trace has no Python stacks",
+            doubt="" if copies.place is not None else "the trace has no Python stacks",
         )
-
-
-def _held(one: Sent) -> Evidence:
-    text = f"{seconds(one.held_ns / 1e9)} a traced step" if one.held_ns else "no: non_blocking"
-    return Evidence(what="host waits for it", text=text, value=one.held_ns / 1e6)
-
-
-def _change(case: Case, one: Sent) -> str:
-    source = case.sources.get(one.place.file) if one.place is not None else None
-    call = unblocked(one.line.expression) if one.line is not None else ""
-    return sent_ahead(source, one.line, call)

@@ -1,11 +1,11 @@
 """The size of a result depends on values on the device: masks, nonzero, unique."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
+from ridgeline.diagnosis.rules._sync import Waiting, often, quoted, wait_findings
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
 from ridgeline.source.waiting import Line, calls, masks
@@ -31,17 +31,12 @@ _GENERIC = (
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for wait in waiting(case, "dynamic"):
-        lines = _lines(case, wait)
-        what = f"`{lines[0].expression}`" if lines and len(lines[0].expression) < 50 else _op(wait)
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"{what} has a size only the GPU knows: the host waits {often(wait.times)}",
-            lines=lines,
-            change=_change(case, wait, lines),
-        )
+    yield from wait_findings(RULE, case, "dynamic", _lines, _claim, _change)
+
+
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    what = quoted(lines, _operator(wait))
+    return f"{what} has a size only the GPU knows: the host waits {often(wait.times)}"
 
 
 def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
@@ -57,15 +52,14 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return masks(case.sources, wait.place)
 
 
-def _op(wait: Waiting) -> str:
+def _operator(wait: Waiting) -> str:
     if _INDEXING.intersection(wait.ops):
         return "Indexing with a mask"
     op = next((op for op in wait.ops if op in _CALLS), wait.ops[0] if wait.ops else "An operator")
     return f"`{op.removeprefix('aten::').lstrip('_')}`"
 
 
-def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
-    source = case.sources.get(wait.place.file) if wait.place is not None else None
+def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
     line = lines[0] if lines else None
     if line is None or source is None:
         return _GENERIC
@@ -86,7 +80,7 @@ def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
 
 
 def _weighed(source: SourceFile, node: ast.Subscript) -> str:
-    """x[mask] without choosing: set, or averaged."""
+    """Return code that sets, or averages, x[mask] without choosing elements."""
     values, mask = source.written(node.value), source.written(node.slice)
     above = next(source.parents(node), None)
     if isinstance(above, ast.Assign) and node in above.targets:

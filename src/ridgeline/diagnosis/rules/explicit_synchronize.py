@@ -1,11 +1,12 @@
 """torch.cuda.synchronize(), or an event's or a stream's, left in the loop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
+from ridgeline.diagnosis.rules._sync import Waiting, often, wait_findings
 from ridgeline.records.finding import Finding
+from ridgeline.source.file import SourceFile
 from ridgeline.source.waiting import Line, calls, makes_calls
 
 RULE = Rule(
@@ -29,22 +30,22 @@ marks.append((began, ended))  # the step's two events: their time is read later
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for wait in waiting(case, "explicit"):
-        lines = calls(case.sources, wait.place, {"synchronize"})
-        what = f"`{lines[0].expression}`" if lines else "A synchronisation asked for"
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"{what} makes the host wait for the GPU {often(wait.times)}",
-            lines=lines,
-            change=_change(case, wait, lines),
-        )
+    yield from wait_findings(RULE, case, "explicit", _lines, _claim, _change)
 
 
-def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
+def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
+    return calls(case.sources, wait.place, {"synchronize"})
+
+
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    what = f"`{lines[0].expression}`" if lines else "A synchronisation asked for"
+    return f"{what} makes the host wait for the GPU {often(wait.times)}"
+
+
+def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
     gone = f"# take out: {lines[0].text}" if lines else "# take the synchronisation out"
-    if "Event" in wait.call or makes_calls(case.sources, wait.place, {"elapsed_time"}):
+    called = wait.sites[0].call  # cudaStreamSynchronize, cudaEventSynchronize …
+    if "Event" in called or makes_calls(case.sources, wait.place, {"elapsed_time"}):
         return f"{gone}\n{_LATER}"
     timed = makes_calls(
         case.sources, wait.place, {"perf_counter", "perf_counter_ns", "time", "monotonic"}

@@ -1,12 +1,13 @@
 """Small tensors are copied to the host each step: `.cpu()`, `.tolist()`, `.numpy()`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
+from ridgeline.diagnosis.rules._sync import Waiting, often, quoted, wait_findings
 from ridgeline.records.finding import Finding
+from ridgeline.source.file import SourceFile
 from ridgeline.source.on_device import held, without_reading
 from ridgeline.source.waiting import Line, calls
 
@@ -17,23 +18,17 @@ NAMES = frozenset({"cpu", "tolist", "numpy", "to", "copy_"})
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for wait in waiting(case, "small copy"):
-        lines = host_lines(case, wait)
-        asked = f"`{lines[0].expression}`" if lines and len(lines[0].expression) < 50 else ""
-        size = units.bytes_(wait.bytes / max(wait.times, 1e-9))
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"{asked or word(wait)} fetches {size} to the host and waits for it, "
-            f"{often(wait.times)}",
-            lines=lines,
-            change=_change(case, wait, lines),
-        )
+    yield from wait_findings(RULE, case, "small copy", host_lines, _claim, _change)
+
+
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    size = units.bytes_(bytes_each(wait))
+    what = quoted(lines, method_name(wait))
+    return f"{what} fetches {size} to the host and waits for it, {often(wait.times)}"
 
 
 def host_lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
-    """Calls that copy to the host; of `.to` those that name it."""
+    """Return the calls that copy to the host. Of calls of `.to`, those that name the host count."""
     if wait.library:
         return ()
     names = {wait.method} if wait.method in NAMES else NAMES - {"to", "copy_"}
@@ -43,12 +38,15 @@ def host_lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return lines
 
 
-def word(wait: Waiting) -> str:
+def method_name(wait: Waiting) -> str:
     return f"`.{wait.method}()`" if wait.method in NAMES else "A copy"
 
 
-def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
-    source = case.sources.get(wait.place.file) if wait.place is not None else None
+def bytes_each(wait: Waiting) -> float:
+    return wait.bytes / max(wait.times, 1e-9)
+
+
+def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
     if not lines or source is None or not (kept := held(source, lines[0])):
         return (
             "history = []  # once, before the loop\n"

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
-from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.trace import Place
+from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, quoted, wait_findings
+from ridgeline.diagnosis.rules._user_code import located
+from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
-from ridgeline.source.loops import function_around
 from ridgeline.source.on_device import held, without_read_branch, without_reading
 from ridgeline.source.waiting import Line, calls, read_numbers
 
@@ -19,8 +19,6 @@ total += loss.detach()  # stays on the device
 if step % 100 == 99:
     print(total.item() / 100)  # one wait in 100 steps
     total.zero_()"""
-
-
 _SCALER = """\
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # yours, with fused=True: the
 # scaler then leaves it to the GPU to skip a step (Adam, AdamW, SGD, Adagrad).
@@ -28,45 +26,40 @@ optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # yours, with fus
 
 
 def look(case: Case) -> Iterator[Finding]:
-    if not case.on_gpu:
+    if case.on_gpu:
+        yield from wait_findings(RULE, case, "item", _lines, _claim, _change, _library_change)
+    else:
         yield from _would_wait(case)
-        return
-    for wait in waiting(case, "item"):
-        lines = _lines(case, wait)
-        asked = f"`{lines[0].expression}`" if lines and len(lines[0].expression) < 50 else ""
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"{asked or _word(wait)} makes the host wait for the GPU {often(wait.times)}",
-            lines=lines,
-            change=_change(case.sources.get(wait.place.file) if wait.place else None, lines),
-            of_library=_SCALER if any("grad_scaler.py:" in name for name in wait.via) else "",
-        )
+
+
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    asked = "Reading a number" if wait.library or not wait.via else "`.item()`"
+    return f"{quoted(lines, asked)} makes the host wait for the GPU {often(wait.times)}"
+
+
+def _library_change(wait: Waiting) -> str:
+    return _SCALER if any("grad_scaler.py:" in name for name in wait.via) else ""
 
 
 def _would_wait(case: Case) -> Iterator[Finding]:
     """Yield a finding for each line of a program on a CPU that would make the host wait in every
     step if the program ran on a GPU."""
     steps = max(case.sites.steps, 1)
-    for one in case.capture.calls if case.capture is not None else ():
-        if one.name != "item" or one.times < steps:
+    for call in case.capture.calls if case.capture is not None else ():
+        if call.name != "item" or call.times < steps:
             continue
-        source = case.sources.get(one.file)
-        function = function_around(source, one.line) if source is not None else ""
-        place = Place(file=one.file, line=one.line, function=function)
-        lines = [line for line in read_numbers(case.sources, place) if line.number == one.line]
+        place = located(case, call.file, call.line)
+        numbers = read_numbers(case.sources, place)
+        lines = [line for line in numbers if line.number == call.line]
         asked = f"`{lines[0].expression}`" if lines else "`.item()`"
+        each = call.times / steps
         yield make_finding(
             RULE,
-            claim=f"{asked} reads a number {often(one.times / steps)}: on a GPU the host would "
-            "wait for it",
+            claim=f"{asked} reads a number {often(each)}: on a GPU the host would wait for it",
             share=0.0,
-            evidence=[
-                Evidence(what="calls a step", text=per_step(one.times / steps), value=one.times)
-            ],
+            evidence=[measured("calls a step", per_step(each), call.times)],
             place=place,
-            change=_change(source, lines),
+            change=_change(case, case.sources.get(call.file), None, lines),
             confidence="unmeasured",
             doubt="on a CPU the host does not wait",
         )
@@ -80,11 +73,9 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return read_numbers(case.sources, wait.place)
 
 
-def _word(wait: Waiting) -> str:
-    return "Reading a number" if wait.library or not wait.via else "`.item()`"
-
-
-def _change(source: SourceFile | None, lines: Sequence[Line]) -> str:
+def _change(
+    case: Case, source: SourceFile | None, wait: Waiting | None, lines: Sequence[Line]
+) -> str:
     if not lines or source is None or not (kept := held(source, lines[0])):
         return _GENERIC
     generic = (

@@ -7,7 +7,6 @@ from pathlib import PurePath
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._copies import (
-    LEAST,
     Sent,
     beside,
     evidence,
@@ -20,10 +19,12 @@ from ridgeline.diagnosis.rules._copies import (
     sent,
     unblocked,
 )
+from ridgeline.diagnosis.rules._evidence import measured, read
 from ridgeline.diagnosis.rules._input_wait import feeder
 from ridgeline.diagnosis.rules._loaders import made_at
-from ridgeline.diagnosis.rules._sync import FEW
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.diagnosis.rules._sync import MIN_SHARE, MIN_WAITS_FOR_HIDDEN_LAUNCHES
+from ridgeline.diagnosis.rules._user_code import source_of
+from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.run import LoaderSeen
 from ridgeline.source.file import SourceFile, last_name
 from ridgeline.source.waiting import Line
@@ -33,78 +34,66 @@ RULE = Rule(id="pageable-copy", family="transfer", budget="transfer", needs=("tr
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for one in sent(case):
-        if not one.pageable or repeated(case, one) or only_the_loader(one, feeder(case)):
+    for copies in sent(case):
+        if not copies.pageable or repeated(case, copies) or only_the_loader(copies, feeder(case)):
             continue
-        left = max(pinned_share(case, one.bytes) - beside(case), 0.0)
-        share = holds_up(case, one) - left
-        if share < LEAST:
+        left = max(pinned_share(case, copies.bytes) - beside(case), 0.0)
+        share = holds_up(case, copies) - left
+        if share < MIN_SHARE:
             continue
-        loader = None if one.small else _unpinned(case)
-        confidence: Confidence = "medium" if one.place is not None else "low"
-        facts = list(evidence(case, one, share))
+        loaders = case.capture.loaders if case.capture is not None else ()
+        unpinned = (ld for ld in loaders if ld.batches and not ld.pin_memory)
+        loader = None if copies.small else next(unpinned, None)
+        facts = list(evidence(case, copies, share))
         if loader is not None:
             where = f" at {loader.place}" if loader.place else ""
-            facts.append(
-                Evidence(what="DataLoader", text=f"pin_memory=False{where}", source="read")
-            )
-        if one.small:
-            facts.append(_held(one))
-        if loader is not None or one.line is not None:
+            facts.append(read("DataLoader", f"pin_memory=False{where}"))
+        if copies.small:
+            held = f"{seconds(copies.held_ns / 1e9)} a traced step, not for so few bytes"
+            facts.append(measured("host held", held, copies.held_ns / 1e6))
+        confidence: Confidence = "medium" if copies.place is not None else "low"
+        if loader is not None or copies.line is not None:
             confidence = "high"
+        few = copies.small and copies.copies < MIN_WAITS_FOR_HIDDEN_LAUNCHES
         yield make_finding(
             RULE,
-            claim=_claim(one, share),
+            claim=_claim(copies, share),
             share=share,
-            bound=_bound(case, one, share),
+            bound=None if few else pinned_bound(case, copies.bytes, share),
             evidence=facts,
-            place=one.place,
-            line=one.line.number if one.line is not None else None,
-            change=_change(case, one, loader),
+            place=copies.place,
+            line=copies.line.number if copies.line is not None else None,
+            change=_change(case, copies, loader),
             confidence=confidence,
-            doubt="" if one.place is not None else "the trace has no Python stacks",
+            doubt="" if copies.place is not None else "the trace has no Python stacks",
         )
 
 
-def _claim(one: Sent, share: float) -> str:
-    """Of few bytes the copying is nothing: what holds up is that the host waits, behind all that
-    was queued before."""
-    size = bytes_(one.bytes)
-    if not one.small:
+def _claim(copies: Sent, share: float) -> str:
+    """Return the claim. Copying few bytes takes no time: what holds up is that the host waits for
+    all that was queued before."""
+    size = bytes_(copies.bytes)
+    if not copies.small:
         return (
-            f"{named(one)} moves {size} a step from memory that is not pinned and holds up "
+            f"{named(copies)} moves {size} a step from memory that is not pinned and holds up "
             f"{percent(share)} of it"
         )
-    what = "An index on the host" if one.of_index and one.line is None else named(one)
-    verb = "is copied to the GPU at each use" if one.of_index else "copies to the GPU"
+    what = "An index on the host" if copies.of_index and copies.line is None else named(copies)
+    verb = "is copied to the GPU at each use" if copies.of_index else "copies to the GPU"
     return (
         f"{what} {verb} ({size} a step), and the host waits for all that was queued before: "
         f"{percent(share)} of the step"
     )
 
 
-def _bound(case: Case, one: Sent, share: float) -> float | None:
-    return None if one.small and one.copies < FEW else pinned_bound(case, one.bytes, share)
-
-
-def _held(one: Sent) -> Evidence:
-    text = f"{seconds(one.held_ns / 1e9)} a traced step, not for so few bytes"
-    return Evidence(what="host held", text=text, value=one.held_ns / 1e6)
-
-
-def _unpinned(case: Case) -> LoaderSeen | None:
-    loaders = case.capture.loaders if case.capture is not None else ()
-    return next((ld for ld in loaders if ld.batches and not ld.pin_memory), None)
-
-
-def _change(case: Case, one: Sent, loader: LoaderSeen | None) -> str:
-    if one.of_index:
+def _change(case: Case, copies: Sent, loader: LoaderSeen | None) -> str:
+    if copies.of_index:
         return "index = index.to(device)  # once, where it is made: x[index] then copies nothing"
-    line, sends = one.line, "batch = batch.to(device, non_blocking=True)"
+    line, sends = copies.line, "batch = batch.to(device, non_blocking=True)"
     if line is not None:
-        source = case.sources.get(one.place.file) if one.place is not None else None
+        source = source_of(case, copies.place)
         sends = _sends(source, line) if source is not None else unblocked(line.expression)
-    if one.small:
+    if copies.small:
         return f"{sends}  # so few bytes are taken over at once, pinned or not"
     if ".pin_memory()" in sends:
         return sends
@@ -124,7 +113,7 @@ def _change(case: Case, one: Sent, loader: LoaderSeen | None) -> str:
 
 
 def _sends(source: SourceFile, line: Line) -> str:
-    """The statement with its copies not waited for; of a loop's head the call alone."""
+    """Return the statement with copies that are not waited for; of a loop's head the call alone."""
     if isinstance(line.node, ast.Call) and last_name(line.node) in ("tensor", "as_tensor"):
         return _made_there(line.node)
     statement = source.statement_of(line.node) if line.node is not None else None
@@ -139,7 +128,7 @@ def _sends(source: SourceFile, line: Line) -> str:
 
 
 def _made_there(call: ast.Call) -> str:
-    """torch.tensor(x, device=device): made in pinned memory and sent without waiting."""
+    """Return torch.tensor(x, device=device) made in pinned memory and sent without waiting."""
     device = next((ast.unparse(k.value) for k in call.keywords if k.arg == "device"), "device")
     kept = [k for k in call.keywords if k.arg != "device"]
     made = ast.unparse(ast.Call(func=call.func, args=call.args, keywords=kept))

@@ -1,12 +1,13 @@
 """A tensor on the device is printed, logged or put into a text each step."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_finding, waiting
+from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, wait_findings
 from ridgeline.records.finding import Finding
+from ridgeline.source.file import SourceFile
 from ridgeline.source.waiting import Line, calls, now_and_then, printed
 
 RULE = Rule(
@@ -15,21 +16,19 @@ RULE = Rule(
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for wait in waiting(case, "print"):
-        lines = _lines(case, wait)
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"A tensor on the GPU is made into text {often(wait.times)}: "
-            f"{per_step(round(wait.waits, 1))} waits for the GPU a step",
-            lines=lines,
-            change=_change(case, wait, lines),
-        )
+    yield from wait_findings(RULE, case, "print", _lines, _claim, _change)
+
+
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    waits = per_step(round(wait.waits, 1))
+    return (
+        f"A tensor on the GPU is made into text {often(wait.times)}: {waits} waits for the GPU a "
+        "step"
+    )
 
 
 def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
-    """By the outermost function seen (print, info, format); an f-string has none."""
+    """Return the lines by the outermost function seen: print, info, format. f-strings have none."""
     for name in (name.split(":")[-1] for name in wait.via):
         if name in ("__repr__", "__format__", "__str__"):
             break
@@ -39,8 +38,7 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return printed(case.sources, wait.place)
 
 
-def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
-    source = case.sources.get(wait.place.file) if wait.place is not None else None
+def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
     node = lines[0].node if lines else None
     statement = source.statement_of(node) if source is not None and node is not None else None
     note = "# of tensors x.tolist(), or x.item(): one copy, one wait"

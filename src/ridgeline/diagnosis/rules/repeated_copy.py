@@ -5,17 +5,12 @@ from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._copies import (
-    LEAST,
-    Sent,
-    evidence,
-    holds_up,
-    named,
-    repeated,
-    sent,
-)
+from ridgeline.diagnosis.rules._copies import evidence, holds_up, named, repeated, sent
+from ridgeline.diagnosis.rules._evidence import read
 from ridgeline.diagnosis.rules._launch import bound_ahead
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._sync import MIN_SHARE
+from ridgeline.diagnosis.rules._user_code import source_of
+from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
 from ridgeline.source.waiting import Line
 from ridgeline.units import bytes_, percent
@@ -26,41 +21,33 @@ RULE = Rule(
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for one in sent(case):
-        if one.line is None or not repeated(case, one):
+    for copies in sent(case):
+        line = copies.line
+        if line is None or not repeated(case, copies):
             continue
-        share = holds_up(case, one)
-        if share < LEAST:
+        share = holds_up(case, copies)
+        if share < MIN_SHARE:
             continue
-        kind = "not pinned" if one.pageable else "pinned"
+        kind = "not pinned" if copies.pageable else "pinned"
+        text = f"{line.on or line.expression}: nothing in the loop sets it; its memory is {kind}"
         yield make_finding(
             RULE,
-            claim=f"{named(one)} moves the same {bytes_(one.bytes)} to the GPU every step: "
+            claim=f"{named(copies)} moves the same {bytes_(copies.bytes)} to the GPU every step: "
             f"{percent(share)} of it",
             share=share,
             bound=bound_ahead(case, share),
-            evidence=[
-                *evidence(case, one, share),
-                Evidence(
-                    what="what is copied",
-                    text=f"{one.line.on or one.line.expression}: nothing in the loop sets it; its "
-                    f"memory is {kind}",
-                    source="read",
-                ),
-            ],
-            place=one.place,
-            line=one.line.number,
-            change=_change(case, one),
+            evidence=[*evidence(case, copies, share), read("what is copied", text)],
+            place=copies.place,
+            line=line.number,
+            change=_change(source_of(case, copies.place), line),
             confidence="high",
         )
 
 
-def _change(case: Case, one: Sent) -> str:
-    assert one.line is not None
-    on, call, text = one.line.on, one.line.expression, one.line.text
+def _change(source: SourceFile | None, line: Line) -> str:
+    on, call, text = line.on, line.expression, line.text
     if on.startswith("self.") and on.count(".") == 1:
-        source = case.sources.get(one.place.file) if one.place is not None else None
-        made = _set_in_init(source, one.line, on.removeprefix("self.")) if source else None
+        made = _set_in_init(source, line, on.removeprefix("self.")) if source else None
         first = f"{on} = {call}  # copied the first time alone: then it is there"
         if made is not None:
             first = f"{made[1]}  # line {made[0]}: moves with model.to(device)"
@@ -71,7 +58,8 @@ def _change(case: Case, one: Sent) -> str:
 
 
 def _set_in_init(source: SourceFile, line: Line, name: str) -> tuple[int, str] | None:
-    """Where a module sets it, and that line with a buffer instead; None for other classes."""
+    """Return the line where a module sets an attribute, and that line with a buffer instead. Return
+    None for other classes."""
     above = source.parents(line.node) if line.node is not None else iter(())
     home = next((a for a in above if isinstance(a, ast.ClassDef)), None)
     if home is None or not any("Module" in ast.unparse(base) for base in home.bases):

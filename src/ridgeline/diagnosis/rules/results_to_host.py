@@ -1,20 +1,23 @@
 """Outputs, or other large tensors, are copied to the host each step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._sync import (
     LARGE_BYTES,
-    LEAST,
+    MIN_SHARE,
     Waiting,
     often,
-    wait_finding,
+    quoted,
+    wait_findings,
     waiting,
 )
-from ridgeline.diagnosis.rules.host_copy_sync import host_lines, word
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules.host_copy_sync import bytes_each, host_lines, method_name
+from ridgeline.records.finding import Finding
+from ridgeline.source.file import SourceFile
 from ridgeline.source.on_device import held, without_reading
 from ridgeline.source.waiting import Line
 
@@ -29,55 +32,46 @@ copied.record()
 
 
 def look(case: Case) -> Iterator[Finding]:
-    waited = list(waiting(case, "large copy"))
-    for wait in waited:
-        lines = host_lines(case, wait)
-        short = bool(lines) and len(lines[0].expression) < 50
-        what = f"`{lines[0].expression}`" if short else word(wait)
-        size = units.bytes_(wait.bytes / max(wait.times, 1e-9))
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"{what} fetches {size} to the host {often(wait.times)}, and the GPU waits",
-            lines=lines,
-            change=_change(case, wait, lines),
-        )
-    yield from _beside(case, waited)
+    yield from wait_findings(RULE, case, "large copy", host_lines, _claim, _change)
+    yield from _unwaited_copies(case, {wait.place for wait in waiting(case, "large copy")})
 
 
-def _beside(case: Case, waited: list[Waiting]) -> Iterator[Finding]:
-    """Those nobody waits for take the device's time all the same, where nothing runs beside."""
-    places = {wait.place for wait in waited}
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    size = units.bytes_(bytes_each(wait))
+    what = quoted(lines, method_name(wait))
+    return f"{what} fetches {size} to the host {often(wait.times)}, and the GPU waits"
+
+
+def _unwaited_copies(case: Case, places: set[object]) -> Iterator[Finding]:
+    """Yield a finding for copies that the host does not wait for but that no kernel runs beside.
+    `places` have a finding already."""
     for site in case.sites.copies:
         large = site.bytes >= LARGE_BYTES * max(site.copies, 1e-9)
         share = case.device_share(min(site.exposed_ns, site.path_ns))
         blocking = any(w.place == site.place and w.direction == "to host" for w in case.sites.waits)
         if site.direction != "to host" or not large or blocking or site.place in places:
             continue
-        if share >= LEAST:
-            yield make_finding(
-                RULE,
-                claim=f"{units.bytes_(site.bytes)} a step are copied to the host while no kernel "
-                f"runs: {units.percent(share)} of the step",
-                share=share,
-                evidence=[
-                    Evidence(what="copied to the host", text=units.bytes_(site.bytes)),
-                    Evidence(
-                        what="no kernel ran meanwhile",
-                        text=f"{units.seconds(site.exposed_ns / 1e9)} a step",
-                    ),
-                ],
-                place=site.place,
-                change=_change(case, None, ()),
-                confidence="medium" if site.place is not None else "low",
-            )
+        if share < MIN_SHARE:
+            continue
+        exposed = f"{units.seconds(site.exposed_ns / 1e9)} a step"
+        yield make_finding(
+            RULE,
+            claim=f"{units.bytes_(site.bytes)} a step are copied to the host while no kernel "
+            f"runs: {units.percent(share)} of the step",
+            share=share,
+            evidence=[
+                measured("copied to the host", units.bytes_(site.bytes)),
+                measured("no kernel ran meanwhile", exposed),
+            ],
+            place=site.place,
+            change=_COPY.format("outputs.detach()"),
+            confidence="medium" if site.place is not None else "low",
+        )
 
 
-def _change(case: Case, wait: Waiting | None, lines: tuple[Line, ...]) -> str:
-    """Kept on the device where only the last is; where all are, its memory would fill up."""
-    place = wait.place if wait is not None else None
-    source = case.sources.get(place.file) if place is not None else None
+def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
+    """Return code that keeps the tensor on the device if only the last one is used. If all are, its
+    memory would fill up, and the code copies them without a wait."""
     kept = held(source, lines[0]) if lines and source is not None else ""
     if not lines or source is None or not kept:
         return _COPY.format("outputs.detach()")

@@ -1,11 +1,12 @@
 """Python decides by a value on the device: `if`, `while`, `assert`, torch.equal, allclose."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, wait_finding, waiting
+from ridgeline.diagnosis.rules._sync import Waiting, often, quoted, wait_findings
 from ridgeline.records.finding import Finding
+from ridgeline.source.file import SourceFile
 from ridgeline.source.on_device import without_branch
 from ridgeline.source.waiting import Line, branches, calls
 
@@ -14,18 +15,12 @@ _JUDGING = frozenset({"equal", "allclose", "max", "min", "sorted", "any", "all",
 
 
 def look(case: Case) -> Iterator[Finding]:
-    for wait in waiting(case, "branch"):
-        lines = _lines(case, wait)
-        short = bool(lines) and len(lines[0].expression) < 50
-        what = f"`{lines[0].expression}`" if short else "A condition on a tensor"
-        yield wait_finding(
-            RULE,
-            case,
-            wait,
-            claim=f"{what} is decided on the host: it waits for the GPU {often(wait.times)}",
-            lines=lines,
-            change=_change(case, wait, lines),
-        )
+    yield from wait_findings(RULE, case, "branch", _lines, _claim, _change)
+
+
+def _claim(wait: Waiting, lines: Sequence[Line]) -> str:
+    what = quoted(lines, "A condition on a tensor")
+    return f"{what} is decided on the host: it waits for the GPU {often(wait.times)}"
 
 
 def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
@@ -36,8 +31,7 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
     return branches(case.sources, wait.place)
 
 
-def _change(case: Case, wait: Waiting, lines: tuple[Line, ...]) -> str:
-    source = case.sources.get(wait.place.file) if wait.place is not None else None
+def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
     rewritten = without_branch(source, lines[0]) if lines and source is not None else ""
     return rewritten or (
         "x = torch.where(norm > limit, x * (limit / norm), x)\n"
