@@ -82,23 +82,24 @@ def test_the_list_is_newest_first_with_status_steps_verdict_and_size(
     done = warm(["runs"], folder)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    # the damaged one has no time of its own: its directory changed just now
-    assert [line.split()[0] for line in lines[1:5]] == [
+    assert lines[1].startswith(" 4 runs, ")
+    assert lines[1].endswith(" in .ridgeline/runs")
+    # The damaged run has no time of its own: its directory changed just now.
+    assert [line.split()[0] for line in lines[4:8]] == [
         "1115-130000-gan",
         "1115-120000-eval",
         "1115-110000-train",
         "1115-100000-train",
     ]
-    assert "damaged" in lines[1]
-    assert "3 h ago" in lines[2]
-    assert "running" in lines[2]
-    assert lines[3].split()[4:6] == ["killed", "30"]
-    assert "finished" in lines[4]
-    assert "240" in lines[4]
-    assert "input-bound" in lines[4]
-    assert lines[5].startswith("1115-130000-gan damaged: run.json: ")
-    assert lines[6].startswith("4 runs, ")
-    assert ".ridgeline/runs; ridgeline runs rm" in lines[6]
+    assert "damaged" in lines[4]
+    assert "run.json is damaged: " in lines[4]
+    assert "3 h ago" in lines[5]
+    assert "running" in lines[5]
+    assert lines[6].split()[4:6] == ["killed", "30"]
+    assert "finished" in lines[7]
+    assert "240" in lines[7]
+    assert "input-bound" in lines[7]
+    assert "ridgeline runs rm --keep 10" in done.out
     assert "\x1b" not in done.out
 
 
@@ -109,14 +110,19 @@ def test_each_way_a_run_cannot_be_read_is_named(warm: Warm, tmp_path: Path) -> N
     linked = made(tmp_path, "linked")
     linked.run_file.unlink()
     linked.run_file.symlink_to("/etc/passwd")
-    lines = warm(["runs"], tmp_path).out.splitlines()
-    for said in (
-        "newer newer: run.json was written by a newer ridgeline",
-        "empty damaged: run.json: it is empty",
-        "none damaged: it has no run.json",
-        "linked damaged: run.json cannot be read: it is a link",
-    ):
-        assert any(line.startswith(said) for line in lines)
+    document = warm(["runs", "--json"], tmp_path).document
+    states = {run["name"]: (run["status"], run["damaged"]) for run in document["runs"]}
+    status, why = states.pop("newer")
+    assert status == "newer"
+    assert why.startswith("run.json was written by a newer ridgeline")
+    assert states == {
+        "empty": ("damaged", "run.json is damaged: it is empty"),
+        "none": ("damaged", "none is not a run: it has no run.json"),
+        "linked": ("damaged", "run.json cannot be read: it is a link"),
+    }
+    text = " ".join(warm(["runs"], tmp_path).out.split())
+    assert why in text
+    assert all(reason in text for _, reason in states.values())
 
 
 def test_as_json_it_is_one_document(warm: Warm, folder: Path) -> None:

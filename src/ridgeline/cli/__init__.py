@@ -138,10 +138,13 @@ def _finish_output() -> None:
 
 
 def _explain(message: str, hint: str, verbose: bool) -> None:
+    """Print an error on stderr. Names of files, and what users typed, may contain anything."""
+    from ridgeline.report.plain import printable
+
     if verbose:
         import traceback
 
         traceback.print_exc()
-    click.echo(f"ridgeline: {message}", err=True)
-    if hint:
-        click.echo(f"  {hint}", err=True)
+    lines = [f"ridgeline: {message}", *([f"  {hint}"] if hint else [])]
+    for line in "\n".join(lines).splitlines():
+        click.echo(printable(line.expandtabs(4)), err=True)

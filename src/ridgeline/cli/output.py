@@ -65,10 +65,11 @@ def deliver(
     full: bool = False,
     most: int | None = None,
     also: Sequence[Path] = (),
+    max_columns: int | None = None,
 ) -> None:
     """Write the requested file and name it in one line on stderr. JSON goes to stdout; so does the
-    report if no file was requested. `full` and `most` choose the rows of tables; `also` are other
-    files that were written."""
+    report if no file was requested, in at most `max_columns`. `full` and `most` choose the rows of
+    tables; `also` are other files that were written."""
     if output is not None:
         write_whole(output, formatted(report, output.suffix.lower(), full=full, most=most))
     if as_json:
@@ -78,7 +79,9 @@ def deliver(
     elif output is None:
         from ridgeline.report.renderers import terminal
 
-        terminal.render(report.document(), report_console(), full=full, most=most)
+        console = report_console()
+        console.width = min(console.width, max_columns or console.width)
+        terminal.render(report.document(), console, full=full, most=most)
     asked_for = [output] if output is not None and not as_json else []
     say_written([*asked_for, *also])
 

@@ -1,9 +1,9 @@
-"""`ridgeline runs`: the runs kept here, one of them again, and removing them."""
+"""`ridgeline runs`: list the recorded runs, show one again, remove some."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,18 +13,18 @@ from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.units import parse_seconds
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from ridgeline.records.finding import Finding
     from ridgeline.records.run_directory import RunDirectory
     from ridgeline.records.run_summary import RunSummary
+    from ridgeline.report.views.runs import RunLine
 
 EXAMPLES = """\b
 Examples:
-  ridgeline runs                            newest first, with size and verdict
-  ridgeline runs show latest                what the newest run said
-  ridgeline runs rm 1115-123042-train       one, by its name or the beginning of it
-  ridgeline runs rm --keep 10               all but the ten newest
-  ridgeline runs rm --older 7d
+  ridgeline runs                            list the runs, newest first
+  ridgeline runs show latest                show the newest run again
+  ridgeline runs rm 1115-123042-train       remove one, by its name or the beginning of it
+  ridgeline runs rm --keep 10               remove all but the ten newest
+  ridgeline runs rm --older 7d              remove those that began more than 7 days ago
 """
 
 UNFINISHED_AGE_S = 60.0
@@ -36,7 +36,7 @@ _root = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     metavar="FOLDER",
-    help="Where the runs are.  [default: .ridgeline/runs]",
+    help="The folder that holds the runs.  [default: .ridgeline/runs]",
 )
 _json = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
@@ -50,59 +50,54 @@ _verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks."
 @_verbose
 @click.pass_context
 def command(context: click.Context, root: Path | None, as_json: bool, verbose: bool) -> None:
-    """The runs kept here, newest first: when, how they ended, what limited them, their size.
+    """List the recorded runs, newest first: when each began, how it ended, what limited it.
 
-    A run whose files are damaged is listed with the reason. A run whose program died without a word
-    is "killed", and what it left can still be shown.
+    A run whose files are damaged is listed with the reason. A run whose program ended without a
+    message is "killed"; what it recorded can still be shown.
 
     Exit codes: 0 ok; 2 usage; 4 a run could not be read or removed.
     """
     context.obj = root
     if context.invoked_subcommand is not None:
         return
-    from ridgeline.cli import run_listing
+    from ridgeline.cli.output import deliver
     from ridgeline.records.runs import all_runs, remove_unfinished
+    from ridgeline.report.views.runs import runs_report
 
-    with _printable_errors():
-        folder = _folder(root)
-        runs = all_runs(folder)
-        for run in runs:
-            if not _busy(run):
-                remove_unfinished(run, UNFINISHED_AGE_S)
-        lines = [run_listing.listed(run) for run in runs]
-    if as_json:
-        _write_json(run_listing.document(folder, lines))
-    elif lines:
-        run_listing.show(_shown(folder), lines, _console(), time.time())
-    else:
-        click.echo(f"no runs in {_shown(folder)}; ridgeline run train.py makes one")
+    folder = _folder(root)
+    runs = all_runs(folder)
+    for run in runs:
+        if not _is_busy(run):
+            remove_unfinished(run, UNFINISHED_AGE_S)
+    here = Path.cwd()
+    shown_folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    lines = [run_line(run) for run in runs]
+    deliver(runs_report(str(folder), str(shown_folder), lines), as_json, None)
 
 
 @command.command("show")
 @click.argument("name", default="latest")
 @_root
 @_json
-@_verbose
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show everything, the five questions too; tracebacks."
+)
 @click.pass_context
 def show(context: click.Context, name: str, root: Path | None, as_json: bool, verbose: bool) -> int:
-    """What a run said, again: its verdict, findings, phases. Also of one that was killed.
+    """Show a run again: what limits it, its findings, its phases.
 
-    If a run is damaged, what can be read is shown, each file that cannot be read is named, and the
-    exit code is 4. A run that was written by a newer version is refused.
+    NAME is a run's name, the beginning or the end of it, a path, or "latest", which is the default.
 
-    NAME is a run's name, the beginning or the end of it, a path, or "latest". -v also shows how the
-    five questions are answered.
+    A killed run is shown from what it recorded. If a run is damaged, each file that cannot be read
+    is named and the rest is shown, with exit code 4. A run that a newer version wrote is refused.
     """
-    from ridgeline.records.runs import find
-
-    with _printable_errors():
-        run = find(_folder(root or context.obj), name)
-        damage = run.damage()
-        summary = _summary(run)
     from ridgeline.cli.output import deliver
+    from ridgeline.records.runs import find
     from ridgeline.report.views.run import run_report
 
-    deliver(run_report(summary), as_json, None, full=verbose)
+    run = find(_folder(root or context.obj), name)
+    damage = run.damage()
+    deliver(run_report(_summary(run)), as_json, None, full=verbose)
     for sentence in damage:
         _say(sentence)
     return 4 if damage else 0
@@ -110,11 +105,15 @@ def show(context: click.Context, name: str, root: Path | None, as_json: bool, ve
 
 @command.command("rm")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the N newest.")
-@click.option("--older", metavar="TIME", help="All that began longer ago: 7d, 12h, 30min.")
-@click.option("--all", "everything", is_flag=True, help="All runs, after asking.")
+@click.option(
+    "--keep", type=click.IntRange(min=0), metavar="N", help="Remove all but the N newest runs."
+)
+@click.option(
+    "--older", metavar="TIME", help="Remove runs that began longer ago than TIME: 7d, 12h, 30min."
+)
+@click.option("--all", "everything", is_flag=True, help="Remove all runs, after asking.")
 @click.option("-y", "--yes", is_flag=True, help="With --all: do not ask.")
-@click.option("--force", is_flag=True, help="Also those still running.")
+@click.option("--force", is_flag=True, help="Also remove runs that are still running.")
 @_root
 @_json
 @_verbose
@@ -131,47 +130,103 @@ def remove(
     as_json: bool,
     verbose: bool,
 ) -> int:
-    """Remove runs, and say how much that freed.
+    """Remove runs, and say how much space that freed.
 
-    Nothing outside a run's own directory is touched, and nothing that is not a run. --keep and
-    --older together remove what is neither among the newest nor young.
+    Only directories of runs are removed, and nothing outside them. --keep and --older together
+    remove the runs that are neither among the N newest nor younger than TIME.
     """
-    with _printable_errors():
-        folder = _folder(root or context.obj)
-        chosen = _chosen(folder, names, keep, older, everything)
-        busy = [] if force else [run for run in chosen if _busy(run)]
-        if busy and names:
-            raise RidgelineError(
-                f"{busy[0].name} is still running, and nothing was removed",
-                "--force removes it all the same",
-            )
+    chosen = _chosen(_folder(root or context.obj), names, keep, older, everything)
+    busy = [] if force else [run for run in chosen if _is_busy(run)]
+    if busy and names:
+        raise RidgelineError(
+            f"{busy[0].name} is still running, and nothing was removed",
+            "--force removes it all the same",
+        )
     chosen = [run for run in chosen if run not in busy]
-    if everything and chosen and not (yes or _agreed(chosen, as_json)):
+    if everything and chosen and not (yes or _user_agrees(chosen, as_json)):
         click.echo("nothing was removed", err=True)
         return 0
-    removed, freed, left = _removed(chosen)
-    left = [*((run.name, "still running; --force removes it") for run in busy), *left]
+    removed, freed_bytes, failed = _removed(chosen)
+    left = [*((run.name, "still running; --force removes it") for run in busy), *failed]
     if as_json:
-        _write_json({
+        from ridgeline.report.renderers import json
+
+        click.echo(json.render({
             "schema": "ridgeline.runs.rm/1",
             "removed": removed,
-            "freed_bytes": freed,
+            "freed_bytes": freed_bytes,
             "left": [{"name": name, "why": why} for name, why in left],
-        })  # fmt: skip
+        }))  # fmt: skip
     else:
-        _say_removed(len(removed), freed, left)
-    return 4 if len(left) > len(busy) else 0
+        from ridgeline.units import bytes_, plural
+
+        for name, why in left:
+            _say(f"left {name}: {why}")
+        click.echo(f"removed {plural(len(removed), 'run')}, {bytes_(freed_bytes)} freed")
+    return 4 if failed else 0
 
 
-def _agreed(runs: "Sequence[RunDirectory]", as_json: bool) -> bool:
-    """Return whether the user agrees to remove `runs`. Raise UsageError if there is no terminal to
-    ask at."""
+def run_line(run: "RunDirectory") -> "RunLine":
+    """Return a run as a line of the list. If its files are damaged, the line says so."""
+    from ridgeline.records.run_directory import NewerSchema
+    from ridgeline.report.views.findings import shown_findings
+    from ridgeline.report.views.runs import RunLine
+
+    try:
+        file = run.run()
+        status = run.status()
+    except RidgelineError as error:
+        return _unreadable(run, error)
+    verdict, steps, median_ms = "", None, None
+    findings: tuple[Finding, ...] = ()
+    try:
+        summary = run.summary()
+        if summary is not None:
+            verdict, steps = summary.verdict.bound, summary.step.counted
+            median_ms, findings = summary.step.median_ms, shown_findings(summary.findings)
+    except NewerSchema as error:
+        return _unreadable(run, error)
+    except RidgelineError:
+        pass  # the summary is damaged: `runs show` makes it again
+    if steps is None:
+        with contextlib.suppress(RidgelineError):
+            capture = run.capture()
+            steps = None if capture is None else capture.steps
+    return RunLine(
+        name=run.name, path=str(run.path), began_at=file.began_at, status=status,
+        exit_code=file.exit_code, steps=steps, verdict=verdict, step_ms=median_ms,
+        bytes_on_disk=run.size(), finding=findings[0].rule if findings else "",
+        findings=len(findings),
+    )  # fmt: skip
+
+
+def _unreadable(run: "RunDirectory", error: RidgelineError) -> "RunLine":
+    from ridgeline.records.run_directory import NewerSchema
+    from ridgeline.records.runs import began
+    from ridgeline.report.views.runs import RunLine
+
+    began_at = ""
+    with contextlib.suppress(OverflowError, ValueError):
+        if seconds := began(run):
+            began_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(seconds))
+    return RunLine(
+        name=run.name,
+        path=str(run.path),
+        began_at=began_at,
+        status="newer" if isinstance(error, NewerSchema) else "damaged",
+        bytes_on_disk=run.size(),
+        damaged=error.message.replace(f"{run.path}/", "").replace(str(run.path), run.name),
+    )
+
+
+def _user_agrees(runs: "Sequence[RunDirectory]", as_json: bool) -> bool:
+    """Ask whether to remove `runs`. Raise UsageError if there is no terminal to ask at."""
     from ridgeline.units import bytes_, plural
 
-    said = f"{plural(len(runs), 'run')}, {bytes_(sum(run.size() for run in runs))}"
+    total = f"{plural(len(runs), 'run')}, {bytes_(sum(run.size() for run in runs))}"
     if as_json or sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"--all would remove {said}; nothing was removed", "--yes removes them")
-    return click.confirm(f"Remove {said}?", err=True)
+        raise UsageError(f"--all would remove {total}; nothing was removed", "--yes removes them")
+    return click.confirm(f"Remove {total}?", err=True)
 
 
 def _chosen(
@@ -183,116 +238,68 @@ def _chosen(
 ) -> "list[RunDirectory]":
     from ridgeline.records.runs import all_runs, began, find
 
-    many = everything or keep is not None or older is not None
-    if bool(names) == many or (everything and (keep is not None or older is not None)):
+    by_rule = everything or keep is not None or older is not None
+    if bool(names) == by_rule or (everything and (keep is not None or older is not None)):
         raise UsageError(
             "which runs? Name them, or say --keep N, --older 7d, or --all alone",
             "ridgeline runs lists them",
         )
     if names:
-        found = [find(folder, name) for name in names]
-        return list({run.path.absolute(): run for run in found}.values())
+        named = [find(folder, name) for name in names]
+        return list({run.path.absolute(): run for run in named}.values())
     runs = list(all_runs(folder))[keep or 0 :]
     if older is None:
         return runs
-    since = time.time() - _duration(older)
+    if not older.strip()[-1:].isalpha():  # a number alone: days or seconds?
+        raise UsageError(f"--older {older!r} has no unit", "write 7d, 12h or 30min")
+    since = time.time() - parse_seconds("--older", older)
     return [run for run in runs if began(run) < since]
 
 
 def _removed(runs: "Sequence[RunDirectory]") -> tuple[list[str], int, list[tuple[str, str]]]:
-    """Names removed, bytes freed, and (name, why) of what could not be."""
-    removed, freed, left = [], 0, []
+    """Remove runs. Return the names removed, the bytes freed, and (name, why) of what failed."""
+    removed, freed_bytes, failed = [], 0, []
     for run in runs:
         try:
-            freed += run.remove()
+            freed_bytes += run.remove()
             removed.append(run.name)
         except RidgelineError as error:
-            left.append((run.name, error.message))
-    return removed, freed, left
-
-
-def _say_removed(removed: int, freed: int, left: Sequence[tuple[str, str]]) -> None:
-    from ridgeline.units import bytes_, plural
-
-    for name, why in left:
-        _say(f"left {name}: {why}")
-    click.echo(f"removed {plural(removed, 'run')}, {bytes_(freed)} freed")
+            failed.append((run.name, error.message))
+    return removed, freed_bytes, failed
 
 
 def _say(sentence: str) -> None:
-    """Print a sentence on stderr. Unprintable characters are replaced, because names of directories
-    and damaged files may contain anything."""
+    """Print a sentence on stderr. Names of directories and damaged files may contain anything."""
     from ridgeline.report.plain import printable
 
     click.echo(f"ridgeline: {printable(sentence)}", err=True)
 
 
 def _summary(run: "RunDirectory") -> "RunSummary":
-    """As it was concluded; for one killed, running or damaged, from what it left."""
+    """Return what was concluded. If nothing was (the run was killed, or still runs) or the summary
+    is damaged, conclude from what was recorded."""
     from ridgeline.records.run_directory import NewerSchema
 
     try:
-        kept = run.summary()
-        if kept is not None:
-            return kept
+        summary = run.summary()
+        if summary is not None:
+            return summary
     except NewerSchema:
         raise
     except RidgelineError:
-        pass  # damaged: it can be made again
+        pass
     from ridgeline.diagnosis.conclusion import conclude
 
     return conclude(run)
 
 
-def _busy(run: "RunDirectory") -> bool:
-    try:
+def _is_busy(run: "RunDirectory") -> bool:
+    with contextlib.suppress(RidgelineError):  # a damaged run does not say
         return run.busy()
-    except RidgelineError:
-        return False  # damaged: nobody knows
+    return False
 
 
 def _folder(root: Path | None) -> Path:
     from ridgeline.records.run_directory import runs_root
 
     return runs_root() if root is None else root
-
-
-def _shown(folder: Path) -> Path:
-    """From here, where it is below."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
-
-
-def _duration(text: str) -> float:
-    if not text.strip()[-1:].isalpha():  # a number alone: days or seconds?
-        raise UsageError(f"--older {text!r} has no unit", "write 7d, 12h or 30min")
-    return parse_seconds("--older", text)
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    from ridgeline.cli.output import columns
-
-    return Console(width=columns(sys.stdout.isatty()), highlight=False)
-
-
-def _write_json(document: object) -> None:
-    import msgspec
-
-    from ridgeline.report.plain import json_text
-
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    click.echo(json_text(text))
-
-
-@contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Names of directories, and what a damaged file holds, end up in sentences too."""
-    try:
-        yield
-    except RidgelineError as error:
-        from ridgeline.report.plain import printable
-
-        error.message, error.hint = printable(error.message), printable(error.hint)
-        raise

@@ -18,7 +18,7 @@ from ridgeline.diagnosis.case import Case, Need
 from ridgeline.diagnosis.rule_texts import rule_page
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
-from ridgeline.report.rule_page import RulePage
+from ridgeline.report.views.rule import RulePage
 
 Family = Literal[
     "input",

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ridgeline.report.rule_page import SECTIONS, RulePage
+from ridgeline.report.views.rule import SECTIONS, RulePage
 
 _FOLDER = Path(__file__).parent / "rules"
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)

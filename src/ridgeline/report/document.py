@@ -121,6 +121,14 @@ class Paragraph(Struct, frozen=True):
     detail: Detail = "brief"
 
 
+class Points(Struct, frozen=True):
+    """A list, its points in any order or numbered."""
+
+    points: tuple[Words, ...]
+    numbered: bool = False
+    detail: Detail = "brief"
+
+
 class Item(Struct, frozen=True):
     """A label and what is said under it, a line each."""
 
@@ -340,9 +348,11 @@ class Section(Struct, frozen=True, kw_only=True):
     """One line that stands for the section in a terminal's short view."""
     beside: bool = False
     """Sentences only: at a terminal they stand beside the title."""
+    spaced: bool = False
+    """At a terminal an empty line parts its blocks, as in a longer text."""
 
 
-Block = Paragraph | Labelled | Table | Code | Commands | Claims | Section | Chart
+Block = Paragraph | Points | Labelled | Table | Code | Commands | Claims | Section | Chart
 
 
 class Document(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Findings as the rules would draw them of a program that waits for its loader; and nasty ones."""
 
 from ridgeline.records.finding import Answer, Evidence, Finding, Findings
-from ridgeline.report.rule_page import RulePage
+from ridgeline.report.views.rule import RulePage
 
 LOADER = Finding(
     rule="loader-starves",

@@ -14,6 +14,7 @@ from ridgeline.report.document import (
     Item,
     Labelled,
     Paragraph,
+    Points,
     Section,
     SplitChart,
     Table,
@@ -93,6 +94,9 @@ class _Markdown:
     def block(self, block: Block, depth: int) -> list[str]:
         if isinstance(block, Paragraph):
             return [_paragraph(block)]
+        if isinstance(block, Points):
+            marks = (f"{i}." if block.numbered else "-" for i in range(1, len(block.points) + 1))
+            return [f"{m} {inline(w)}" for m, w in zip(marks, block.points, strict=True)]
         if isinstance(block, Labelled):
             return _items(block.items)
         if isinstance(block, Table):

@@ -22,6 +22,7 @@ from ridgeline.report.document import (
     Labelled,
     Level,
     Paragraph,
+    Points,
     RooflineChart,
     Section,
     SplitChart,
@@ -108,9 +109,12 @@ class _Terminal:
             self.line(Text.assemble(lead, text))
             lead = Text(" " * edge)
 
-    def blocks(self, blocks: Sequence[Block], indent: int, apart: bool = False) -> None:
-        """Print blocks, `apart` with an empty line between them; paragraphs stand together.
-        Sections that are one line each are printed as one list."""
+    def blocks(
+        self, blocks: Sequence[Block], indent: int, apart: bool = False, spaced: bool = False
+    ) -> None:
+        """Print blocks: `apart` with an empty line before each, while paragraphs stand together;
+        `spaced` with an empty line between any two. Sections that are one line each are printed as
+        one list."""
         lines: list[Item] = []
         before: Block | None = None
         for block in blocks:
@@ -126,7 +130,7 @@ class _Terminal:
             together = isinstance(block, Paragraph) and (
                 before is None or isinstance(before, Paragraph)
             )
-            if not together and apart:
+            if (apart and not together) or (spaced and before is not None):
                 self.line(Text())
             self.block(block, indent)
             before = block
@@ -151,12 +155,12 @@ class _Terminal:
             return bool(block.items)
         if isinstance(block, RooflineChart | ForestChart | SplitChart):
             return bool(self.chart(block))
-        return isinstance(block, Paragraph | Claims | Commands | Code)
+        return isinstance(block, Paragraph | Points | Claims | Commands | Code)
 
     def block(self, block: Block, indent: int) -> None:
         printers: dict[type, Any] = {
             Paragraph: self.paragraph, Table: self.table, Code: self.code, Claims: self.claims,
-            Commands: self.commands, Section: self.section,
+            Commands: self.commands, Section: self.section, Points: self.points,
         }  # fmt: skip
         if isinstance(block, Labelled):
             self.labelled(block.items, indent)
@@ -169,10 +173,18 @@ class _Terminal:
     def section(self, section: Section, indent: int) -> None:
         if section.title and self.sees(section.title_detail):
             self.text(section.title, indent, "bold")
-        self.blocks(section.blocks, indent + 2 if section.title else indent)
+        indent = indent + 2 if section.title else indent
+        self.blocks(section.blocks, indent, spaced=section.spaced)
 
     def paragraph(self, paragraph: Paragraph, indent: int) -> None:
         self.text(paragraph.text, indent, _LEVELS[paragraph.level], paragraph.level)
+
+    def points(self, block: Points, indent: int) -> None:
+        for number, words in enumerate(block.points, 1):
+            lead = Text(" " * indent + (f"{number}. " if block.numbered else "- "))
+            for line in wrapped(styled(words), self.console.width - lead.cell_len, self.console):
+                self.line(Text.assemble(lead, line))
+                lead = Text(" " * lead.cell_len)
 
     def text(self, words: Words, indent: int, style: str, level: Level = "plain") -> None:
         text = styled(words, "" if level in _PREFIXED else style)

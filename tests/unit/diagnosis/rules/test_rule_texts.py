@@ -7,7 +7,7 @@ import pytest
 import ridgeline.diagnosis.rules
 from ridgeline.diagnosis.rule import registered
 from ridgeline.diagnosis.rule_texts import parse_rule_text, rule_names, rule_page
-from ridgeline.report.rule_page import SECTIONS
+from ridgeline.report.views.rule import SECTIONS
 
 RULES = Path(ridgeline.diagnosis.rules.__file__).parent
 WHOLE = "# A title\n\n" + "\n\n".join(f"## {heading}\n\nA text." for heading in SECTIONS.values())
