@@ -10,7 +10,9 @@ from ridgeline.records.trace import Place
 from ridgeline.source.file import (
     SourceFile,
     SourceFiles,
+    call_line,
     last_name,
+    parsed_expression,
 )
 
 
@@ -18,16 +20,17 @@ class SourceCall(Struct, frozen=True, kw_only=True):
     file: str
     line: int
     name: str
-    """The last part: item, to, DataLoader."""
+    """The last part of what is called: item, to, DataLoader."""
     on: str = ""
-    """What it is called on or from, as written: loss, torch.cuda."""
+    """What the name is an attribute of, as written: loss, torch.cuda."""
     text: str = ""
     """The call as written."""
     loops: int = 0
-    """Loops around it in its own function."""
+    """The number of loops around the call in its own function."""
     keywords: tuple[str, ...] = ()
     first: str = ""
     """The first positional argument as written; "" if there is none."""
+    node: ast.Call | None = None
 
 
 def calls_at(
@@ -35,35 +38,44 @@ def calls_at(
 ) -> tuple[SourceCall, ...]:
     """Return the calls of these names in the function around a place, those in the innermost loop
     first. Calls that are known not to have been made in the traced steps are left out."""
-    source = sources.get(place.file) if place is not None else None
-    if source is None or place is None:
-        return ()
-    found = [
-        _call(source, node)
-        for node in source.walk(source.scope(place.line))
+    calls = [
+        source_call(source, node)
+        for source, node in sources.around(place)
         if isinstance(node, ast.Call) and last_name(node) in names and source.ran(node) is not False
     ]
-    return tuple(sorted(found, key=lambda call: (-call.loops, call.line)))
+    return tuple(sorted(calls, key=lambda call: (-call.loops, call.line)))
 
 
 def line_of(
     sources: SourceFiles, place: Place | None, wanted: Callable[[ast.AST], bool]
 ) -> int | None:
-    """The line of the one node (most looped, then first) of a function that passes; None: none."""
-    source = sources.get(place.file) if place is not None else None
-    if source is None or place is None:
-        return None
-    every = (n for n in source.walk(source.scope(place.line)) if wanted(n))
-    nodes = [n for n in every if source.ran(n) is not False]
-    lines = [(-source.loops(n), n.lineno) for n in nodes if hasattr(n, "lineno")]
+    """Return the line of a node that `wanted` accepts in the function around a place, the one in
+    the innermost loop and then the first; None if there is no such node."""
+    lines = [
+        (-source.loops(node), node.lineno)
+        for source, node in sources.around(place)
+        if wanted(node) and source.ran(node) is not False and isinstance(node, ast.expr | ast.stmt)
+    ]
     return min(lines)[1] if lines else None
 
 
 def all_calls(source: SourceFile, names: Collection[str]) -> Iterator[SourceCall]:
-    """In the whole file."""
-    for node in ast.walk(source.module):
-        if isinstance(node, ast.Call) and last_name(node) in names:
-            yield _call(source, node)
+    """Yield the calls of these names in the whole file."""
+    yield from (source_call(source, call) for call in source.calls if last_name(call) in names)
+
+
+def source_call(source: SourceFile, node: ast.Call) -> SourceCall:
+    return SourceCall(
+        file=source.file,
+        line=call_line(node),
+        name=last_name(node),
+        on=ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else "",
+        text=source.segment(node),
+        loops=source.loops(node),
+        keywords=tuple(k.arg for k in node.keywords if k.arg),
+        first=ast.unparse(node.args[0]) if node.args else "",
+        node=node,
+    )
 
 
 def merge_into_starred(call: ast.Call, options: dict[str, str]) -> tuple[dict[str, str], bool]:
@@ -87,64 +99,48 @@ def merge_into_starred(call: ast.Call, options: dict[str, str]) -> tuple[dict[st
     return {name: value for name, value in options.items() if name in written}, True
 
 
-def _call(source: SourceFile, node: ast.Call) -> SourceCall:
-    on = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    return SourceCall(
-        file=source.file,
-        line=node.func.end_lineno or node.lineno,  # of `.item` in a chain over several lines
-        name=last_name(node),
-        on=on,
-        text=ast.get_source_segment(source.text, node) or ast.unparse(node),
-        loops=source.loops(node),
-        keywords=tuple(k.arg for k in node.keywords if k.arg),
-        first=ast.unparse(node.args[0]) if node.args else "",
-    )
+def with_argument(text: str, argument: str) -> str:
+    """Return a call as written, with one more argument name=value."""
+    name, _, value = argument.partition("=")
+    call = parsed_expression(text)
+    if isinstance(call, ast.Call) and merge_into_starred(call, {name: value})[1]:
+        return ast.unparse(ast.fix_missing_locations(call))
+    inner = text.rstrip()[:-1].rstrip().rstrip(",")
+    return f"{inner}{'' if inner.endswith('(') else ', '}{argument})"
 
 
-def target_of(sources: SourceFiles, call: SourceCall) -> str:
-    """net, of `net = DDP(…)`; "" where the call is a part of something else, or returned."""
+def assigned_name(sources: SourceFiles, call: SourceCall) -> str:
+    """Return the name that a call's result is assigned to: `net` of `net = DDP(…)`; "" if the call
+    is a part of something else, or returned."""
     source = sources.get(call.file)
-    return _target(source, call) if source is not None else ""
+    if source is None or call.node is None:
+        return ""
+    target = assigned_to(source, call.node)
+    return ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""
 
 
 def start_of_statement(sources: SourceFiles, call: SourceCall) -> str:
     """Return how a line begins that replaces the call: `y = `, `return `; "" inside an
     expression."""
     source = sources.get(call.file)
-    if source is None:
-        return ""
-    if any(isinstance(n, ast.Return) and _is(n.value, call) for n in ast.walk(source.module)):
-        return "return "
-    name = _target(source, call)
-    return f"{name} = " if name else ""
+    if source is not None and call.node is not None:
+        if isinstance(next(source.parents(call.node)), ast.Return):
+            return "return "
+        name = assigned_name(sources, call)
+        return f"{name} = " if name else ""
+    return ""
 
 
 def assigned_to(source: SourceFile, node: ast.AST) -> ast.expr | None:
-    """What an expression is assigned to, in a tuple too; None: it is a part of something else."""
-    above = list(source.parents(node))[:2]
-    parent = above[0] if above else None
+    """Return what an expression is assigned to, also as an item of a tuple; None if it is a part of
+    something else."""
+    parent, outer = [*source.parents(node), None, None][:2]
     if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
         return parent.targets[0]
     if isinstance(parent, ast.AnnAssign):
         return parent.target
-    outer = above[1] if len(above) > 1 else None
     if isinstance(parent, ast.Tuple) and isinstance(outer, ast.Assign):
-        to = outer.targets[0]
-        if isinstance(to, ast.Tuple) and len(to.elts) == len(parent.elts):
-            return to.elts[[id(one) for one in parent.elts].index(id(node))]
+        targets = outer.targets[0]
+        if isinstance(targets, ast.Tuple) and len(targets.elts) == len(parent.elts):
+            return targets.elts[[id(item) for item in parent.elts].index(id(node))]
     return None
-
-
-def _target(source: SourceFile, call: SourceCall) -> str:
-    for node in ast.walk(source.module):
-        if isinstance(node, ast.Call) and _is(node, call):
-            to = assigned_to(source, node)
-            return ast.unparse(to) if isinstance(to, ast.Name | ast.Attribute) else ""
-    return ""
-
-
-def _is(node: ast.AST | None, call: SourceCall) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name == call.name and (node.func.end_lineno or node.lineno) == call.line

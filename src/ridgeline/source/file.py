@@ -16,6 +16,8 @@ from textwrap import dedent
 
 from msgspec import Struct
 
+from ridgeline.records.trace import Place
+
 MAX_SOURCE_BYTES = 4 * 2**20
 """A larger file is not read: nobody wrote it by hand."""
 CalledLines = Mapping[int, frozenset[str]]
@@ -126,6 +128,10 @@ class SourceFile:
         around = [f for f in self.functions if is_on_line(f, line)]
         functions = begins or sorted(around, key=lambda f: f.lineno)
         return functions[-1] if functions else self.module
+
+    def function_name(self, line: int) -> str:
+        """Return the name of the innermost function around a line; "" in the module itself."""
+        return str(getattr(self.scope(line), "name", ""))
 
     def calls_on_line(self, line: int) -> list[ast.Call]:
         """Return the calls whose text includes a line."""
@@ -279,6 +285,13 @@ class SourceFiles:
             self._kept[file] = parsed(text, file, self._called_in(file))
         return self._kept[file]
 
+    def around(self, place: Place | None) -> Iterator[tuple[SourceFile, ast.AST]]:
+        """Yield the nodes of the function around a place, each with its file, in the order of the
+        source; nothing if its source cannot be read."""
+        source = self.get(place.file) if place is not None else None
+        if source is not None and place is not None:
+            yield from ((source, node) for node in source.walk(source.scope(place.line)))
+
     def _called_in(self, file: str) -> CalledLines:
         """Return the calls seen in a file, found by its path or the end of its path: a trace names
         files without the entry of `sys.path`."""
@@ -310,7 +323,7 @@ def parsed(
 
 
 def parsed_expression(text: str) -> ast.expr | None:
-    """Return an expression parsed anew, so that the caller may change it; None if it is none."""
+    """Return an expression parsed anew, so that the caller may change it; None for other text."""
     try:
         return ast.parse(text.strip(), mode="eval").body
     except _UNREADABLE:

@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterator
 from msgspec import Struct
 
 from ridgeline.records.trace import Place
-from ridgeline.source.calls import assigned_to, merge_into_starred
-from ridgeline.source.file import (
-    SourceFile,
-    SourceFiles,
-    last_name,
-)
+from ridgeline.source.calls import assigned_to
+from ridgeline.source.file import SourceFile, SourceFiles, assigns, last_name
+
+_EMBEDDINGS = ("Embedding", "EmbeddingBag")
 
 
 class Layer(Struct, frozen=True, kw_only=True):
@@ -21,11 +19,11 @@ class Layer(Struct, frozen=True, kw_only=True):
     kind: str
     """Conv2d"""
     name: str = ""
-    """What it is assigned to: conv, of `self.conv = …`; "" where it stands in a list."""
+    """The last part of what the layer is assigned to: `conv` of `self.conv = …`; "" in a list."""
     target: str = ""
-    """The same as written: self.conv"""
+    """What the layer is assigned to, as written: self.conv"""
     owner: str = ""
-    """The class it is in."""
+    """The class around the layer."""
     function: str = ""
     text: str = ""
     """The call as written."""
@@ -33,107 +31,72 @@ class Layer(Struct, frozen=True, kw_only=True):
     keywords: dict[str, str] = {}
 
     def given(self, keyword: str, position: int) -> str:
-        """An argument's text; "" where it is left to its default."""
+        """Return the text of an argument; "" if it is left to its default."""
         if keyword in self.keywords:
             return self.keywords[keyword]
         return self.arguments[position] if len(self.arguments) > position else ""
 
 
+class Lookups(Struct, frozen=True, kw_only=True):
+    place: Place
+    """The call of the embedding."""
+    at_once: str = ""
+    """rows = emb(torch.cat(batch)).split([len(d) for d in batch]); "" if the loop looks up anything
+    but its own variable."""
+
+
 def layers(source: SourceFile, kinds: Collection[str]) -> Iterator[Layer]:
-    """In the order of the file."""
-    found = [
-        n for n in ast.walk(source.module) if isinstance(n, ast.Call) and last_name(n) in kinds
-    ]
-    for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
-        to = assigned_to(source, node)
+    """Yield the layers of these kinds in the order of the file."""
+    calls = [call for call in source.calls if last_name(call) in kinds]
+    for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        target = assigned_to(source, node)
+        owner, function = source.class_of(node), source.function_of(node)
         yield Layer(
             file=source.file,
             line=node.lineno,
             kind=last_name(node),
-            name=last_name(to),
-            target=ast.unparse(to) if to is not None and last_name(to) else "",
-            owner=_name_around(source, node, ast.ClassDef),
-            function=_name_around(source, node, ast.FunctionDef),
-            text=ast.get_source_segment(source.text, node) or ast.unparse(node),
+            name=last_name(target),
+            target=ast.unparse(target) if target is not None and last_name(target) else "",
+            owner=owner.name if owner is not None else "",
+            function=function.name if function is not None else "",
+            text=source.segment(node),
             arguments=tuple(ast.unparse(a) for a in node.args),
             keywords={k.arg: ast.unparse(k.value) for k in node.keywords if k.arg},
         )
 
 
-def with_argument(text: str, argument: str) -> str:
-    """Return a call as written, with one more argument name=value."""
-    name, _, value = argument.partition("=")
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        call = None
-    if isinstance(call, ast.Call) and merge_into_starred(call, {name: value})[1]:
-        return ast.unparse(ast.fix_missing_locations(call))
-    inner = text.rstrip()[:-1].rstrip().rstrip(",")
-    return f"{inner}{'' if inner.endswith('(') else ', '}{argument})"
-
-
 def value_of(source: SourceFile, text: str) -> int | None:
-    """The number an expression stands for: a literal, or a name of the file that is one, or the
-    same in a tuple of names."""
+    """Return the number that an expression stands for: a literal, or a name that the file assigns a
+    literal to."""
     try:
         value = ast.literal_eval(text)
-        return value if isinstance(value, int) else None
     except (ValueError, SyntaxError):
-        pass
-    for node in ast.walk(source.module):
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Constant)
-            and any(isinstance(t, ast.Name) and t.id == text for t in node.targets)
-        ):
-            return node.value.value if isinstance(node.value.value, int) else None
-    return None
-
-
-def _name_around(
-    source: SourceFile, node: ast.AST, kind: type[ast.ClassDef] | type[ast.FunctionDef]
-) -> str:
-    for parent in source.parents(node):
-        if isinstance(parent, kind):
-            return parent.name
-    return ""
-
-
-_LOOPS = ast.For | ast.ListComp | ast.GeneratorExp
-_TABLES = ("Embedding", "EmbeddingBag")
-
-
-class Lookups(Struct, frozen=True, kw_only=True):
-    place: Place
-    """Of the call."""
-    at_once: str = ""
-    """rows = emb(torch.cat(batch)).split([len(d) for d in batch]); "" where the loop does not look
-    up just what it goes through."""
+        constants = [node.value for node in source.nodes
+                     if isinstance(node, ast.Assign) and assigns(node, text)
+                     and isinstance(node.value, ast.Constant)]  # fmt: skip
+        value = constants[0].value if constants else None
+    return value if isinstance(value, int) else None
 
 
 def lookups_in_loop(sources: SourceFiles, place: Place | None) -> Lookups | None:
-    """The call of a table in a loop of the function a place names."""
-    source = sources.get(place.file) if place is not None else None
-    if source is None or place is None:
-        return None
-    tables = {layer.name for layer in layers(source, _TABLES) if layer.name}
-    for node in source.walk(source.scope(place.line)):
-        if isinstance(node, ast.Call) and last_name(node) in tables and source.loops(node):
+    """Return the first call of an embedding in a loop of the function around a place."""
+    for source, node in sources.around(place):
+        if not isinstance(node, ast.Call) or not source.loops(node) or place is None:
+            continue
+        if last_name(node) in {layer.name for layer in layers(source, _EMBEDDINGS)} - {""}:
             at = Place(file=place.file, line=node.lineno, function=place.function)
             return Lookups(place=at, at_once=_at_once(source, node))
     return None
 
 
 def _at_once(source: SourceFile, call: ast.Call) -> str:
-    loop = next((n for n in source.parents(call) if isinstance(n, _LOOPS)), None)
+    loops = (ast.For, ast.ListComp, ast.GeneratorExp)
+    loop = next((n for n in source.parents(call) if isinstance(n, loops)), None)
     if loop is None or len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
         return ""
     head = loop if isinstance(loop, ast.For) else loop.generators[0]
-    one = call.args[0].id
-    if not isinstance(head.target, ast.Name) or head.target.id != one:
+    item, over = call.args[0].id, ast.unparse(head.iter)
+    if not isinstance(head.target, ast.Name) or head.target.id != item or "(" in over:
         return ""
-    over, table = ast.unparse(head.iter), ast.unparse(call.func)
-    if "(" in over:
-        return ""
-    return f"rows = {table}(torch.cat({over})).split([len({one}) for {one} in {over}])"
+    table = ast.unparse(call.func)
+    return f"rows = {table}(torch.cat({over})).split([len({item}) for {item} in {over}])"

@@ -8,253 +8,250 @@ counter that only grows does not count: a reduction over all turns at once gives
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from ridgeline.records.trace import Place
 from ridgeline.source.file import (
+    Comprehension,
     Function,
+    Loop,
     SourceFile,
     SourceFiles,
+    calls_in,
     dotted_name,
     last_name,
+    names_in,
+    targets_of,
 )
 
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MODULE_LISTS = frozenset({"ModuleList", "ModuleDict", "Sequential"})
-_OF_MODULES = frozenset({"children", "modules", "named_children", "named_modules"})
+_METHODS_OF_MODULES = frozenset({"children", "modules", "named_children", "named_modules"})
+_GROWING = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.BitOr, ast.BitAnd)
+_REDUCTIONS = frozenset({"max", "min", "maximum", "minimum", "cat", "concat", "hstack", "vstack",
+                         "add", "logaddexp", "logical_or", "logical_and"})  # fmt: skip
+_OVERWRITING = frozenset({"copy_", "zero_", "fill_", "normal_", "uniform_"})
+_CHANGING_METHODS = frozenset({"step"})
+"""Methods that change an object whose class is not in the file: an environment, a simulator."""
+
+
+class LoopParts(NamedTuple):
+    line: int
+    over: ast.expr
+    """What the loop goes through; the condition of a `while`."""
+    target: ast.expr | None
+    """The loop's variable."""
+    body: list[ast.AST]
 
 
 class SourceLoop(Struct, frozen=True, kw_only=True):
     file: str
     line: int
-    """Of its `for` or `while`."""
+    """The line of its `for` or `while`."""
+    parts: LoopParts
+    node: ast.AST
     function: str = ""
-    """The function it stands in."""
+    """The function that the loop stands in."""
     over: str = ""
-    """What it goes through, as written; the condition of a `while`."""
+    """What the loop goes through, as written; the condition of a `while`."""
     target: str = ""
     text: str = ""
-    """As written, a line or more."""
+    """The whole loop as written."""
     calls: frozenset[str] = frozenset()
-    """Last parts of what its body calls: item, mul_, append."""
+    """The last parts of what its body calls: item, mul_, append."""
     attributes: frozenset[str] = frozenset()
-    """Attributes its body and its head name: grad, data."""
+    """Attributes that its body and its head name: grad, data."""
     inner: int = 0
-    """Loops around it in its function."""
+    """The number of loops around it in its function."""
     carried: str = ""
     """A name that each turn takes from the turn before: h in h = cell(x, h)."""
     direct: bool = False
-    """It is an argument of the very call that gives it its next value."""
+    """Whether `carried` is an argument of the very call that gives it its next value."""
     state: str = ""
     """An object that each turn leaves changed for the next: env in env.step(a)."""
     squares: bool = False
-    """Its body raises something to a power."""
+    """Whether its body raises something to a power."""
     works: bool = False
-    """Its body calls or computes something."""
+    """Whether its body calls or computes something."""
     collects: bool = False
-    """It gathers a result of each turn: a comprehension, or append."""
+    """Whether it gathers a result of each turn: a comprehension, or append."""
     over_modules: bool = False
-    """It goes through a model's layers, each with weights of its own: it calls its own variable, or
-    what it goes through is a list of modules."""
+    """Whether it goes through a model's layers, each with weights of its own: it calls its own
+    variable, or what it goes through is a list of modules."""
 
     @property
     def trains(self) -> bool:
-        """It is the loop over steps itself."""
+        """Whether it is the loop over steps itself."""
         return bool(self.calls & {"backward", "zero_grad"})
 
 
+class BlockLoop(Struct, frozen=True, kw_only=True):
+    """The line at which a model calls its repeated blocks one after the other: the line to
+    checkpoint."""
+
+    file: str
+    line: int
+    function: str
+    block: str
+    """The loop's name for a block."""
+    target: str
+    """What the result is assigned to, as written."""
+    arguments: str
+    """The arguments of the call, as written."""
+
+
 def loops_at(sources: SourceFiles, place: Place | None) -> tuple[SourceLoop, ...]:
-    """Loops of the function a place names, the innermost first."""
-    source = sources.get(place.file) if place is not None else None
-    if source is None or place is None:
-        return ()
-    scope = source.scope(place.line)
-    nodes = [node for node in source.walk(scope) if _is_loop(node) and _ran(source, node)]
-    found = [_loop(source, node, _function_name(scope)) for node in nodes]
-    return tuple(sorted(found, key=lambda loop: (-loop.inner, loop.line)))
+    """Return the loops of the function around a place, the innermost first, without those whose
+    body is known not to have run in the traced steps."""
+    loops = []
+    for source, node in sources.around(place):
+        if isinstance(node, Loop | Comprehension) and place is not None:
+            body = getattr(node, "body", None)
+            if not isinstance(body, list) or source.reached(body[0]):
+                loops.append(_source_loop(source, node, source.function_name(place.line)))
+    return tuple(sorted(loops, key=lambda loop: (-loop.inner, loop.line)))
 
 
 def loops_calling(sources: SourceFiles, place: Place | None) -> tuple[SourceLoop, ...]:
-    """Loops of the same file that call the function a place names: by its name, or, of a module's
-    forward, by the names that modules of its class are given."""
+    """Return the loops of the same file that call the function of a place: by its name, or, for the
+    forward of a module, by the names that modules of its class are assigned to."""
     source = sources.get(place.file) if place is not None else None
     if source is None or place is None or not place.function.isidentifier():
         return ()
     names = _module_names(source, place) if place.function == "forward" else {place.function}
-    found = []
-    for scope in ast.walk(source.module):
-        if isinstance(scope, (*_FUNCTIONS, ast.Module)):
-            loops = (n for n in source.walk(scope) if _is_loop(n))
-            found += [_loop(source, node, _function_name(scope)) for node in loops]
-    return tuple(loop for loop in found if names & loop.calls)
+    loops = []
+    for scope in (source.module, *source.functions):
+        name = scope.name if isinstance(scope, Function) else ""
+        nodes = (n for n in source.walk(scope) if isinstance(n, Loop | Comprehension))
+        loops += [_source_loop(source, node, name) for node in nodes]
+    return tuple(loop for loop in loops if names & loop.calls)
+
+
+def block_loops(source: SourceFile) -> tuple[BlockLoop, ...]:
+    """Return the calls in loops that call what they run over, as in `for block in self.blocks:
+    x = block(x)`."""
+    return tuple(
+        BlockLoop(
+            file=source.file, line=node.lineno, function=function.name, block=last_name(node.value),
+            target=ast.unparse(node.targets[0]),
+            arguments=", ".join(map(ast.unparse, (*node.value.args, *node.value.keywords))),
+        )
+        for function in source.functions
+        for loop in source.walk(function) if isinstance(loop, ast.For)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args
+        and dotted_name(node.value.func) in names_in(loop.target)
+    )  # fmt: skip
+
+
+def loop_parts(node: Loop | Comprehension) -> LoopParts:
+    if isinstance(node, ast.While):
+        return LoopParts(node.lineno, node.test, None, list(node.body))
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return LoopParts(node.lineno, node.iter, node.target, list(node.body))
+    first = node.generators[0]
+    body: list[ast.AST] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    return LoopParts(first.target.lineno, first.iter, first.target, [*body, *first.ifs])
 
 
 def _module_names(source: SourceFile, place: Place) -> set[str]:
-    """cell, of self.cell = Cell(64), where the place is in Cell.forward."""
-    around = source.parents(source.scope(place.line))
-    kind = next((p.name for p in around if isinstance(p, ast.ClassDef)), "")
-    made = [
-        node.targets
-        for node in ast.walk(source.module)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and last_name(node.value) == kind
-    ]
-    names = [t.attr if isinstance(t, ast.Attribute) else getattr(t, "id", "")
-             for targets in made for t in targets]  # fmt: skip
-    return {name for name in names if name}
+    """Return the names that objects of a class are assigned to: `cell` of `self.cell = Cell(64)`,
+    where the place is in Cell.forward."""
+    kind = source.class_of(source.scope(place.line))
+    return {
+        last_name(target)
+        for node in source.nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        and kind is not None and last_name(node.value) == kind.name
+        for target in node.targets
+    } - {""}  # fmt: skip
 
 
-def function_around(source: SourceFile, line: int) -> str:
-    return _function_name(source.scope(line))
-
-
-def node_of(source: SourceFile, loop: SourceLoop) -> ast.AST | None:
-    for node in ast.walk(source.module):
-        if _is_loop(node):
-            line, over, _, _ = _parts(node)
-            if line == loop.line and ast.unparse(over) == loop.over:
-                return node
-    return None
-
-
-def parts_of(
-    source: SourceFile, loop: SourceLoop
-) -> tuple[ast.expr, ast.expr | None, list[ast.AST]]:
-    """What a loop goes through, its variable and its body."""
-    node = node_of(source, loop)
-    return _parts(node)[1:] if node is not None else (ast.Constant(value=None), None, [])
-
-
-def _is_loop(node: ast.AST) -> bool:
-    return isinstance(node, (ast.For, ast.AsyncFor, ast.While, *_COMPREHENSIONS))
-
-
-def _ran(source: SourceFile, node: ast.AST) -> bool:
-    """Return whether the body of a loop may have run in the traced steps."""
-    body = getattr(node, "body", None)
-    return source.reached(body[0]) if isinstance(body, list) else True
-
-
-def _function_name(scope: ast.AST) -> str:
-    return scope.name if isinstance(scope, _FUNCTIONS) else ""
-
-
-def _loop(source: SourceFile, node: ast.AST, function: str) -> SourceLoop:
-    line, over, target, body = _parts(node)
-    inside = [n for part in body for n in ast.walk(part)]
+def _source_loop(source: SourceFile, node: Loop | Comprehension, function: str) -> SourceLoop:
+    parts = loop_parts(node)
+    inside = [n for part in parts.body for n in ast.walk(part)]
     called = {last_name(n) for n in inside if isinstance(n, ast.Call)}
-    named = [n.attr for n in (*inside, *ast.walk(over)) if isinstance(n, ast.Attribute)]
-    needed = _needed(node, body)
+    # attributes of the loop's own variable are new in each turn
+    own = names_in(parts.target) if parts.target is not None else set()
+    body = [parts.over, *parts.body] if isinstance(node, ast.While) else parts.body
+    needed = [name for name in carried(body) if name.partition(".")[0] not in own]
     direct = _in_one_call(inside, needed)
     return SourceLoop(
         file=source.file,
-        line=line,
+        line=parts.line,
+        parts=parts,
+        node=node,
         function=function,
-        over=ast.unparse(over),
-        target=ast.unparse(target) if target is not None else "",
+        over=ast.unparse(parts.over),
+        target=ast.unparse(parts.target) if parts.target is not None else "",
         text=ast.get_source_segment(source.text, node) or "",
         calls=frozenset(called - {""}),
-        attributes=frozenset(named),
+        attributes=frozenset(
+            n.attr for n in (*inside, *ast.walk(parts.over)) if isinstance(n, ast.Attribute)
+        ),
         inner=source.loops(node),
         carried=next(iter(direct or needed), ""),
         direct=bool(direct),
-        state=changes_state(source, node, body),
+        state=changes_state(source, node, parts.body),
         squares=any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for n in inside),
         works=any(isinstance(n, ast.Call | ast.BinOp | ast.AugAssign) for n in inside),
-        collects=isinstance(node, _COMPREHENSIONS) or "append" in called,
-        over_modules=_calls_variable(target, inside) or _is_modules(source, over),
+        collects=isinstance(node, Comprehension) or "append" in called,
+        over_modules=_calls_variable(own, inside) or _is_modules(source, parts.over),
     )
 
 
-def _calls_variable(target: ast.expr | None, inside: list[ast.AST]) -> bool:
-    """layer(x), for layer in …; or layers[i](x), for i in …"""
-    if target is None:
-        return False
-    own = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-    for call in inside:
-        if not isinstance(call, ast.Call):
-            continue
-        called = call.func.slice if isinstance(call.func, ast.Subscript) else call.func
-        if isinstance(called, ast.Name) and called.id in own:
-            return True
-    return False
+def _calls_variable(own: set[str], inside: list[ast.AST]) -> bool:
+    """Return whether a loop calls its variable: layer(x), or layers[i](x)."""
+    funcs = [call.func for call in inside if isinstance(call, ast.Call)]
+    called = [func.slice if isinstance(func, ast.Subscript) else func for func in funcs]
+    return any(isinstance(one, ast.Name) and one.id in own for one in called)
 
 
 def _is_modules(source: SourceFile, over: ast.expr) -> bool:
-    """model.children(), or a name that the file gives to an nn.ModuleList or nn.Sequential."""
-    for node in ast.walk(over):
-        if isinstance(node, ast.Call) and last_name(node) in _OF_MODULES:
-            return True
+    """Return whether a loop goes through modules: model.children(), or a name that the file assigns
+    an nn.ModuleList or nn.Sequential."""
+    if any(last_name(call) in _METHODS_OF_MODULES for call in calls_in(over)):
+        return True
     named = {last_name(n) for n in ast.walk(over) if isinstance(n, ast.Name | ast.Attribute)}
     return any(
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
         and last_name(node.value) in _MODULE_LISTS
         and any(last_name(target) in named for target in node.targets)
-        for node in ast.walk(source.module)
+        for node in source.nodes
     )
 
 
-def _parts(node: ast.AST) -> tuple[int, ast.expr, ast.expr | None, list[ast.AST]]:
-    """Its line, what it goes through, its variable and its body."""
-    if isinstance(node, ast.For | ast.AsyncFor):
-        return node.lineno, node.iter, node.target, list(node.body)
-    if isinstance(node, ast.While):
-        return node.lineno, node.test, None, list(node.body)
-    assert isinstance(node, _COMPREHENSIONS)
-    first = node.generators[0]
-    body: list[ast.AST] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-    return first.target.lineno, first.iter, first.target, [*body, *first.ifs]
-
-
-def _needed(node: ast.AST, body: list[ast.AST]) -> tuple[str, ...]:
-    """Names a turn takes from the one before; attributes of the loop's variable are its own."""
-    _, over, target, _ = _parts(node)
-    own = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target is not None else ()
-    found = carried([over, *body] if isinstance(node, ast.While) else body)
-    return tuple(name for name in found if name.partition(".")[0] not in own)
-
-
-def _in_one_call(nodes: list[ast.AST], names: tuple[str, ...]) -> list[str]:
-    """Those given to the call that they are assigned the result of."""
+def _in_one_call(nodes: list[ast.AST], names: Sequence[str]) -> list[str]:
+    """Return the names that are given to the call whose result they are assigned."""
     found = []
     for node in nodes:
-        if not isinstance(node, ast.Assign):
-            continue
-        written = {ast.unparse(n) for t in node.targets for n in ast.walk(t)}
-        calls = [call for call in ast.walk(node.value) if isinstance(call, ast.Call)]
-        given = [a for c in calls for a in (*c.args, *(k.value for k in c.keywords))]
-        read = {ast.unparse(n) for a in given for n in ast.walk(a)}
-        found += [name for name in names if name in written & read]
+        if isinstance(node, ast.Assign):
+            written = {ast.unparse(n) for t in node.targets for n in ast.walk(t)}
+            given = [a for c in calls_in(node.value)
+                     for a in (*c.args, *(k.value for k in c.keywords))]  # fmt: skip
+            read = {ast.unparse(n) for a in given for n in ast.walk(a)}
+            found += [name for name in names if name in written & read]
     return found
 
 
-_EventKind = Literal["read", "write", "maybe", "grow", "item", "put"]
-_GROWING = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.BitOr, ast.BitAnd)
-_REDUCTIONS = frozenset({"max", "min", "maximum", "minimum", "cat", "concat", "hstack", "vstack",
-                         "add", "logaddexp", "logical_or", "logical_and"})  # fmt: skip
-_SETS = frozenset({"copy_", "zero_", "fill_", "normal_", "uniform_"})
-_STATEFUL = frozenset({"step"})
-"""Methods of objects whose class is not in the file: an environment's, a simulator's."""
-
-
 class _Event(Struct, frozen=True):
-    kind: _EventKind
-    """Read; written for sure or under a condition; made larger; one item read or written."""
+    """What one part of a loop's body does with a name."""
+
+    kind: Literal["read", "write", "maybe", "grow", "item", "put"]
+    """`maybe` is a write under a condition, `grow` makes larger, `item` reads one item, `put`
+    writes one."""
     name: str
     """With its attributes: h, self.s."""
     index: str = ""
 
 
 def carried(body: Iterable[ast.AST]) -> tuple[str, ...]:
-    """Names, with their attributes, that a turn takes from the one before, in their order."""
+    """Return the names, with their attributes, that a turn takes from the one before, in the order
+    of the source."""
     events = [e for part in body for e in _events(part, sure=True)]
-    changed = {e.name for e in events if e.kind in ("write", "maybe")}
-    grown = {e.name for e in events if e.kind == "grow"}
+    changed = {e.name for e in events if e.kind in ("write", "maybe", "grow")}
     put: dict[str, set[str]] = {}
     for event in events:
         if event.kind == "put":
@@ -268,97 +265,85 @@ def carried(body: Iterable[ast.AST]) -> tuple[str, ...]:
         if event.kind not in ("read", "item") or name in written:
             continue
         other = event.kind == "read" or event.index not in put.get(name, ())
-        if name in changed or name in grown or (name in put and other):
+        if name in changed or (name in put and other):
             found[name] = None
     return tuple(found)
 
 
 def changes_state(source: SourceFile, node: ast.AST, body: Iterable[ast.AST]) -> str:
-    """The object, made before the loop, that a method called in the body leaves changed for the
-    next turn: env in env.step(a). "" where none is known to."""
+    """Return the object, made before the loop, that a method called in the body leaves changed for
+    the next turn: `env` in env.step(a); "" if no such object is known."""
     parts = list(body)
     own = {e.name for part in parts for e in _events(part, sure=True) if e.kind == "write"}
     target = getattr(node, "target", None)  # for env in envs: each turn has one of its own
     own |= {dotted_name(n) for n in ast.walk(target)} if isinstance(target, ast.AST) else set()
-    imported = _definitions(source).imported
-    for part in parts:
-        for call in ast.walk(part):
-            if not isinstance(call, ast.Call):
-                continue
-            called = dotted_name(call.func)
-            root = called.partition(".")[0]
-            if called and root not in imported and root not in own and _leaves(source, node, call):
-                return called.rpartition(".")[0] or called
+    not_state = own | _definitions(source).imported
+    for call in (call for part in parts for call in calls_in(part)):
+        called = dotted_name(call.func)
+        if called and called.partition(".")[0] not in not_state and _leaves(source, node, called):
+            return called.rpartition(".")[0] or called
     return ""
 
 
-def _leaves(source: SourceFile, node: ast.AST, call: ast.Call) -> bool:
-    called = dotted_name(call.func)
-    on, _, method = called.rpartition(".")
-    made = _class_of(source, called)
+def _leaves(source: SourceFile, node: ast.AST, called: str) -> bool:
+    """Return whether a call of that name leaves its object changed."""
+    definitions = _definitions(source)
+    owner, _, method = called.rpartition(".")
+    made = definitions.made.get(called)
     if made is not None:  # the object itself is called
-        return any(_mutates(source, made, name, set()) for name in ("forward", "__call__"))
-    if not on:
+        return any(_mutates(made, name, set()) for name in ("forward", "__call__"))
+    if not owner:
         return False
-    if on == "self":
-        kind = next((p for p in source.parents(node) if isinstance(p, ast.ClassDef)), None)
-    else:
-        kind = _class_of(source, on)
+    kind = source.class_of(node) if owner == "self" else definitions.made.get(owner)
     if kind is not None:
-        return _mutates(source, kind, method, set())
-    kinds = _definitions(source).kinds.values()
-    having = [k for k in kinds if any(isinstance(f, Function) and f.name == method
-                                      for f in k.body)]  # fmt: skip
-    if having:
-        return any(_mutates(source, k, method, set()) for k in having)
-    return method in _STATEFUL
+        return _mutates(kind, method, set())
+    kinds = [k for k in definitions.classes.values() if _method_of(k, method) is not None]
+    if kinds:
+        return any(_mutates(k, method, set()) for k in kinds)
+    return method in _CHANGING_METHODS
 
 
-def _mutates(source: SourceFile, kind: ast.ClassDef, method: str, seen: set[str]) -> bool:
-    """It makes an attribute of its object from that attribute's own value, or a method it calls on
-    the object does."""
-    function = next((f for f in kind.body if isinstance(f, Function) and f.name == method), None)
+def _method_of(kind: ast.ClassDef, name: str) -> Function | None:
+    return next((f for f in kind.body if isinstance(f, Function) and f.name == name), None)
+
+
+def _mutates(kind: ast.ClassDef, method: str, seen: set[str]) -> bool:
+    """Return whether a method makes an attribute of its object from that attribute's own value, or
+    calls a method of the object that does."""
+    function = _method_of(kind, method)
     if function is None or method in seen or not function.args.args:
         return False
     seen.add(method)
     own = function.args.args[0].arg + "."
     if any(name.startswith(own) for name in carried(function.body)):
         return True
-    calls = [dotted_name(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)]
-    return any(
-        _mutates(source, kind, name.removeprefix(own), seen)
-        for name in calls
-        if name.startswith(own)
-    )
+    calls = [dotted_name(call.func) for call in calls_in(function)]
+    return any(_mutates(kind, c.removeprefix(own), seen) for c in calls if c.startswith(own))
 
 
-def _class_of(source: SourceFile, name: str) -> ast.ClassDef | None:
-    """Of the file, where a name is given an object of it: env = Env(), self.cell = Cell(9)."""
-    return _definitions(source).made.get(name)
-
-
-class _Definitions(Struct, frozen=True):
+class _Definitions(NamedTuple):
     imported: frozenset[str]
-    kinds: dict[str, ast.ClassDef]
+    classes: dict[str, ast.ClassDef]
     made: dict[str, ast.ClassDef]
-    """By the name that an object of the class is given first."""
+    """The class of the object that a name is assigned first."""
 
 
 @lru_cache(maxsize=4)
 def _definitions(source: SourceFile) -> _Definitions:
-    """Read once a file, not for each call in its loops."""
-    nodes = list(ast.walk(source.module))
-    kinds = {n.name: n for n in nodes if isinstance(n, ast.ClassDef)}
+    classes = {n.name: n for n in source.nodes if isinstance(n, ast.ClassDef)}
     made: dict[str, ast.ClassDef] = {}
-    for node in (n for n in nodes if isinstance(n, ast.Assign)):
+    for node in (n for n in source.nodes if isinstance(n, ast.Assign)):
         for target, value in _pairs(node):
-            called = dotted_name(value.func) if isinstance(value, ast.Call) else ""
-            kind = kinds.get(called.rpartition(".")[2])
+            kind = classes.get(last_name(value)) if isinstance(value, ast.Call) else None
             if kind is not None:
                 made.setdefault(dotted_name(target), kind)
-    imported = [a for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
-    names = frozenset((a.asname or a.name).partition(".")[0] for a in imported)
-    return _Definitions(names, kinds, made)
+    imported = frozenset(
+        (alias.asname or alias.name).partition(".")[0]
+        for node in source.nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    )
+    return _Definitions(imported, classes, made)
 
 
 def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -370,10 +355,9 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _events(node: ast.AST, *, sure: bool) -> Iterator[_Event]:
-    """In the order in which Python does them."""
+    """Yield what a statement does with names, in the order in which Python does it."""
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = list(node.targets) if isinstance(node, ast.Assign) else [node.target]
-        yield from _assigned(targets, node.value, sure)
+        yield from _assigned(targets_of(node), node.value, sure)
     elif isinstance(node, ast.AugAssign):
         yield from _reads(node.value)
         if not isinstance(node.value, ast.Constant):  # else a counter
@@ -412,7 +396,8 @@ def _assigned(targets: Sequence[ast.expr], value: ast.expr | None, sure: bool) -
 
 
 def _gathered(value: ast.expr, own: str) -> list[ast.expr] | None:
-    """What a name is made larger by: of total + x, max(total, x) or cat([total, x])."""
+    """Return what a name is made larger by: `x` of total + x, max(total, x) or cat([total, x]);
+    None for any other value."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, _GROWING):
         sides = [value.left, value.right]
         for side, other in (sides, sides[::-1]):
@@ -423,7 +408,7 @@ def _gathered(value: ast.expr, own: str) -> list[ast.expr] | None:
             inner = _gathered(side, own) if summed else None
             if inner is not None:
                 return [*inner, other]
-    if isinstance(value, ast.Call) and dotted_name(value.func).rpartition(".")[2] in _REDUCTIONS:
+    if isinstance(value, ast.Call) and last_name(value) in _REDUCTIONS:
         first = value.args[0] if value.args else None
         given = first.elts if isinstance(first, ast.List | ast.Tuple) else value.args
         if any(dotted_name(one) == own for one in given):
@@ -453,7 +438,7 @@ def _writes(target: ast.expr, sure: bool) -> Iterator[_Event]:
 
 
 def _reads(node: ast.AST) -> Iterator[_Event]:
-    """Of an expression; `self.s` reads self too."""
+    """Yield what an expression reads; `self.s` reads self too."""
     name = dotted_name(node)
     if name:
         parts = name.split(".")
@@ -468,66 +453,21 @@ def _reads(node: ast.AST) -> Iterator[_Event]:
         yield from _reads(node.slice)
         return
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        yield from _method(node, node.func)
+        yield from _method_call(node, node.func)
         return
     for child in ast.iter_child_nodes(node):
         yield from _reads(child)
 
 
-def _method(call: ast.Call, called: ast.Attribute) -> Iterator[_Event]:
-    """x.sum() reads x; x.add_(y) makes it larger, x.copy_(y) another."""
+def _method_call(call: ast.Call, called: ast.Attribute) -> Iterator[_Event]:
+    """x.sum() reads x; x.add_(y) makes x larger; x.copy_(y) overwrites it."""
     on, name = dotted_name(called.value), called.attr
     changes = bool(on) and name.endswith("_") and not name.endswith("__")
     if not changes or name == "lerp_":
         yield from _reads(called.value)
     for part in (*call.args, *(k.value for k in call.keywords)):
         yield from _reads(part)
-    if changes and name in _SETS:
+    if changes and name in _OVERWRITING:
         yield _Event("write", on)
     elif changes:
         yield _Event("maybe" if name == "lerp_" else "grow", on)
-
-
-class BlockLoop(Struct, frozen=True, kw_only=True):
-    file: str
-    line: int
-    function: str
-    block: str
-    """The loop's name for a block."""
-    target: str
-    """What the result is assigned to, as written."""
-    arguments: str
-    """As written."""
-
-
-def block_loops(source: SourceFile) -> tuple[BlockLoop, ...]:
-    """`for block in self.blocks: x = block(x)`: loops of a method that call what they run over."""
-    found = []
-    for function in ast.walk(source.module):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for loop in source.walk(function):
-            if isinstance(loop, ast.For):
-                names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-                found += _block_calls(source, function.name, loop, names)
-    return tuple(found)
-
-
-def _block_calls(
-    source: SourceFile, function: str, loop: ast.For, names: set[str]
-) -> list[BlockLoop]:
-    found = []
-    for node in ast.walk(loop):
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-            continue
-        called = node.value.func
-        if isinstance(called, ast.Name) and called.id in names and node.value.args:
-            arguments = [ast.unparse(argument) for argument in node.value.args]
-            arguments += [ast.unparse(keyword) for keyword in node.value.keywords]
-            found.append(
-                BlockLoop(
-                    file=source.file, line=node.lineno, function=function, block=called.id,
-                    target=ast.unparse(node.targets[0]), arguments=", ".join(arguments),
-                )
-            )  # fmt: skip
-    return found

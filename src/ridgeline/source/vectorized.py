@@ -6,9 +6,14 @@ from msgspec import Struct
 
 from ridgeline.source.file import (
     SourceFile,
+    calls_in,
     dotted_name,
+    keyword_value,
+    last_name,
     names_in,
+    targets_of,
 )
+from ridgeline.source.loops import loop_parts
 
 _ROWWISE = frozenset({
     "tanh", "sigmoid", "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "hardtanh", "exp",
@@ -20,49 +25,70 @@ _ROWWISE_LAYERS = frozenset({
     "Linear", "LayerNorm", "RMSNorm", "Embedding", "Identity", "Dropout", "ReLU", "GELU", "SiLU",
     "Tanh", "Sigmoid", "Softplus", "ELU", "LeakyReLU",
 })  # fmt: skip
-"""What they do to a row, they do to each row of a tensor with a dimension more."""
+"""Layers that treat each row of a tensor alone, whatever its other dimensions."""
+_SEQUENCE_LAYERS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}
+_SAME_VALUES = ("data", "detach", "float")
+"""Attributes and methods that leave the numbers of a tensor as they are."""
+_ORDER = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
 
 
 def by_row(source: SourceFile, target: ast.expr | None, body: list[ast.AST]) -> bool:
-    """Only operators and layers that treat each row alone; nothing compared, masked or decided."""
-    if not isinstance(target, ast.Name):
-        return False
-    for node in (n for part in body for n in ast.walk(part)):
-        if isinstance(node, ast.Compare | ast.If | ast.IfExp | ast.While | ast.For | ast.MatMult):
-            return False
-        if isinstance(node, ast.Call) and not _rowwise(source, node):
-            return False
-    return True
+    """Return whether a loop's body means the same with whole tensors in the place of rows: it has
+    only operators and layers that treat each row alone, and compares, masks and decides nothing."""
+    deciding = ast.Compare | ast.If | ast.IfExp | ast.While | ast.For | ast.MatMult
+    nodes = [n for part in body for n in ast.walk(part)]
+    return isinstance(target, ast.Name) and not any(
+        isinstance(n, deciding) or (isinstance(n, ast.Call) and not _is_rowwise(source, n))
+        for n in nodes
+    )
+
+
+def _is_rowwise(source: SourceFile, call: ast.Call) -> bool:
+    if last_name(call) in _ROWWISE:
+        return True
+    made = [node.value for node in _assignments(source, dotted_name(call.func))]
+    return bool(made) and all(
+        isinstance(value, ast.Call) and last_name(value) in _ROWWISE_LAYERS for value in made
+    )
+
+
+def _assignments(source: SourceFile, name: str) -> list[ast.Assign]:
+    """Return the statements of a file that assign to a dotted name."""
+    return [n for n in source.nodes if isinstance(n, ast.Assign)
+            and any(dotted_name(target) == name for target in n.targets)]  # fmt: skip
 
 
 def picked(target: ast.expr, body: list[ast.AST]) -> dict[str, str] | None:
-    """{"x[i]": "x"}, of a loop variable used as an index alone and for nothing else; else None."""
-    found: dict[str, str] = {}
-    uses = taken = 0
+    """Return {"x[i]": "x"} for a loop variable that is used as an index and for nothing else; else
+    None."""
+
+    def is_variable(node: ast.AST) -> bool:
+        return isinstance(node, ast.Name) and isinstance(target, ast.Name) and node.id == target.id
+
+    rows: dict[str, str] = {}
+    uses = indices = 0
     for node in (n for part in body for n in ast.walk(part)):
-        uses += _is_variable(node, target)
+        uses += is_variable(node)
         if not isinstance(node, ast.Subscript):
             continue
-        index = node.slice
-        many = index.elts if isinstance(index, ast.Tuple) else [index]
-        if any(_is_variable(one, target) for one in many):
-            rest = [one for one in many if not _is_variable(one, target)]
-            if not all(ast.unparse(one) in (":", "...") for one in rest):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        rest = [part for part in parts if not is_variable(part)]
+        if len(rest) < len(parts):
+            if any(ast.unparse(part) not in (":", "...") for part in rest):
                 return None
-            taken += 1
+            indices += 1
             if isinstance(node.ctx, ast.Load):
-                found[ast.unparse(node)] = ast.unparse(node.value)
-    return found if found and uses == taken else None
+                rows[ast.unparse(node)] = ast.unparse(node.value)
+    return rows if rows and uses == indices else None
 
 
 def for_all_rows(over: ast.expr, target: ast.expr, body: list[ast.AST]) -> str:
     """Return the code without the loop, `res = f(x)`, for a loop over `range(n)` that only collects
     `f(x[i])`. Return "" if the loop's body does more, or does not go through whole rows."""
     rows = picked(target, body)
-    single = (
-        isinstance(over, ast.Call) and dotted_name(over.func) == "range" and len(over.args) == 1
-    )
-    if not rows or not isinstance(over, ast.Call) or not single or len(body) != 1:
+    if not rows or not isinstance(over, ast.Call) or len(body) != 1:
+        return ""
+    if dotted_name(over.func) != "range" or len(over.args) != 1:
         return ""
     into, value = "", body[0]
     if isinstance(value, ast.Expr) and isinstance(value.value, ast.Call):
@@ -73,46 +99,26 @@ def for_all_rows(over: ast.expr, target: ast.expr, body: list[ast.AST]) -> str:
     if not isinstance(value, ast.expr):
         return ""
     text, count = ast.unparse(value), ast.unparse(over.args[0])
-    whole = {f"{length}" for all_ in rows.values()
-             for length in (f"{all_}.size(0)", f"{all_}.shape[0]", f"len({all_})")}  # fmt: skip
-    for row, all_ in rows.items():
-        text = text.replace(row, all_ if count in whole else f"{all_}[:{count}]")
+    forms = ("{}.size(0)", "{}.shape[0]", "len({})")
+    lengths = {form.format(tensor) for tensor in rows.values() for form in forms}
+    for row, tensor in rows.items():
+        text = text.replace(row, tensor if count in lengths else f"{tensor}[:{count}]")
     return into + text
 
 
 def lines_with(target: ast.expr, body: list[ast.AST]) -> tuple[int, ...]:
-    """That name the loop's variable."""
-    names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    """Return the lines of a loop's body that name the loop's variable."""
+    names = names_in(target)
     nodes = [n for part in body for n in ast.walk(part)]
     return tuple(sorted({n.lineno for n in nodes if isinstance(n, ast.Name) and n.id in names}))
-
-
-def _is_variable(node: ast.AST, target: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and isinstance(target, ast.Name) and node.id == target.id
-
-
-def _rowwise(source: SourceFile, call: ast.Call) -> bool:
-    name = dotted_name(call.func)
-    if name.rpartition(".")[2] in _ROWWISE or (
-        isinstance(call.func, ast.Attribute) and call.func.attr in _ROWWISE
-    ):
-        return True
-    made = [n.value for n in ast.walk(source.module) if isinstance(n, ast.Assign)
-            and any(dotted_name(t) == name for t in n.targets)]  # fmt: skip
-    return bool(made) and all(
-        isinstance(one, ast.Call) and dotted_name(one.func).rpartition(".")[2] in _ROWWISE_LAYERS
-        for one in made
-    )
-
-
-_SEQUENCE_LAYERS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}
 
 
 def whole_sequence(
     source: SourceFile, target: ast.expr, over: ast.expr, body: list[ast.AST]
 ) -> str | None:
-    """The two lines to write instead: the layer, and its call. None where there is no such cell, or
-    a step's input is made from the step before (a decoder), which no layer of torch does."""
+    """Return the two lines to write instead of a loop that calls one of torch's recurrent cells for
+    each step of a sequence: the layer, and its call. Return None if there is no such cell, or if a
+    step's input is made from the step before (a decoder), which no layer of torch does."""
     for assign in (n for n in body if isinstance(n, ast.Assign)):
         call = assign.value
         made = _cell_made(source, dotted_name(call.func)) if isinstance(call, ast.Call) else None
@@ -121,27 +127,23 @@ def whole_sequence(
         written = {n.id for part in body for n in ast.walk(part)
                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
         inputs = _sequence(call.args[0], target, over)
-        if inputs is None or written & {n.id for n in ast.walk(call.args[0])
-                                        if isinstance(n, ast.Name)}:  # fmt: skip
+        if inputs is None or written & names_in(call.args[0]):
             return None
-        return _layer_call(source, made, call, assign.targets[0], inputs, body)
+        return _layer_call(made, call, assign.targets[0], inputs, body)
     return None
 
 
 def _cell_made(source: SourceFile, name: str) -> ast.Assign | None:
-    for node in ast.walk(source.module):
-        if isinstance(node, ast.Assign) and any(dotted_name(t) == name for t in node.targets):
-            call = node.value
-            if (
-                isinstance(call, ast.Call)
-                and dotted_name(call.func).rpartition(".")[2] in _SEQUENCE_LAYERS
-            ):
-                return node
+    """Return the first statement that assigns a recurrent cell to a name."""
+    for node in _assignments(source, name):
+        if isinstance(node.value, ast.Call) and last_name(node.value) in _SEQUENCE_LAYERS:
+            return node
     return None
 
 
 def _sequence(given: ast.expr, target: ast.expr, over: ast.expr) -> tuple[str, bool] | None:
-    """The tensor a step's input is picked from, and whether the batch is its first dimension."""
+    """Return the tensor that a step's input is picked from, and whether the batch is its first
+    dimension."""
     step = ast.unparse(target)
     if isinstance(given, ast.Subscript):
         index = ast.unparse(given.slice).strip("()")
@@ -161,58 +163,49 @@ def _sequence(given: ast.expr, target: ast.expr, over: ast.expr) -> tuple[str, b
 
 
 def _layer_call(
-    source: SourceFile, made: ast.Assign, call: ast.Call, state: ast.expr,
-    inputs: tuple[str, bool], body: list[ast.AST],
-) -> str:  # fmt: skip
+    made: ast.Assign, call: ast.Call, state: ast.expr, inputs: tuple[str, bool], body: list[ast.AST]
+) -> str:
     assert isinstance(made.value, ast.Call)
     cell = ast.unparse(made.value.func)
-    kind = cell.rpartition(".")[2]
-    layer = cell.removesuffix(kind) + _SEQUENCE_LAYERS[kind]
+    kind = last_name(made.value)
     options = [ast.unparse(one) for one in (*made.value.args, *made.value.keywords)]
     options += ["batch_first=True"] if inputs[1] else []
-    name = ast.unparse(call.func)
     first = state.elts[0] if isinstance(state, ast.Tuple) and state.elts else state
+    state_name = ast.unparse(first)
     begun = call.args[1]
     parts = begun.elts if isinstance(begun, ast.Tuple) else [begun]
     given = ", ".join(f"{ast.unparse(one)}[None]" for one in parts)
     given = f"({given})" if isinstance(begun, ast.Tuple) else given
-    kept = _collecting_list(body, ast.unparse(first)) or "outputs"
+    lists = [  # hs, of hs.append(h)
+        dotted_name(c.func.value) for part in body for c in calls_in(part)
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "append"
+        and [ast.unparse(one) for one in c.args] == [state_name]
+    ]  # fmt: skip
+    kept = next(filter(None, lists), "outputs")
     return (
-        f"{ast.unparse(made.targets[0])} = {layer}({', '.join(options)})  "
-        f"# line {made.lineno}, instead of {kind}\n"
-        f"{kept}, _ = {name}({inputs[0]}, {given})  # instead of the loop: `{kept}` is "
-        f"the `{ast.unparse(first)}` of all steps, in one tensor"
+        f"{ast.unparse(made.targets[0])} = {cell.removesuffix(kind)}{_SEQUENCE_LAYERS[kind]}"
+        f"({', '.join(options)})  # line {made.lineno}, instead of {kind}\n"
+        f"{kept}, _ = {ast.unparse(call.func)}({inputs[0]}, {given})  # instead of the loop: "
+        f"`{kept}` is the `{state_name}` of all steps, in one tensor"
     )
 
 
-def _collecting_list(body: list[ast.AST], state: str) -> str:
-    """hs, of hs.append(h)."""
-    for node in (n for part in body for n in ast.walk(part)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            same = [ast.unparse(one) for one in node.args] == [state]
-            if node.func.attr == "append" and same and dotted_name(node.func.value):
-                return dotted_name(node.func.value)
-    return ""
-
-
-_SAME = ("data", "detach", "float")
-
-
 class _Update(Struct, frozen=True):
+    """One tensor's update: slow = keeps * slow + takes * fast."""
+
     slow: ast.expr
-    """What is updated."""
     fast: ast.expr
-    """What it is updated with."""
     keeps: str = ""
-    """Of its own value: 0.99; "" for all of it."""
+    """0.99; "" if all of its own value is kept."""
     takes: str = ""
-    """Of the other: 0.01; "" for all of it."""
+    """0.01; "" if all of the other is added."""
     copies: bool = False
-    """Nothing of its own is left."""
+    """Whether nothing of its own value is left."""
 
 
 def all_at_once(over: ast.expr, target: ast.expr, body: list[ast.AST]) -> str:
-    """ "" where the body is not such an update alone."""
+    """Return one call for all updates of one tensor after the other; "" if the body is not such an
+    update alone."""
     statements = [s for s in body if not isinstance(s, ast.Pass)]
     update = _update(statements[0], names_in(target)) if len(statements) == 1 else None
     if update is None:
@@ -221,14 +214,13 @@ def all_at_once(over: ast.expr, target: ast.expr, body: list[ast.AST]) -> str:
     fast = _list_of_all(update.fast, over, target)
     if update.copies:
         return f"torch._foreach_copy_({slow}, {fast})"
+    alpha = f", alpha={update.takes}" if update.takes else ""
     if not update.keeps:
-        alpha = f", alpha={update.takes}" if update.takes else ""
         return f"torch._foreach_add_({slow}, {fast}{alpha})"
-    if _adds_up(update.keeps, update.takes):
+    if _sum_to_one(update.keeps, update.takes):
         # counts of batches are among a state's tensors, which lerp does not take
         whole = "  # integer buffers left out" if "state_dict()" in fast else ""
         return f"torch._foreach_lerp_({slow}, {fast}, {update.takes}){whole}"
-    alpha = f", alpha={update.takes}" if update.takes else ""
     return (
         f"slow = {slow}\ntorch._foreach_mul_(slow, {update.keeps})\n"
         f"torch._foreach_add_(slow, {fast}{alpha})"
@@ -255,13 +247,12 @@ def _in_place(call: ast.Call, own: set[str]) -> _Update | None:
             return None
         takes = ast.unparse(weight[0])
         return _Update(slow, first, keeps=f"1 - {takes}", takes=takes)
-    if name == "copy_" and isinstance(first, ast.BinOp):
-        return _sum(slow, first, own)
     if name == "copy_":
-        return _Update(slow, first, copies=True)
+        summed = isinstance(first, ast.BinOp)
+        return _sum(slow, first, own) if summed else _Update(slow, first, copies=True)
     if name != "add_":
         return None
-    alpha = next((k.value for k in call.keywords if k.arg == "alpha"), None)
+    alpha = keyword_value(call, "alpha")
     factor, fast = (alpha, first) if alpha is not None else _scaled(first, own)
     keeps = ""
     if isinstance(slow, ast.Call) and isinstance(slow.func, ast.Attribute):
@@ -289,7 +280,7 @@ def _sum(into: ast.expr, value: ast.expr, own: set[str]) -> _Update | None:
 
 
 def _scaled(node: ast.expr, own: set[str]) -> tuple[ast.expr | None, ast.expr]:
-    """The factor, which is the same in each turn, and the tensor."""
+    """Return the factor, which is the same in each turn, and the tensor."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for factor, tensor in ((node.left, node.right), (node.right, node.left)):
             if not names_in(factor) & own:
@@ -298,18 +289,16 @@ def _scaled(node: ast.expr, own: set[str]) -> tuple[ast.expr | None, ast.expr]:
 
 
 def _bare(node: ast.expr) -> str:
-    """Without .data and .detach(), which are the same numbers."""
+    """Return the text without .data and .detach(), which are the same numbers."""
     while True:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
-            inner: ast.expr = node.func
-        else:
-            inner = node
-        if not isinstance(inner, ast.Attribute) or inner.attr not in _SAME:
+        call = isinstance(node, ast.Call) and not node.args
+        inner = node.func if isinstance(node, ast.Call) and call else node
+        if not isinstance(inner, ast.Attribute) or inner.attr not in _SAME_VALUES:
             return ast.unparse(node)
         node = inner.value
 
 
-def _adds_up(keeps: str, takes: str) -> bool:
+def _sum_to_one(keeps: str, takes: str) -> bool:
     try:
         return abs(float(keeps) + float(takes) - 1) < 1e-9
     except ValueError:
@@ -318,64 +307,46 @@ def _adds_up(keeps: str, takes: str) -> bool:
 
 
 def _list_of_all(each: ast.expr, over: ast.expr, target: ast.expr) -> str:
-    """The list of all: what a zip goes through, a dictionary's values, else a comprehension."""
-    names = (
-        [dotted_name(t) for t in target.elts]
-        if isinstance(target, ast.Tuple)
-        else [dotted_name(target)]
-    )
-    name = _bare(each)
-    called = dotted_name(over.func).rpartition(".")[2] if isinstance(over, ast.Call) else ""
-    if isinstance(over, ast.Call) and called == "zip" and name in names:
-        given = ast.unparse(over.args[names.index(name)])
-        return f"list({given})" if not isinstance(over.args[names.index(name)], ast.Name) else given
-    head = ast.unparse(over)
+    """Return the list of all tensors that `each` stands for in one turn: what a zip goes through, a
+    dictionary's values, else a comprehension."""
+    names = [dotted_name(t) for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    name, head = _bare(each), ast.unparse(over)
+    if isinstance(over, ast.Call) and dotted_name(over.func) == "zip" and name in names:
+        given = over.args[names.index(name)]
+        text = ast.unparse(given)
+        return text if isinstance(given, ast.Name) else f"list({text})"
     if names[1:] == [name] and head.endswith(".items()"):
         return f"list({head.removesuffix('items()')}values())"
     if names[1:] == [name] and head.endswith("named_parameters()"):
         return f"list({head.removesuffix('named_parameters()')}parameters())"
     used = ast.unparse(each)
-    first = isinstance(target, ast.Tuple) and head.endswith(".items()") and name not in names
-    if first and names[1] not in names_in(each):
+    by_key = isinstance(target, ast.Tuple) and head.endswith(".items()") and name not in names
+    if by_key and names[1] not in names_in(each):
         return f"[{used} for {names[0]} in {head.removesuffix('.items()')}]"
     return f"[{used} for {ast.unparse(target).strip('()')} in {head}]"
 
 
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
-_ORDER = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
-
-
 def parameters_of(source: SourceFile, line: int) -> str:
-    """What a function at a line goes through for its gradients, as written: `params`, of for p in
-    params: p.grad; "" where it does not say."""
+    """Return what a function goes through for its gradients, as written: `params` of for p in
+    params: p.grad; "" if it does not say."""
     for node in source.walk(source.scope(line)):
-        if isinstance(node, ast.For):
-            target, over, body = node.target, node.iter, list[ast.AST](node.body)
-        elif isinstance(node, _COMPREHENSIONS):
-            first = node.generators[0]
-            target, over, body = first.target, first.iter, [node.elt, *first.ifs]
-        else:
-            continue
-        names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-        read = {dotted_name(n) for part in body for n in ast.walk(part)}
-        if any(f"{name}.grad" in read for name in names):
-            return _plain(over)
+        if isinstance(node, ast.For | ast.ListComp | ast.GeneratorExp):
+            _, over, target, body = loop_parts(node)
+            read = {dotted_name(n) for part in body for n in ast.walk(part)}
+            if target is not None and any(f"{name}.grad" in read for name in names_in(target)):
+                while (
+                    isinstance(over, ast.Call)
+                    and dotted_name(over.func) in ("enumerate", "list", "tqdm")
+                    and over.args
+                ):
+                    over = over.args[0]
+                return ast.unparse(over).replace("named_parameters()", "parameters()")
     return ""
 
 
-def _plain(over: ast.expr) -> str:
-    """Without what hands out a number or a name with each parameter."""
-    if (
-        isinstance(over, ast.Call)
-        and dotted_name(over.func) in ("enumerate", "list", "tqdm")
-        and over.args
-    ):
-        return _plain(over.args[0])
-    return ast.unparse(over).replace("named_parameters()", "parameters()")
-
-
 def limit_of(source: SourceFile, line: int, norming: ast.AST | None) -> str:
-    """The number or name the norm is compared with, or is divided into: limit, of limit / norm."""
+    """Return the number or name that the norm is compared with, or that is divided by it: `limit`
+    of limit / norm."""
     scope = source.scope(line)
     norms = _made_from(source, scope, norming)
     found: list[tuple[int, int, str]] = []
@@ -398,22 +369,21 @@ def limit_of(source: SourceFile, line: int, norming: ast.AST | None) -> str:
 
 
 def clamped_to(body: list[ast.AST]) -> str:
-    """5.0, of gradient.clamp_(-5.0, 5.0)."""
-    for call in (n for part in body for n in ast.walk(part) if isinstance(n, ast.Call)):
+    """Return the upper limit that a loop's body clamps to: 5.0 of gradient.clamp_(-5.0, 5.0)."""
+    for call in (call for part in body for call in calls_in(part)):
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("clamp_", "clip_", "clamp"):
-            most = [k.value for k in call.keywords if k.arg == "max"] or call.args[-1:]
-            return ast.unparse(most[0]) if most else ""
+            limit = keyword_value(call, "max") or (call.args[-1] if call.args else None)
+            return ast.unparse(limit) if limit is not None else ""
     return ""
 
 
 def _made_from(source: SourceFile, scope: ast.AST, norming: ast.AST | None) -> set[str]:
-    """Names the loop over gradients leaves, and those made from them."""
+    """Return the names that the loop over gradients leaves, and those made from them."""
     names: set[str] = set()
     for node in ast.walk(norming) if norming is not None else ():
-        if isinstance(node, ast.Assign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {dotted_name(target) for target in targets}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        targets = [node.target] if isinstance(node, ast.AugAssign) else targets_of(node)
+        names |= {dotted_name(target) for target in targets}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             names |= {dotted_name(node.func.value)} if node.func.attr == "append" else set()
     names -= {""}
     for node in source.walk(scope):

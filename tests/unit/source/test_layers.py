@@ -1,5 +1,6 @@
+from ridgeline.source.calls import with_argument
 from ridgeline.source.file import SourceFile
-from ridgeline.source.layers import layers, value_of, with_argument
+from ridgeline.source.layers import layers, value_of
 
 TEXT = """\
 ROWS = 5000

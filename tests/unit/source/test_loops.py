@@ -2,7 +2,7 @@
 
 from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFiles
-from ridgeline.source.loops import function_around, loops_at, loops_calling
+from ridgeline.source.loops import loops_at, loops_calling
 
 SOURCE = """class Cell:
     def forward(self, x, h):
@@ -59,7 +59,7 @@ def test_what_cannot_be_read_has_no_loops() -> None:
     assert loops_calling(FILES, at(2, "<lambda>")) == ()
     source = FILES.get("a.py")
     assert source is not None
-    assert function_around(source, 15) == "main"
+    assert source.function_name(15) == "main"
 
 
 def test_loops_over_a_models_layers() -> None:

@@ -8,8 +8,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._machine import own_calls, ranks_here
 from ridgeline.diagnosis.shares import exchange_room
 from ridgeline.records.sites import CollectiveSite
-from ridgeline.source.calls import SourceCall, calls_at
-from ridgeline.source.layers import with_argument
+from ridgeline.source.calls import SourceCall, calls_at, with_argument
 
 SMALL_BYTES = 512 * 1024
 """Below it starting takes longer than sending: 5 µs at 100 GB/s against some 20 µs to start; half a

@@ -10,7 +10,7 @@ from ridgeline.diagnosis.rules._launch import MIN_SHARE, cost, parameters
 from ridgeline.diagnosis.rules._operator_loops import Loop, loops
 from ridgeline.records.finding import Finding
 from ridgeline.source.calls import calls_at
-from ridgeline.source.loops import loops_at, node_of, parts_of
+from ridgeline.source.loops import loops_at
 from ridgeline.source.vectorized import clamped_to, limit_of, parameters_of
 
 RULE = Rule(id="clip-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
@@ -65,8 +65,8 @@ def _in_source(case: Case, loop: Loop) -> tuple[int | None, str]:
     first = min(norming, key=lambda loop_: (-loop_.inner, loop_.line))
     parameters_ = parameters_of(source, first.line)
     if first.calls & _CLAMPS and not first.calls & _NORMING - _CLAMPS and not first.squares:
-        return first.line, _by_value(parameters_, clamped_to(parts_of(source, first)[2]))
-    limit = limit_of(source, first.line, node_of(source, first))
+        return first.line, _by_value(parameters_, clamped_to(first.parts.body))
+    limit = limit_of(source, first.line, first.node)
     return first.line, _by_norm(parameters_, limit)
 
 

@@ -8,7 +8,8 @@ from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_find
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place
-from ridgeline.source.layers import Layer, layers, with_argument
+from ridgeline.source.calls import with_argument
+from ridgeline.source.layers import Layer, layers
 
 LEAST = 0.01
 _KINDS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")

@@ -13,8 +13,9 @@ from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
+from ridgeline.source.calls import with_argument
 from ridgeline.source.file import SourceFile, last_name
-from ridgeline.source.layers import Layer, Lookups, layers, lookups_in_loop, value_of, with_argument
+from ridgeline.source.layers import Layer, Lookups, layers, lookups_in_loop, value_of
 
 LEAST = 0.02
 LEAST_OTHER = 0.1

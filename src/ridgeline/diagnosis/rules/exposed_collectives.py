@@ -20,8 +20,7 @@ from ridgeline.diagnosis.rules._ranks import (
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import CollectiveSite
-from ridgeline.source.calls import SourceCall, target_of
-from ridgeline.source.layers import with_argument
+from ridgeline.source.calls import SourceCall, assigned_name, with_argument
 
 LEAST = 0.03
 """Of the step. The last bucket of a backward is never hidden: with ten buckets and a backward of
@@ -163,7 +162,7 @@ def _wrapped(case: Case, wrapped: SourceCall | None) -> str:
     """The wrapper's line. Gloo refuses the hook that halves the bytes ("required CUDA 11+ and NCCL
     2.10+"): there, fewer and larger exchanges."""
     text = wrapped.text.rstrip() if wrapped is not None else "DistributedDataParallel(model)"
-    model = target_of(case.sources, wrapped) if wrapped is not None else ""
+    model = assigned_name(case.sources, wrapped) if wrapped is not None else ""
     written = wrapped.keywords if wrapped is not None else ()
     gloo = not case.on_gpu or _asks_gloo(case)
     options = {"gradient_as_bucket_view": "True", **({"bucket_cap_mb": "100"} if gloo else {})}

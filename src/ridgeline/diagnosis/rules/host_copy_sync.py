@@ -8,7 +8,7 @@ from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rules._sync import Waiting, often, quoted, wait_findings
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
-from ridgeline.source.on_device import held, without_reading
+from ridgeline.source.on_device import tensor_read, without_reading
 from ridgeline.source.waiting import Line, calls
 
 RULE = Rule(
@@ -47,7 +47,7 @@ def bytes_each(wait: Waiting) -> float:
 
 
 def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
-    if not lines or source is None or not (kept := held(source, lines[0])):
+    if not lines or source is None or not (kept := tensor_read(source, lines[0])):
         return (
             "history = []  # once, before the loop\n"
             "history.append(values.detach().clone())  # stays on the device\n"

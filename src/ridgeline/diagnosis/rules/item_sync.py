@@ -9,7 +9,7 @@ from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, quoted, wa
 from ridgeline.diagnosis.rules._user_code import located
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
-from ridgeline.source.on_device import held, without_read_branch, without_reading
+from ridgeline.source.on_device import tensor_read, without_read_branch, without_reading
 from ridgeline.source.waiting import Line, calls, read_numbers
 
 RULE = Rule(id="item-sync", family="synchronisation", budget="overhead", needs=("trace",))
@@ -76,7 +76,7 @@ def _lines(case: Case, wait: Waiting) -> tuple[Line, ...]:
 def _change(
     case: Case, source: SourceFile | None, wait: Waiting | None, lines: Sequence[Line]
 ) -> str:
-    if not lines or source is None or not (kept := held(source, lines[0])):
+    if not lines or source is None or not (kept := tensor_read(source, lines[0])):
         return _GENERIC
     generic = (
         f"value = {kept}  # a tensor: use it instead of {lines[0].expression}\n"

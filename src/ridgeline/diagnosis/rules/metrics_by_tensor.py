@@ -9,7 +9,7 @@ from ridgeline.diagnosis.rules._evidence import measured, of_step
 from ridgeline.diagnosis.rules._launch import MIN_SHARE, cost
 from ridgeline.diagnosis.rules._operator_loops import Loop, loops
 from ridgeline.records.finding import Finding
-from ridgeline.source.loops import SourceLoop, loops_at, parts_of
+from ridgeline.source.loops import SourceLoop, loops_at
 from ridgeline.source.vectorized import all_at_once
 
 RULE = Rule(id="metrics-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks"))
@@ -53,7 +53,7 @@ def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
 def _change(case: Case, loop: SourceLoop | None) -> str:
     source = case.sources.get(loop.file) if loop is not None else None
     if loop is not None and source is not None:
-        over, target, body = parts_of(source, loop)
+        _, over, target, body = loop.parts
         written = all_at_once(over, target, body) if target is not None else ""
         if written:
             return written

@@ -18,7 +18,7 @@ from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
-from ridgeline.source.loops import SourceLoop, loops_at, loops_calling, parts_of
+from ridgeline.source.loops import SourceLoop, loops_at, loops_calling
 from ridgeline.source.vectorized import by_row, for_all_rows, lines_with, picked, whole_sequence
 
 RULE = Rule(id="python-loop", family="launch", budget="overhead", needs=("sites", "stacks"))
@@ -125,7 +125,7 @@ def _layer(case: Case, at: SourceLoop) -> str:
     source = case.sources.get(at.file)
     if source is None:
         return ""
-    over, target, body = parts_of(source, at)
+    _, over, target, body = at.parts
     return (whole_sequence(source, target, over, body) if target else "") or ""
 
 
@@ -239,7 +239,7 @@ def _change(case: Case, at: SourceLoop | None) -> str:
     source = case.sources.get(at.file) if at is not None else None
     if at is None or source is None:
         return "# call the operators once, with a dimension more, instead of in a loop"
-    over, target, body = parts_of(source, at)
+    _, over, target, body = at.parts
     if at.carried:
         return _recurrence(at, whole_sequence(source, target, over, body) if target else "")
     if target is None:

@@ -18,7 +18,7 @@ from ridgeline.diagnosis.rules._sync import (
 from ridgeline.diagnosis.rules.host_copy_sync import bytes_each, host_lines, method_name
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
-from ridgeline.source.on_device import held, without_reading
+from ridgeline.source.on_device import tensor_read, without_reading
 from ridgeline.source.waiting import Line
 
 RULE = Rule(id="results-to-host", family="transfer", budget="transfer", needs=("trace", "gpu"))
@@ -72,7 +72,7 @@ def _unwaited_copies(case: Case, places: set[object]) -> Iterator[Finding]:
 def _change(case: Case, source: SourceFile | None, wait: Waiting, lines: Sequence[Line]) -> str:
     """Return code that keeps the tensor on the device if only the last one is used. If all are, its
     memory would fill up, and the code copies them without a wait."""
-    kept = held(source, lines[0]) if lines and source is not None else ""
+    kept = tensor_read(source, lines[0]) if lines and source is not None else ""
     if not lines or source is None or not kept:
         return _COPY.format("outputs.detach()")
     stays = without_reading(source, lines[0])

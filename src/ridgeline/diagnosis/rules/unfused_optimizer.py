@@ -24,7 +24,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.loops import SourceLoop, function_around, loops_at
+from ridgeline.source.loops import SourceLoop, loops_at
 
 RULE = Rule(id="unfused-optimizer", family="launch", budget="overhead", needs=("sites",))
 MIN_CALLS = 16
@@ -251,7 +251,7 @@ def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: st
                 and isinstance(call := node.value, ast.Call)
                 and (name := _names(call, seen.name if seen is not None else traced))
             ):
-                function = function_around(source, call.lineno)
+                function = source.function_name(call.lineno)
                 at = Place(file=source.file, line=call.lineno, function=function)
                 return _Made(at, name, node, call)
     return None

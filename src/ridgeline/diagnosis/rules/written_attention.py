@@ -20,8 +20,8 @@ from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.attention import written_attention
-from ridgeline.source.calls import calls_at
-from ridgeline.source.layers import layers, with_argument
+from ridgeline.source.calls import calls_at, with_argument
+from ridgeline.source.layers import layers
 
 LEAST = 0.01
 LEAST_MEMORY = 0.05
