@@ -10,10 +10,7 @@ import ast
 
 from msgspec.structs import replace
 
-from ridgeline.source.file import (
-    SourceFile,
-    last_name,
-)
+from ridgeline.source.file import SourceFile, last_name, targets_of
 from ridgeline.source.waiting import EVERY, Line, counter, now_and_then, operand, tensor_part
 
 _READS = frozenset({"item", "cpu", "tolist", "numpy", "to"})
@@ -27,131 +24,71 @@ _LOGS = frozenset({
     "print", "log", "info", "debug", "warning", "write", "add_scalar", "add_scalars",
     "set_postfix", "set_postfix_str", "set_description", "log_metric", "log_metrics", "log_dict",
 })  # fmt: skip
-_DEEPEST = 4
+_MAX_FOLLOWED_NAMES = 4
+"""Assignments and views that a tensor is followed back through."""
+_SIGNS: dict[type[ast.operator], tuple[str, int]] = {
+    ast.Add: ("+=", 0),
+    ast.Sub: ("-=", 0),
+    ast.Mult: ("*=", 1),
+    ast.Div: ("/=", 1),
+}
+"""The operators of updates, with the value that leaves the target as it is."""
+_Branch = ast.If | ast.While | ast.Assert | ast.IfExp
 
 
-def held(source: SourceFile, line: Line) -> str:
-    """What a reading call reads, as a tensor of its own: `x.norm().detach()`; "" for other calls.
-    A copy where it is the memory of something that may be changed later."""
-    of = _read(line.node)
-    if of is None:
+def tensor_read(source: SourceFile, line: Line) -> str:
+    """Return what a reading call reads, as a tensor of its own: `x.norm().detach()`; "" for other
+    calls. The tensor is cloned if its memory may be changed later."""
+    tensor = _tensor_of(line.node)
+    if tensor is None:
         return ""
-    text = operand(source, of)
+    text = operand(source, tensor)
     if ".detach()" not in text:
         text += ".detach()"
-    return text if _fresh(source, of, 0) else f"{text}.clone()"
+    return text if _is_fresh(source, tensor, 0) else f"{text}.clone()"
 
 
 def without_reading(source: SourceFile, line: Line) -> str:
-    """The statement of a line that reads, and where the host then reads instead."""
-    node, kept = line.node, held(source, line)
-    statement = source.statement_of(node) if node is not None else None
-    of = _read(node)
-    if statement is None or of is None or not isinstance(node, ast.Call) or not kept:
+    """Return the statement of a line that reads, rewritten to keep the tensor, and where the host
+    then reads instead."""
+    node, tensor = line.node, _tensor_of(line.node)
+    if tensor is None or not isinstance(node, ast.Call):
         return ""
-    whole = _chain(source, node)
-    how = _how(source, of, whole)
+    kept, statement = tensor_read(source, line), source.statement_of(node)
+    while True:  # x.cpu().numpy() of its x.cpu()
+        method, call = [*source.parents(node), None, None][:2]
+        follows = isinstance(call, ast.Call) and call.func is method
+        if not follows or not isinstance(call, ast.Call) or last_name(call) not in _READS:
+            break
+        node = call
+    how = _methods_after(tensor, node)
     if isinstance(statement, ast.Assign | ast.AnnAssign):
-        return _assigned(source, statement, whole, kept, how)
-    if isinstance(statement, ast.AugAssign) and statement.value is whole and how == ".item()":
-        return _summed(source, statement, kept)
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return _done(source, statement, statement.value, whole, kept, how)
-    return ""
-
-
-def _summed(source: SourceFile, statement: ast.AugAssign, kept: str) -> str:
-    if not isinstance(statement.op, ast.Add | ast.Sub):
-        return ""
-    sign = "+" if isinstance(statement.op, ast.Add) else "-"
-    into = source.written(statement.target)
-    return (
-        f"{into} {sign}= {kept}.double()  # on the device, as exact as Python's number\n"
-        f"# where it is shown: float({into})"
-    )
-
-
-def _assigned(
-    source: SourceFile, statement: ast.Assign | ast.AnnAssign, whole: ast.Call, kept: str, how: str
-) -> str:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    value = statement.value
-    if len(targets) != 1 or not isinstance(targets[0], ast.Name | ast.Attribute) or value is None:
-        return ""
-    into = source.written(targets[0])
-    if value is whole:
-        return f"{into} = {kept}  # stays on the device\n# where the host reads it: {into}{how}"
-    if isinstance(value, ast.Call) and how == ".item()" and _is_extreme(value, into, whole):
-        # clamp takes the number it begins with, and the tensor it is from then on
-        limit = "min" if last_name(value) == "max" else "max"
+        return _rewritten_assignment(source, statement, node, kept, how)
+    if isinstance(statement, ast.AugAssign) and statement.value is node and how == ".item()":
+        if not isinstance(statement.op, ast.Add | ast.Sub):
+            return ""
+        sign, _ = _SIGNS[type(statement.op)]
+        into = source.written(statement.target)
         return (
-            f"{into} = {kept}.clamp({limit}={into})  # stays on the device\n"
+            f"{into} {sign} {kept}.double()  # on the device, as exact as Python's number\n"
             f"# where it is shown: float({into})"
         )
-    return _gathered(source, statement, whole) if how == ".item()" else ""
-
-
-def _is_extreme(value: ast.Call, into: str, whole: ast.Call) -> bool:
-    """into = max(into, whole)."""
-    plain = isinstance(value.func, ast.Name) and value.func.id in ("max", "min")
-    if not plain or len(value.args) != 2 or value.keywords:
-        return False
-    others = [ast.unparse(one) for one in value.args if one is not whole]
-    return others == [into]
-
-
-def _gathered(source: SourceFile, statement: ast.stmt, whole: ast.Call) -> str:
-    """[x.item() for x in y] and sum(x.item() for x in y): all read with one wait."""
-    around = next(source.parents(whole), None)
-    of = _read(whole)
-    if not isinstance(around, ast.ListComp | ast.GeneratorExp) or around.elt is not whole:
-        return ""
-    if of is None:
-        return ""
-    listed = f"torch.stack([{operand(source, of)} {_loops_text(around)}])"
-    old: ast.expr = around
-    if isinstance(around, ast.ListComp):
-        new = f"{listed}.flatten().tolist()"
-    else:
-        call = next(source.parents(around), None)
-        if not isinstance(call, ast.Call) or last_name(call) != "sum" or len(call.args) != 1:
-            return ""
-        old, new = call, f"{listed}.sum().item()"
-    before, part = source.written(statement), source.written(old)
-    if before.count(part) != 1:
-        return ""
-    return f"{before.replace(part, new)}  # one wait for all"
-
-
-def _loops_text(around: ast.ListComp | ast.GeneratorExp) -> str:
-    """for x in y if z."""
-    return " ".join(
-        f"for {ast.unparse(one.target)} in {ast.unparse(one.iter)}"
-        + "".join(f" if {ast.unparse(test)}" for test in one.ifs)
-        for one in around.generators
-    )
-
-
-def _done(
-    source: SourceFile, statement: ast.Expr, call: ast.Call, whole: ast.Call, kept: str, how: str
-) -> str:
-    if (
-        last_name(call) == "append"
-        and call.args == [whole]
-        and isinstance(call.func, ast.Attribute)
-    ):
-        into = source.written(call.func.value)
-        return (
-            f"{into}.append({kept})  # stays on the device\n"
-            f"{into} = [one{how} for one in {into}]  # once, after the loop"
-        )
-    if last_name(call) in _LOGS:
-        return now_and_then(source, statement, source.written(statement))
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if last_name(call) == "append" and call.args == [node]:
+            assert isinstance(call.func, ast.Attribute)
+            into = source.written(call.func.value)
+            return (
+                f"{into}.append({kept})  # stays on the device\n"
+                f"{into} = [one{how} for one in {into}]  # once, after the loop"
+            )
+        if last_name(call) in _LOGS:
+            return now_and_then(source, statement, source.written(statement))
     return ""
 
 
-def _read(node: ast.AST | None) -> ast.expr | None:
-    """x of x.item(), x.cpu(), float(x)."""
+def _tensor_of(node: ast.AST | None) -> ast.expr | None:
+    """Return the tensor that a call reads: `x` of x.item(), x.cpu(), float(x)."""
     if not isinstance(node, ast.Call):
         return None
     if isinstance(node.func, ast.Attribute) and node.func.attr in _READS:
@@ -160,83 +97,119 @@ def _read(node: ast.AST | None) -> ast.expr | None:
     return node.args[0] if plain and len(node.args) == 1 and not node.keywords else None
 
 
-def _chain(source: SourceFile, node: ast.Call) -> ast.Call:
-    """x.cpu().numpy() of its x.cpu()."""
-    above = source.parents(node)
-    method, call = next(above, None), next(above, None)
-    if isinstance(method, ast.Attribute) and isinstance(call, ast.Call) and call.func is method:
-        return _chain(source, call) if method.attr in _READS else node
-    return node
-
-
-def _how(source: SourceFile, of: ast.expr, whole: ast.Call) -> str:
-    """.cpu().numpy(), what follows the tensor; of float(x) the same as a method."""
-    if not isinstance(whole.func, ast.Attribute):
+def _methods_after(tensor: ast.expr, call: ast.Call) -> str:
+    """Return the methods that follow a tensor: .cpu().numpy(); for float(x) the same as a
+    method."""
+    if not isinstance(call.func, ast.Attribute):
         return ".item()"
-    names, at = "", whole
-    while isinstance(at.func, ast.Attribute):
-        given = ", ".join(
-            [ast.unparse(a) for a in at.args]
-            + [f"{k.arg}={ast.unparse(k.value)}" for k in at.keywords if k.arg]
-        )
-        names = f".{at.func.attr}({given}){names}"
-        if at.func.value is of or not isinstance(at.func.value, ast.Call):
+    names = ""
+    while isinstance(call.func, ast.Attribute):
+        given = [ast.unparse(one) for one in (*call.args, *call.keywords)]
+        names = f".{call.func.attr}({', '.join(given)}){names}"
+        if call.func.value is tensor or not isinstance(call.func.value, ast.Call):
             break
-        at = at.func.value
+        call = call.func.value
     return names
 
 
-def _fresh(source: SourceFile, value: ast.expr, depth: int) -> bool:
-    """Whether nobody else holds the memory: made by a function, kept in no buffer."""
-    if depth > _DEEPEST:
+def _rewritten_assignment(
+    source: SourceFile, statement: ast.Assign | ast.AnnAssign, whole: ast.Call, kept: str, how: str
+) -> str:
+    targets, value = targets_of(statement), statement.value
+    if len(targets) != 1 or not isinstance(targets[0], ast.Name | ast.Attribute) or value is None:
+        return ""
+    into = source.written(targets[0])
+    if value is whole:
+        return f"{into} = {kept}  # stays on the device\n# where the host reads it: {into}{how}"
+    if how != ".item()":
+        return ""
+    if isinstance(value, ast.Call) and whole in value.args:
+        limit = _limit_of_extreme(value, into)
+        if limit:
+            return (
+                f"{into} = {kept}.clamp({limit}={into})  # stays on the device\n"
+                f"# where it is shown: float({into})"
+            )
+    return _read_together(source, statement, whole)
+
+
+def _limit_of_extreme(value: ast.Call, into: str) -> str:
+    """Return the argument of `clamp` that does what `into = max(into, x)` does: clamp takes the
+    number that `into` begins with, and the tensor that it is from then on. Return "" for another
+    call."""
+    others = [one for one in value.args if ast.unparse(one) != into]
+    plain = isinstance(value.func, ast.Name) and value.func.id in ("max", "min")
+    if not plain or value.keywords or len(value.args) != 2 or len(others) != 1:
+        return ""
+    return "min" if last_name(value) == "max" else "max"
+
+
+def _read_together(source: SourceFile, statement: ast.stmt, whole: ast.Call) -> str:
+    """Rewrite [x.item() for x in y] and sum(x.item() for x in y) so that all are read with one
+    wait."""
+    around, call = [*source.parents(whole), None, None][:2]
+    tensor = _tensor_of(whole)
+    if not isinstance(around, ast.ListComp | ast.GeneratorExp) or around.elt is not whole:
+        return ""
+    if tensor is None:
+        return ""
+    loops = " ".join(
+        f"for {ast.unparse(one.target)} in {ast.unparse(one.iter)}"
+        + "".join(f" if {ast.unparse(test)}" for test in one.ifs)
+        for one in around.generators
+    )
+    stacked = f"torch.stack([{operand(source, tensor)} {loops}])"
+    if isinstance(around, ast.ListComp):
+        old, new = source.written(around), f"{stacked}.flatten().tolist()"
+    elif isinstance(call, ast.Call) and last_name(call) == "sum" and len(call.args) == 1:
+        old, new = source.written(call), f"{stacked}.sum().item()"
+    else:
+        return ""
+    before = source.written(statement)
+    return f"{before.replace(old, new)}  # one wait for all" if before.count(old) == 1 else ""
+
+
+def _is_fresh(source: SourceFile, value: ast.expr, depth: int) -> bool:
+    """Return whether nobody else holds the memory of a tensor: a function made it, and it is kept
+    in no buffer."""
+    if depth > _MAX_FOLLOWED_NAMES:
         return False
     if isinstance(value, ast.BinOp | ast.UnaryOp | ast.Compare):
         return True
     if isinstance(value, ast.Call):
         if isinstance(value.func, ast.Attribute) and value.func.attr in _VIEWS:
-            return _fresh(source, value.func.value, depth + 1)
+            return _is_fresh(source, value.func.value, depth + 1)
         return not last_name(value).endswith("_")
     if not isinstance(value, ast.Name):
         return False
-    around = next(
-        (a for a in source.parents(value) if isinstance(a, ast.FunctionDef)), source.module
-    )
-    given = []
-    for part in ast.walk(around):
-        if _changes(part, value.id):
-            return False
-        targets = part.targets if isinstance(part, ast.Assign) else ()
-        if isinstance(part, ast.AnnAssign):
-            targets = [part.target]
-        if any(isinstance(t, ast.Name) and t.id == value.id for t in targets):
-            given.append(part.value)  # type: ignore[attr-defined]
-    return bool(given) and all(one and _fresh(source, one, depth + 1) for one in given)
+    nodes = list(ast.walk(source.function_of(value) or source.module))
+    given = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and any(isinstance(t, ast.Name) and t.id == value.id for t in targets_of(node))
+    ]
+    if not given or any(_changes(node, value.id) for node in nodes):
+        return False
+    return all(one is not None and _is_fresh(source, one, depth + 1) for one in given)
 
 
 def _changes(node: ast.AST, name: str) -> bool:
-    """name += x, name.add_(x), name[i] = x."""
+    """Return whether a node changes a tensor in place: name += x, name.add_(x), name[i] = x."""
+    changed: ast.expr | None = None
     if isinstance(node, ast.AugAssign):
-        return isinstance(node.target, ast.Name) and node.target.id == name
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return isinstance(node.value, ast.Name) and node.value.id == name
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    on = node.func.value
-    in_place = node.func.attr.endswith("_") and node.func.attr != "requires_grad_"
-    return in_place and isinstance(on, ast.Name) and on.id == name
-
-
-_SIGNS: dict[type[ast.operator], tuple[str, int]] = {
-    ast.Add: ("+=", 0),
-    ast.Sub: ("-=", 0),
-    ast.Mult: ("*=", 1),
-    ast.Div: ("/=", 1),
-}
-"""And what leaves the value as it is."""
+        changed = node.target
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        changed = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        in_place = node.func.attr.endswith("_") and node.func.attr != "requires_grad_"
+        changed = node.func.value if in_place else None
+    return isinstance(changed, ast.Name) and changed.id == name
 
 
 def without_branch(source: SourceFile, line: Line) -> str:
-    """`line`: of a branch, or of a call in its test."""
+    """Return code in which the device decides; "" if the branch cannot be rewritten. `line` is that
+    of a branch, or of a call in its test."""
     if line.node is None:
         return ""
     branch = _branch(source, line.node)
@@ -250,18 +223,22 @@ def without_branch(source: SourceFile, line: Line) -> str:
         changed = _changed(source, branch.body[0], whole)
         if changed:
             return changed
-    part = tensor_part(source, branch, test)
-    told = whole or (_as_tensor(source, part) if part is not None else "")
     if isinstance(branch, ast.While):
-        return _rounds(source.written(test))
-    return _counted(source, branch, told) if told else ""
+        return (
+            "for done in itertools.count():  # import itertools\n"
+            f"    if done % 10 == 0 and not ({source.written(test)}):  # one wait in 10 rounds\n"
+            "        break\n    ...  # the loop's body"
+        )
+    part = tensor_part(source, branch, test)
+    condition = whole or (_as_tensor(source, part) if part is not None else "")
+    return _counted(source, branch, condition) if condition else ""
 
 
 def without_read_branch(source: SourceFile, line: Line) -> str:
     """Return code without the branch for a number that is read for a condition, as in
     `if loss.item() > limit`; "" if there is none."""
     node = line.node
-    branch = _branch_around(source, node) if node is not None else None
+    branch = _branch(source, node, anywhere=True) if node is not None else None
     if branch is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return ""
     on = node.func.value
@@ -273,37 +250,22 @@ def without_read_branch(source: SourceFile, line: Line) -> str:
     start, end = on.end_col_offset or 0, node.end_col_offset or 0
     lines[row] = lines[row][:start] + b".detach()" + lines[row][end:]
     changed = SourceFile(source.file, b"".join(lines).decode())
-    same = next(
-        (
-            n
-            for n in ast.walk(changed.module)
-            if type(n) is type(branch)
-            and (n.lineno, n.col_offset) == (branch.lineno, branch.col_offset)
-        ),
-        None,
-    )
-    return without_branch(changed, replace(line, node=same)) if same is not None else ""
+    same = [
+        other for other in changed.nodes
+        if isinstance(other, _Branch) and type(other) is type(branch)
+        and (other.lineno, other.col_offset) == (branch.lineno, branch.col_offset)
+    ]  # fmt: skip
+    return without_branch(changed, replace(line, node=same[0])) if same else ""
 
 
-def _branch_around(
-    source: SourceFile, node: ast.AST
-) -> ast.If | ast.While | ast.Assert | ast.IfExp | None:
-    """Return the branch whose condition contains a node at any depth, or None."""
-    for at in source.parents(node):
-        if isinstance(at, ast.If | ast.While | ast.Assert | ast.IfExp):
-            return at if any(part is node for part in ast.walk(at.test)) else None
-        if isinstance(at, ast.stmt):
-            return None
-    return None
-
-
-def _branch(
-    source: SourceFile, node: ast.AST
-) -> ast.If | ast.While | ast.Assert | ast.IfExp | None:
-    """The node itself, or the one whose test it stands in."""
-    below: ast.AST = node
+def _branch(source: SourceFile, node: ast.AST, *, anywhere: bool = False) -> _Branch | None:
+    """Return the node itself if it is a branch, else the branch whose whole test the node is; with
+    `anywhere`, the branch whose test contains the node at any depth."""
+    below = node
     for at in (node, *source.parents(node)):
-        if isinstance(at, ast.If | ast.While | ast.Assert | ast.IfExp):
+        if isinstance(at, _Branch):
+            if anywhere:
+                return at if any(part is node for part in ast.walk(at.test)) else None
             return at if at is node or below is at.test else None
         if isinstance(at, ast.stmt):
             return None
@@ -354,19 +316,16 @@ def _changed(source: SourceFile, done: ast.stmt, test: str) -> str:
 
 
 def _clamped(source: SourceFile, node: ast.AST) -> str:
-    """best = max(best, x.norm()): of Python's, which compares on the host."""
+    """Rewrite best = max(best, x.norm()) with Python's max, which compares on the host."""
     statement = source.statement_of(node)
     if not isinstance(statement, ast.Assign) or statement.value is not node:
         return ""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        return ""
     into = source.written(statement.targets[0])
-    others = [one for one in node.args if ast.unparse(one) != into]
-    if last_name(node) not in ("max", "min") or len(node.args) != 2 or len(others) != 1:
+    limit = _limit_of_extreme(node, into) if isinstance(node, ast.Call) else ""
+    if not limit or not isinstance(node, ast.Call):
         return ""
-    limit = "min" if last_name(node) == "max" else "max"
-    # clamp takes the number it begins with, and the tensor it is from then on
-    return f"{into} = {operand(source, others[0])}.detach().clamp({limit}={into})  # on the device"
+    other = next(one for one in node.args if ast.unparse(one) != into)
+    return f"{into} = {operand(source, other)}.detach().clamp({limit}={into})  # on the device"
 
 
 def _counted(source: SourceFile, branch: ast.AST, test: str) -> str:
@@ -380,12 +339,4 @@ def _counted(source: SourceFile, branch: ast.AST, test: str) -> str:
         f"{seen}\n"
         f"seen = seen + ({test})  # counted on the device, without waiting\n"
         f"{judged}\n    ...  # what the branch did, for all since the last look"
-    )
-
-
-def _rounds(test: str) -> str:
-    return (
-        "for done in itertools.count():  # import itertools\n"
-        f"    if done % 10 == 0 and not ({test}):  # one wait in 10 rounds\n"
-        "        break\n    ...  # the loop's body"
     )

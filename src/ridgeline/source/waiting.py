@@ -8,24 +8,35 @@ is left out.
 """
 
 import ast
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from textwrap import indent
 
 from msgspec import Struct
 
 from ridgeline.records.trace import Place
 from ridgeline.source.file import (
+    Function,
     SourceFile,
     SourceFiles,
+    assigns,
+    call_line,
+    calls_in,
     last_name,
 )
 
-_NUMBERS = frozenset({
+EVERY = 100
+"""Rounds of a loop after which a line that waits is run once, in the code that rules propose."""
+_ON_HOST = frozenset({
     "item", "len", "float", "int", "round", "tolist", "join", "format", "time", "perf_counter",
     "range",
 })  # fmt: skip
 """Calls that return what the host has already."""
-_HOST_TESTS = frozenset({"isinstance", "len", "hasattr", "callable", "is_available", "exists"})
+_HOST_TESTS = frozenset({
+    "isinstance", "len", "hasattr", "callable", "is_available", "exists", "item", "float", "int",
+})  # fmt: skip
+"""Calls whose result a test reads without waiting, or whose own line is named for its wait."""
+_NOT_OF_TENSORS = frozenset({"item", "tolist", "time", "perf_counter", "get"})
+"""Methods whose result is no tensor."""
 _TENSOR_CALLS = frozenset({
     "any", "all", "isnan", "isinf", "isfinite", "equal", "allclose", "norm", "max", "min", "sum",
     "mean", "abs", "amax", "amin", "gt", "lt", "ge", "le", "eq", "ne", "argmax", "logical_and",
@@ -35,38 +46,40 @@ _MASKING = frozenset({
     "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "eq", "ne", "gt",
     "lt", "ge", "le", "bool", "isin",
 })  # fmt: skip
+"""Calls that return a boolean tensor."""
+_COUNTING = ("range", "trange", "enumerate", "count")
+_PLAIN = ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant
 
 
 class Line(Struct, frozen=True, kw_only=True):
+    """A line that may be the one that waits."""
+
     number: int
     text: str
-    """Of the line, without indentation or comment."""
+    """The line without its indentation and comment."""
     expression: str = ""
-    """What on it was looked for, as written."""
+    """The call, test or mask on it, as written."""
     on: str = ""
-    """Of a call: what it is called on."""
+    """What a call is called on, as written."""
     loops: int = 0
     node: ast.AST | None = None
-    """What was looked for, parsed."""
+    """The call, test or mask, parsed."""
 
 
 def calls(sources: SourceFiles, place: Place | None, names: Collection[str]) -> tuple[Line, ...]:
-    """Calls of these names."""
-    return _likely(
-        sources, place, lambda source, node: isinstance(node, ast.Call) and last_name(node) in names
-    )
+    """Return the lines that call one of these names."""
+    return _likely(sources, place, lambda _, n: isinstance(n, ast.Call) and last_name(n) in names)
 
 
 def makes_calls(sources: SourceFiles, place: Place | None, names: Collection[str]) -> bool:
     """Return whether the function around a place contains calls of these names, made in the traced
     steps or not."""
-    source = sources.get(place.file) if place is not None else None
-    nodes = source.walk(source.scope(place.line)) if source is not None and place else ()
+    nodes = (node for _, node in sources.around(place))
     return any(isinstance(node, ast.Call) and last_name(node) in names for node in nodes)
 
 
 def read_numbers(sources: SourceFiles, place: Place | None) -> tuple[Line, ...]:
-    """`.item()`, and float(), int(), bool(), round() of something that is not a literal."""
+    """Return the lines with `.item()`, or with float(), int() or round() of what is no literal."""
 
     def reads(source: SourceFile, node: ast.AST) -> bool:
         if not isinstance(node, ast.Call):
@@ -80,95 +93,99 @@ def read_numbers(sources: SourceFiles, place: Place | None) -> tuple[Line, ...]:
 
 
 def branches(sources: SourceFiles, place: Place | None) -> tuple[Line, ...]:
-    """`if`, `while`, `assert` and the like, on what looks like a tensor."""
+    """Return the lines with `if`, `while`, `assert` and the like on what looks like a tensor."""
 
-    def judged(source: SourceFile, node: ast.AST) -> bool:
-        test = getattr(node, "test", None)
-        held = isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp)
-        return held and test is not None and _tensor_test(source, node, test)
+    def on_tensor(source: SourceFile, node: ast.AST) -> bool:
+        if not isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp):
+            return False
+        return _is_tensor_test(source, node, node.test)
 
-    return _likely(sources, place, judged)
+    return _likely(sources, place, on_tensor)
 
 
 def masks(sources: SourceFiles, place: Place | None) -> tuple[Line, ...]:
-    """Brackets that hold a mask: x[x > 0], x[valid]."""
-
-    def masked(source: SourceFile, node: ast.AST) -> bool:
-        return isinstance(node, ast.Subscript) and _is_mask(source, node, node.slice)
-
-    return _likely(sources, place, masked)
+    """Return the lines with a mask in brackets: x[x > 0], x[valid]."""
+    return _likely(
+        sources, place, lambda file, n: isinstance(n, ast.Subscript) and _is_mask(file, n, n.slice)
+    )
 
 
 def printed(sources: SourceFiles, place: Place | None, name: str = "") -> tuple[Line, ...]:
-    """Calls of a function (print, info) that may show a tensor; without a name, f-strings and
-    `format` that may."""
+    """Return the calls of a function (print, info) that may show a tensor; without a name, the
+    f-strings and calls of `format` that may."""
 
     def shows(source: SourceFile, node: ast.AST) -> bool:
         if isinstance(node, ast.JoinedStr):
-            parts = [v.value for v in node.values if isinstance(v, ast.FormattedValue)]
-            return not name and any(_shown(source, node, part) for part in parts)
+            return not name and _may_show_tensor(source, node, node)
         if not isinstance(node, ast.Call) or last_name(node) != (name or "format"):
             return False
         given = [*node.args, *(k.value for k in node.keywords)]
-        return any(_shown(source, node, one) for one in given)
+        return any(_may_show_tensor(source, node, one) for one in given)
 
     return _likely(sources, place, shows)
 
 
 def tensor_part(source: SourceFile, node: ast.AST, test: ast.expr) -> ast.expr | None:
-    """Of a test in several parts (and, or, not) the first that looks like a tensor's."""
+    """Return the first part of a test (`and`, `or`) that looks like a tensor's."""
     if isinstance(test, ast.BoolOp):
-        found = [tensor_part(source, node, part) for part in test.values]
-        return next((part for part in found if part is not None), None)
+        parts = (tensor_part(source, node, part) for part in test.values)
+        return next((part for part in parts if part is not None), None)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return None  # the part alone would be its opposite
-    return test if _tensor_test(source, node, test) else None
+    return test if _is_tensor_test(source, node, test) else None
+
+
+def operand(source: SourceFile, node: ast.expr) -> str:
+    """Return an expression as written, in brackets if it needs them before a method call."""
+    text = source.written(node).strip()
+    return text if isinstance(node, _PLAIN) else f"({text})"
+
+
+def counter(source: SourceFile, node: ast.AST) -> str:
+    """Return the name that counts the outermost loop around a node; "" if there is none."""
+    return ([""] + [name for loop, name in _counted_loops(source, node) if loop])[-1]
+
+
+def now_and_then(source: SourceFile | None, node: ast.AST | None, text: str) -> str:
+    """Put statements under an `if` that holds once in `EVERY` rounds; a counter is made if the loop
+    has none."""
+    name = counter(source, node) if source is not None and node is not None else ""
+    if name:
+        return f"if {name} % {EVERY} == 0:\n{indent(text, '    ')}"
+    return (
+        "asked = itertools.count()  # once, at the top of the file; import itertools\n"
+        f"if next(asked) % {EVERY} == 0:\n{indent(text, '    ')}"
+    )
 
 
 def _likely(
     sources: SourceFiles, place: Place | None, wanted: Callable[[SourceFile, ast.AST], bool]
 ) -> tuple[Line, ...]:
-    source = sources.get(place.file) if place is not None else None
-    if source is None or place is None:
-        return ()
-    nodes = [n for n in source.walk(source.scope(place.line)) if wanted(source, n)]
+    """Return the lines of the nodes that `wanted` accepts, the likeliest to wait first."""
     found = []
-    for order, node in enumerate(nodes):
-        ran = source.ran(node)
-        if ran is False:
+    for order, (source, node) in enumerate(sources.around(place)):
+        ran = source.ran(node) if wanted(source, node) else False
+        if ran is False or place is None:
             continue
-        number = _line_of(node)
+        number = call_line(node) if isinstance(node, ast.Call) else getattr(node, "lineno", 0)
         loops = source.loops(node)
-        near = number != place.line or bool(source.called)
-        rank = (not ran, near, -loops, _now_and_then(source, node), number, order)
-        found.append((rank, _told(source, node, number, loops)))
+        elsewhere = number != place.line or bool(source.called)
+        rank = (not ran, elsewhere, -loops, _is_now_and_then(source, node), number, order)
+        func = node.func if isinstance(node, ast.Call) else None
+        line = Line(
+            number=number,
+            text=source.line(number).split("  #")[0].rstrip(),
+            expression=source.segment(getattr(node, "test", node)),
+            on=ast.unparse(func.value) if isinstance(func, ast.Attribute) else "",
+            loops=loops,
+            node=node,
+        )
+        found.append((rank, line))
     return tuple(line for _, line in sorted(found, key=lambda pair: pair[0]))
 
 
-def _told(source: SourceFile, node: ast.AST, number: int, loops: int) -> Line:
-    of = getattr(node, "test", node)
-    on = ""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        on = ast.unparse(node.func.value)
-    return Line(
-        number=number,
-        text=source.line(number).split("  #")[0].rstrip(),
-        expression=ast.get_source_segment(source.text, of) or ast.unparse(of),
-        on=on,
-        loops=loops,
-        node=node,
-    )
-
-
-def _line_of(node: ast.AST) -> int:
-    """Of `.item` in a chain over several lines its own; of a branch its test's."""
-    if isinstance(node, ast.Call):
-        return node.func.end_lineno or node.lineno
-    return int(getattr(node, "lineno", 0))
-
-
-def _now_and_then(source: SourceFile, node: ast.AST) -> bool:
-    """Under an `if step % 100 == 0`."""
+def _is_now_and_then(source: SourceFile, node: ast.AST) -> bool:
+    """Return whether a node stands under an `if step % 100 == 0`."""
     return any(
         isinstance(above, ast.If)
         and node not in ast.walk(above.test)
@@ -177,138 +194,90 @@ def _now_and_then(source: SourceFile, node: ast.AST) -> bool:
     )
 
 
-def _tensor_test(source: SourceFile, node: ast.AST, test: ast.expr) -> bool:
+def _is_tensor_test(source: SourceFile, node: ast.AST, test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp):
-        return any(_tensor_test(source, node, part) for part in test.values)
+        return any(_is_tensor_test(source, node, part) for part in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _tensor_test(source, node, test.operand)
+        return _is_tensor_test(source, node, test.operand)
     if isinstance(test, ast.Constant):
         return False
-    if isinstance(test, ast.Compare):
-        if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in test.ops):
-            return False
-        sides = [test.left, *test.comparators]
-        if any(isinstance(s, ast.Constant) and isinstance(s.value, str | None) for s in sides):
-            return False
-        return any(_tensor_like(source, node, side) for side in sides)
-    return _tensor_like(source, node, test)
+    if not isinstance(test, ast.Compare):
+        return _is_tensor_like(source, node, test)
+    if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in test.ops):
+        return False
+    sides = [test.left, *test.comparators]
+    if any(isinstance(s, ast.Constant) and isinstance(s.value, str | None) for s in sides):
+        return False
+    return any(_is_tensor_like(source, node, side) for side in sides)
 
 
-def _tensor_like(source: SourceFile, node: ast.AST, value: ast.expr) -> bool:
-    """Made by a tensor's method, or a name that was."""
-    parts = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
-    if any(
-        last_name(part) in _HOST_TESTS or last_name(part) in ("item", "float", "int")
-        for part in parts
-    ):
+def _is_tensor_like(source: SourceFile, node: ast.AST, value: ast.expr) -> bool:
+    """Return whether a value is made by a tensor's method, or is a name that was."""
+    parts = list(calls_in(value))
+    names = {last_name(part) for part in parts}
+    if names & _HOST_TESTS or any(isinstance(part, ast.Mod) for part in ast.walk(value)):
         return False
-    if any(isinstance(part, ast.Mod) for part in ast.walk(value)):
-        return False
-    if any(last_name(part) in _TENSOR_CALLS for part in parts):
-        return True
-    if not isinstance(value, ast.Name):
+    if names & _TENSOR_CALLS or not isinstance(value, ast.Name):
         return bool(parts)
-    given = _assigned(source, node, value.id)
     return any(
-        isinstance(part, ast.Call)
-        and isinstance(part.func, ast.Attribute)
-        and last_name(part) not in ("item", "tolist", "time", "perf_counter", "get")
-        for one in given
-        for part in ast.walk(one)
+        isinstance(call.func, ast.Attribute) and last_name(call) not in _NOT_OF_TENSORS
+        for given in _assigned_values(source, node, value.id)
+        for call in calls_in(given)
     )
 
 
 def _is_mask(source: SourceFile, node: ast.AST, index: ast.expr) -> bool:
-    if isinstance(index, ast.Tuple):
-        return any(_is_mask(source, node, part) for part in index.elts)
-    if isinstance(index, ast.Compare):
-        return True
-    if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.Invert):
-        return True
-    if isinstance(index, ast.BinOp) and isinstance(index.op, ast.BitAnd | ast.BitOr):
-        return True
-    if isinstance(index, ast.Call):
-        return last_name(index) in _MASKING
-    if isinstance(index, ast.Name):
-        given = _assigned(source, node, index.id)
-        return _mask_word(index.id) or any(_is_mask(source, node, one) for one in given)
-    return isinstance(index, ast.Attribute) and _mask_word(index.attr)
-
-
-def _mask_word(name: str) -> bool:
-    return any(word in name.lower() for word in ("mask", "valid", "keep"))
-
-
-def _assigned(source: SourceFile, node: ast.AST, name: str) -> list[ast.expr]:
-    """What is assigned to a name in the function around a node."""
-    around = next(
-        (a for a in source.parents(node) if isinstance(a, ast.FunctionDef | ast.AsyncFunctionDef)),
-        source.module,
-    )
-    return [
-        part.value
-        for part in source.walk(around)
-        if isinstance(part, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == name for t in part.targets)
-    ]
-
-
-def _shown(source: SourceFile, node: ast.AST, value: ast.expr) -> bool:
-    """Whether it may be a tensor: no literal, no text, no count, no number read before."""
-    if isinstance(value, ast.JoinedStr):
-        parts = [v.value for v in value.values if isinstance(v, ast.FormattedValue)]
-        return any(_shown(source, node, part) for part in parts)
-    if isinstance(value, ast.Call):
-        return last_name(value) not in _NUMBERS
-    if isinstance(value, ast.Name):
-        return not _counts(source, node, value.id)
-    if isinstance(value, ast.BinOp):
-        return any(_shown(source, node, side) for side in (value.left, value.right))
-    return isinstance(value, ast.Attribute | ast.Subscript | ast.Dict | ast.List | ast.Tuple)
-
-
-def _counts(source: SourceFile, node: ast.AST, name: str) -> bool:
-    """A loop's own count: `for name in range(…)`, `for name, x in enumerate(…)`."""
-    for above in source.parents(node):
-        if not isinstance(above, ast.For) or not isinstance(above.iter, ast.Call):
-            continue
-        first = above.target.elts[0] if isinstance(above.target, ast.Tuple) else above.target
-        counting = last_name(above.iter) in ("range", "trange", "enumerate", "count")
-        if counting and isinstance(first, ast.Name) and first.id == name:
+    match index:
+        case ast.Tuple():
+            return any(_is_mask(source, node, part) for part in index.elts)
+        case (
+            ast.Compare() | ast.UnaryOp(op=ast.Invert()) | ast.BinOp(op=ast.BitAnd() | ast.BitOr())
+        ):
             return True
+        case ast.Call():
+            return last_name(index) in _MASKING
+        case ast.Name() | ast.Attribute():
+            if any(word in last_name(index).lower() for word in ("mask", "valid", "keep")):
+                return True
+            given = _assigned_values(source, node, index.id) if isinstance(index, ast.Name) else ()
+            return any(_is_mask(source, node, one) for one in given)
     return False
 
 
-EVERY = 100
-_COUNTING = ("range", "trange", "enumerate", "count")
-_PLAIN = ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant
+def _assigned_values(source: SourceFile, node: ast.AST, name: str) -> list[ast.expr]:
+    """Return what is assigned to a name in the function around a node."""
+    around = source.function_of(node) or source.module
+    return [
+        part.value
+        for part in source.walk(around)
+        if isinstance(part, ast.Assign) and assigns(part, name)
+    ]
 
 
-def operand(source: SourceFile, node: ast.expr) -> str:
-    """As written, in brackets where something can be done to it only then."""
-    text = source.written(node).strip()
-    return text if isinstance(node, _PLAIN) else f"({text})"
+def _may_show_tensor(source: SourceFile, node: ast.AST, value: ast.expr) -> bool:
+    """Return whether a shown value may be a tensor: it is no literal, text or count, and no number
+    that was read before."""
+    match value:
+        case ast.JoinedStr():
+            parts = [v.value for v in value.values if isinstance(v, ast.FormattedValue)]
+            return any(_may_show_tensor(source, node, part) for part in parts)
+        case ast.Call():
+            return last_name(value) not in _ON_HOST
+        case ast.Name():
+            return value.id not in [name for _, name in _counted_loops(source, node)]
+        case ast.BinOp():
+            return any(_may_show_tensor(source, node, s) for s in (value.left, value.right))
+    return isinstance(value, ast.Attribute | ast.Subscript | ast.Dict | ast.List | ast.Tuple)
 
 
-def counter(source: SourceFile, node: ast.AST) -> str:
-    """The name that counts the loops around a node, the outermost; "" where none does."""
-    found = ""
+def _counted_loops(source: SourceFile, node: ast.AST) -> Iterator[tuple[bool, str]]:
+    """Yield the counters of the loops around a node, the innermost first, as in `for name in
+    range(…)` and `for name, x in enumerate(…)`: whether the loop is in the node's own function, and
+    the name."""
+    own = True
     for above in source.parents(node):
-        if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
-            break
+        own = own and not isinstance(above, Function)
         if isinstance(above, ast.For) and isinstance(above.iter, ast.Call):
             first = above.target.elts[0] if isinstance(above.target, ast.Tuple) else above.target
             if last_name(above.iter) in _COUNTING and isinstance(first, ast.Name):
-                found = first.id
-    return found
-
-
-def now_and_then(source: SourceFile | None, node: ast.AST | None, text: str) -> str:
-    """Statements under an `if` that holds once in `EVERY` rounds; a count is made where none is."""
-    name = counter(source, node) if source is not None and node is not None else ""
-    if name:
-        return f"if {name} % {EVERY} == 0:\n{indent(text, '    ')}"
-    return (
-        "asked = itertools.count()  # once, at the top of the file; import itertools\n"
-        f"if next(asked) % {EVERY} == 0:\n{indent(text, '    ')}"
-    )
+                yield own, first.id
