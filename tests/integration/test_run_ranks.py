@@ -120,7 +120,7 @@ def test_a_late_rank_is_named_with_its_line(
 ) -> None:
     summary = job(tmp_path, *arguments, ranks=ranks)
     assert summary["verdict"]["bound"] == "late-rank"
-    assert f"rank {arguments[1]}" in summary["verdict"]["sentence"]
+    assert summary["verdict"]["reason"]["facts"]["rank"] == int(arguments[1])
     found = late_finding(summary)
     assert (found["file"], found["line"]) == ("train.py", line_of(line))
     assert found["share_pct"] < 100

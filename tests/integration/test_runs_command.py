@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from ridgeline.cli import runs
+from ridgeline.records.facts import because
 from ridgeline.records.run import Capture, RunFile, Status, Step, Target
 from ridgeline.records.run_directory import RunDirectory, runs_root, started
-from ridgeline.records.run_summary import RunSummary, StepTimes, Verdict
+from ridgeline.records.run_summary import RunSummary, StepTimes
+from ridgeline.records.verdict import LimitCode, Verdict
 from tests.integration.cold_and_warm import Warm
 
 USAGE, NOT_DONE = 2, 4
@@ -43,7 +45,7 @@ def concluded(run: RunDirectory) -> RunDirectory:
         run_dir=str(run.path),
         command="train.py",
         status="finished",
-        verdict=Verdict(bound="input-bound", sentence="input-bound: it waits for data"),
+        verdict=Verdict(bound="input-bound", reason=because(LimitCode.WAITS_FOR_DATA, share=0.5)),
         step=StepTimes(median_ms=12.5, ci=(12.0, 13.0), counted=240, steps=200),
     )
     run.write_whole("summary.json", msgspec.json.encode(summary))

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case, not_recorded
-from ridgeline.diagnosis.shares import TOLD
+from ridgeline.diagnosis.shares import MIN_ROOFLINE_COVERAGE
 from ridgeline.records.finding import Answer
 from ridgeline.records.machine import Ceiling
+from ridgeline.records.run import NoTrace
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import IdleCause, KernelRow, MemoryCurve, OpRow, Place
 
@@ -36,7 +37,12 @@ HIDDEN = 0.02
 """Of the window: gaps that are less in all are not looked into."""
 _WRAPPERS = ("Kernel", "Kernel2", "kernel")
 """CUTLASS's: what runs is named in the template."""
-_NO_TRACE = "no step was traced"
+_NO_TRACE: dict[NoTrace, str] = {
+    "": "no step was traced",
+    "profiles-itself": "no trace: the program profiles itself",
+    "disk-full": "no trace: less than 512 MB are free on the disk",
+    "too-large": "the trace was larger than 2 GB and was not kept: --trace-steps 1",
+}
 
 
 def answers(case: Case) -> tuple[Answer, ...]:
@@ -146,7 +152,7 @@ def _intensity(case: Case) -> str:
             "no operator of it has a formula"
         )  # fmt: skip
         return f"Not known: {why}."
-    if work.coverage < TOLD:
+    if work.coverage < MIN_ROOFLINE_COVERAGE:
         known = f"shapes and formulas tell only {_percent(work.coverage)} of operator time"
         return f"The step's is not known: {known}. {_bounds(work)}"
     own = work.all_flops / work.bytes
@@ -273,9 +279,7 @@ def _grows(case: Case) -> str:
 
 
 def _no_trace(case: Case) -> str:
-    missing = case.capture.missing if case.capture is not None else ()
-    told = next((text for text in missing if "trace" in text.lower()), "")
-    return told.rstrip(".") or _NO_TRACE
+    return _NO_TRACE[case.capture.no_trace if case.capture is not None else ""]
 
 
 def _unbelievable(case: Case) -> str:

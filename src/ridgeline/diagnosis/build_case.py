@@ -10,20 +10,16 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.hand_fed import HandFed, hand_fed, makes_input
-from ridgeline.diagnosis.limit import Seen, shares_in
 from ridgeline.diagnosis.rank_delays import AcrossRanks, of_files, of_traces
 from ridgeline.diagnosis.recorded_run import Attempts, RunRead, read_run
-from ridgeline.diagnosis.shares import Shares, cpu_shares, gpu_shares
+from ridgeline.diagnosis.shares import Observed, Shares, cpu_shares, gpu_shares
 from ridgeline.errors import UsageError
 from ridgeline.records.machine import Device
 from ridgeline.records.run import Capture, PythonView, RunFile, Step, feeding
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import (
-    Efficiency,
-    MemoryUse,
     StepTimes,
     SyncPoint,
-    Telemetered,
     Throughput,
 )
 from ridgeline.records.sites import InputSites, LateRank, Sites
@@ -127,20 +123,13 @@ def _study(trace: Trace, links: Links, steps: int) -> TraceStudy:
 def case_of_run(
     read: RunRead,
     found: Traced,
+    observed: Observed,
     *,
-    times: StepTimes,
     throughput: Throughput,
-    efficiency: Efficiency,
-    memory: MemoryUse,
-    telemetered: Telemetered,
     python: PythonView | None,
     device: Device | None,
     pauses: tuple[Step, ...] = (),
 ) -> Case:
-    seen = Seen(
-        times=times, memory=memory, telemetered=telemetered, capture=read.capture,
-        work=found.work, study=found.study, efficiency=efficiency, fed=found.fed,
-    )  # fmt: skip
     across = _across(read)
     return Case(
         kind="run",
@@ -150,16 +139,16 @@ def case_of_run(
         steps=read.steps,
         pauses=pauses,
         telemetry=read.telemetry,
-        times=times,
+        times=observed.times,
         throughput=throughput,
-        efficiency=efficiency,
-        memory=memory,
-        telemetered=telemetered,
+        efficiency=observed.efficiency,
+        memory=observed.memory,
+        telemetered=observed.telemetered,
         python=python,
         study=found.study,
         work=found.work,
         traced_memory=found.memory,
-        shares=shares_in(seen) if times.phases else None,
+        shares=observed.shares if observed.times.phases else None,
         sites=found.sites,
         syncs=found.syncs,
         input=found.input,

@@ -17,13 +17,13 @@ from ridgeline import units
 from ridgeline.diagnosis.build_case import Traced, case_of_run, device_with_ceilings, traced
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.findings import findings
-from ridgeline.diagnosis.limit import limit
+from ridgeline.diagnosis.limit import limit, unknown
 from ridgeline.diagnosis.machine_use import energy, telemetered
 from ridgeline.diagnosis.memory_use import memory_use, with_death_for_memory
 from ridgeline.diagnosis.python_view import python_view, settled
 from ridgeline.diagnosis.rank_delays import lateness
 from ridgeline.diagnosis.recorded_run import Attempts, FileNames, RunRead, read_run
-from ridgeline.diagnosis.shares import preemption
+from ridgeline.diagnosis.shares import Observed, preemption
 from ridgeline.diagnosis.step_times import (
     SteadySteps,
     efficiency,
@@ -32,15 +32,16 @@ from ridgeline.diagnosis.step_times import (
     throughput,
     times_of,
 )
-from ridgeline.records.finding import Finding, Findings
+from ridgeline.records.facts import Place, Reason, because
+from ridgeline.records.finding import Findings
 from ridgeline.records.machine import Device
-from ridgeline.records.run import Capture, OutOfMemory, PythonView, Sampled, Status, Step, Target
+from ridgeline.records.run import Capture, PythonView, Sampled, Status, Step, Target
 from ridgeline.records.run_directory import RunDirectory, is_process_alive
 from ridgeline.records.run_summary import (
     Efficiency,
     Energy,
     MemoryUse,
-    Missing,
+    MissingCode,
     NextCommand,
     RankEnd,
     RunSummary,
@@ -48,8 +49,18 @@ from ridgeline.records.run_summary import (
     SyncPoint,
     Telemetered,
     Throughput,
-    Verdict,
 )
+from ridgeline.records.verdict import Bound, LimitCode, Verdict
+
+MIN_FULL_COVERAGE = 0.9
+"""If formulas tell the FLOPs of this share of operator time, the rest is not worth a line."""
+MAX_NAMED_OPERATORS = 3
+MIN_STEPS_TO_TRACE = 20
+"""A program that took fewer steps was too short for a trace."""
+MIN_STEPS_TO_SAMPLE = 20
+"""In a program of fewer steps a sampler of Python's stacks sees nothing."""
+MAX_COMMAND_LENGTH = 160
+_IN_PYTHON: tuple[Bound, ...] = ("input-bound", "launch/overhead-bound")
 
 
 def _silent(text: str) -> None:
@@ -57,70 +68,67 @@ def _silent(text: str) -> None:
 
 
 def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _silent) -> RunSummary:
-    """Raises only where the run was written by a newer version."""
+    """Return the summary of a run. Raise NewerSchema if a newer version wrote the run."""
     return concluded_case(directory, on_progress)[0]
 
 
 def concluded_case(
     directory: RunDirectory, on_progress: Callable[[str], None] = _silent
 ) -> tuple[RunSummary, Case | None]:
-    """The same, with all that it was drawn from."""
+    """Return the summary of a run, and the case from which its findings were drawn."""
     attempts = Attempts()
     on_progress("reading the run")
     read = read_run(directory, attempts)
-    capture = read.capture
     steady, times = _timed(read, attempts)
     device = attempts.part("the ceilings", lambda: _device(read))
     on_progress("studying the trace")
-    found = _traced(directory, read, device, attempts)
+    trace = _traced(directory, read, device, attempts)
     on_progress("deciding")
     rate = throughput(times, steady.phase_steps, read.ranks, len(steady.pauses))
-    work = efficiency(found.work, times, device)
+    work = efficiency(trace.work, times, device)
     seen, spent = _machine(read, steady, rate, attempts)
-    taken = preemption(capture, seen)
+    taken = preemption(read.capture, seen)
     seen = replace(seen, preempted_share=taken.light if taken is not None else None)
-    spent = with_reasons(spent, read, rate)
-    memory = (
-        attempts.part("the memory", lambda: memory_use(capture, read.steps, read.telemetry))
-        or MemoryUse()
+    memory = attempts.part(
+        "the memory", lambda: memory_use(read.capture, read.steps, read.telemetry)
     )
+    memory = memory or MemoryUse()
     read = attempts.part("the end", lambda: with_death_for_memory(read, memory)) or read
-    capture = read.capture
+    names, capture = FileNames(read.run, read.capture), read.capture
     sampled = attempts.part("the Python samples", directory.sampled) or ()
     view = attempts.part("the Python view", lambda: _python(sampled, read))
     asked = sampled if read.run.settings.python else ()  # else only the rules look at it
     shown = attempts.part("the Python view", lambda: python_view(asked) if asked else None)
+    observed = Observed(
+        times=times, work=trace.work, study=trace.study, memory=memory, telemetered=seen,
+        capture=capture, efficiency=work, fed=trace.fed,
+    )  # fmt: skip
     case = attempts.part(
         "the case",
         lambda: case_of_run(
-            read, found, times=times, throughput=rate, efficiency=work, memory=memory,
-            telemetered=seen, python=view, device=device, pauses=steady.pauses,
+            read, trace, observed, throughput=rate, python=view, device=device,
+            pauses=steady.pauses,
         ),
     )  # fmt: skip
     late = attempts.part("the late rank", lambda: lateness(case)) if case is not None else None
-    late = late and replace(late, place=_short(late.place, read))
-    verdict = attempts.part(
-        "the verdict",
-        lambda: limit(
-            times, work=found.work, study=found.study, memory=memory, telemetered=seen,
-            capture=capture, efficiency=work, fed=found.fed, late=late,
-        ),
-    ) or Verdict(bound="unknown", sentence="unknown: no verdict could be drawn")  # fmt: skip
-    verdict = replace(verdict, place=_short(verdict.place, read))
+    late = late and replace(late, place=names.place(late.place))
+    verdict = attempts.part("the verdict", lambda: limit(observed, late))
+    verdict = verdict or unknown(because(LimitCode.FAILED))
+    verdict = replace(verdict, place=names.place(verdict.place))
     on_progress("looking for causes")
     summary = replace(
-        _identity(directory, read, verdict, attempts),
+        _identity(directory, read, verdict, names, attempts),
         step=times,
         regions=attempts.part("the regions", lambda: region_times(steady.steps)) or (),
         throughput=rate,
         efficiency=work,
         memory=memory,
-        energy=spent,
+        energy=with_reasons(spent, read, rate),
         telemetry=seen,
-        sync_points=_sync_points(found.syncs, case, read),
+        sync_points=_sync_points(trace.syncs, case, read, names),
         python=shown,
-        findings=_findings(case, read, attempts) if case is not None else Findings(),
-        missing=left_out(read, times, rate, found, work, spent, device),
+        findings=_findings(case, names, attempts) if case is not None else Findings(),
+        missing=left_out(read, times, rate, trace, work, spent, device),
         next=next_commands(directory, read.run.target, verdict, device, shown, capture),
     )
     problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
@@ -128,48 +136,55 @@ def concluded_case(
 
 
 def _sync_points(
-    syncs: Sequence[SyncPoint], case: Case | None, read: RunRead
+    syncs: Sequence[SyncPoint], case: Case | None, read: RunRead, names: FileNames
 ) -> tuple[SyncPoint, ...]:
     """Return the synchronisation points, each at the line of its function that was seen making most
     of these calls, if that is known. A trace has only the line where the function begins."""
-    told = []
+    points = []
     calls = read.capture.calls if read.capture is not None else ()
     for point in syncs:
-        file, _, line = point.place.rpartition(":")
-        source = case.sources.get(file) if case is not None and line.isdecimal() else None
+        begin = Place.parse(point.place) or Place("")
+        source = case.sources.get(begin.file) if case is not None and begin.line else None
         name = point.call.removeprefix("aten::")
-        lines = source.lines_calling(int(line), name) if source is not None else ()
-        times = {one.line: one.times for one in calls if one.name == name and one.line in lines}
-        place = f"{file}:{max(times, key=lambda at: times[at])}" if times else point.place
-        told.append(replace(point, place=_short(place, read)))
-    return tuple(told)
+        lines = source.lines_calling(begin.line or 0, name) if source is not None else ()
+        times = {call.line: call.times for call in calls if call.name == name}
+        seen = [line for line in lines if line in times]
+        place = point.place
+        if seen:
+            place = f"{begin.file}:{max(seen, key=lambda line: times[line])}"
+        points.append(replace(point, place=names.place(place)))
+    return tuple(points)
 
 
-def _findings(case: Case, read: RunRead, attempts: Attempts) -> Findings:
+def _findings(case: Case, names: FileNames, attempts: Attempts) -> Findings:
+    """Return the findings, each file under the one name that it has in the report."""
     drawn = findings(case, attempts)
-    names = FileNames(read.run, read.capture)
     loss = drawn.loss
     if loss is not None:
-        places = tuple(replace(one, file=names.shown(one.file)) for one in loss.places)
+        places = tuple(replace(place, file=names.shown(place.file)) for place in loss.places)
         loss = replace(loss, places=places)
-    return replace(drawn, findings=tuple(_named(one, names) for one in drawn.findings), loss=loss)
-
-
-def _named(finding: Finding, names: FileNames) -> Finding:
-    """With its file under the one name it has in the report."""
-    file = names.shown(finding.file)
-    told = (replace(one, text=names.short(one.text)) for one in finding.evidence)
-    own = finding.id.replace(finding.file, file, 1) if finding.file else finding.id
-    return replace(finding, id=own, file=file, evidence=tuple(told))
+    renamed = []
+    for finding in drawn.findings:
+        file = names.shown(finding.file)
+        own_id = finding.id.replace(finding.file, file, 1) if finding.file else finding.id
+        evidence = tuple(replace(e, text=names.short(e.text)) for e in finding.evidence)
+        renamed.append(replace(finding, id=own_id, file=file, evidence=evidence))
+    return replace(drawn, findings=tuple(renamed), loss=loss)
 
 
 def _identity(
-    directory: RunDirectory, read: RunRead, verdict: Verdict, attempts: Attempts
+    directory: RunDirectory, read: RunRead, verdict: Verdict, names: FileNames, attempts: Attempts
 ) -> RunSummary:
-    """What ran, how it ended, and the verdict; no figure yet."""
+    """Return what ran, how it ended, and the verdict, without any figure."""
     capture, status = read.capture, read.run.status
     if status != "damaged":
         status = attempts.part("the status", directory.status) or status
+    broken = [step for step in read.steps if step.loss_broke]
+    first_broken = min(broken, key=lambda step: step.index, default=None)
+    full = capture.out_of_memory if capture is not None else None
+    if full is not None:
+        alive = tuple((names.place(place), size, blocks) for place, size, blocks in full.alive)
+        full = replace(full, place=names.place(full.place), alive=alive)
     return RunSummary(
         name=directory.path.name,
         run_dir=str(directory.path),
@@ -181,8 +196,10 @@ def _identity(
         ranks=read.ranks,
         rank_ends=_rank_ends(read),
         losses=_losses(read.steps),
-        loss_broke=_loss_broke(read.steps),
-        out_of_memory=_out_of_memory(read),
+        loss_broke=(
+            f"{first_broken.loss_broke} at step {first_broken.index}" if first_broken else ""
+        ),
+        out_of_memory=full,
         recompiles=_recompiles(capture),
         graph_breaks=_graph_breaks(capture),
         bytes_on_disk=attempts.part("the size", directory.size) or 0,
@@ -297,25 +314,6 @@ def _losses(steps: Sequence[Step]) -> tuple[float, float] | None:
     return (seen[0], seen[-1]) if finite else None
 
 
-def _loss_broke(steps: Sequence[Step]) -> str:
-    broken = [step for step in steps if step.loss_broke]
-    first = min(broken, key=lambda step: step.index, default=None)
-    return f"{first.loss_broke} at step {first.index}" if first is not None else ""
-
-
-def _out_of_memory(read: RunRead) -> OutOfMemory | None:
-    full = read.capture.out_of_memory if read.capture is not None else None
-    if full is None:
-        return None
-    alive = tuple((_short(place, read), size, blocks) for place, size, blocks in full.alive)
-    return replace(full, place=_short(full.place, read), alive=alive)
-
-
-def _short(place: str, read: RunRead) -> str:
-    """As it was typed: under the one name its file has in the report."""
-    return FileNames(read.run, read.capture).place(place)
-
-
 def _recompiles(capture: Capture | None) -> tuple[str, ...]:
     found = capture.compilations if capture is not None else ()
     return tuple(
@@ -341,90 +339,84 @@ def _graph_breaks(capture: Capture | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(placed or counted))
 
 
-ENOUGH = 0.9
-"""Share of operator time with a formula above which what is left out is no news."""
-
-
 def left_out(
     read: RunRead,
     times: StepTimes,
     rate: Throughput,
-    found: Traced,
+    trace: Traced,
     work: Efficiency,
     spent: Energy,
     device: Device | None,
-) -> tuple[str, ...]:
+) -> tuple[Reason | str, ...]:
+    """Return what the summary does not hold, and why: never a silent zero."""
     capture = read.capture
-    said = [*(capture.missing if capture is not None else ()), *_of_children(read)]
+    missing: list[Reason | str] = []
+    if capture is not None:
+        names = FileNames(read.run, capture)
+        missing += capture.missing
+        missing += [
+            because(
+                MissingCode.CHILDREN, processes=one.processes, function=one.function,
+                place=names.place(one.place),
+            )
+            for one in capture.children
+        ]  # fmt: skip
     if times.counted:
-        said += _of_work(read, times, found, work, device)
-        said += _of_rates(read, rate, spent)
-    return tuple(dict.fromkeys(said))
+        missing += _missing_work(read, times, trace, work, device)
+        missing += _missing_rates(read, rate, spent)
+    return tuple(
+        text for number, text in enumerate(missing) if text not in missing[:number]
+    )  # reasons hold dictionaries, which have no hash
 
 
-def _of_children(read: RunRead) -> Iterator[str]:
-    for one in read.capture.children if read.capture is not None else ():
-        place = FileNames(read.run, read.capture).place(one.place)
-        yield (
-            f"{units.plural(one.processes, 'process', 'processes')} that the program started with "
-            f"{one.function}() ({place}): only the process that started them is recorded"
-        )
-
-
-def _of_work(
-    read: RunRead, times: StepTimes, found: Traced, work: Efficiency, device: Device | None
-) -> Iterator[str]:
-    if found.work is None:
-        # The program says itself why it traced nothing, where it knows.
-        if not any("trace" in text for text in (read.capture.missing if read.capture else ())):
-            are = "is" if times.counted == 1 else "are"
-            steps = units.plural(times.counted, "step")
-            short = f": {steps} {are} too few" if _few(times) else ""
-            yield f"no step was traced{short}; FLOPs, MFU and the reasons for waiting are not known"
+def _missing_work(
+    read: RunRead, times: StepTimes, trace: Traced, work: Efficiency, device: Device | None
+) -> Iterator[Reason | str]:
+    if trace.work is None:
+        if read.capture is not None and read.capture.no_trace:
+            return  # the program's process says why
+        if times.counted < MIN_STEPS_TO_TRACE:
+            yield because(MissingCode.TOO_FEW_STEPS_TO_TRACE, steps=times.counted)
+        else:
+            yield because(MissingCode.NO_TRACED_STEP)
         return
     if work.flops_per_step is None:
-        yield f"FLOPs: {found.work.trust.why or 'no matrix product was seen in the traced steps'}"
-    elif work.coverage is not None and work.coverage < ENOUGH:
-        names = ", ".join(work.uncounted[:3])
-        without = f": no formula for {names}" if names else ""
-        yield f"FLOPs cover {units.percent(work.coverage)} of operator time{without}"
+        why = trace.work.trust.why
+        yield because(MissingCode.FLOPS, text=why) if why else because(
+            MissingCode.NO_MATRIX_PRODUCT
+        )  # fmt: skip
+    elif work.coverage is not None and work.coverage < MIN_FULL_COVERAGE:
+        operators = ", ".join(one.op for one in work.uncounted[:MAX_NAMED_OPERATORS])
+        yield because(MissingCode.PARTIAL_FLOPS, share=work.coverage, operators=operators)
     if work.flops_per_step is not None and work.mfu is None:
-        yield _no_mfu(read, found.work.dtype, work, device)
-    yield from found.work.notes
+        yield _no_mfu(read, trace.work.dtype, work, device)
+    yield from trace.work.notes
 
 
-def _no_mfu(read: RunRead, dtype: str, work: Efficiency, device: Device | None) -> str:
-    kind = "GPU" if read.on_gpu else "processor"
-    again = "ridgeline hardware --measure on a quiet machine replaces it"
+def _no_mfu(read: RunRead, dtype: str, work: Efficiency, device: Device | None) -> Reason:
     if work.ceiling_state == "exceeded" and work.flops_s and work.ceiling_flops_s:
-        rates = f"{units.flops(work.flops_s)} here, {units.flops(work.ceiling_flops_s)} the ceiling"
-        why = "ceiling exceeded, probably measured on a busy machine"
-        return f"MFU: {dtype} {why} ({rates}); {again}"
-    if work.ceiling_state in ("disturbed", "exceeded"):
-        why = "was measured while the machine was busy"
-        if work.ceiling_state == "exceeded":
-            why = "was exceeded by a program"
-        return f"MFU: the {dtype} ceiling of this {kind} {why} and is not used; {again}"
-    which = f"{dtype} ceiling" if device is not None else "ceiling"
-    return f"MFU: no {which} of this {kind} is known; ridgeline hardware --measure finds it"
+        return because(
+            MissingCode.CEILING_EXCEEDED_HERE, dtype=dtype, flops_s=work.flops_s,
+            ceiling_flops_s=work.ceiling_flops_s,
+        )  # fmt: skip
+    code = {
+        "exceeded": MissingCode.CEILING_EXCEEDED,
+        "disturbed": MissingCode.CEILING_DISTURBED,
+    }.get(work.ceiling_state, MissingCode.NO_CEILING)
+    known = dtype if device is not None else ""
+    return because(code, dtype=known, device="GPU" if read.on_gpu else "processor")
 
 
-def _of_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[str]:
+def _missing_rates(read: RunRead, rate: Throughput, spent: Energy) -> Iterator[Reason]:
     if rate.steps_s and not (rate.samples_s or rate.tokens_s):
-        yield "samples a second: the batch's size was not recognised"
+        yield because(MissingCode.BATCH_SIZE)
     if not read.telemetry:
-        yield "no telemetry was recorded"
+        yield because(MissingCode.TELEMETRY)
     elif spent.joules_per_step is None and rate.steps_s:
-        yield (
-            "energy: the timed steps were over too soon for the counter"
-            if _counted(read)
-            else "energy: no counter of it can be read here"
-        )
+        counted = _has_energy_counter(read)
+        yield because(MissingCode.ENERGY_TOO_SHORT if counted else MissingCode.NO_ENERGY_COUNTER)
     if read.ranks > 1:
-        yield (
-            f"times and work are of one rank; throughput is taken times {read.ranks}, "
-            "as in data parallelism"
-        )
+        yield because(MissingCode.OTHER_RANKS, ranks=read.ranks)
 
 
 def with_reasons(spent: Energy, read: RunRead, rate: Throughput) -> Energy:
@@ -433,41 +425,27 @@ def with_reasons(spent: Energy, read: RunRead, rate: Throughput) -> Energy:
     if asked.price_per_hour is not None and spent.cost_per_million_samples is None:
         cost = "no-samples" if rate.steps_s else "no-steps"
     if asked.carbon_g_per_kwh is not None and spent.carbon_g_per_million_samples is None:
-        carbon = _why_no_carbon(spent, read, rate)
+        if not read.telemetry:
+            carbon = "no-telemetry"
+        elif not _has_energy_counter(read):
+            carbon = "no-counter"
+        elif not rate.steps_s:
+            carbon = "no-steps"
+        else:
+            carbon = "too-short" if spent.joules_per_step is None else "no-samples"
     return replace(spent, cost_missing=cost, carbon_missing=carbon)
 
 
-def _why_no_carbon(spent: Energy, read: RunRead, rate: Throughput) -> Missing:
-    if not read.telemetry:
-        return "no-telemetry"
-    if not _counted(read):
-        return "no-counter"
-    if not rate.steps_s:
-        return "no-steps"
-    return "too-short" if spent.joules_per_step is None else "no-samples"
-
-
-def _few(times: StepTimes) -> bool:
-    return times.counted < 20
-
-
-def _counted(read: RunRead) -> bool:
-    """Whether any counter that would serve this program was seen."""
+def _has_energy_counter(read: RunRead) -> bool:
+    """Return whether any counter that would serve this program was seen."""
     gpus = [d for t in read.telemetry for d in t.devices] if read.on_gpu else []
     if any(d.energy_j is not None or d.power_w is not None for d in gpus):
         return True
     return any(t.package_energy_j is not None for t in read.telemetry)
 
 
-_IN_PYTHON = ("input-bound", "launch/overhead-bound")
-_AGAIN = ("script", "module")
-_WORTH_SAMPLING = 20
-"""Steps below which a sampler sees nothing."""
-_LONGEST = 160
-
-
 def command_line(target: Target) -> str:
-    """As it was typed after `ridgeline run`."""
+    """Return the command as it was typed after `ridgeline run`."""
     before = {"module": ["-m"], "code": ["-c"]}.get(target.kind, [])
     words = [*before, target.name, *target.arguments] if target.name else []
     return " ".join(shlex.quote(word) for word in words)
@@ -483,10 +461,11 @@ def next_commands(
 ) -> tuple[NextCommand, ...]:
     commands = []
     trace = directory.trace_file(capture.rank if capture is not None else 0)
-    long = capture is not None and capture.steps >= _WORTH_SAMPLING
-    if verdict.bound in _IN_PYTHON and view is None and long and target.kind in _AGAIN:
-        again = f"ridgeline run --python {command_line(target)}"
-        text = again if len(again) <= _LONGEST else "ridgeline run --python …"
+    long = capture is not None and capture.steps >= MIN_STEPS_TO_SAMPLE
+    again = target.kind in ("script", "module")
+    if verdict.bound in _IN_PYTHON and view is None and long and again:
+        text = f"ridgeline run --python {command_line(target)}"
+        text = text if len(text) <= MAX_COMMAND_LENGTH else "ridgeline run --python …"
         commands.append(NextCommand("python", text))
     if trace.is_file():
         several = capture is not None and capture.world > 1  # only all traces show who was late
@@ -505,7 +484,7 @@ def _measured(device: Device | None) -> bool:
 
 
 def _near(path: Path) -> str:
-    """As short as it can be typed from here."""
+    """Return the path as short as it can be typed from here."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

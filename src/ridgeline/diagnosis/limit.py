@@ -1,7 +1,7 @@
 """What limits a program: one of eight bounds, with the two numbers that decided.
 
-The largest share of the step wins, with one weight: a wait can be taken away whole, work only be
-made faster, so a wait wins from 0.7 of the larger kind of work on, unless the device works two
+The largest share of the step wins, with one weight: a wait can be taken away whole, work can only
+be made faster. So a wait wins from 0.7 of the larger kind of work on, unless the device works two
 thirds of the time. A GPU 55 % busy and 45 % waiting for copies is transfer-bound; one 60 % busy
 with a tenth each of four waits is not.
 
@@ -10,42 +10,30 @@ waiting: a loader that delivers every 100 ms to a GPU that needs 80 makes it wai
 done to those 80 would make it faster. So it is with launches that find an empty queue.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline import units
-from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.shares import (
-    STREAMING,
+    MIN_STREAMING_SHARE,
+    WAITS,
     Kind,
+    Observed,
     Shares,
-    cpu_shares,
-    gpu_shares,
-    heavily_preempted,
+    Wait,
+    is_slow_without_reason,
+    largest_cause,
     overhead_causes,
-    own_times,
-    own_work,
-    phase_shares,
     preemption,
-    unexplained,
+    shares_of_work,
 )
 from ridgeline.diagnosis.step_times import share_of
-from ridgeline.records.run import Capture, OutOfMemory, Phase, feeding
-from ridgeline.records.run_summary import (
-    Bound,
-    Deciding,
-    Efficiency,
-    MemoryUse,
-    StepTimes,
-    Telemetered,
-    Verdict,
-)
+from ridgeline.records.facts import Fact, Reason, because
+from ridgeline.records.run import OutOfMemory, Phase, feeding
 from ridgeline.records.sites import LateRank
-from ridgeline.records.step_work import StepWork
-from ridgeline.records.trace import Cause, IdleCause, TraceStudy
-from ridgeline.records.trust import Confidence, Trust
+from ridgeline.records.trace import IdleCause
+from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import Bound, Deciding, DecidingCode, DoubtCode, LimitCode, Verdict
 
 BOUNDS: dict[Kind, Bound] = {
     "input": "input-bound",
@@ -55,168 +43,194 @@ BOUNDS: dict[Kind, Bound] = {
     "compute": "compute-bound",
     "memory": "memory-bandwidth-bound",
 }
-_WAITS: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
-
-OF_ONE_KIND = 0.7
-OF_ALL_WORK = 0.5
+MIN_WAIT_TO_LARGER_WORK = 0.7
+MIN_WAIT_TO_ALL_WORK = 0.5
 """How large a wait must be to be the limit: against the larger kind of work, and against all."""
-SATURATED = 0.2
-"""Share of the step from which a wait for something that works beside the device is the limit."""
-EMPTY_QUEUE = 0.6
-"""Of launches that found nothing queued: the host is behind throughout. Five traces: 1.0 and 1.0
-where it was, 0.17, 0.20 and 0.02 where it ran ahead."""
+MIN_SATURATED_SHARE = 0.2
+"""A wait for something that works beside the device is the limit from this share of the step on."""
+MIN_EMPTY_QUEUE_SHARE = 0.6
+"""Share of the launches that found nothing queued, from which on the host is behind throughout. In
+five traces it was 1.0 and 1.0 where the host was behind, and 0.17, 0.20 and 0.02 where it ran
+ahead."""
 MAX_ONE_THREAD_CORES = 1.2
 """A program that keeps more than this many processors busy works in several threads."""
-RETRIES_A_STEP = 0.5
-FULL = 0.95
-"""Share of the device's memory the allocator holds from which a few retries already mean that the
+MIN_RETRIES_PER_STEP = 0.5
+FULL_DEVICE_SHARE = 0.95
+"""If the allocator holds this share of the device's memory, a few retries already mean that the
 program runs at the limit of what fits."""
-STRETCHED = 2.0
-"""Traced step against an untraced one, either way, from which it may not speak for it."""
+MAX_STRETCH = 2.0
+"""If a traced step is this many times as long as an untraced one, or as short, it may not speak for
+it."""
 MIN_NAMED_PREEMPTION_SHARE = 0.1
 """The verdict names the time that other processes took from this share of the step on."""
-MIN_SAMPLES = 5
-"""Fewer samples of the telemetry do not tell how many processors the program used."""
-MAX_OPERATOR_TO_PROCESSOR_TIME = 1.1
-"""How many times the processor time the operators' time may be: different clocks measure the two.
-"""
 MIN_LATE_SHARE = 0.2
 """Waiting for one rank is the limit from this share of the step on, if no other wait is larger. The
 late rank works beside the others, so that shortening the rest of their step gains nothing."""
 EXCHANGE_WEIGHT = 0.7
 """Weight of the exchange that would remain without the late rank, when waits are compared. It is
 below 1 because an exchange can be made shorter, but not be left out."""
-CLOSE = 0.8
-"""A runner-up from this part of the winner on is too close to be sure."""
+MIN_CLOSE_PART = 0.8
+"""A runner-up with this part of the winner's share is too close to be sure."""
+MIN_NAMED_GROWTH_BYTES = 64 * 1024
+"""Slower growth, in bytes a step, is not named in the verdict: it does not fill memory within a
+run."""
+MAX_WAITING_CORES = 0.5
+"""A program that does not wait for data and uses less than this many processors waits all the same:
+Python alone keeps one busy."""
+MIN_NAMED_PHASE_SHARE = 0.5
+_NAMED_PHASES: tuple[Phase, ...] = ("optimizer", "evaluation")
+"""Phases that are named if they are most of a step, because nobody looks for the time there."""
+_TRAINING: tuple[Phase, ...] = ("forward", "backward", *_NAMED_PHASES)
 
 
-class Seen(Struct, frozen=True, kw_only=True):
-    """All that a verdict is drawn from."""
-
-    times: StepTimes
-    memory: MemoryUse = MemoryUse()
-    telemetered: Telemetered = Telemetered()
-    capture: Capture | None = None
-    work: StepWork | None = None
-    study: TraceStudy | None = None
-    efficiency: Efficiency = Efficiency()
-    fed: HandFed = HandFed()
-
-    @property
-    def on_gpu(self) -> bool:
-        if self.capture is not None and self.capture.stepping:
-            return self.capture.device.kind == "cuda"
-        return self.times.clock == "device" or (self.work is not None and self.work.device != "cpu")
-
-    @property
-    def loader(self) -> bool:
-        return self.capture is not None and any(ld.batches for ld in self.capture.loaders)
-
-
-def limit(
-    times: StepTimes,
-    *,
-    work: StepWork | None = None,
-    study: TraceStudy | None = None,
-    memory: MemoryUse | None = None,
-    telemetered: Telemetered | None = None,
-    capture: Capture | None = None,
-    efficiency: Efficiency | None = None,
-    fed: HandFed | None = None,
-    late: LateRank | None = None,
-) -> Verdict:
-    seen = Seen(
-        times=times,
-        work=work,
-        study=study,
-        memory=memory or MemoryUse(),
-        telemetered=telemetered or Telemetered(),
-        capture=capture,
-        efficiency=efficiency or Efficiency(),
-        fed=fed or HandFed(),
-    )
-    if (full := _capacity(seen)) is not None:
-        return full
-    if not times.phases:
-        return no_steps(times, capture)
-    shares, own = shares_in(seen), undisturbed(seen)
+def limit(seen: Observed, late: LateRank | None = None) -> Verdict:
+    """Return what limits the program. `late` is the rank that the others wait for, if any."""
+    out_of_memory = _out_of_memory(seen)
+    if out_of_memory is not None:
+        return out_of_memory
+    if not seen.times.phases:
+        return unknown(_no_steps(seen), no_phase_recorded=seen.times.median_ms is not None)
+    shares = seen.shares
     if late is not None and _waits_for_a_rank(seen, shares, late):
-        return late_rank(late, _trust_in_late(seen, late))
+        return _late_rank(late, _trust_in_late(seen, late))
     kind = winner(shares, _saturated(seen))
-    said = worded(
-        kind, shares, seen.on_gpu, own.times, capture, own.work, study, seen.efficiency, seen.fed,
-        seen.telemetered.program_cores,
-    )  # fmt: skip
-    return Verdict(
-        bound=BOUNDS[kind],
-        sentence=f"{BOUNDS[kind]}: {said.sentence}{_others(shares)}",
-        numbers=said.numbers,
-        place=said.place,
-        trust=_trust(own, shares, kind),
-    )
+    verdict = _of_kind(kind, shares, seen.undisturbed)
+    if shares.preempted >= MIN_NAMED_PREEMPTION_SHARE:
+        taken = because(LimitCode.OTHER_PROCESSES_TOOK, share=shares.preempted)
+        verdict = replace(verdict, also=(*verdict.also, taken))
+    return replace(verdict, trust=_trust(seen.undisturbed, shares, kind))
 
 
-def undisturbed(seen: Seen) -> Seen:
-    """Return `seen` without the time that other processes took from the training thread. It is
-    unchanged on a GPU, where that time is hidden behind the device's work or part of its waits."""
-    taken = None if seen.on_gpu else preemption(seen.capture, seen.telemetered)
-    if taken is None:
-        return seen
-    work = own_work(seen.work, taken) if seen.work is not None else None
-    return replace(seen, times=own_times(seen.times, taken, seen.capture), work=work)
-
-
-def shares_in(seen: Seen) -> Shares:
-    """Return the step divided into six shares by what it spends time on, and the share that other
-    processes took."""
-    own = undisturbed(seen)
-    shares = _within_processor_time(own, _by_hand(own, _shares(own)))
-    if own.times.mean_ms == seen.times.mean_ms or not seen.times.mean_ms or not own.times.mean_ms:
-        return shares
-    left = own.times.mean_ms / seen.times.mean_ms
-    of = {kind: share * left for kind, share in shares.of.items()}
-    return replace(shares, of=of, preempted=1 - left)
-
-
-def _within_processor_time(seen: Seen, shares: Shares) -> Shares:
-    """Return the shares with operators limited to the program's processor time. On a CPU operators
-    cannot work for longer than the program had a processor. The rest of their time was waiting (for
-    a lock, a file, another process), which counts as overhead."""
-    cores = seen.telemetered.program_cores
-    if seen.on_gpu or cores is None or seen.telemetered.samples < MIN_SAMPLES:
-        return shares
-    account = seen.capture.light_time if seen.capture is not None else None
-    most = max(cores, account.processor_share if account is not None else 0.0)
-    taken = preemption(seen.capture, seen.telemetered)
-    most /= 1 - min(taken.light, 0.99) if taken is not None else 1.0
-    if shares.busy <= MAX_OPERATOR_TO_PROCESSOR_TIME * most:
-        return shares
-    kept = most / shares.busy
-    of = {**shares.of, "compute": shares.of["compute"] * kept, "memory": shares.of["memory"] * kept}
-    of["overhead"] += shares.busy * (1 - kept)
-    return replace(shares, of=of)
-
-
-def _others(shares: Shares) -> str:
-    if shares.preempted < MIN_NAMED_PREEMPTION_SHARE:
-        return ""
-    return f"; other processes took {_percent(shares.preempted)} of it"
+def unknown(reason: Reason, *, no_phase_recorded: bool = False) -> Verdict:
+    """Return the verdict of a program whose limit is not known."""
+    doubt = DoubtCode.NO_PHASE_RECORDED if no_phase_recorded else DoubtCode.NOTHING_TIMED
+    trust = Trust(confidence="unreliable", doubts=(because(doubt),))
+    return Verdict(bound="unknown", reason=reason, trust=trust)
 
 
 def winner(shares: Shares, saturated: Collection[Kind] = ()) -> Kind:
-    """`saturated`: waits for what works beside the device and cannot keep up."""
+    """Return the kind that limits the step. `saturated` are waits for what works beside the device
+    and cannot keep up."""
     of = shares.undisturbed
     work: Kind = "compute" if of["compute"] >= of["memory"] else "memory"
-    needed = max(OF_ONE_KIND * of[work], OF_ALL_WORK * (of["compute"] + of["memory"]))
-    waits = [
+    needed = max(
+        MIN_WAIT_TO_LARGER_WORK * of[work], MIN_WAIT_TO_ALL_WORK * (of["compute"] + of["memory"])
+    )
+    waits: list[Kind] = [
         kind
-        for kind in _WAITS
-        if of[kind] > 0 and of[kind] >= (SATURATED if kind in saturated else needed)
+        for kind in WAITS
+        if of[kind] > 0 and of[kind] >= (MIN_SATURATED_SHARE if kind in saturated else needed)
     ]
     return max(waits, key=lambda kind: of[kind], default=work)
 
 
-def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
+def _saturated(seen: Observed) -> list[Kind]:
+    found: list[Kind] = []
+    loaders = seen.capture.loaders if seen.capture is not None else ()
+    if seen.on_gpu or any(loader.workers and loader.batches for loader in loaders):
+        found.append("input")
+    queue = seen.study.launch.empty_queue if seen.study is not None else None
+    if seen.on_gpu and queue is not None and queue >= MIN_EMPTY_QUEUE_SHARE:
+        found.append("overhead")
+    return found
+
+
+# ---------------------------------------------------------------------------- out of memory
+
+
+def _out_of_memory(seen: Observed) -> Verdict | None:
+    """Return the verdict if memory ran out, or if the allocator keeps freeing its cache to try
+    again."""
+    full = seen.capture.out_of_memory if seen.capture is not None else None
+    if full is not None:
+        return _host_full(full, seen) if full.on == "host" else _device_full(full)
+    memory, steps = seen.memory, max(seen.times.counted, 1)
+    held = (memory.device_reserved_bytes or 0) / (memory.device_total_bytes or 1)
+    crowded = bool(memory.device_total_bytes) and held >= FULL_DEVICE_SHARE
+    often = memory.retries and memory.retries >= MIN_RETRIES_PER_STEP * steps
+    if not often and not (crowded and memory.retries > 1):
+        return None
+    rate = memory.retries / steps
+    return Verdict(
+        bound="memory-capacity-bound",
+        reason=because(LimitCode.ALLOCATOR_RETRIES, retries_per_step=rate, share=held),
+        numbers=(
+            Deciding(code=DecidingCode.RETRIES, value=rate),
+            Deciding(code=DecidingCode.RESERVED, value=held),
+        ),
+    )
+
+
+def _device_full(full: OutOfMemory) -> Verdict:
+    reason = because(
+        LimitCode.GPU_OUT_OF_MEMORY, step=full.step, phase=full.phase,
+        asked_bytes=full.asked_bytes, free_bytes=full.free_bytes,
+    )  # fmt: skip
+    total: dict[str, Fact] = {"total_bytes": full.total_bytes}
+    return Verdict(
+        bound="memory-capacity-bound",
+        reason=reason,
+        numbers=(
+            Deciding(code=DecidingCode.ASKED_BYTES, value=float(full.asked_bytes)),
+            Deciding(code=DecidingCode.FREE_BYTES, value=float(full.free_bytes), facts=total),
+        ),
+        place=full.place,
+    )
+
+
+def _host_full(full: OutOfMemory, seen: Observed) -> Verdict:
+    """Return the verdict for a program that ran out of host memory: an error said so, or the
+    program was killed for it."""
+    used = float(full.allocated_bytes)
+    total: dict[str, Fact] = {"total_bytes": full.total_bytes}
+    numbers = [Deciding(code=DecidingCode.USED_BYTES, value=used, facts=total)]
+    growth = seen.memory.host_growth_bytes_per_step or 0.0
+    if growth >= MIN_NAMED_GROWTH_BYTES:
+        numbers.append(Deciding(code=DecidingCode.GROWTH_BYTES, value=growth))
+    else:
+        growth = 0.0
+    killed = LimitCode.HOST_KILLED if full.sure else LimitCode.HOST_PERHAPS_KILLED
+    reason = because(
+        killed if full.killed else LimitCode.HOST_OUT_OF_MEMORY,
+        step=full.step, phase=full.phase, used_bytes=full.allocated_bytes,
+        total_bytes=full.total_bytes, growth_bytes=growth, asked_bytes=full.asked_bytes,
+    )  # fmt: skip
+    doubts = () if full.sure else (because(DoubtCode.KILL_NOT_EXPLAINED),)
+    return Verdict(
+        bound="memory-capacity-bound",
+        reason=reason,
+        numbers=tuple(numbers),
+        place=full.place,
+        trust=Trust(confidence="doubtful" if doubts else "good", doubts=doubts),
+    )
+
+
+# --------------------------------------------------------------------- no steps, a late rank
+
+
+def _no_steps(seen: Observed) -> Reason:
+    """Return why there are no timed phases to decide from."""
+    capture, times = seen.capture, seen.times
+    if capture is None:
+        return because(LimitCode.NO_RECORD)
+    if not capture.torch_imported:
+        return because(LimitCode.NO_TORCH)
+    if 2 * len(times.compile_steps) > times.counted:
+        return because(
+            LimitCode.KEEPS_COMPILING, compiled=len(times.compile_steps), steps=times.counted
+        )
+    if times.median_ms is not None:
+        return because(LimitCode.NO_PHASES)
+    if times.counted:
+        return because(LimitCode.NO_TIMED_STEP, steps=times.counted)
+    for child in capture.children:
+        return because(
+            LimitCode.STEPS_IN_CHILDREN, processes=child.processes, function=child.function
+        )
+    return because(LimitCode.NO_STEP)
+
+
+def _waits_for_a_rank(seen: Observed, shares: Shares, late: LateRank) -> bool:
     """Return whether the wait for a late rank limits the job: it is long, and no other wait of the
     shown rank is much longer.
 
@@ -224,352 +238,41 @@ def _waits_for_a_rank(seen: Seen, shares: Shares, late: LateRank) -> bool:
     rank is late, the shown rank waits for it in its communication. If the shown rank is itself
     late, its lateness is in the share of its late phase (input or overhead), and its communication
     is no longer than its own work leaves."""
-    waits = {kind: shares.of[kind] for kind in _WAITS}
+    waits = {kind: shares.of[kind] for kind in WAITS}
     if seen.capture is None or seen.capture.rank != late.rank:
         waits["communication"] = max(waits["communication"] - late.share, 0.0)
     else:
-        holds: Kind = "input" if late.phase == "input" else "overhead"
+        holds: Wait = "input" if late.phase == "input" else "overhead"
         waits[holds] = max(waits[holds] - late.share, 0.0)
         waits["communication"] = min(waits["communication"], late.waiting_share - late.share)
     waits["communication"] *= EXCHANGE_WEIGHT
-    return late.share >= max(MIN_LATE_SHARE, OF_ONE_KIND * max(waits.values()))
+    return late.share >= max(MIN_LATE_SHARE, MIN_WAIT_TO_LARGER_WORK * max(waits.values()))
 
 
-def _trust_in_late(seen: Seen, late: LateRank) -> Trust:
-    doubts = []
-    if late.basis != "steps":
-        doubts.append("from the traced steps alone")
-    if seen.times.trust.confidence != "good":
-        doubts.append("few or unsteady steps")
-    return Trust(confidence="doubtful" if doubts else "good", why="; ".join(doubts))
-
-
-def _saturated(seen: Seen) -> list[Kind]:
-    found: list[Kind] = []
-    loaders = seen.capture.loaders if seen.capture is not None else ()
-    if seen.on_gpu or any(loader.workers and loader.batches for loader in loaders):
-        found.append("input")
-    queue = seen.study.launch.empty_queue if seen.study is not None else None
-    if seen.on_gpu and queue is not None and queue >= EMPTY_QUEUE:
-        found.append("overhead")
-    return found
-
-
-def _shares(seen: Seen) -> Shares:
-    if seen.work is None or not seen.work.operator_ms:
-        return phase_shares(seen.times, seen.telemetered.gpu_utilisation if seen.on_gpu else None)
-    if seen.on_gpu and seen.study is not None and seen.study.idle.total_ns is not None:
-        return gpu_shares(seen.times, seen.work, seen.study, seen.loader)
-    if seen.on_gpu:
-        return phase_shares(seen.times, seen.telemetered.gpu_utilisation)
-    return cpu_shares(seen.times, seen.work, seen.study)
-
-
-def _by_hand(seen: Seen, shares: Shares) -> Shares:
-    """Batches made by a function of the user's own, where no DataLoader is: the waits of such a
-    function are input. On a GPU only what it makes the device wait counts, hence the bound."""
-    if seen.loader or not seen.fed.share:
-        return shares
-    # Its share of a traced step is taken for that of a timed one: Python slows with the rest.
-    moved = min(seen.fed.share, shares.of["overhead"])
-    return Shares(
-        of={
-            **shares.of,
-            "input": shares.of["input"] + moved,
-            "overhead": shares.of["overhead"] - moved,
-        },
-        basis=shares.basis,
-        split=shares.split,
-    )
-
-
-def _capacity(seen: Seen) -> Verdict | None:
-    memory, counted = seen.memory, max(seen.times.counted, 1)
-    full = seen.capture.out_of_memory if seen.capture is not None else None
-    crowded = bool(
-        memory.device_total_bytes
-        and (memory.device_reserved_bytes or 0) >= FULL * memory.device_total_bytes
-    )
-    if full is None and not (
-        memory.retries >= RETRIES_A_STEP * counted or (crowded and memory.retries > 1)
-    ):
-        return None
-    if full is None and not memory.retries:
-        return None
-    return capacity(full, memory, counted)
-
-
-def _trust(seen: Seen, shares: Shares, kind: Kind) -> Trust:
-    doubts = []
-    if shares.basis == "phases":
-        why = "without a traced step" if seen.work is None else "the trace holds no device work"
-        doubts.append(f"{why}: from the phases alone")
-    elif shares.split != "roofline" and kind in ("compute", "memory"):
-        doubts.append(
-            "compute and memory are told apart by the kind of operator: too few operators have "
-            "a known ceiling"
-        )
-    if kind == "input" and not seen.loader and seen.fed.share:
-        doubts.append(f"no DataLoader: {seen.fed.function}() is taken for the input by its name")
-    if seen.capture is not None and seen.capture.children and seen.capture.stepping == "call":
-        count = sum(one.processes for one in seen.capture.children)
-        doubts.append(
-            f"only the process that started {count} others was recorded, and those may be the ones "
-            "that train"
-        )
-    doubts += _near(shares, kind)
-    if shares.basis == "trace" and seen.work is not None and not heavily_preempted(shares):
-        doubts += _slow(seen.work, kind, seen.on_gpu)
-    if not seen.on_gpu:
-        doubts += _of_the_processor(seen, shares)
-    if seen.times.trust.confidence != "good":
-        doubts.append("few or unsteady steps")
-    if seen.study is not None and shares.basis == "trace" and seen.on_gpu:
-        idle = seen.study.idle.trust
-        doubts += [idle.why] if idle.confidence != "good" and idle.why else []
-    level: Confidence = "doubtful" if doubts else "good"
-    return Trust(confidence=level, why="; ".join(doubts))
-
-
-def _slow(work: StepWork, kind: Kind, on_gpu: bool) -> list[str]:
-    """Operators below the ridge that are far from the memory's rate: it is not what they wait for,
-    or not all of it."""
-    attained = work.memory_attained
-    if attained is None or attained >= STREAMING or not work.memory_share:
-        return []
-    if kind == "memory":
-        return [f"these operators reach only {_percent(attained)} of the memory's bandwidth"]
-    if kind == "overhead" and not on_gpu and unexplained(work):
-        return [
-            f"operators are large and reach only {_percent(attained)} of the memory's bandwidth: "
-            "what slows them is not known"
-        ]
-    return []
-
-
-def _of_the_processor(seen: Seen, shares: Shares) -> list[str]:
-    """Return doubts about the processor. `seen` is without the time that other processes took."""
-    said = []
-    others = seen.telemetered
-    account = preemption(seen.capture, others)
-    if heavily_preempted(shares):
-        said.append(f"other processes took {_percent(shares.preempted)} of the step")
-    elif others.crowded and (
-        account is None or (others.program_cores or 0.0) > MAX_ONE_THREAD_CORES
-    ):
-        # If a program has several threads, the kernel's account of one thread says too little.
-        said.append(f"other programs took {others.other_cores:.1f} of {others.cores} cores")
-    if shares.basis == "trace" and (other := _if_all_slowed_alike(seen, shares)) is not None:
-        times = units.significant(_stretch(seen), 2)
-        said.append(
-            f"traced steps took {times} × as long as untraced ones; if tracing slowed operators as "
-            f"much as the rest, the verdict would be {BOUNDS[other]}"
-        )
-    return said
-
-
-def _stretch(seen: Seen) -> float:
-    """Return how many times as long as an untraced step a traced step is."""
-    if seen.work is None or not seen.times.median_ms:
-        return 1.0
-    return seen.work.step_ms / seen.times.median_ms
-
-
-def _if_all_slowed_alike(seen: Seen, shares: Shares) -> Kind | None:
-    """Return the other verdict that a long traced step allows, or None if there is none.
-
-    On a CPU, recording Python's calls makes a traced step of small operators two to four times as
-    long in nearly every program. The shares assume that operators keep their length and only the
-    rest is stretched. That assumption is a reason for doubt only if the opposite one (tracing
-    stretches everything alike) leads to another verdict."""
-    if seen.work is None or 1 / STRETCHED <= _stretch(seen) <= STRETCHED:
-        return None
-    alike = replace(seen, work=replace(seen.work, step_ms=seen.times.median_ms or 1.0))
-    other = winner(_by_hand(alike, _shares(alike)), _saturated(seen))
-    return other if other != winner(shares, _saturated(seen)) else None
-
-
-def _near(shares: Shares, kind: Kind) -> list[str]:
-    """The next bound, where it is as large: a wait that won by less than that is near it too."""
-    share, second = max((share, other) for other, share in shares.of.items() if other != kind)
-    if share < CLOSE * shares.of[kind]:
-        return []
-    if kind in _WAITS and second not in _WAITS and share > shares.of[kind]:
-        return [f"without this wait it would be {BOUNDS[second]}, {_percent(share)} of the step"]
-    return [f"close: {BOUNDS[second]} is as near, {_percent(share)} of the step"]
-
-
-_WHY: dict[Cause, str] = {
-    "synchronisation": "the host stops to wait for it",
-    "launch-bound": "the host cannot launch work fast enough",
-    "allocator": "the host allocates memory",
-    "compile": "the host compiles",
-    "garbage collection": "the host collects garbage",
-    "other host": "the host is in the program's own code",
-    "between kernels": "many small kernels, with a gap after each",
-    "unknown": "the host is late, the trace does not say why",
-}
-_NAMES: dict[Kind, str] = {
-    "input": "input wait",
-    "transfer": "copies between host and device",
-    "overhead": "overhead",
-    "communication": "exposed communication",
-    "compute": "compute-limited operators",
-    "memory": "memory-limited operators",
-}
-
-_PHASES: dict[str, str] = {
-    "optimizer": "optimizer step",
-    "other": "code outside the model",
-}
-"""Phases whose name alone does not say what they are."""
-
-_TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
-_BESIDE: dict[Phase, str] = {"optimizer": "the optimizer", "evaluation": "evaluation"}
-"""Phases that are named where they are most of a step: nobody looks for the time there."""
-_MIN_TOLD_GROWTH_BYTES = 64 * 1024
-"""Slower growth, in bytes a step, is not named in the verdict: it does not fill memory within a
-run."""
-_WAITING_CORES = 0.5
-"""Processors' worth of work below which a program that does not wait for data waits all the same:
-Python alone keeps one busy."""
-
-
-class Worded(Struct, frozen=True, kw_only=True):
-    sentence: str
-    numbers: tuple[Deciding, ...]
-    place: str = ""
-
-
-def worded(
-    kind: Kind,
-    shares: Shares,
-    on_gpu: bool,
-    times: StepTimes,
-    capture: Capture | None,
-    work: StepWork | None,
-    study: TraceStudy | None,
-    efficiency: Efficiency,
-    fed: HandFed,
-    program_cores: float | None = None,
-) -> Worded:
-    part = _percent(shares.of[kind])
-    first = _share(kind, shares)
-    second = _against(kind, shares, on_gpu)
-    if kind == "input":
-        said = f"the GPU waits {part} of each step for data" if on_gpu else (
-            f"{part} of each step is spent waiting for data"
-        )  # fmt: skip
-        place = _loader(capture) or (fed.place if fed.share else "") or _place(study, "input")
-        return Worded(sentence=said, numbers=(first, second), place=place)
-    if kind == "transfer":
-        said = f"copies between host and GPU hold up {part} of each step"
-        return Worded(sentence=said, numbers=(first, second), place=_place(study, "transfer"))
-    if kind == "communication":
-        said = f"{part} of each step is spent exchanging data between ranks"
-        place = _place(study, "collective wait")
-        return Worded(sentence=said, numbers=(first, second), place=place)
-    if kind == "overhead":
-        if not on_gpu and (own := _own_code(shares, times, program_cores, first, second)):
-            return own
-        if not on_gpu and program_cores is not None and _waits(shares, program_cores):
-            said = f"{part} of each step is spent waiting, and not for data"
-            return _with_cores(said, program_cores, first)
-        return _overhead(shares, on_gpu, study, work, first, second)
-    said_of = _working(kind, shares, on_gpu, work, efficiency, first, second)
-    return replace(said_of, sentence=said_of.sentence + _mostly_in(times))
-
-
-def capacity(full: OutOfMemory | None, memory: MemoryUse, counted: int) -> Verdict:
-    """Out of memory, or an allocator that has to free and try again."""
-    if full is not None and full.on == "host":
-        return _host_full(full, memory)
-    if full is not None:
-        asked, free = units.bytes_(full.asked_bytes), units.bytes_(full.free_bytes)
-        # Once the windows are over nobody counts steps any more.
-        when = (
-            f"at step {full.step} in its {full.phase}" if full.phase else f"after step {full.step}"
-        )
-        return Verdict(
-            bound="memory-capacity-bound",
-            sentence=f"memory-capacity-bound: out of memory {when}: "
-            f"{asked} asked, {free} free",
-            numbers=(
-                Deciding(what="asked for", value=float(full.asked_bytes), text=asked),
-                Deciding(
-                    what="free", value=float(full.free_bytes),
-                    text=f"{free} of {units.bytes_(full.total_bytes)}",
-                ),
-            ),
-            place=full.place,
-        )  # fmt: skip
-    rate = memory.retries / counted
-    held = (memory.device_reserved_bytes or 0) / (memory.device_total_bytes or 1)
-    often = f"{units.significant(rate, 2)} a step"
-    return Verdict(
-        bound="memory-capacity-bound",
-        sentence="memory-capacity-bound: the allocator has to free its cache and try again "
-        f"{often}, with {_percent(held)} of the device's memory held",
-        numbers=(
-            Deciding(what="allocator retries", value=rate, text=often),
-            Deciding(what="memory reserved", value=held, text=f"{_percent(held)} of the device"),
-        ),
-    )
-
-
-def _host_full(full: OutOfMemory, memory: MemoryUse) -> Verdict:
-    """Return the verdict for a program that ran out of host memory: an error said so, or the
-    program was killed for it."""
-    used = units.bytes_(full.allocated_bytes)
-    of = f" of {units.bytes_(full.total_bytes)}" if full.total_bytes else ""
-    when = f"at step {full.step} in its {full.phase}" if full.phase else f"after step {full.step}"
-    if full.killed:
-        by = "the system killed the program for memory" if full.sure else (
-            "the program was killed, perhaps for memory,"
-        )  # fmt: skip
-        said = f"{by} {when}, with {used}{of} resident"
-    else:
-        asked = f"{units.bytes_(full.asked_bytes)} asked, " if full.asked_bytes else ""
-        said = f"the host's memory ran out {when}: {asked}{used}{of} in use"
-    numbers = [
-        Deciding(what="in use", value=float(full.allocated_bytes), text=f"{used}{of}"),
-    ]
-    grown = memory.host_growth_bytes_per_step
-    if grown and grown >= _MIN_TOLD_GROWTH_BYTES:
-        each = f"{units.bytes_(grown)} a step"
-        said += f"; memory grew by {each}"
-        numbers.append(Deciding(what="growth", value=grown, text=each))
-    doubt = "" if full.sure else "it is not known why the program was killed"
-    return Verdict(
-        bound="memory-capacity-bound",
-        sentence=f"memory-capacity-bound: {said}",
-        numbers=tuple(numbers),
-        place=full.place,
-        trust=Trust(confidence="doubtful", why=doubt) if doubt else Trust(),
-    )
-
-
-def late_rank(late: LateRank, trust: Trust) -> Verdict:
+def _late_rank(late: LateRank, trust: Trust) -> Verdict:
     """Return the verdict that all other ranks wait for one."""
-    longer, waited = units.seconds(late.phase_ns / 1e9), units.seconds(late.late_ns / 1e9)
-    phase = _PHASES.get(late.phase, late.phase)
-    said = f"its {phase} takes {longer} longer" if phase else f"it comes {waited} late in each step"
-    where = f", at {late.place}" if late.place else ""
+    late_s = late.late_ns / 1e9
+    if late.phase:
+        reason = because(
+            LimitCode.LATE_RANK_PHASE,
+            rank=late.rank, phase=late.phase, longer_s=late.phase_ns / 1e9, place=late.place,
+        )  # fmt: skip
+    else:
+        reason = because(LimitCode.LATE_RANK, rank=late.rank, late_s=late_s, place=late.place)
+    if late.steps:
+        code, times, of = DecidingCode.SLOWEST_RANK, late.late_steps, late.steps
+    else:
+        code, times, of = DecidingCode.LAST_RANK, late.late_collectives, late.collectives
     return Verdict(
         bound="late-rank",
-        sentence=f"waits for rank {late.rank}: {said}{where}",
+        reason=reason,
         numbers=(
             Deciding(
-                what=f"waiting for rank {late.rank}", value=late.share, source="derived",
-                text=f"{_percent(late.share)} of the step, {waited}",
+                code=DecidingCode.RANK_WAIT, value=late.share, source="derived",
+                facts={"rank": late.rank, "late_s": late_s},
             ),
             Deciding(
-                what="slowest rank", value=late.late_steps / max(late.steps, 1),
-                text=f"in {late.late_steps} of {units.plural(late.steps, 'step')}",
-            ) if late.steps else Deciding(
-                what="last to come", value=late.late_collectives / max(late.collectives, 1),
-                text=f"to {late.late_collectives} of "
-                f"{units.plural(late.collectives, 'collective')}",
+                code=code, value=times / max(of, 1), facts={"times": times, "of": of}
             ),
         ),
         place=late.place,
@@ -577,181 +280,234 @@ def late_rank(late: LateRank, trust: Trust) -> Verdict:
     )  # fmt: skip
 
 
-def no_steps(times: StepTimes, capture: Capture | None) -> Verdict:
-    """Nothing to decide from, and what to do about it."""
-    if capture is None:
-        why = "the program left no record: it ended before it could, or ran no Python"
-    elif not capture.torch_imported:
-        why = "the program did not import torch"
-    elif 2 * len(times.compile_steps) > times.counted:
-        why = (
-            f"{len(times.compile_steps)} of {units.plural(times.counted, 'step')} compiled, and "
-            "none is left that can be timed: see what makes it compile again"
-        )
-    elif times.median_ms is not None:
-        why = "steps were timed, but their phases were not recorded"
-    elif times.counted:
-        why = f"{units.plural(times.counted, 'step')} seen, none that can be timed"
-    elif capture.children:
-        started = capture.children[0]
-        why = (
-            "no step was seen in this process: the program started "
-            f"{units.plural(started.processes, 'process', 'processes')} of its own with "
-            f"{started.function}(), and those are not recorded"
-        )
+def _trust_in_late(seen: Observed, late: LateRank) -> Trust:
+    doubts = []
+    if late.basis != "steps":
+        doubts.append(because(DoubtCode.ONLY_TRACED_STEPS))
+    if seen.times.trust.confidence != "good":
+        doubts.append(because(DoubtCode.FEW_STEPS))
+    return Trust(confidence="doubtful" if doubts else "good", doubts=tuple(doubts))
+
+
+# ------------------------------------------------------------------------- the largest share
+
+
+def _of_kind(kind: Kind, shares: Shares, seen: Observed) -> Verdict:
+    """Return the verdict on the kind of time that limits. `seen` is without the time that other
+    processes took."""
+    share, on_gpu = shares.of[kind], seen.on_gpu
+    numbers = (_share(kind, shares), _against(kind, shares, on_gpu))
+    if kind == "overhead":
+        return _overhead(shares, seen, numbers)
+    if kind in ("compute", "memory"):
+        return _work(kind, shares, seen, numbers)
+    cause = largest_cause(seen.study, kind)
+    place = _place(cause)
+    if kind == "input":
+        code = LimitCode.GPU_WAITS_FOR_DATA if on_gpu else LimitCode.WAITS_FOR_DATA
+        loaders = seen.capture.loaders if seen.capture is not None else ()
+        loader = feeding([one for one in loaders if one.place]).place
+        place = loader or (seen.fed.place if seen.fed.share else "") or place
     else:
-        why = (
-            "no step was seen: no optimizer step, backward or model call in this process; "
-            "call ridgeline.step() at the end of each iteration"
-        )
-    timed = "no phase was recorded" if times.median_ms is not None else "nothing was timed"
-    return Verdict(
-        bound="unknown",
-        sentence=f"unknown: {why}",
-        trust=Trust(confidence="unreliable", why=timed),
+        code = LimitCode.COPIES if kind == "transfer" else LimitCode.EXCHANGES
+    reason = because(code, share=share)
+    return Verdict(bound=BOUNDS[kind], reason=reason, numbers=numbers, place=place)
+
+
+def _overhead(shares: Shares, seen: Observed, numbers: tuple[Deciding, Deciding]) -> Verdict:
+    share, cores = shares.of["overhead"], seen.telemetered.program_cores
+    verdict = Verdict(
+        bound=BOUNDS["overhead"],
+        reason=because(LimitCode.GPU_WAITS_FOR_HOST, share=share),
+        numbers=numbers,
     )
-
-
-def _overhead(
-    shares: Shares,
-    on_gpu: bool,
-    study: TraceStudy | None,
-    work: StepWork | None,
-    first: Deciding,
-    second: Deciding,
-) -> Worded:
-    part = _percent(shares.of["overhead"])
-    causes = overhead_causes(study) if study is not None else ()
-    if on_gpu and causes and shares.basis == "trace":
+    if seen.on_gpu:
+        causes = overhead_causes(seen.study) if seen.study is not None else ()
+        if not causes or shares.basis != "trace":
+            return verdict
         top = causes[0]
-        told = sum(c.ns for c in causes)
-        weight = shares.of["overhead"] * top.ns / told if told else 0.0
-        number = Deciding(what=f"{top.cause}", value=weight, text=f"{_percent(weight)} of the step")
-        said = f"the GPU waits {part} of each step for the host: {_WHY.get(top.cause, top.cause)}"
-        return Worded(sentence=said, numbers=(first, number), place=_first(top))
-    if on_gpu:
-        said = f"the GPU waits {part} of each step for the host"
-        return Worded(sentence=said, numbers=(first, second))
-    said = f"{part} of each step goes to Python and to starting operators, not to their work"
-    if work is not None and unexplained(work) and not heavily_preempted(shares):
-        said = f"{part} of each step goes to Python and to operators far below the memory's rate"
-    if work is not None and work.operators:
-        number = Deciding(
-            what="operators", value=work.operators, text=f"{work.operators:,.0f} a step"
+        part = share * top.ns / sum(cause.ns for cause in causes)
+        second = Deciding(code=DecidingCode.IDLE_CAUSE, value=part, facts={"idle_cause": top.cause})
+        return replace(
+            verdict,
+            reason=because(LimitCode.GPU_WAITS_BECAUSE, share=share, idle_cause=top.cause),
+            numbers=(numbers[0], second),
+            place=_place(top),
         )
-        return Worded(sentence=said, numbers=(first, number))
-    return Worded(sentence=said, numbers=(first, second))
+    # Python alone keeps a processor busy: a program that uses less neither works nor is kept
+    # waiting for a processor.
+    waits = cores is not None and cores + shares.preempted < MAX_WAITING_CORES
+    outside = _own_code_share(shares, seen)
+    if waits and cores is not None:
+        numbers = (numbers[0], Deciding(code=DecidingCode.CORES, value=cores))
+    elif not outside and seen.work is not None and seen.work.operators:
+        operators = Deciding(code=DecidingCode.OPERATORS, value=seen.work.operators)
+        numbers = (numbers[0], operators)
+    if outside and waits:
+        reason = because(LimitCode.OWN_CODE_WAITS, share=outside, cores=cores)
+    elif outside:
+        reason = because(LimitCode.OWN_CODE, share=outside)
+    elif waits:
+        reason = because(LimitCode.WAITS_FOR_SOMETHING, share=share, cores=cores)
+    else:
+        slow = seen.work is not None and is_slow_without_reason(seen.work)
+        slow = slow and not shares.is_heavily_preempted
+        reason = because(
+            LimitCode.SLOW_OPERATORS if slow else LimitCode.STARTS_OPERATORS, share=share
+        )
+    return replace(verdict, reason=reason, numbers=numbers)
 
 
-def _own_code(
-    shares: Shares, times: StepTimes, cores: float | None, first: Deciding, second: Deciding
-) -> Worded | None:
-    """Where most of the overhead is in no phase of training; None where it is not, or where no
-    phase is known and all of the step is the rest."""
+def _own_code_share(shares: Shares, seen: Observed) -> float:
+    """Return the share of the step in the program's own code outside model, loss and optimizer, if
+    it is most of the overhead; else 0. It is 0, too, if no phase is known and all of the step is
+    the rest."""
     overhead = shares.of["overhead"]
-    outside = min(share_of(times, "other") * (1 - shares.preempted), overhead)
-    if outside <= overhead / 2 or not any(share_of(times, phase) for phase in _TRAINING):
-        return None
-    said = (
-        "the program's own code outside model, loss and optimizer takes "
-        f"{_percent(outside)} of each step"
-    )
-    if cores is None or not _waits(shares, cores):
-        return Worded(sentence=said, numbers=(first, second))
-    return _with_cores(f"{said}, most of it waiting", cores, first)
+    outside = min(share_of(seen.times, "other") * (1 - shares.preempted), overhead)
+    known = any(share_of(seen.times, phase) for phase in _TRAINING)
+    return outside if known and outside > overhead / 2 else 0.0
 
 
-def _waits(shares: Shares, cores: float) -> bool:
-    """Return whether the program neither worked nor waited for a processor most of the time."""
-    return cores + shares.preempted < _WAITING_CORES
-
-
-def _with_cores(said: str, cores: float, first: Deciding) -> Worded:
-    busy = f"{cores:.1f} cores"
-    number = Deciding(what="the program's processor use", value=cores, text=busy)
-    return Worded(sentence=f"{said} ({busy} busy)", numbers=(first, number))
-
-
-def _mostly_in(times: StepTimes) -> str:
-    for phase, where in _BESIDE.items():
-        if share_of(times, phase) > 0.5:
-            return f", {_percent(share_of(times, phase))} of it in {where}"
-    return ""
-
-
-def _working(
-    kind: Kind,
-    shares: Shares,
-    on_gpu: bool,
-    work: StepWork | None,
-    efficiency: Efficiency,
-    first: Deciding,
-    second: Deciding,
-) -> Worded:
-    where = "GPU" if on_gpu else "processor"
-    part = _percent(shares.of[kind])
+def _work(
+    kind: Kind, shares: Shares, seen: Observed, numbers: tuple[Deciding, Deciding]
+) -> Verdict:
+    share, device = shares.of[kind], "GPU" if seen.on_gpu else "processor"
+    second = numbers[1]
     if shares.split == "guess":
-        said = f"the {where} works {_percent(shares.busy)} of each step"
-        return Worded(sentence=said, numbers=(first, second))
-    if kind == "memory":
-        said = f"operators that wait for the {where}'s memory take {part} of each step"
-        if work is not None and work.memory_attained is not None:
-            number = Deciding(
-                what="their bandwidth", value=work.memory_attained, source="derived",
-                text=f"{_percent(work.memory_attained)} of the ceiling",
+        reason = because(LimitCode.DEVICE_WORKS, device=device, share=shares.busy)
+    elif kind == "memory":
+        reason = because(LimitCode.MEMORY_OPERATORS, device=device, share=share)
+        attained = seen.work.memory_attained if seen.work is not None else None
+        if attained is not None:
+            second = Deciding(code=DecidingCode.BANDWIDTH, value=attained, source="derived")
+    else:
+        dtype = seen.work.dtype if seen.work is not None else ""
+        reason = because(LimitCode.ARITHMETIC, device=device, share=share, dtype=dtype)
+        if seen.efficiency.mfu is not None:
+            second = Deciding(
+                code=DecidingCode.FLOP_RATE, value=seen.efficiency.mfu, source="derived",
+                facts={
+                    "dtype": seen.efficiency.ceiling_dtype,
+                    "ceiling_source": seen.efficiency.ceiling_source,
+                },
             )  # fmt: skip
-            return Worded(sentence=said, numbers=(first, number))
-        return Worded(sentence=said, numbers=(first, second))
-    said = f"arithmetic on the {where} takes {part} of each step"
-    if work is not None and work.dtype:
-        said = f"{work.dtype} {said}"
-    if efficiency.mfu is not None:
-        number = Deciding(
-            what="FLOP/s", value=efficiency.mfu, source="derived",
-            text=f"{_percent(efficiency.mfu)} of the peak ({efficiency.ceiling})",
-        )  # fmt: skip
-        return Worded(sentence=said, numbers=(first, number))
-    return Worded(sentence=said, numbers=(first, second))
+    also = tuple(
+        because(LimitCode.MOSTLY_IN_PHASE, phase=phase, share=share_of(seen.times, phase))
+        for phase in _NAMED_PHASES
+        if share_of(seen.times, phase) > MIN_NAMED_PHASE_SHARE
+    )
+    return Verdict(bound=BOUNDS[kind], reason=reason, also=also, numbers=(numbers[0], second))
 
 
 def _share(kind: Kind, shares: Shares) -> Deciding:
     estimated = shares.basis == "phases" and kind not in ("input", "transfer")
     estimated |= kind in ("compute", "memory") and shares.split != "roofline"
     return Deciding(
-        what=_NAMES[kind],
+        code=DecidingCode[kind.upper()],
         value=shares.of[kind],
-        text=f"{_percent(shares.of[kind])} of the step",
         source="estimated" if estimated else "derived" if kind != "input" else "measured",
     )
 
 
 def _against(kind: Kind, shares: Shares, on_gpu: bool) -> Deciding:
-    """What stands against it: for a wait the work, for work the largest wait."""
+    """Return the number that stands against the limit: for a wait the work, for work the largest
+    wait."""
     if kind in ("compute", "memory"):
-        waits: tuple[Kind, ...] = ("input", "transfer", "overhead", "communication")
-        return _share(max(waits, key=lambda k: shares.of[k]), shares)
+        return _share(max(WAITS, key=lambda wait: shares.of[wait]), shares)
     return Deciding(
-        what="GPU at work" if on_gpu else "operators at work",
+        code=DecidingCode.GPU_BUSY if on_gpu else DecidingCode.OPERATORS_BUSY,
         value=shares.busy,
-        text=f"{_percent(shares.busy)} of the step",
         source="estimated" if shares.basis == "phases" else "derived",
     )
 
 
-def _loader(capture: Capture | None) -> str:
-    """Return the line that takes batches from the loader which feeds the steps, or ""."""
-    loaders = capture.loaders if capture is not None else ()
-    return feeding([loader for loader in loaders if loader.place]).place
+def _place(cause: IdleCause | None) -> str:
+    places = cause.places if cause is not None else ()
+    return f"{places[0].file}:{places[0].line}" if places else ""
 
 
-def _place(study: TraceStudy | None, cause: Cause) -> str:
-    found = [c for c in study.idle.causes if c.cause == cause] if study is not None else []
-    return _first(found[0]) if found else ""
+# -------------------------------------------------------------------------------------- doubts
 
 
-def _first(cause: IdleCause) -> str:
-    return f"{cause.places[0].file}:{cause.places[0].line}" if cause.places else ""
+def _trust(seen: Observed, shares: Shares, kind: Kind) -> Trust:
+    """Return how far the verdict can be believed. `seen` is without the time that other processes
+    took."""
+    doubts = list(_doubts(seen, shares, kind))
+    return Trust(confidence="doubtful" if doubts else "good", doubts=tuple(doubts))
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def _doubts(seen: Observed, shares: Shares, kind: Kind) -> Iterator[Reason]:
+    if shares.basis == "phases":
+        known = seen.work is not None
+        yield because(DoubtCode.NO_DEVICE_WORK if known else DoubtCode.NO_TRACED_STEP)
+    elif shares.split != "roofline" and kind in ("compute", "memory"):
+        yield because(DoubtCode.NO_CEILINGS)
+    if kind == "input" and not seen.has_loader and seen.fed.share:
+        yield because(DoubtCode.INPUT_BY_NAME, function=seen.fed.function)
+    if seen.capture is not None and seen.capture.children and seen.capture.stepping == "call":
+        processes = sum(one.processes for one in seen.capture.children)
+        yield because(DoubtCode.OTHER_PROCESSES_TRAIN, processes=processes)
+    yield from _doubts_about_next(shares, kind)
+    if shares.basis == "trace" and seen.work is not None and not shares.is_heavily_preempted:
+        attained = seen.work.memory_attained
+        slow = attained is not None and attained < MIN_STREAMING_SHARE and seen.work.memory_share
+        if slow and kind == "memory":
+            yield because(DoubtCode.LOW_BANDWIDTH, share=attained)
+        elif kind == "overhead" and not seen.on_gpu and is_slow_without_reason(seen.work):
+            yield because(DoubtCode.UNEXPLAINED_SLOWNESS, share=attained)
+    if not seen.on_gpu:
+        yield from _doubts_about_processor(seen, shares)
+    if seen.times.trust.confidence != "good":
+        yield because(DoubtCode.FEW_STEPS)
+    if seen.study is not None and shares.basis == "trace" and seen.on_gpu:
+        idle = seen.study.idle.trust
+        if idle.confidence != "good" and idle.why:
+            yield because(DoubtCode.TRACE, text=idle.why)
+
+
+def _doubts_about_next(shares: Shares, kind: Kind) -> Iterator[Reason]:
+    """Return the next bound, if it is as near. Work may also be larger than the wait that won."""
+    share, second = max((share, other) for other, share in shares.of.items() if other != kind)
+    if share < MIN_CLOSE_PART * shares.of[kind]:
+        return
+    larger_work = kind in WAITS and second not in WAITS and share > shares.of[kind]
+    code = DoubtCode.NEXT_BOUND if larger_work else DoubtCode.CLOSE_BOUND
+    yield because(code, bound=BOUNDS[second], share=share)
+
+
+def _doubts_about_processor(seen: Observed, shares: Shares) -> Iterator[Reason]:
+    others = seen.telemetered
+    account = preemption(seen.capture, others)
+    if shares.is_heavily_preempted:
+        yield because(DoubtCode.PREEMPTED, share=shares.preempted)
+    elif others.crowded and (
+        account is None or (others.program_cores or 0.0) > MAX_ONE_THREAD_CORES
+    ):
+        # If a program has several threads, the kernel's account of one thread says too little.
+        yield because(
+            DoubtCode.OTHER_PROGRAMS, cores=others.other_cores, machine_cores=others.cores
+        )
+    other = _if_all_slowed_alike(seen, shares) if shares.basis == "trace" else None
+    if other is not None:
+        yield because(DoubtCode.STRETCHED_BY_TRACING, factor=_stretch(seen), bound=BOUNDS[other])
+
+
+def _stretch(seen: Observed) -> float:
+    """Return how many times as long as an untraced step a traced step is."""
+    if seen.work is None or not seen.times.median_ms:
+        return 1.0
+    return seen.work.step_ms / seen.times.median_ms
+
+
+def _if_all_slowed_alike(seen: Observed, shares: Shares) -> Kind | None:
+    """Return the other verdict that a long traced step allows, or None if there is none.
+
+    On a CPU, recording Python's calls makes a traced step of small operators two to four times as
+    long in nearly every program. The shares assume that operators keep their length and only the
+    rest is stretched. That assumption is a reason for doubt only if the opposite one (tracing
+    stretches everything alike) leads to another verdict."""
+    if seen.work is None or 1 / MAX_STRETCH <= _stretch(seen) <= MAX_STRETCH:
+        return None
+    alike = replace(seen, work=replace(seen.work, step_ms=seen.times.median_ms or 1.0))
+    other = winner(shares_of_work(alike), _saturated(seen))
+    return other if other != winner(shares, _saturated(seen)) else None

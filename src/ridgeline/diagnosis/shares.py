@@ -1,47 +1,74 @@
-"""A step's time by what holds it up: six shares that add up to 1.
+"""A step divided by what holds it up: six shares that add up to 1.
 
-Lengths come from untraced steps, reasons from traced ones. Tracing slows the host (17 % of a step
-was measured on an H200, far more in small operators) but not the device: how long a step is and how
-long it waits for data is taken from the light window, how long the device works from the trace, and
-the idle rest is divided in the proportions of the trace's causes.
+Lengths come from untraced steps, causes from traced ones. Tracing slows the host (by 17 % of a step
+on an H200, and by far more in small operators) but not the device. So the light window tells how
+long a step is and how long it waits for data, the trace tells how long the device works, and the
+idle rest is divided in the proportions of the trace's causes.
+
+On a crowded machine a thread that is ready to run waits for a processor. In a sandbox of two cores
+with seven busy processes, 79 % of a step was such waiting, which looks like slow operators or like
+waiting for data. The kernel's account of the training thread tells how long it was, so that the
+shares are drawn from the rest of the step.
 """
 
+from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.run import Capture, Phase, ThreadTime, feeding
-from ridgeline.records.run_summary import PhaseTime, StepTimes, Telemetered
+from ridgeline.records.run_summary import (
+    Efficiency,
+    MemoryUse,
+    StepTimes,
+    Telemetered,
+)
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import Cause, IdleCause, TraceStudy
 
 Wait = Literal["input", "transfer", "overhead", "communication"]
 Kind = Literal["input", "transfer", "overhead", "communication", "compute", "memory"]
+WAITS: tuple[Wait, ...] = ("input", "transfer", "overhead", "communication")
+KINDS: tuple[Kind, ...] = (*WAITS, "compute", "memory")
 
-_TO: dict[Cause, Kind] = {
+_KIND_OF_CAUSE: dict[Cause, Kind] = {
     "input": "input",
     "transfer": "transfer",
     "collective wait": "communication",
 }
 """Every other cause of idling is overhead: the device waits for the host."""
-SMALL_MS = 0.1
-"""Mean operator below which a low bandwidth means that starting operators takes the time."""
-STREAMING = 0.25
-"""Of the ceiling: what an operator that does wait for memory reaches at least."""
-MULTIPLYING = 0.1
-"""Of the peak: likewise, for products."""
-WAITING = 0.1
-"""Share of the step in the input below which it cannot be what makes steps uneven."""
-TOLD = 0.5
-"""Of operator time: a roofline of less (3 % in a replayed graph) does not speak for the rest."""
-BACKWARD = 2.0
-"""Times the forward: a product's backward is two products."""
+SMALL_OPERATOR_MS = 0.1
+"""If the mean operator is shorter, a low bandwidth means that starting operators takes the time."""
+MIN_STREAMING_SHARE = 0.25
+"""An operator that waits for memory reaches at least this share of the bandwidth's ceiling."""
+MIN_MULTIPLYING_SHARE = 0.1
+"""A matrix product reaches at least this share of the arithmetic's peak."""
+MIN_INPUT_SHARE = 0.1
+"""With a smaller share of the step, the input cannot be what makes steps uneven."""
+MIN_ROOFLINE_COVERAGE = 0.5
+"""A roofline of a smaller share of operator time (3 % in a replayed graph) does not speak for the
+rest."""
+BACKWARD_PER_FORWARD = 2.0
+"""A backward computes this many times as long as its forward: the gradient of a product is two
+products."""
 MIN_DOUBTED_PREEMPTION_SHARE = 0.25
 """If other processes took this share of the step or more, the rest may not be what an idle machine
 would show, and slow operators need no other explanation."""
+MIN_PREEMPTION_SHARE = 0.05
+"""Preemption below this share of the step is ignored: housekeeping takes as much on any machine."""
+MAX_OWN_CORES_SHARE = 0.75
+"""A program that uses less than this share of the machine's processors does not compete with
+itself."""
+MIN_SAMPLES = 5
+"""Fewer samples of the telemetry do not tell how many processors the program used."""
+MAX_OPERATOR_TO_PROCESSOR_TIME = 1.1
+"""How many times the processor time the operators' time may be: different clocks measure the two.
+"""
 _PRODUCTS = ("matmul", "convolution", "attention")
+_TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
 
 
 class Shares(Struct, frozen=True, kw_only=True):
@@ -65,36 +92,131 @@ class Shares(Struct, frozen=True, kw_only=True):
         left = max(1 - self.preempted, 1e-9)
         return {kind: share / left for kind, share in self.of.items()}
 
+    @property
+    def is_heavily_preempted(self) -> bool:
+        return self.preempted >= MIN_DOUBTED_PREEMPTION_SHARE
+
+
+class Observed(Struct, frozen=True, kw_only=True, dict=True):
+    """What the shares and the verdict of a run are drawn from."""
+
+    times: StepTimes
+    memory: MemoryUse = MemoryUse()
+    telemetered: Telemetered = Telemetered()
+    capture: Capture | None = None
+    work: StepWork | None = None
+    study: TraceStudy | None = None
+    efficiency: Efficiency = Efficiency()
+    fed: HandFed = HandFed()
+
+    @property
+    def on_gpu(self) -> bool:
+        if self.capture is not None and self.capture.stepping:
+            return self.capture.device.kind == "cuda"
+        return self.times.clock == "device" or (self.work is not None and self.work.device != "cpu")
+
+    @property
+    def has_loader(self) -> bool:
+        return self.capture is not None and any(one.batches for one in self.capture.loaders)
+
+    @cached_property
+    def undisturbed(self) -> "Observed":
+        """The same without the time that other processes took from the training thread. On a GPU
+        nothing changes: there that time is hidden behind the device's work or part of its waits."""
+        taken = None if self.on_gpu else preemption(self.capture, self.telemetered)
+        if taken is None:
+            return self
+        work = own_work(self.work, taken) if self.work is not None else None
+        return replace(self, times=own_times(self.times, taken, self.capture), work=work)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """The step divided into six shares, and the share that other processes took."""
+        own = self.undisturbed
+        shares = _within_processor_time(own, shares_of_work(own))
+        if own.times.mean_ms == self.times.mean_ms or not self.times.mean_ms:
+            return shares
+        left = (own.times.mean_ms or self.times.mean_ms) / self.times.mean_ms
+        return replace(
+            shares, of={kind: share * left for kind, share in shares.of.items()}, preempted=1 - left
+        )
+
+
+def shares_of_work(seen: Observed) -> Shares:
+    """Return the six shares by the trace if it tells the device's work, else by the phases. Batches
+    that a function of the user's own makes are input, where no DataLoader is."""
+    utilisation = seen.telemetered.gpu_utilisation if seen.on_gpu else None
+    if seen.work is None or not seen.work.operator_ms:
+        shares = phase_shares(seen.times, utilisation)
+    elif not seen.on_gpu:
+        shares = cpu_shares(seen.times, seen.work, seen.study)
+    elif seen.study is not None and seen.study.idle.total_ns is not None:
+        shares = gpu_shares(seen.times, seen.work, seen.study, seen.has_loader)
+    else:
+        shares = phase_shares(seen.times, utilisation)
+    if seen.has_loader or not seen.fed.share:
+        return shares
+    # The function's share of a traced step is taken for that of a timed one, because tracing slows
+    # all Python alike. On a GPU only what the device waits for counts, hence the bound.
+    moved = min(seen.fed.share, shares.of["overhead"])
+    of = {**shares.of, "input": shares.of["input"] + moved}
+    of["overhead"] -= moved
+    return replace(shares, of=of)
+
+
+def _within_processor_time(seen: Observed, shares: Shares) -> Shares:
+    """Return the shares with operators limited to the program's processor time. On a CPU operators
+    cannot work for longer than the program had a processor. The rest of their time was waiting (for
+    a lock, a file, another process), which counts as overhead."""
+    cores = seen.telemetered.program_cores
+    if seen.on_gpu or cores is None or seen.telemetered.samples < MIN_SAMPLES:
+        return shares
+    account = seen.capture.light_time if seen.capture is not None else None
+    most = max(cores, account.processor_share if account is not None else 0.0)
+    taken = preemption(seen.capture, seen.telemetered)
+    most /= 1 - min(taken.light, 0.99) if taken is not None else 1.0
+    if shares.busy <= MAX_OPERATOR_TO_PROCESSOR_TIME * most:
+        return shares
+    kept = most / shares.busy
+    of = {**shares.of, "compute": shares.of["compute"] * kept, "memory": shares.of["memory"] * kept}
+    of["overhead"] += shares.busy * (1 - kept)
+    return replace(shares, of=of)
+
 
 def gpu_shares(times: StepTimes, work: StepWork, study: TraceStudy, loader: bool) -> Shares:
-    """`loader`: the program has a DataLoader, so the light window knows its waits."""
+    """Return the shares on a GPU. With a `loader`, the light window knows its waits."""
     scale = work.step_ms / times.mean_ms if times.mean_ms else 1.0
     busy = min(work.op_share * scale, 1.0)
-    copying, exchanging = _within(busy, work.copy_share * scale, work.communication_share * scale)
-    idle = 1.0 - busy
-    shares: dict[Kind, float] = dict.fromkeys(_kinds(), 0.0)
+    copying, exchanging = work.copy_share * scale, work.communication_share * scale
+    fits = min(busy / (copying + exchanging), 1.0) if copying + exchanging else 1.0
+    copying, exchanging, idle = copying * fits, exchanging * fits, 1.0 - busy
+    shares: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
     causes = [c for c in study.idle.causes if c.ns > 0]
     if loader and times.clock == "device":
         shares["input"] = min(share_of(times, "input"), idle)
         causes = [c for c in causes if c.cause != "input"]
-    _divide(shares, idle - shares["input"], causes)
+    rest, total = max(idle - shares["input"], 0.0), sum(c.ns for c in causes)
+    for cause in causes:
+        shares[kind_of(cause.cause)] += rest * cause.ns / total
+    if not total:
+        shares["overhead"] += rest
     if loader and times.clock == "host":  # tracing slows a loader in the main process
         most = share_of(times, "input")
         shares["overhead"] += max(shares["input"] - most, 0.0)
         shares["input"] = min(shares["input"], most)
     shares["transfer"] += copying
     shares["communication"] += exchanging
-    part, how = _compute_part(work, study)
-    rest = max(busy - copying - exchanging, 0.0)
-    shares["compute"], shares["memory"] = rest * part, rest * (1 - part)
-    return Shares(of=shares, split=how)
+    part, split = _compute_part(work, study)
+    working = max(busy - copying - exchanging, 0.0)
+    shares["compute"], shares["memory"] = working * part, working * (1 - part)
+    return Shares(of=shares, split=split)
 
 
 def cpu_shares(times: StepTimes, work: StepWork, study: TraceStudy | None) -> Shares:
-    """On a CPU an operator shorter than 10 µs is mostly its own start: overhead, not work. So is
-    most of one that moves its bytes at a fraction of the memory's rate (`_idling`)."""
+    """Return the shares on a CPU. An operator shorter than 10 µs is mostly its own start: overhead,
+    not work. So is most of one that moves its bytes at a fraction of the memory's rate."""
     scale = work.step_ms / _undisturbed_ms(times) if times.mean_ms else 1.0
-    shares: dict[Kind, float] = dict.fromkeys(_kinds(), 0.0)
+    shares: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
     shares["input"] = share_of(times, "input") or min(work.input_share * scale, 1.0)
     left = max(1.0 - shares["input"], 0.0)
     # Tracing slows what a rank waits for too: no more than untraced steps leave, if traced ones
@@ -103,25 +225,24 @@ def cpu_shares(times: StepTimes, work: StepWork, study: TraceStudy | None) -> Sh
     shares["communication"] = min(work.communication_share * scale, room, left)
     left -= shares["communication"]
     working = min(work.op_share * scale, left, _room(times, work)) * (1 - work.short_share)
-    part, how = _compute_part(work, study)
+    part, split = _compute_part(work, study)
     shares["compute"], shares["memory"] = working * part, working * (1 - part)
     # Arithmetic may be slow for its shapes, however large; what waits for memory keeps it busy.
-    shares["memory"] *= 1 - _idling(work.memory_attained, STREAMING)
-    if small(work):
-        shares["compute"] *= 1 - _idling(work.compute_attained, MULTIPLYING)
+    shares["memory"] *= 1 - _start_share(work.memory_attained, MIN_STREAMING_SHARE)
+    if _has_small_operators(work):
+        shares["compute"] *= 1 - _start_share(work.compute_attained, MIN_MULTIPLYING_SHARE)
     shares["overhead"] = left - shares["compute"] - shares["memory"]
-    return Shares(of=shares, split=how)
+    return Shares(of=shares, split=split)
 
 
 def phase_shares(times: StepTimes, utilisation: float | None) -> Shares:
-    """Without a trace: the light window's phases, and on a GPU how much it was in use. What works
-    is taken for arithmetic, but for the optimizer, which moves memory."""
-    shares: dict[Kind, float] = dict.fromkeys(_kinds(), 0.0)
+    """Return the shares without a trace: by the light window's phases, and on a GPU by how much it
+    was in use. Work counts as arithmetic, except the optimizer's, which moves memory."""
+    shares: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
     shares["input"], shares["transfer"] = share_of(times, "input"), share_of(times, "transfer")
     shares["overhead"] = share_of(times, "other")
     shares["memory"] = share_of(times, "optimizer")
-    phases: tuple[Phase, ...] = ("forward", "backward", "evaluation")
-    shares["compute"] = sum(share_of(times, phase) for phase in phases)
+    shares["compute"] = _sum_of(times, "forward", "backward", "evaluation")
     working = shares["compute"] + shares["memory"]
     if utilisation is not None and times.clock == "device" and working > utilisation:
         kept = utilisation / working
@@ -132,108 +253,86 @@ def phase_shares(times: StepTimes, utilisation: float | None) -> Shares:
 
 
 def exchange_room(times: StepTimes) -> float:
-    """On a CPU, of the untraced step: what a model's own phases leave for collectives. Those run in
-    the backward and between phases; a backward computes for about twice as long as the forward."""
-    model: tuple[Phase, ...] = ("input", "forward", "optimizer", "evaluation")
-    own = sum(share_of(times, phase) for phase in model)
-    forward = share_of(times, "forward")
-    return max(1.0 - own - min(share_of(times, "backward"), BACKWARD * forward), 0.0)
+    """Return the share of an untraced step on a CPU that a model's own phases leave for
+    collectives. Collectives run in the backward and between phases."""
+    own = _sum_of(times, "input", "forward", "optimizer", "evaluation")
+    most = BACKWARD_PER_FORWARD * share_of(times, "forward")
+    return max(1.0 - own - min(share_of(times, "backward"), most), 0.0)
 
 
 def kind_of(cause: Cause) -> Kind:
-    """Which share the device's idle time of a cause is counted in."""
-    return _TO.get(cause, "overhead")
+    """Return the share that the device's idle time of a cause is counted in."""
+    return _KIND_OF_CAUSE.get(cause, "overhead")
 
 
 def overhead_causes(study: TraceStudy) -> tuple[IdleCause, ...]:
-    """The causes that count as overhead, the largest first."""
-    return tuple(c for c in study.idle.causes if c.cause not in _TO and c.ns > 0)
+    """Return the causes that count as overhead, the largest first."""
+    return tuple(c for c in study.idle.causes if kind_of(c.cause) == "overhead" and c.ns > 0)
+
+
+def largest_cause(study: TraceStudy | None, kind: Kind) -> IdleCause | None:
+    """Return the largest cause of the device's idle time that counts as this kind."""
+    causes = study.idle.causes if study is not None else ()
+    found = [c for c in causes if c.ns > 0 and kind_of(c.cause) == kind]
+    return max(found, key=lambda cause: cause.ns, default=None)
+
+
+def is_slow_without_reason(work: StepWork) -> bool:
+    """Return whether large operators below the ridge are far from the memory's rate. Their starts
+    do not explain that."""
+    slow = work.memory_attained is not None and work.memory_attained < MIN_STREAMING_SHARE
+    large = not _has_small_operators(work)
+    return slow and large and (work.memory_share or 0.0) >= MIN_ROOFLINE_COVERAGE
+
+
+def _has_small_operators(work: StepWork) -> bool:
+    return bool(work.operators) and work.operator_ms / work.operators < SMALL_OPERATOR_MS
+
+
+def _sum_of(times: StepTimes, *phases: Phase) -> float:
+    return sum(share_of(times, phase) for phase in phases)
 
 
 def _undisturbed_ms(times: StepTimes) -> float:
-    """The median where steps are uneven for another reason than their input: on a busy machine
-    they stall for a scheduler's slice of 4 ms, and that is neither work nor overhead of theirs."""
+    """Return the median step if steps are uneven for another reason than their input, else the
+    mean. On a busy machine steps stall for a scheduler's slice of 4 ms, which is neither their work
+    nor their overhead."""
     mean, median = times.mean_ms or 1.0, times.median_ms or 1.0
-    return median if share_of(times, "input") < WAITING else mean
-
-
-def heavily_preempted(shares: Shares) -> bool:
-    return shares.preempted >= MIN_DOUBTED_PREEMPTION_SHARE
-
-
-def small(work: StepWork) -> bool:
-    return bool(work.operators) and work.operator_ms / work.operators < SMALL_MS
-
-
-def unexplained(work: StepWork) -> bool:
-    """Large operators below the ridge, yet far from the memory's rate: no start explains them."""
-    slow = work.memory_attained is not None and work.memory_attained < STREAMING
-    return slow and not small(work) and (work.memory_share or 0.0) >= TOLD
+    return median if share_of(times, "input") < MIN_INPUT_SHARE else mean
 
 
 def _room(times: StepTimes, work: StepWork) -> float:
-    """What untraced steps leave for operators: the model's phases, and the rest as far as
-    operators filled the traced step. A step that sleeps nine tenths does so untraced too."""
-    phases: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
-    model = sum(share_of(times, phase) for phase in phases)
+    """Return the share of untraced steps that can be operators: the model's phases, and the rest as
+    far as operators filled the traced step. A step that sleeps nine tenths does so untraced too."""
+    model = _sum_of(times, *_TRAINING)
     # Without a model's phases the operators are all in the rest.
     return model + share_of(times, "other") * min(work.op_share, 1.0) if model else 1.0
 
 
-def _idling(attained: float | None, least: float) -> float:
-    """How much of operators' time is neither memory's nor arithmetic's: `_foreach_add_` over 40
-    small tensors takes 60 µs at 6 % of the bandwidth, though all of it lies in the cache; a
-    product of 16 × 64 by 64 × 64 takes 15 µs at 3 % of the peak."""
+def _start_share(attained: float | None, least: float) -> float:
+    """Return the share of operators' time that is neither memory's nor arithmetic's.
+    `_foreach_add_` over 40 small tensors takes 60 µs at 6 % of the bandwidth, though all of it lies
+    in the cache; a product of 16 × 64 by 64 × 64 takes 15 µs at 3 % of the peak."""
     return max(1 - attained / least, 0.0) if attained is not None else 0.0
-
-
-def _kinds() -> tuple[Kind, ...]:
-    return ("input", "transfer", "overhead", "communication", "compute", "memory")
-
-
-def _within(whole: float, one: float, other: float) -> tuple[float, float]:
-    fits = min(whole / (one + other), 1.0) if one + other else 1.0
-    return one * fits, other * fits
-
-
-def _divide(shares: dict[Kind, float], idle: float, causes: list[IdleCause]) -> None:
-    total = sum(c.ns for c in causes)
-    if not total:
-        shares["overhead"] += max(idle, 0.0)
-        return
-    for cause in causes:
-        shares[_TO.get(cause.cause, "overhead")] += max(idle, 0.0) * cause.ns / total
 
 
 def _compute_part(
     work: StepWork, study: TraceStudy | None
 ) -> tuple[float, Literal["roofline", "category", "guess"]]:
-    """How much of the working time is above the ridge."""
+    """Return the share of the working time that is above the ridge, and how it is known. Without a
+    roofline, products, convolutions and attention count as arithmetic."""
     if work.compute_share is not None and work.memory_share is not None:
-        told = work.compute_share + work.memory_share
-        if told >= TOLD:
-            return work.compute_share / told, "roofline"
+        covered = work.compute_share + work.memory_share
+        if covered >= MIN_ROOFLINE_COVERAGE:
+            return work.compute_share / covered, "roofline"
     if study is None:
         return 0.5, "guess"
-    products, rest = _by_category(study)
+    times = [(row.category, row.device_ns) for row in study.categories] or [
+        (row.category, row.host_self_ns) for row in study.ops
+    ]
+    products = sum(ns for category, ns in times if category in _PRODUCTS)
+    rest = sum(ns for category, ns in times if category not in (*_PRODUCTS, "communication"))
     return (products / (products + rest), "category") if products + rest else (0.5, "guess")
-
-
-def _by_category(study: TraceStudy) -> tuple[float, float]:
-    """Time in matrix products, convolutions and attention, and in all else that computes."""
-    if study.categories:
-        kinds = [(c.category, c.device_ns) for c in study.categories]
-    else:
-        kinds = [(row.category, row.host_self_ns) for row in study.ops]
-    products = sum(ns for kind, ns in kinds if kind in _PRODUCTS)
-    return products, sum(ns for kind, ns in kinds if kind not in (*_PRODUCTS, "communication"))
-
-
-MAX_OWN_CORES_SHARE = 0.75
-"""A program that uses less than this share of the machine's processors does not compete with
-itself."""
-MIN_SHARE = 0.05
-"""Preemption below this share of the step is ignored: housekeeping takes as much on any machine."""
 
 
 class Preemption(Struct, frozen=True, kw_only=True):
@@ -274,7 +373,7 @@ def own_times(times: StepTimes, taken: Preemption, capture: Capture | None) -> S
     """Return the step times without the time that other processes took. Each phase is shortened in
     proportion to the time it was running or ready to run: a sleep does not take longer on a crowded
     machine."""
-    if taken.light < MIN_SHARE or not times.mean_ms:
+    if taken.light < MIN_PREEMPTION_SHARE or not times.mean_ms:
         return times
     left = times.mean_ms * (1 - taken.light)
     ready = _ready_ms(times, taken, capture)
@@ -295,7 +394,7 @@ def own_times(times: StepTimes, taken: Preemption, capture: Capture | None) -> S
 
 def own_work(work: StepWork, taken: Preemption) -> StepWork:
     """Return the work of the traced step without the time that other processes took."""
-    if taken.traced < MIN_SHARE:
+    if taken.traced < MIN_PREEMPTION_SHARE:
         return work
     whole, running = 1 - min(taken.traced, 0.99), 1 - min(taken.traced_running, 0.99)
     return replace(
@@ -336,16 +435,14 @@ def _ready_ms(times: StepTimes, taken: Preemption, capture: Capture | None) -> d
     light = capture.light_time if capture is not None else None
     if worked is not None and light is not None and light.processor_ns:
         worked = min(worked * (1 + light.queued_ns / light.processor_ns), 1.0)
-    ready = {one.phase: one.ms * _ready_part(one, worked) for one in times.phases}
+    ready = {one.phase: one.ms for one in times.phases}
+    if "input" in ready and worked is not None:
+        ready["input"] *= worked
     if "other" in ready:
-        told = sum(ms for phase, ms in ready.items() if phase != "other")
-        left = taken.runnable * (times.mean_ms or 0.0) - told
+        others = sum(ms for phase, ms in ready.items() if phase != "other")
+        left = taken.runnable * (times.mean_ms or 0.0) - others
         ready["other"] = min(max(left, 0.0), ready["other"])
     return {str(phase): ms for phase, ms in ready.items()}
-
-
-def _ready_part(phase: PhaseTime, worked: float | None) -> float:
-    return worked if phase.phase == "input" and worked is not None else 1.0
 
 
 def _faster(attained: float | None, running: float) -> float | None:

@@ -9,7 +9,14 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case, not_recorded
 from ridgeline.diagnosis.limit import winner
-from ridgeline.diagnosis.shares import TOLD, Kind, Shares, Wait, kind_of, overhead_causes
+from ridgeline.diagnosis.shares import (
+    MIN_ROOFLINE_COVERAGE,
+    Kind,
+    Shares,
+    Wait,
+    kind_of,
+    overhead_causes,
+)
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import CodePlace, Finding, Loss, LossNeeds
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING
@@ -58,7 +65,7 @@ def remains(case: Case, explained: Mapping[Kind, float] | None = None) -> Remain
 def _nearness(case: Case) -> tuple[float | None, str]:
     if case.efficiency.ceiling_state == "exceeded":
         return None, ""  # nearness to a ceiling that is too low says nothing
-    known = case.work is not None and case.work.coverage >= TOLD
+    known = case.work is not None and case.work.coverage >= MIN_ROOFLINE_COVERAGE
     if known and case.share_of("compute") >= case.share_of("memory"):
         attained, name = _of_the_peak(case)
         if attained is not None:
@@ -67,7 +74,7 @@ def _nearness(case: Case) -> tuple[float | None, str]:
     if work is None or busy is None or work.attained is None:
         return None, ""
     told = (work.compute_share or 0.0) + (work.memory_share or 0.0)
-    if told < TOLD:
+    if told < MIN_ROOFLINE_COVERAGE:
         return None, ""
     binds = "memory" if (work.memory_share or 0.0) > (work.compute_share or 0.0) else "arithmetic"
     return work.attained * told * busy, f"roofline ({binds} for most of it)"
@@ -77,8 +84,8 @@ def _of_the_peak(case: Case) -> tuple[float | None, str]:
     """A trace alone has no untraced step: its own length is taken."""
     of = case.efficiency
     if of.mfu is not None:
-        dtype, _, source = of.ceiling.partition(", ")
-        return of.mfu, f"{dtype} peak ({source})" if source else f"{dtype} peak"
+        source = "datasheet" if of.ceiling_source == "datasheet" else "measured here"
+        return of.mfu, f"{of.ceiling_dtype} peak ({source})"
     work = case.work
     if work is None or not work.flops or not case.step_ms or work.trust.confidence == "unreliable":
         return None, ""

@@ -10,10 +10,12 @@ from types import TracebackType
 from ridgeline.harness.capture import live, watching
 from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
 from ridgeline.integrations.run_lifecycle import begin_run, finish_run
+from ridgeline.records.facts import because
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory, runs_root
-from ridgeline.records.run_summary import RunSummary, Verdict
+from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import DoubtCode, LimitCode, Verdict
 
 
 class profile:
@@ -116,14 +118,15 @@ class profile:
 
 
 def _recorded_elsewhere(name: str) -> RunSummary:
-    said = "unknown: the run around this block records it"
-    trust = Trust(confidence="unreliable", why="the run around this block records it")
+    """Return the summary of a block inside a run that is recorded anyway."""
+    trust = Trust(confidence="unreliable", doubts=(because(DoubtCode.RECORDED_ELSEWHERE),))
+    reason = because(LimitCode.RECORDED_ELSEWHERE)
     return RunSummary(
         name=name,
         run_dir="",
         command="",
         status="running",
-        verdict=Verdict(bound="unknown", sentence=said, trust=trust),
+        verdict=Verdict(bound="unknown", reason=reason, trust=trust),
     )
 
 

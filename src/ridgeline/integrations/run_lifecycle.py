@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from ridgeline import __version__
 from ridgeline.harness.capture.environment import environment
+from ridgeline.records.facts import because
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_directory import RunDirectory, started
-from ridgeline.records.run_summary import Efficiency, RunSummary
+from ridgeline.records.run_summary import Efficiency, MissingCode, RunSummary
 
 MIN_FREE_DISK_BYTES = 64 * 1024
 """With less than this free on the disk, a program may have been unable to write how it ended."""
@@ -69,7 +70,7 @@ def finish_run(
         directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
     summary, case = concluded_case(directory)
     if summary.status == "killed" and _ended_unrecorded(directory, exit_code):
-        lost = "what the program recorded last: no space is left on the disk"
+        lost = because(MissingCode.LAST_WORDS)
         summary = replace(summary, status="finished", missing=(*summary.missing, lost))
     _mark_exceeded_ceiling(directory, summary.efficiency)
     if missing:

@@ -28,6 +28,7 @@ from ridgeline.records.run import DeviceSeen, Target
 from ridgeline.records.run_directory import RunDirectory, restarted_name, run_name
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.sites import OpSite
+from ridgeline.report.reasons import verdict_reason
 from ridgeline.trace.analyses.kernels import category_of
 
 DIAGNOSED = 60
@@ -75,7 +76,7 @@ def looked_at(
     found = _concluded(directory)
     if found is None:
         summary, _ = concluded_case(directory)
-        why = summary.verdict.sentence.removeprefix("unknown: ")
+        why = verdict_reason(summary.verdict)
         raise TargetError(f"{target.name}: {why}", "see `ridgeline run`")
     return found
 

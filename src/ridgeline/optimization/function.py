@@ -41,7 +41,7 @@ from ridgeline.records.optimized import Goal, Optimized, Rung, Total
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked
-from ridgeline.report.reasons import explain
+from ridgeline.report.reasons import explain, verdict_reason
 from ridgeline.units import parse_seconds
 
 WATCHED = 8
@@ -251,7 +251,7 @@ def diagnosis(torch: Any, subject: Subject, home: Path, kept: Kept) -> Diagnosis
     pack(directory)
     summary, case = concluded_case(directory)
     if case is None or not summary.step.median_ms:
-        raise TargetError(f"{subject.name}: {summary.verdict.sentence.removeprefix('unknown: ')}")
+        raise TargetError(f"{subject.name}: {verdict_reason(summary.verdict)}")
     seen = ground_of(case, summary.findings.findings)
     if not seen.modules:
         raise UsageError("the step called no module: neither the model given nor another")

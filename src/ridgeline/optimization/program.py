@@ -34,6 +34,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.report.reasons import verdict_sentence
 from ridgeline.report.views.findings import gain_text
 
 LEAST_STEPS, MOST_STEPS = 24, 60
@@ -88,7 +89,7 @@ def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Opti
     return replace(
         found, afterwards=afterwards, device=known.summary.device, trials=bench.taken,
         remembered=bench.remembered, written=written,
-        advice=advice(known.findings), diagnosis=known.summary.verdict.sentence,
+        advice=advice(known.findings), diagnosis=verdict_sentence(known.summary.verdict),
         run=known.directory.path.name,
         problems=problems(
             [*known.summary.problems, bench.forgot, ladder.search.judge.varies()],
@@ -172,7 +173,7 @@ def _afterwards(
         found = looked_at(copy, runs, left_s, compiled=bench.compiled(kept))
     except (RidgelineError, KeyboardInterrupt):  # it is more than was asked for
         return ""
-    return found.summary.verdict.sentence
+    return verdict_sentence(found.summary.verdict)
 
 
 def _rests_on(ladder: Ladder) -> list[Trial]:

@@ -79,6 +79,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 SCHEMA = 1
 
+NoTrace = Literal["", "profiles-itself", "disk-full", "too-large"]
+"""Why the program's process kept no trace: the program uses a profiler itself; less than 512 MB
+were free on the disk; the trace was larger than 2 GB. It is empty if there is a trace."""
 Status = Literal[
     "running",
     "finished",  # came to its end; the exit code may still be its own
@@ -439,6 +442,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     ended_ns: int = 0
     missing: tuple[str, ...] = ()
     """What was not recorded, and why, a sentence each."""
+    no_trace: NoTrace = ""
     problems: tuple[str, ...] = ()
     """Faults of ours, a sentence each: the program went on without them."""
 

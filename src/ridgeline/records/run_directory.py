@@ -369,22 +369,27 @@ def read_whole(path: Path, kind: type[T]) -> T:
         raise RidgelineError(f"{path} is damaged: it is larger than {MOST_WHOLE >> 20} MiB")
     if not data.strip():
         raise RidgelineError(f"{path} is damaged: it is empty")
-    refuse_newer(path, data)
+    refuse_newer(path, data, newest_schema(kind))
     try:
         return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:
         raise RidgelineError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
 
-def refuse_newer(path: Path, data: bytes) -> None:
+def newest_schema(kind: type) -> int:
+    """Return the schema that this version writes a kind of record with."""
+    return next((f.default for f in msgspec.structs.fields(kind) if f.name == "schema"), SCHEMA)
+
+
+def refuse_newer(path: Path, data: bytes, newest: int = SCHEMA) -> None:
     try:
         schema = msgspec.json.decode(data, type=_Versioned).schema
     except (ValueError, RecursionError):
         return  # damaged, which the reading proper says better
-    if schema > SCHEMA:
+    if schema > newest:
         raise NewerSchema(
             f"{path} was written by a newer ridgeline: its schema is {schema}, and this one reads "
-            f"up to {SCHEMA}",
+            f"up to {newest}",
             "upgrade ridgeline to read this run",
         )
 

@@ -3,49 +3,22 @@
 Shares are fractions of 1. A figure that could not be had is None, and `missing` says why.
 """
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Reason
 from ridgeline.records.finding import Findings
-from ridgeline.records.machine import CeilingState
+from ridgeline.records.machine import CeilingState, Source
 from ridgeline.records.run import OutOfMemory, Phase, PythonView, Status
+from ridgeline.records.step_work import Uncounted
 from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import Verdict
 
-Bound = Literal[
-    "input-bound",
-    "transfer-bound",
-    "launch/overhead-bound",  # launches, Python, synchronisation: the device waits for the host
-    "compute-bound",
-    "memory-bandwidth-bound",
-    "memory-capacity-bound",
-    "communication-bound",
-    "late-rank",  # one of several ranks is slower, and the others wait for it
-    "unknown",
-]
-
+SUMMARY_SCHEMA = 2
+"""Raised from 1 when verdicts became codes with facts."""
 CROWDED = 0.25
-
-
-class Deciding(Struct, frozen=True, kw_only=True):
-    """A number that decided."""
-
-    what: str
-    """input wait, share of the step"""
-    value: float
-    text: str
-    """61 % of the step"""
-    source: Literal["measured", "derived", "estimated"] = "measured"
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    bound: Bound
-    sentence: str
-    """input-bound: the GPU waits 61 % of each step for data"""
-    numbers: tuple[Deciding, ...] = ()
-    """The two that decided."""
-    place: str = ""
-    trust: Trust = Trust()
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True):
@@ -105,15 +78,14 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     """That over the untraced step."""
     mfu: float | None = None
     ceiling_flops_s: float | None = None
-    ceiling: str = ""
-    """bfloat16, measured here"""
+    ceiling_source: Source | Literal[""] = ""
     ceiling_state: CeilingState | Literal[""] = ""
     """Why there may be no MFU although there is a ceiling: the ceiling was disturbed when measured,
     or a program exceeds it. "" if no ceiling is known."""
     ceiling_dtype: str = ""
     coverage: float | None = None
     """Share of operator time whose operators have shapes and a formula."""
-    uncounted: tuple[str, ...] = ()
+    uncounted: tuple[Uncounted, ...] = ()
 
 
 class MemoryUse(Struct, frozen=True, kw_only=True):
@@ -131,6 +103,27 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     resident size, seen from outside."""
     growth_released: bool = False
     """Whether the memory that grew over the steps was given back before the program ended."""
+
+
+class MissingCode(StrEnum):
+    """Why a run has no figure of some kind. The comment names the facts of the reason."""
+
+    CHILDREN = "missing.children"  # processes, function, place
+    NO_TRACED_STEP = "missing.no-traced-step"
+    TOO_FEW_STEPS_TO_TRACE = "missing.too-few-steps-to-trace"  # steps
+    NO_MATRIX_PRODUCT = "missing.no-matrix-product"
+    FLOPS = "missing.flops"  # text, from the trace
+    PARTIAL_FLOPS = "missing.partial-flops"  # share, operators
+    CEILING_EXCEEDED_HERE = "missing.ceiling-exceeded-here"  # dtype, flops_s, ceiling_flops_s
+    CEILING_EXCEEDED = "missing.ceiling-exceeded"  # dtype, device
+    CEILING_DISTURBED = "missing.ceiling-disturbed"  # dtype, device
+    NO_CEILING = "missing.no-ceiling"  # dtype, device
+    BATCH_SIZE = "missing.batch-size"
+    TELEMETRY = "missing.telemetry"
+    ENERGY_TOO_SHORT = "missing.energy-too-short"
+    NO_ENERGY_COUNTER = "missing.no-energy-counter"
+    OTHER_RANKS = "missing.other-ranks"  # ranks
+    LAST_WORDS = "missing.last-words"
 
 
 Missing = Literal["", "no-steps", "no-samples", "no-telemetry", "no-counter", "too-short"]
@@ -211,7 +204,7 @@ class NextCommand(Struct, frozen=True):
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    schema: int = 1
+    schema: int = SUMMARY_SCHEMA
     name: str
     run_dir: str
     command: str
@@ -241,7 +234,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     graph_breaks: tuple[str, ...] = ()
     python: PythonView | None = None
     findings: Findings = Findings()
-    missing: tuple[str, ...] = ()
+    missing: tuple[Reason | str, ...] = ()
+    """What is not known of the run. Text is from the program's own process, or from its trace."""
     problems: tuple[str, ...] = ()
     bytes_on_disk: int = 0
     next: tuple[NextCommand, ...] = ()

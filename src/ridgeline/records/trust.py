@@ -4,6 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Reason
+
 Confidence = Literal["good", "doubtful", "unreliable"]
 Severity = Literal["note", "warning", "error"]
 
@@ -15,6 +17,8 @@ class Trust(Struct, frozen=True, kw_only=True):
     why: str = ""
     codes: tuple[str, ...] = ()
     """What the doubt rests on: the ids of checks, or codes of the analysis itself."""
+    doubts: tuple[Reason, ...] = ()
+    """Why not further, as codes with facts: a run has these in place of `why`."""
 
 
 class Check(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,10 @@ from ridgeline.records.facts import Reason
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import TrialFailure
+from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import Deciding, Verdict
+from ridgeline.report.run_reasons import NUMBERS
+from ridgeline.report.run_reasons import TEMPLATES as RUN
 
 _RATIO = "{value:ratio} [{ci_low:.2f}, {ci_high:.2f}]"
 _TRIALS: dict[str, str] = {
@@ -267,7 +271,7 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.RESULTS_DIFFER: "results differ: {detail}",
     VerdictCode.GUARD_FAILED: "{guard}: {detail}",
 }
-TEMPLATES: dict[str, str] = {**_TRIALS, **_SEARCH, **_SKIPPED, **_VERDICTS}
+TEMPLATES: dict[str, str] = {**RUN, **_TRIALS, **_SEARCH, **_SKIPPED, **_VERDICTS}
 """Code to template."""
 
 
@@ -285,6 +289,25 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "percent": units.percent,
     "ratio": lambda value: f"{value:.2f} ×",
     "seconds": units.seconds,
+    "flops": units.flops,
+    "two_digits": lambda value: units.significant(value, 2),
+    "whole_percent": lambda value: f"{100 * value:.0f} %",
+    "before": lambda value: f"{value} " if value else "",
+    "at_place": lambda value: f", at {value}" if value else "",
+    "of_bytes": lambda value: f" of {units.bytes_(value)}" if value else "",
+    "asked": lambda value: f"{units.bytes_(value)} asked, " if value else "",
+    "and_growth": lambda value: f"; memory grew by {units.bytes_(value)} a step" if value else "",
+    "host_because": lambda value: _HOST_BECAUSE.get(value, value),
+    "phase_name": lambda value: _PHASE_NAMES.get(value, value),
+    "phase_of_work": lambda value: "the optimizer" if value == "optimizer" else value,
+    "processes": lambda value: units.plural(value, "process", "processes"),
+    "no_formula": lambda value: f": no formula for {value}" if value else "",
+    "too_few_steps": lambda value: (
+        f"{units.plural(value, 'step')} {'is' if value == 1 else 'are'} too few"
+    ),
+    "at_or_after": lambda value: "at" if value else "after",
+    "in_its": lambda value: f" in its {value}" if value else "",
+    "ceiling_source": lambda value: "datasheet" if value == "datasheet" else "measured here",
     "difference": _difference,
     "fine_ratio": lambda value: f"{value:.3f}" if 0.9 < value < 1.1 else f"{value:.3g}",
     "more_rounds": lambda factor: (
@@ -298,6 +321,24 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "no_measure": lambda value: _NO_MEASURE[value],
     "or_too_short": lambda value: value or "the program takes too few steps",
 }
+
+
+_HOST_BECAUSE: dict[str, str] = {
+    "synchronisation": "the host stops to wait for it",
+    "launch-bound": "the host cannot launch work fast enough",
+    "allocator": "the host allocates memory",
+    "compile": "the host compiles",
+    "garbage collection": "the host collects garbage",
+    "other host": "the host is in the program's own code",
+    "between kernels": "many small kernels, with a gap after each",
+    "unknown": "the host is late, the trace does not say why",
+}
+"""Why the GPU waits for the host, by the trace's name of the cause."""
+_PHASE_NAMES: dict[str, str] = {
+    "optimizer": "optimizer step",
+    "other": "code outside the model",
+}
+"""Phases whose name alone does not say what they are."""
 
 
 class _UnitFormatter(string.Formatter):
@@ -324,6 +365,11 @@ def explain(reason: Reason | None, *, figures: bool = True) -> str:
     template = TEMPLATES[reason.code]
     if not figures:
         template = _WITHOUT_FIGURES.get(reason.code, template)
+    return fill(template, facts)
+
+
+def fill(template: str, facts: Mapping[str, Any]) -> str:
+    """Return a template with the facts in it, each in its unit."""
     return _FORMATTER.vformat(template, (), facts)
 
 
@@ -333,3 +379,27 @@ def explain_earlier(earlier: Earlier | None) -> str:
         return ""
     partners = f"with {', '.join(earlier.together)}" if earlier.together else "alone"
     return f"{partners}: {explain(earlier.reason)}"
+
+
+def verdict_sentence(verdict: Verdict) -> str:
+    """Return what limits a run in one sentence, which begins with the name of the bound. Only a
+    late rank is named without it."""
+    text = verdict_reason(verdict)
+    return text if verdict.bound == "late-rank" else f"{verdict.bound}: {text}"
+
+
+def verdict_reason(verdict: Verdict) -> str:
+    """Return what was found, without the name of the bound."""
+    return "".join(explain(reason) for reason in (verdict.reason, *verdict.also))
+
+
+def deciding_number(number: Deciding) -> tuple[str, str]:
+    """Return the name of a deciding number, and its value in words."""
+    name, text = NUMBERS[number.code]
+    facts = {**number.facts, "value": number.value}
+    return fill(name, facts), fill(text, facts)
+
+
+def explain_doubts(trust: Trust) -> str:
+    """Return why a figure cannot be believed further; "" if nothing speaks against it."""
+    return "; ".join(text for text in (trust.why, *map(explain, trust.doubts)) if text)

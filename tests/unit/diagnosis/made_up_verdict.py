@@ -1,9 +1,13 @@
 """What a verdict is drawn from, made up: times, work, causes of idling, a capture."""
 
 from collections.abc import Mapping
+from typing import Any
 
+from ridgeline.diagnosis import limit as limits
+from ridgeline.diagnosis.shares import Observed
 from ridgeline.records.run import Capture, DeviceSeen, LoaderSeen, Phase
-from ridgeline.records.run_summary import Bound, PhaseTime, StepTimes, Verdict
+from ridgeline.records.run_summary import PhaseTime, StepTimes
+from ridgeline.records.sites import LateRank
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import (
     CategoryRow,
@@ -17,8 +21,18 @@ from ridgeline.records.trace import (
     Window,
 )
 from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import Bound, Verdict
 
 MS = 1_000_000
+
+
+def limit(times: StepTimes, late: LateRank | None = None, **observed: Any) -> Verdict:
+    return limits.limit(Observed(times=times, **observed), late)
+
+
+def codes(verdict: Verdict) -> list[str]:
+    """Return the codes of the doubts."""
+    return [doubt.code for doubt in verdict.trust.doubts]
 
 
 def times(shares: Mapping[Phase, float], *, gpu: bool = True, ms: float = 100.0) -> StepTimes:
@@ -75,6 +89,5 @@ def capture(*, gpu: bool = True, workers: int = 0, loader: bool = True) -> Captu
 
 
 def bound(verdict: Verdict) -> Bound:
-    assert verdict.sentence.startswith(verdict.bound)
     assert len(verdict.numbers) == 2 or verdict.bound == "unknown"
     return verdict.bound

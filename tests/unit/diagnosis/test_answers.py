@@ -188,9 +188,9 @@ def test_the_peak_has_its_moment() -> None:
 def test_what_is_not_known_says_why() -> None:
     for answer in answers(Case(on_gpu=True)):
         assert answer.text.startswith("Not known: ")
-    capture = Capture(missing=("No trace: the program profiles itself.",))
+    capture = Capture(no_trace="profiles-itself")
     said = text(Case(on_gpu=True, capture=capture), "Which gaps?")
-    assert said == "Not known: No trace: the program profiles itself."
+    assert said == "Not known: no trace: the program profiles itself."
 
 
 def test_without_a_trace_the_driver_is_asked() -> None:

@@ -10,8 +10,9 @@ from ridgeline.diagnosis.build_case import called_lines
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.conclusion import _sync_points, conclude
 from ridgeline.diagnosis.memory_use import memory_use
-from ridgeline.diagnosis.recorded_run import Attempts, read_run
+from ridgeline.diagnosis.recorded_run import Attempts, FileNames, read_run
 from ridgeline.errors import RidgelineError
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.run import (
     CallSeen,
     Capture,
@@ -29,8 +30,10 @@ from ridgeline.records.run import (
     Window,
 )
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_summary import Energy, RunSummary, SyncPoint
+from ridgeline.records.run_summary import Energy, MissingCode, RunSummary, SyncPoint
+from ridgeline.records.verdict import LimitCode
 from ridgeline.report.document import plain
+from ridgeline.report.reasons import explain
 from ridgeline.report.renderers import markdown
 from ridgeline.report.views.run import data, document, remarks
 from ridgeline.source.file import SourceFiles
@@ -56,8 +59,13 @@ def whole(tmp_path: Path) -> RunDirectory:
 
 
 def said(summary: RunSummary) -> str:
-    """Everything that is missing or went wrong, in one text."""
-    return "\n".join((*summary.missing, *summary.problems))
+    """Return everything that is missing or went wrong, in one text."""
+    missing = [text if isinstance(text, str) else explain(text) for text in summary.missing]
+    return "\n".join((*missing, *summary.problems))
+
+
+def missing(summary: RunSummary) -> list[Reason]:
+    return [reason for reason in summary.missing if isinstance(reason, Reason)]
 
 
 def test_a_whole_run_has_every_figure(whole: RunDirectory) -> None:
@@ -84,7 +92,8 @@ def test_flops_are_the_traces_and_time_is_of_untraced_steps(whole: RunDirectory)
     assert found.efficiency.flops_per_step == pytest.approx(flops)
     assert found.efficiency.flops_s == pytest.approx(flops / 0.1, rel=0.02)
     assert found.efficiency.mfu == pytest.approx(flops / 0.1 / 989.4e12, rel=0.02)
-    assert found.efficiency.ceiling == "bfloat16, datasheet"
+    assert found.efficiency.ceiling_dtype == "bfloat16"
+    assert found.efficiency.ceiling_source == "datasheet"
     assert found.verdict.bound == "compute-bound"
     assert any(command.purpose == "trace" for command in found.next)
 
@@ -113,7 +122,7 @@ def test_a_program_that_never_imported_torch_is_told_so(tmp_path: Path) -> None:
             captured=made.capture(torch_imported=False, stepping="", steps=0, windows=()),
         )
     )  # fmt: skip
-    assert "did not import torch" in found.verdict.sentence
+    assert found.verdict.reason.code == LimitCode.NO_TORCH
     assert found.device == ""
     assert found.step.median_ms is None
 
@@ -124,7 +133,7 @@ def test_a_program_without_steps_is_told_how_to_mark_them(tmp_path: Path) -> Non
             tmp_path, run=made.run_file(), captured=made.capture(stepping="", steps=0, windows=())
         )
     )
-    assert "ridgeline.step()" in found.verdict.sentence
+    assert found.verdict.reason.code == LimitCode.NO_STEP
     assert data(found)["verdict"] == "unknown"
 
 
@@ -452,7 +461,7 @@ def test_a_late_rank_is_the_verdict_of_the_job(tmp_path: Path) -> None:
     summary = conclude(found)
     assert summary.verdict.bound == "late-rank"
     assert summary.verdict.place == "d.py:4"
-    assert "rank 1" in summary.verdict.sentence
+    assert summary.verdict.reason.facts["rank"] == 1
     (finding,) = [f for f in summary.findings.findings if f.rule == "late-rank"]
     assert (finding.file, finding.line) == ("d.py", 4)
     assert finding.share_pct == pytest.approx(100 * summary.verdict.numbers[0].value, abs=0.01)
@@ -468,9 +477,10 @@ def test_a_synchronisation_is_placed_at_the_line_that_asks_most(tmp_path: Path) 
     read = read_run(made.directory(tmp_path, run=made.run_file(), captured=captured), Attempts())
     sources = SourceFiles(texts={"train.py": text}, called=called_lines((captured,)))
     point = SyncPoint(place="train.py:1", call="aten::item", per_step=25.0, ms_per_step=0.1)
-    (told,) = _sync_points((point,), Case(sources=sources), read)
-    assert told.place == "train.py:4"
-    (unknown,) = _sync_points((point,), Case(), read)
+    names = FileNames(read.run, read.capture)
+    (placed,) = _sync_points((point,), Case(sources=sources), read, names)
+    assert placed.place == "train.py:4"
+    (unknown,) = _sync_points((point,), Case(), read, names)
     assert unknown.place == "train.py:1"
 
 
@@ -484,14 +494,15 @@ def test_a_line_that_ran_on_one_rank_alone_was_seen_running() -> None:
     }
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "1 step is too few"), (2, "2 steps are too few")])
-def test_too_few_steps_to_trace_are_counted(tmp_path: Path, count: int, said: str) -> None:
+@pytest.mark.parametrize(("count", "text"), [(1, "1 step is too few"), (2, "2 steps are too few")])
+def test_too_few_steps_to_trace_are_counted(tmp_path: Path, count: int, text: str) -> None:
     stepped = [step(index, window="settle") for index in range(count)]
     captured = made.capture(steps=count, windows=())
     found = conclude(
         made.directory(tmp_path, run=made.run_file(), captured=captured, stepped=stepped)
     )
-    assert any(said in text for text in found.missing)
+    assert because(MissingCode.TOO_FEW_STEPS_TO_TRACE, steps=count) in missing(found)
+    assert text in said(found)
     assert (found.step.ci is None) == (found.step.steps == 1)
 
 
@@ -499,7 +510,8 @@ def test_processes_that_the_program_started_are_listed_as_missing(tmp_path: Path
     children = (ChildrenSeen(function="train", place="/code/train.py:7", processes=2),)
     captured = made.capture(children=children, stepping="call")
     found = conclude(made.directory(tmp_path, run=made.run_file(), captured=captured))
-    assert any("train()" in text and "2 processes" in text for text in found.missing)
+    started = {"processes": 2, "function": "train", "place": "/code/train.py:7"}
+    assert because(MissingCode.CHILDREN, **started) in missing(found)
     assert found.verdict.trust.confidence != "good"
 
 
@@ -508,7 +520,9 @@ def test_where_only_processes_of_its_own_train_that_is_the_verdict(tmp_path: Pat
     captured = made.capture(children=children, stepping="", steps=0, windows=())
     found = conclude(made.directory(tmp_path, run=made.run_file(), captured=captured, stepped=[]))
     assert found.verdict.bound == "unknown"
-    assert "train()" in found.verdict.sentence
+    assert found.verdict.reason == because(
+        LimitCode.STEPS_IN_CHILDREN, processes=1, function="train"
+    )
 
 
 def test_a_cost_or_an_emission_that_was_asked_for_and_is_not_known_has_its_reason(

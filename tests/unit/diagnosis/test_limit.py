@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.hand_fed import HandFed, feeds
-from ridgeline.diagnosis.limit import limit, winner
+from ridgeline.diagnosis.limit import winner
 from ridgeline.diagnosis.shares import Shares, cpu_shares
 from ridgeline.records.run import Capture, DeviceSeen, OutOfMemory, Phase
 from ridgeline.records.run_summary import (
@@ -16,7 +16,6 @@ from ridgeline.records.run_summary import (
     PhaseTime,
     StepTimes,
     Telemetered,
-    Verdict,
 )
 from ridgeline.records.sites import LateRank
 from ridgeline.records.step_work import StepWork
@@ -25,7 +24,9 @@ from ridgeline.records.trace import (
     Cause,
     TraceStudy,
 )
-from tests.unit.diagnosis.made_up_verdict import bound, capture, study, times, work
+from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode, Verdict
+from ridgeline.report.reasons import deciding_number, verdict_sentence
+from tests.unit.diagnosis.made_up_verdict import bound, capture, codes, limit, study, times, work
 
 GIB = 2**30
 
@@ -52,7 +53,8 @@ def test_a_gpu_that_waits_for_its_loader_is_input_bound() -> None:
         work=work(0.3), study=study({"input": 0.5, "launch-bound": 0.2}), capture=capture(),
     )  # fmt: skip
     assert bound(found) == "input-bound"
-    assert found.sentence == "input-bound: the GPU waits 61 % of each step for data"
+    assert found.reason.code == LimitCode.GPU_WAITS_FOR_DATA
+    assert verdict_sentence(found) == "input-bound: the GPU waits 61 % of each step for data"
     assert found.place == "data.py:41"
     assert found.numbers[0].value == pytest.approx(0.61)
     assert found.numbers[0].source == "measured"
@@ -75,7 +77,8 @@ def test_a_loader_that_cannot_keep_up_limits_though_the_gpu_mostly_works() -> No
         work=work(0.74), study=study({"input": 0.26}), capture=capture(workers=4),
     )  # fmt: skip
     assert bound(found) == "input-bound"
-    assert "would be compute-bound" in found.trust.why
+    (doubt,) = found.trust.doubts
+    assert (doubt.code, doubt.facts["bound"]) == (DoubtCode.NEXT_BOUND, "compute-bound")
 
 
 def test_a_cpu_program_is_input_bound_by_what_its_steps_wait() -> None:
@@ -84,7 +87,7 @@ def test_a_cpu_program_is_input_bound_by_what_its_steps_wait() -> None:
         work=work(0.25, gpu=False), capture=capture(gpu=False),
     )  # fmt: skip
     assert bound(found) == "input-bound"
-    assert "GPU" not in found.sentence
+    assert found.reason.code == LimitCode.WAITS_FOR_DATA
 
 
 def test_a_cpu_program_that_reads_a_fifth_of_its_time_is_not_input_bound() -> None:
@@ -103,7 +106,8 @@ def test_batches_made_by_hand_are_input_by_their_name_and_doubtful() -> None:
     )  # fmt: skip
     assert bound(found) == "input-bound"
     assert found.place == "train.py:9"
-    assert "get_batch" in found.trust.why
+    doubt = found.trust.doubts[0]
+    assert (doubt.code, doubt.facts) == (DoubtCode.INPUT_BY_NAME, {"function": "get_batch"})
 
 
 def test_a_program_with_a_loader_is_not_judged_by_the_names_of_its_functions() -> None:
@@ -151,19 +155,20 @@ def test_a_tenth_in_copies_is_not_transfer_bound() -> None:
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        ("launch-bound", "cannot launch work fast enough"),
-        ("synchronisation", "stops to wait"),
-        ("other host", "program's own code"),
-        ("garbage collection", "collects garbage"),
+        ("launch-bound", "the host cannot launch work fast enough"),
+        ("synchronisation", "the host stops to wait for it"),
+        ("other host", "the host is in the program's own code"),
+        ("garbage collection", "the host collects garbage"),
     ],
 )
 def test_a_gpu_that_waits_for_the_host_is_overhead_bound(cause: Cause, words: str) -> None:
     found = gpu({cause: 0.5, "between kernels": 0.05})
     assert bound(found) == "launch/overhead-bound"
-    assert words in found.sentence
+    assert found.reason.facts["idle_cause"] == cause
+    assert verdict_sentence(found).endswith(f"of each step for the host: {words}")
     assert found.place == "train.py:63"
     assert found.numbers[0].value == pytest.approx(0.55)
-    assert found.numbers[1].what == cause
+    assert found.numbers[1].facts == {"idle_cause": cause}
 
 
 def test_launches_that_always_find_an_empty_queue_limit_from_a_fifth_on() -> None:
@@ -200,8 +205,9 @@ def test_large_operators_far_from_the_memorys_rate_are_not_bandwidth_bound() -> 
         capture=capture(gpu=False),
     )  # fmt: skip
     assert bound(found) == "launch/overhead-bound"
-    assert "operators far below the memory's rate" in found.sentence
-    assert "only 5 % of the memory's bandwidth" in found.trust.why
+    assert found.reason.code == LimitCode.SLOW_OPERATORS
+    doubt = next(d for d in found.trust.doubts if d.code == DoubtCode.UNEXPLAINED_SLOWNESS)
+    assert doubt.facts["share"] == pytest.approx(0.05)
 
 
 # ------------------------------------------------------------------------- compute and memory
@@ -210,16 +216,19 @@ def test_large_operators_far_from_the_memorys_rate_are_not_bandwidth_bound() -> 
 def test_a_busy_gpu_above_the_ridge_is_compute_bound_and_says_its_mfu() -> None:
     found = limit(
         times({"forward": 1.0}), work=work(0.97), study=study({"between kernels": 0.03}),
-        capture=capture(), efficiency=Efficiency(mfu=0.42, ceiling="float32, datasheet"),
+        capture=capture(),
+        efficiency=Efficiency(mfu=0.42, ceiling_dtype="float32", ceiling_source="datasheet"),
     )  # fmt: skip
     assert bound(found) == "compute-bound"
-    assert found.numbers[1].text == "42 % of the peak (float32, datasheet)"
+    text = deciding_number(found.numbers[1])
+    assert text == ("FLOP/s", "42 % of the peak (float32, datasheet)")
 
 
 def test_a_busy_gpu_below_the_ridge_is_bandwidth_bound() -> None:
     found = gpu({"between kernels": 0.03}, compute=0.3, memory=0.7)
     assert bound(found) == "memory-bandwidth-bound"
-    assert found.numbers[1].text == "60 % of the ceiling"
+    assert found.numbers[1].code == DecidingCode.BANDWIDTH
+    assert found.numbers[1].value == pytest.approx(0.6)
 
 
 def test_four_waits_of_a_tenth_do_not_make_one_limit() -> None:
@@ -255,7 +264,9 @@ def test_out_of_memory_is_capacity_bound_whatever_else_is_known() -> None:
     for shares in ({"input": 1.0}, {}):
         found = limit(times(shares), capture=seen)
         assert bound(found) == "memory-capacity-bound"
-        assert "2 GiB asked, 512 MiB free" in found.sentence
+        assert verdict_sentence(found).endswith(
+            "out of memory at step 3 in its backward: 2 GiB asked, 512 MiB free"
+        )
         assert found.place == "model.py:88"
 
 
@@ -274,8 +285,8 @@ def test_a_program_that_died_of_the_hosts_memory_is_capacity_bound(
     memory = MemoryUse(host_growth_bytes_per_step=40.0 * 2**20)
     found = limit(times({"forward": 1.0}), memory=memory, capture=seen)
     assert bound(found) == "memory-capacity-bound"
-    assert [(n.what, n.value) for n in found.numbers] == [
-        ("in use", 15.0 * GIB), ("growth", 40.0 * 2**20),
+    assert [(n.code, n.value) for n in found.numbers] == [
+        (DecidingCode.USED_BYTES, 15.0 * GIB), (DecidingCode.GROWTH_BYTES, 40.0 * 2**20),
     ]  # fmt: skip
     assert found.trust.confidence == trust
 
@@ -334,7 +345,7 @@ def test_without_a_trace_phases_decide_and_it_is_doubtful() -> None:
     found = limit(times({"input": 0.7, "forward": 0.3}, gpu=False), capture=capture(gpu=False))
     assert bound(found) == "input-bound"
     assert found.trust.confidence == "doubtful"
-    assert "without a traced step" in found.trust.why
+    assert codes(found) == [DoubtCode.NO_TRACED_STEP]
 
 
 def test_without_a_trace_an_idle_gpu_waits_for_the_host() -> None:
@@ -349,24 +360,26 @@ def test_idle_time_that_cannot_be_believed_is_not_used() -> None:
     blind = TraceStudy(files=("t",), events=0, label="t", window=broken.window)
     found = limit(times({"forward": 1.0}), work=work(0.1), study=blind, capture=capture())
     assert found.trust.confidence == "doubtful"
-    assert "from the phases alone" in found.trust.why
+    assert DoubtCode.NO_DEVICE_WORK in codes(found)
 
 
 def test_no_step_is_unknown_with_what_to_do() -> None:
     found = limit(StepTimes(), capture=Capture())
     assert bound(found) == "unknown"
-    assert "ridgeline.step()" in found.sentence
+    assert found.reason.code == LimitCode.NO_STEP
+    assert "ridgeline.step()" in verdict_sentence(found)
 
 
 def test_a_program_that_compiles_in_every_step_is_told_so() -> None:
     times = StepTimes(counted=12, compile_steps=tuple(range(12)))
-    said = limit(times, capture=capture()).sentence
-    assert said.startswith("unknown: 12 of 12 steps compiled, and none is left that can be timed")
+    found = limit(times, capture=capture())
+    assert found.reason.code == LimitCode.KEEPS_COMPILING
+    assert found.reason.facts == {"compiled": 12, "steps": 12}
 
 
 def test_a_program_without_torch_is_unknown_and_says_so() -> None:
     found = limit(StepTimes(), capture=Capture(torch_imported=False))
-    assert "did not import torch" in found.sentence
+    assert found.reason.code == LimitCode.NO_TORCH
     assert bound(limit(StepTimes())) == "unknown"
 
 
@@ -410,7 +423,7 @@ def test_a_job_that_waits_for_one_rank_names_it_with_phase_and_line() -> None:
     assert found.place == "train.py:13"
     assert found.numbers[0].value == pytest.approx(0.8)
     for part in ("rank 1", "input", "80.8 ms", "train.py:13"):
-        assert part in found.sentence
+        assert part in verdict_sentence(found)
 
 
 def test_a_rank_that_is_a_little_late_does_not_limit_the_job() -> None:
@@ -438,7 +451,7 @@ def on_cpu(done: StepWork, seen: Telemetered | None = None) -> Verdict:
     return limit(
         times({"forward": 1.0}, gpu=False),
         work=done,
-        telemetered=seen,
+        telemetered=seen or Telemetered(),
         capture=capture(gpu=False),
     )
 
@@ -449,7 +462,9 @@ CROWD = Telemetered(other_cores=1.6, cores=2)
 def test_other_programs_on_the_processor_make_its_verdict_doubtful() -> None:
     found = on_cpu(work(0.95, gpu=False), CROWD)
     assert found.trust.confidence == "doubtful"
-    assert found.trust.why == "other programs took 1.6 of 2 cores"
+    (doubt,) = found.trust.doubts
+    assert doubt.code == DoubtCode.OTHER_PROGRAMS
+    assert doubt.facts == {"cores": 1.6, "machine_cores": 2}
     few = on_cpu(work(0.95, gpu=False), Telemetered(other_cores=0.4, cores=2))
     assert few.trust.confidence == "good"
 
@@ -467,7 +482,7 @@ def test_memory_that_wins_at_a_low_bandwidth_is_doubtful_with_the_number() -> No
     found = on_cpu(done)
     assert bound(found) == "memory-bandwidth-bound"
     assert found.trust.confidence == "doubtful"
-    assert "only 20 % of the memory's bandwidth" in found.trust.why
+    assert codes(found) == [DoubtCode.LOW_BANDWIDTH]
     assert on_cpu(replace(done, memory_attained=0.5)).trust.confidence == "good"
 
 
@@ -508,9 +523,14 @@ def test_long_traced_steps_are_a_doubt_only_where_the_verdict_depends_on_it(
 
 
 @pytest.mark.parametrize(
-    ("cores", "waits"), [(0.1, ", most of it waiting (0.1 cores busy)"), (1.0, ""), (None, "")]
+    ("cores", "code"),
+    [
+        (0.1, LimitCode.OWN_CODE_WAITS),
+        (1.0, LimitCode.OWN_CODE),
+        (None, LimitCode.OWN_CODE),
+    ],
 )
-def test_code_outside_training_is_named(cores: float | None, waits: str) -> None:
+def test_code_outside_training_is_named(cores: float | None, code: LimitCode) -> None:
     found = limit(
         times({"forward": 0.07, "optimizer": 0.04, "other": 0.89}, gpu=False),
         work=work(0.08, gpu=False),
@@ -518,10 +538,8 @@ def test_code_outside_training_is_named(cores: float | None, waits: str) -> None
         capture=capture(gpu=False),
     )
     assert bound(found) == "launch/overhead-bound"
-    assert found.sentence == (
-        "launch/overhead-bound: the program's own code outside model, loss and optimizer "
-        f"takes 89 % of each step{waits}"
-    )
+    assert found.reason.code == code
+    assert found.reason.facts["share"] == pytest.approx(0.89)
 
 
 def test_overhead_inside_the_model_is_not_called_code_outside() -> None:
@@ -530,18 +548,18 @@ def test_overhead_inside_the_model_is_not_called_code_outside() -> None:
         work=work(0.2, gpu=False),
         capture=capture(gpu=False),
     )
-    assert "Python and to starting operators" in found.sentence
+    assert found.reason.code == LimitCode.STARTS_OPERATORS
 
 
 @pytest.mark.parametrize(
-    ("phase", "share", "said"),
+    ("phase", "share", "end"),
     [
         ("optimizer", 0.91, ", 91 % of it in the optimizer"),
         ("evaluation", 0.6, ", 60 % of it in evaluation"),
         ("optimizer", 0.4, "of each step"),
     ],
 )
-def test_a_phase_that_is_most_of_the_step_is_named(phase: str, share: float, said: str) -> None:
+def test_a_phase_that_is_most_of_the_step_is_named(phase: str, share: float, end: str) -> None:
     timed = times({"forward": 1 - share, phase: share}, gpu=False)  # type: ignore[dict-item]
     found = limit(timed, work=work(0.95, gpu=False), capture=capture(gpu=False))
-    assert found.sentence.endswith(said)
+    assert verdict_sentence(found).endswith(end)

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.limit import Seen, limit, shares_in
-from ridgeline.diagnosis.shares import own_times, preemption
+from ridgeline.diagnosis.shares import Observed, own_times, preemption
 from ridgeline.records.run import Capture, LoaderSeen, ThreadTime
-from ridgeline.records.run_summary import StepTimes, Telemetered, Verdict
-from tests.unit.diagnosis.made_up_verdict import bound, capture, times, work
+from ridgeline.records.run_summary import StepTimes, Telemetered
+from ridgeline.records.verdict import DecidingCode, Verdict
+from tests.unit.diagnosis.made_up_verdict import bound, capture, limit, times, work
 
 CROWDED = Telemetered(other_cores=1.5, cores=2, program_cores=0.2, worker_cores=0.0, samples=20)
 SLEEPS = {"input": 0.3, "forward": 0.25, "backward": 0.35, "optimizer": 0.1}
@@ -37,11 +37,11 @@ def test_a_loader_that_sleeps_is_the_limit_however_crowded_the_machine_is() -> N
 
 
 def test_the_shares_and_what_others_took_add_up_to_the_step() -> None:
-    seen = Seen(
+    seen = Observed(
         times=times(SLEEPS, gpu=False), work=work(0.9, gpu=False, ms=500.0),
         telemetered=CROWDED, capture=_captured(0.6, 0.1),
     )  # fmt: skip
-    shares = shares_in(seen)
+    shares = seen.shares
     assert shares.preempted == pytest.approx(0.6 * 1.5 / 1.6)
     assert sum(shares.of.values()) + shares.preempted == pytest.approx(1)
     assert shares.of["input"] == pytest.approx(0.3)  # a sleep is as long on a crowded machine
@@ -79,11 +79,11 @@ def test_a_program_that_leaves_processors_free_does_not_compete_with_itself() ->
 
 def test_a_little_time_in_the_queue_changes_nothing() -> None:
     step = times({"forward": 0.6, "backward": 0.4}, gpu=False)
-    seen = Seen(
+    seen = Observed(
         times=step, work=work(0.9, gpu=False), capture=_captured(0.03, 0.97),
         telemetered=replace(CROWDED, program_cores=1.0),
     )  # fmt: skip
-    assert shares_in(seen).preempted == 0.0
+    assert seen.shares.preempted == 0.0
 
 
 @pytest.mark.parametrize("traced", [True, False])
@@ -107,17 +107,16 @@ def test_a_program_that_was_preempted_is_not_said_to_wait() -> None:
         capture=replace(taken, loaders=()),
     )  # fmt: skip
     assert bound(found) == "launch/overhead-bound"
-    assert found.numbers[1].what != "the program's processor use"
+    assert found.numbers[1].code != DecidingCode.CORES
 
 
 def test_phases_add_up_to_the_rest_of_the_step_even_if_the_accounts_differ() -> None:
     """The loader slept for 60 % of steady steps, and the thread waited for a processor for 60 % of
     whole windows."""
     step = times({"input": 0.6, "forward": 0.4}, gpu=False)
-    found = shares_in(
-        Seen(times=step, work=work(0.5, gpu=False), telemetered=CROWDED,
-             capture=_captured(0.6, 0.1))
-    )  # fmt: skip
+    found = Observed(
+        times=step, work=work(0.5, gpu=False), telemetered=CROWDED, capture=_captured(0.6, 0.1)
+    ).shares
     assert sum(found.of.values()) + found.preempted == pytest.approx(1)
     assert sum(found.undisturbed.values()) == pytest.approx(1)
     assert all(share >= 0 for share in found.of.values())

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.limit import limit
 from ridgeline.diagnosis.step_times import (
     efficiency,
     mean_interval,
@@ -14,15 +13,17 @@ from ridgeline.diagnosis.step_times import (
     step_times,
     throughput,
 )
+from ridgeline.records.facts import because
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.run import Step
 from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.step_work import StepWork
+from ridgeline.records.verdict import DoubtCode
 from ridgeline.trace.analyses.op_work import OpWork
 from ridgeline.trace.analyses.roofline import Hint, row_of
 from ridgeline.trace.analyses.step_work import bound
 from tests.unit.diagnosis.made_up_steps import BASE, MS, noise, noisy, step
-from tests.unit.diagnosis.made_up_verdict import capture
+from tests.unit.diagnosis.made_up_verdict import capture, limit
 
 
 def test_a_steady_program_has_its_median_inside_a_narrow_interval() -> None:
@@ -111,7 +112,8 @@ def test_a_checkpoint_every_twenty_steps_does_not_ruin_the_phases() -> None:
     found = step_times(steps, "optimizer")
     assert found.mean_ms == pytest.approx(100, rel=0.01)
     assert share_of(found, "other") < 0.1
-    assert "2 of 40 steps held a pause" in found.trust.why
+    (doubt,) = found.trust.doubts
+    assert (doubt.code, doubt.facts["pauses"], doubt.facts["steps"]) == (DoubtCode.PAUSES, 2, 40)
     assert found.trust.confidence == "good"
 
 
@@ -119,7 +121,7 @@ def test_an_evaluation_now_and_then_is_left_out_by_its_name() -> None:
     steps = noisy(40)
     steps[20] = step(20, {**BASE, "evaluation": 2_000.0})
     found = step_times(steps, "optimizer")
-    assert "an evaluation" in found.trust.why
+    assert [doubt.code for doubt in found.trust.doubts] == [DoubtCode.EVALUATIONS]
     assert share_of(found, "evaluation") == 0
 
 
@@ -138,7 +140,7 @@ def test_a_loader_that_makes_every_eighth_step_wait_keeps_its_waits() -> None:
     assert found.median_ms < 100 < found.mean_ms
     assert share_of(found, "input") > 0.4
     assert rate_ms(found) == found.mean_ms
-    assert "uneven" in found.trust.why
+    assert [doubt.code for doubt in found.trust.doubts] == [DoubtCode.UNEVEN_STEPS]
 
 
 def test_rates_come_from_the_median_of_even_steps() -> None:
@@ -150,7 +152,7 @@ def test_steps_that_never_become_steady_are_said_to_be_so() -> None:
     steps = [step(i, ms=100 * 1.03**i * f) for i, f in enumerate(noise(40, 3, 0.01))]
     found = step_times(steps, "optimizer")
     assert found.trust.confidence == "doubtful"
-    assert "never became steady" in found.trust.why
+    assert [doubt.code for doubt in found.trust.doubts] == [DoubtCode.SLOWING]
     assert found.steps == 20
 
 
@@ -173,13 +175,13 @@ def test_a_program_of_two_steps_is_timed_by_its_second() -> None:
     steps = [step(0, ms=2000, window="settle"), step(1, ms=100, window="settle")]
     found = step_times(steps, "optimizer")
     assert found.median_ms == 100
-    assert "too short for a timed window" in found.trust.why
+    assert found.trust.doubts == (because(DoubtCode.NO_TIMED_WINDOW, steps=1),)
 
 
 def test_only_compiling_steps_are_no_time() -> None:
     found = step_times([step(0, ms=9000, compile_ms=8000)], "optimizer")
     assert found.median_ms is None
-    assert "compiling" in found.trust.why
+    assert found.trust.doubts == (because(DoubtCode.ALL_COMPILING, steps=1),)
 
 
 def test_phases_that_pass_the_step_by_a_little_are_held_to_it() -> None:

@@ -31,7 +31,7 @@ def case(compute: float, memory: float) -> Case:
 
 
 def test_a_step_of_arithmetic_is_held_against_the_peak() -> None:
-    efficiency = Efficiency(mfu=0.71, ceiling="bfloat16, measured here")
+    efficiency = Efficiency(mfu=0.71, ceiling_dtype="bfloat16", ceiling_source="measured")
     found = remains(replace(case(0.7, 0.2), efficiency=efficiency))
     assert (found.ceiling_pct, found.ceiling) == (71.0, "bfloat16 peak (measured here)")
     assert found.parts == (

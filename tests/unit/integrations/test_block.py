@@ -10,6 +10,7 @@ import ridgeline
 from ridgeline.harness.capture import live
 from ridgeline.integrations.notebook import options
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.verdict import LimitCode
 
 
 def train(steps: int) -> float:
@@ -48,7 +49,7 @@ def test_a_block_inside_a_block_does_nothing(tmp_path: Path) -> None:
             train(5)
         train(5)
     assert inner.summary is not None
-    assert "the run around this block" in inner.summary.verdict.sentence
+    assert inner.summary.verdict.reason.code == LimitCode.RECORDED_ELSEWHERE
     assert inner.directory is None
     assert outer.summary is not None
     assert outer.summary.step.counted == 10

@@ -10,12 +10,14 @@ from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization import program
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.search import Voice
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
 from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_summary import RunSummary, Verdict
+from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.trial import Asked, Trial
+from ridgeline.records.verdict import LimitCode, Verdict
 from tests.unit.optimization.fake_bench import FakeBench, candidate
 
 
@@ -35,7 +37,7 @@ def optimized(monkeypatch: pytest.MonkeyPatch, folder: Path, **noted: Any) -> Op
     """The whole way of `optimize`, but for the processes."""
     summary = RunSummary(
         name="r", run_dir="r", command="train.py", status="finished",
-        verdict=Verdict(bound="compute-bound", sentence="."), **noted,
+        verdict=Verdict(bound="compute-bound", reason=because(LimitCode.NO_STEP)), **noted,
     )  # fmt: skip
     known = program.Diagnosed(
         directory=RunDirectory(folder), summary=summary, ground=Ground(device="cpu")

@@ -1,11 +1,12 @@
 """A run's summary as the conclusion would make it: a program that waits for its loader."""
 
+from ridgeline.records.facts import because
 from ridgeline.records.run import Phase, PythonLine, PythonView
 from ridgeline.records.run_summary import (
-    Deciding,
     Efficiency,
     Energy,
     MemoryUse,
+    MissingCode,
     NextCommand,
     PhaseTime,
     RunSummary,
@@ -13,9 +14,10 @@ from ridgeline.records.run_summary import (
     SyncPoint,
     Telemetered,
     Throughput,
-    Verdict,
 )
+from ridgeline.records.step_work import Uncounted
 from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import Deciding, DecidingCode, DoubtCode, LimitCode, Verdict
 
 MEAN = 152.4
 PHASES: tuple[tuple[Phase, float], ...] = (
@@ -40,8 +42,8 @@ def summary() -> RunSummary:
         ),
         efficiency=Efficiency(
             flops_per_step=1.6e13, flops_s=1.05e14, mfu=0.11, ceiling_flops_s=9.894e14,
-            ceiling="bfloat16, datasheet", coverage=0.974,
-            uncounted=("aten::_fft_r2c (12 a step, 2.6 % of operator time)",),
+            ceiling_dtype="bfloat16", ceiling_source="datasheet", coverage=0.974,
+            uncounted=(Uncounted(op="aten::_fft_r2c", calls=12, share=0.026),),
         ),
         memory=MemoryUse(
             device_peak_bytes=8_482_560_410, device_reserved_bytes=9_000_000_000,
@@ -61,7 +63,9 @@ def summary() -> RunSummary:
         sync_points=(
             SyncPoint(place="train.py:63", call=".item()", per_step=2.0, ms_per_step=1.31),
         ),
-        missing=("FLOPs cover 97.4 % of operator time: no formula for aten::_fft_r2c",),
+        missing=(
+            because(MissingCode.PARTIAL_FLOPS, share=0.974, operators="aten::_fft_r2c"),
+        ),
         bytes_on_disk=3_100_000,
         next=(
             NextCommand("python", "ridgeline run --python examples/train.py --epochs 1"),
@@ -75,10 +79,10 @@ def summary() -> RunSummary:
 def _verdict() -> Verdict:
     return Verdict(
         bound="input-bound",
-        sentence="input-bound: the GPU waits 61 % of each step for data",
+        reason=because(LimitCode.GPU_WAITS_FOR_DATA, share=0.61),
         numbers=(
-            Deciding(what="input wait", value=0.61, text="61 % of the step"),
-            Deciding(what="GPU at work", value=0.3, text="30 % of the step", source="derived"),
+            Deciding(code=DecidingCode.INPUT, value=0.61),
+            Deciding(code=DecidingCode.GPU_BUSY, value=0.3, source="derived"),
         ),
         place="data.py:41",
     )
@@ -112,8 +116,8 @@ def nothing() -> RunSummary:
         status="killed",
         verdict=Verdict(
             bound="unknown",
-            sentence="unknown: no step was seen",
-            trust=Trust(confidence="unreliable", why="nothing was timed"),
+            reason=because(LimitCode.NO_STEP),
+            trust=Trust(confidence="unreliable", doubts=(because(DoubtCode.NOTHING_TIMED),)),
         ),
     )
 

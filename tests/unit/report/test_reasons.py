@@ -9,8 +9,13 @@ from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import Skip, SkipKind
+from ridgeline.records.run_summary import MissingCode
 from ridgeline.records.trial import TrialFailure
+from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
 from ridgeline.report.reasons import TEMPLATES, explain, explain_earlier
+from ridgeline.report.run_reasons import NUMBERS
+
+ENUMS = [SearchCode, Skip, TrialFailure, VerdictCode, LimitCode, DoubtCode, MissingCode]
 
 
 @pytest.mark.parametrize("code", list(Skip))
@@ -31,13 +36,14 @@ def test_the_kind_of_a_code_read_from_a_record_is_known() -> None:
     assert Skip("skip.no-gpu").kind is SkipKind.MACHINE
 
 
-@pytest.mark.parametrize("codes", [SearchCode, Skip, TrialFailure, VerdictCode])
+@pytest.mark.parametrize("codes", ENUMS)
 def test_every_code_has_a_template(codes: type[StrEnum]) -> None:
     assert not set(codes) - set(TEMPLATES)
 
 
 def test_no_template_is_left_over() -> None:
-    assert set(TEMPLATES) == {*SearchCode, *Skip, *TrialFailure, *VerdictCode}
+    assert set(TEMPLATES) == {code for codes in ENUMS for code in codes}
+    assert set(NUMBERS) == set(DecidingCode)
 
 
 def test_templates_name_their_facts() -> None:

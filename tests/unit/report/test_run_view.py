@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from ridgeline.records.facts import because
 from ridgeline.records.finding import Findings
 from ridgeline.records.run import PythonLine, PythonView
 from ridgeline.records.run_summary import (
@@ -19,9 +20,9 @@ from ridgeline.records.run_summary import (
     StepTimes,
     SyncPoint,
     Telemetered,
-    Verdict,
 )
 from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import DoubtCode, LimitCode, Verdict
 from ridgeline.report.document import Item, plain
 from ridgeline.report.renderers import html, markdown, terminal
 from ridgeline.report.renderers import json as json_renderer
@@ -32,6 +33,7 @@ from tests.unit.report.made_up_trace import NASTY
 from tests.unit.report.rendered import at_terminal, grid, tables
 
 WIDTHS = [60, 72, 80, 100, 120, 160, 200]
+PAUSES = because(DoubtCode.PAUSES, pauses=2, steps=40, longest_s=5.0)
 LEFT_OUT = "2 of 40 steps held a pause (a checkpoint, a stall) of up to 5 s: left out"
 KEYS = {
     "schema", "verdict", "because", "step", "throughput", "mfu", "flops", "memory", "energy",
@@ -196,7 +198,7 @@ class TestRemarks:
 
     def test_long_pauses_say_what_they_cost(self) -> None:
         whole = made.summary()
-        step = replace(whole.step, pause_share=0.59, trust=Trust(why=LEFT_OUT))
+        step = replace(whole.step, pause_share=0.59, trust=Trust(doubts=(PAUSES,)))
         rate = replace(whole.throughput, samples_s_with_pauses=2_500.0)
         long = remark(replace(whole, step=step, throughput=rate), "steps")
         cost = "pauses take 59 % of the time, with them 2.5 k samples/s"
@@ -205,9 +207,9 @@ class TestRemarks:
         assert (text(remark(short, "steps")), remark(short, "steps").level) == (LEFT_OUT, "quiet")
 
     def test_doubts_say_how_doubtful_and_why(self) -> None:
-        doubt = Trust(confidence="doubtful", why="only 2 steps")
+        doubt = Trust(confidence="doubtful", doubts=(because(DoubtCode.ALL_COMPILING, steps=2),))
         summary = replace(made.summary(), step=replace(made.summary().step, trust=doubt))
-        assert text(remark(summary, "steps")) == "doubtful: only 2 steps"
+        assert text(remark(summary, "steps")) == "doubtful: only 2 steps, all of them compiling"
         assert "steps" not in labels(made.summary())
 
     def test_many_missing_things_are_counted(self) -> None:
@@ -321,7 +323,9 @@ class TestEveryFormat:
             problems=(nasty,), next=(NextCommand("trace", nasty),),
             sync_points=(SyncPoint(place=nasty, call=nasty, per_step=1.0, ms_per_step=1.0),),
             verdict=Verdict(
-                bound="compute-bound", sentence=nasty, place=nasty, trust=Trust(why=nasty)
+                bound="compute-bound", place=nasty,
+                reason=because(LimitCode.ARITHMETIC, device="GPU", share=0.9, dtype=nasty),
+                trust=Trust(doubts=(because(DoubtCode.TRACE, text=nasty),)),
             ),
             python=replace(PYTHON, lines=(line,)), findings=made_up_findings.nasty(nasty),
         )  # fmt: skip

@@ -181,7 +181,7 @@ class Progress:
         """The program starts a profiler of its own: ours makes room."""
         self._account.end()
         self.recording.trace_ends(keep=False)
-        self.recording.miss(PROFILES_ITSELF)
+        self.recording.miss(PROFILES_ITSELF, "profiles-itself")
         self._windows.no_trace()
         self._listen_to_device()
         self.timeline.resume()
@@ -265,7 +265,7 @@ class Progress:
             recording.settled()
         elif order == "trace":
             if recording.tracing.blocked():
-                recording.miss(PROFILES_ITSELF)
+                recording.miss(PROFILES_ITSELF, "profiles-itself")
                 self._windows.no_trace()
             elif recording.trace_begins(self._cuda is not None):
                 self.timeline.mark = None  # events of ours would stand in the trace

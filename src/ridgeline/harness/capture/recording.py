@@ -22,6 +22,7 @@ from ridgeline.records.run import (
     Compilation,
     DeviceSeen,
     Flags,
+    NoTrace,
     OutOfMemory,
     Settings,
     Status,
@@ -263,13 +264,15 @@ class Recording:
         self._memory_file = ""
         self._out_of_memory: OutOfMemory | None = None
         self._missing: list[str] = []
+        self._no_trace: NoTrace = ""
         self._problems: list[str] = []
         self._sampler: Any = None
         self._input_ns = self._steps_ns = 0
         self.autocast: set[str] = set()
         self.scaler = False
 
-    def miss(self, sentence: str) -> None:
+    def miss(self, sentence: str, no_trace: NoTrace = "") -> None:
+        self._no_trace = self._no_trace or no_trace
         if sentence not in self._missing and len(self._missing) < 20:
             self._missing.append(sentence)
 
@@ -330,6 +333,7 @@ class Recording:
             ended=ended,
             why=why,
             missing=tuple(self._missing),
+            no_trace=self._no_trace,
             problems=tuple(self._problems),
             **facts,
         )

@@ -19,7 +19,7 @@ from typing import Any
 
 from ridgeline.harness.capture import tracing
 from ridgeline.harness.capture.places import own
-from ridgeline.records.run import CallSeen
+from ridgeline.records.run import CallSeen, NoTrace
 from ridgeline.records.run_directory import RunDirectory
 
 _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
@@ -161,7 +161,7 @@ MOST_BYTES = 2 * 1024 * 1024 * 1024
 class Tracing:
     """One traced window, from `start` to `stop`."""
 
-    def __init__(self, torch: Any, target: Path, fault: Callable[[str], None]) -> None:
+    def __init__(self, torch: Any, target: Path, fault: Callable[[str, NoTrace], None]) -> None:
         self._torch = torch
         self._target = target
         self._fault = fault
@@ -187,7 +187,7 @@ class Tracing:
     def start(self, cuda: bool) -> bool:
         profiler = self._torch.profiler
         if shutil.disk_usage(self._target.parent).free < LEAST_FREE_BYTES:
-            self._fault("no trace: less than 512 MB are free on the disk")
+            self._fault("no trace: less than 512 MB are free on the disk", "disk-full")
             return False
         activities = [profiler.ProfilerActivity.CPU]
         if cuda:
@@ -216,7 +216,7 @@ class Tracing:
         self._profiler = made
         self._hook = sys.getprofile()
         if not stacks:
-            self._fault("the trace has no stacks: the program uses sys.setprofile or cProfile")
+            self._fault("the trace has no stacks: the program uses sys.setprofile or cProfile", "")
         return True
 
     def step(self) -> None:
@@ -254,7 +254,9 @@ class Tracing:
             with self._unnoticed():
                 made.export_chrome_trace(str(partial))
             if partial.stat().st_size > MOST_BYTES:
-                self._fault("the trace was larger than 2 GB and was not kept: --trace-steps 1")
+                self._fault(
+                    "the trace was larger than 2 GB and was not kept: --trace-steps 1", "too-large"
+                )
                 return None
             os.chmod(partial, 0o600)
             with open(partial, "rb") as file:

@@ -4,22 +4,26 @@ person should know about how it was measured."""
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.records.facts import Place
 from ridgeline.records.run import PythonView, Status
 from ridgeline.records.run_summary import (
-    Bound,
+    Efficiency,
     NextPurpose,
     RunSummary,
     StepTimes,
     SyncPoint,
     Telemetered,
 )
+from ridgeline.records.step_work import Uncounted
+from ridgeline.records.trust import Trust
+from ridgeline.records.verdict import Bound, Deciding, DoubtCode
 from ridgeline.report.document import (
     Block,
     Column,
@@ -40,6 +44,12 @@ from ridgeline.report.document import (
     row,
 )
 from ridgeline.report.numbers import share
+from ridgeline.report.reasons import (
+    deciding_number,
+    explain,
+    explain_doubts,
+    verdict_sentence,
+)
 from ridgeline.report.views.findings import (
     answers_section,
     findings_data,
@@ -47,6 +57,7 @@ from ridgeline.report.views.findings import (
     shown_findings,
 )
 
+DOCUMENT_SCHEMA = 1
 MAX_HIDDEN_DIFFERENCE = 0.02
 """If the mean step differs from the median by more than this share of the median, both are printed.
 The phases add up to the mean, so without it the first lines and the phases would not agree."""
@@ -114,7 +125,7 @@ def document(summary: RunSummary) -> Document:
         blocks.append(_python(summary.python))
     blocks += [answers_section(summary.findings, "full"), _end(summary)]
     return Document(
-        answer=(Span(summary.verdict.sentence),),
+        answer=(Span(verdict_sentence(summary.verdict)),),
         about=about(summary),
         facts=facts(summary),
         blocks=tuple(blocks),
@@ -198,7 +209,7 @@ def _arithmetic(summary: RunSummary) -> str:
         return ""
     if work.mfu is None:
         return units.flops(work.flops_s)
-    return f"{units.flops(work.flops_s)}, {units.percent(work.mfu)} of the peak ({work.ceiling})"
+    return f"{units.flops(work.flops_s)}, {units.percent(work.mfu)} of the peak ({_ceiling(work)})"
 
 
 def _peak_memory(summary: RunSummary) -> str:
@@ -268,7 +279,7 @@ def remarks(summary: RunSummary) -> tuple[Item, ...]:
         *_deciding_numbers(summary), *_endings(summary), *_regions(summary), *_held_memory(summary),
         *_memory(summary), *_energy(summary), *_machine(summary), *_waits(summary),
         *_compilation(summary), *_losses(summary), *_doubts(summary),
-        *_first_of("missing", summary.missing, "quiet"),
+        *_first_of("missing", _missing(summary), "quiet"),
         *_first_of("trouble", summary.problems, "doubt"),
     )  # fmt: skip
 
@@ -283,7 +294,7 @@ def _deciding_numbers(summary: RunSummary) -> Iterator[Item]:
     ):
         return
     parts = [
-        f"{n.what} {n.text}{' (estimated)' if n.source == 'estimated' else ''}"
+        f"{' '.join(deciding_number(n))}{' (estimated)' if n.source == 'estimated' else ''}"
         for n in verdict.numbers
     ]
     parts += [verdict.place] if verdict.place else []
@@ -475,16 +486,25 @@ def _losses(summary: RunSummary) -> Iterator[Item]:
 def _doubts(summary: RunSummary) -> Iterator[Item]:
     if summary.verdict.bound == "unknown":
         return  # the verdict's sentence says why
-    pauses = _pauses(summary)
+    pauses, rules = _pauses(summary), {f.rule for f in shown_findings(summary.findings)}
     for label, trust, more in (
         ("verdict", summary.verdict.trust, ""),
         ("steps", summary.step.trust, pauses),
     ):
-        why = "; ".join(text for text in (trust.why, more) if text)
-        if trust.confidence != "good":
+        shown = _without_found_doubts(trust, rules)
+        why = "; ".join(text for text in (explain_doubts(shown), more) if text)
+        if trust.confidence != "good" and (why or not trust.doubts):
             yield item(label, f"{trust.confidence}: {why}", level="doubt")
         elif why:
             yield item(label, why, level="plain" if more else "quiet")
+
+
+def _without_found_doubts(trust: Trust, rules: Collection[str]) -> Trust:
+    """Return `trust` without doubts that a shown finding on other programs says already."""
+    if all(rule not in rules for rule in _OTHER_PROGRAMS_RULES):
+        return trust
+    codes = (DoubtCode.OTHER_PROGRAMS, DoubtCode.PREEMPTED)
+    return replace(trust, doubts=tuple(d for d in trust.doubts if d.code not in codes))
 
 
 def _pauses(summary: RunSummary) -> str:
@@ -574,6 +594,29 @@ def _samples(view: PythonView) -> str:
     return f"{'; '.join(parts)}; one every {every}{none}"
 
 
+def _missing(summary: RunSummary) -> tuple[str, ...]:
+    return tuple(m if isinstance(m, str) else explain(m) for m in summary.missing)
+
+
+def _ceiling(work: Efficiency) -> str:
+    """Return `bfloat16, measured here`; "" if there is no ceiling."""
+    if not work.ceiling_source:
+        return ""
+    source = "datasheet" if work.ceiling_source == "datasheet" else "measured here"
+    return f"{work.ceiling_dtype}, {source}"
+
+
+def _uncounted(operator: Uncounted) -> str:
+    """Return an operator whose work no formula tells, with how much it matters."""
+    calls, part = units.significant(operator.calls), units.percent(operator.share)
+    return f"{operator.op} ({calls} a step, {part} of operator time)"
+
+
+def _number(number: Deciding) -> dict[str, Any]:
+    name, text = deciding_number(number)
+    return {"what": name, "value": number.value, "text": text, "source": number.source}
+
+
 def data(summary: RunSummary) -> dict[str, Any]:
     """Return the JSON document of a run: plain keys, shares as fractions of 1, null where a figure
     is not known. Every key is in every document."""
@@ -581,14 +624,14 @@ def data(summary: RunSummary) -> dict[str, Any]:
     plain = msgspec.to_builtins
     losses = summary.losses
     return {
-        "schema": summary.schema,
+        "schema": DOCUMENT_SCHEMA,
         "verdict": verdict.bound,
         "because": {
-            "sentence": verdict.sentence,
-            "numbers": [plain(number) for number in verdict.numbers],
+            "sentence": verdict_sentence(verdict),
+            "numbers": [_number(number) for number in verdict.numbers],
             "place": verdict.place,
             "confidence": verdict.trust.confidence,
-            "why": verdict.trust.why,
+            "why": explain_doubts(verdict.trust),
         },
         **findings_data(summary.findings),
         "step": {
@@ -607,7 +650,7 @@ def data(summary: RunSummary) -> dict[str, Any]:
             "clock": step.clock,
             "stepping": step.stepping,
             "confidence": step.trust.confidence,
-            "why": step.trust.why,
+            "why": explain_doubts(step.trust),
         },
         "regions": plain(summary.regions),
         "throughput": plain(summary.throughput),
@@ -616,10 +659,10 @@ def data(summary: RunSummary) -> dict[str, Any]:
             "per_step": efficiency.flops_per_step,
             "per_s": efficiency.flops_s,
             "ceiling": efficiency.ceiling_flops_s,
-            "ceiling_name": efficiency.ceiling,
+            "ceiling_name": _ceiling(efficiency),
             "ceiling_state": efficiency.ceiling_state or None,
             "coverage": efficiency.coverage,
-            "uncounted": list(efficiency.uncounted),
+            "uncounted": [_uncounted(one) for one in efficiency.uncounted],
         },
         "memory": plain(summary.memory),
         "energy": plain(summary.energy),
@@ -640,7 +683,7 @@ def data(summary: RunSummary) -> dict[str, Any]:
         "recompiles": list(summary.recompiles),
         "graph_breaks": list(summary.graph_breaks),
         "python": None if summary.python is None else plain(summary.python),
-        "missing": list(summary.missing),
+        "missing": list(_missing(summary)),
         "problems": list(summary.problems),
         "next": [command.text for command in _commands(summary)],
     }

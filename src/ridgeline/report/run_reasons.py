@@ -1,0 +1,224 @@
+"""The English of a run's verdict, of its doubts, and of what is missing: a template for every code.
+
+`ridgeline.report.reasons` explains the templates and fills them.
+"""
+
+from ridgeline.records.run_summary import MissingCode
+from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
+
+_WHEN = "{phase:at_or_after} step {step}{phase:in_its}"
+_ON_HOST = "{used_bytes:bytes}{total_bytes:of_bytes}"
+_GROWTH = "{growth_bytes:and_growth}"
+_LIMITS: dict[str, str] = {
+    LimitCode.GPU_WAITS_FOR_DATA: "the GPU waits {share:whole_percent} of each step for data",
+    LimitCode.WAITS_FOR_DATA: "{share:whole_percent} of each step is spent waiting for data",
+    LimitCode.COPIES: "copies between host and GPU hold up {share:whole_percent} of each step",
+    LimitCode.EXCHANGES: (
+        "{share:whole_percent} of each step is spent exchanging data between ranks"
+    ),
+    LimitCode.GPU_WAITS_FOR_HOST: ("the GPU waits {share:whole_percent} of each step for the host"),
+    LimitCode.GPU_WAITS_BECAUSE: (
+        "the GPU waits {share:whole_percent} of each step for the host: {idle_cause:host_because}"
+    ),
+    LimitCode.OWN_CODE: (
+        "the program's own code outside model, loss and optimizer takes {share:whole_percent} of "
+        "each step"
+    ),
+    LimitCode.OWN_CODE_WAITS: (
+        "the program's own code outside model, loss and optimizer takes {share:whole_percent} of "
+        "each step, most of it waiting ({cores:.1f} cores busy)"
+    ),
+    LimitCode.WAITS_FOR_SOMETHING: (
+        "{share:whole_percent} of each step is spent waiting, and not for data "
+        "({cores:.1f} cores busy)"
+    ),
+    LimitCode.STARTS_OPERATORS: (
+        "{share:whole_percent} of each step goes to Python and to starting operators, not to "
+        "their work"
+    ),
+    LimitCode.SLOW_OPERATORS: (
+        "{share:whole_percent} of each step goes to Python and to operators far below the "
+        "memory's rate"
+    ),
+    LimitCode.DEVICE_WORKS: "the {device} works {share:whole_percent} of each step",
+    LimitCode.MEMORY_OPERATORS: (
+        "operators that wait for the {device}'s memory take {share:whole_percent} of each step"
+    ),
+    LimitCode.ARITHMETIC: (
+        "{dtype:before}arithmetic on the {device} takes {share:whole_percent} of each step"
+    ),
+    LimitCode.MOSTLY_IN_PHASE: ", {share:whole_percent} of it in {phase:phase_of_work}",
+    LimitCode.OTHER_PROCESSES_TOOK: "; other processes took {share:whole_percent} of it",
+    LimitCode.GPU_OUT_OF_MEMORY: (
+        f"out of memory {_WHEN}: {{asked_bytes:bytes}} asked, {{free_bytes:bytes}} free"
+    ),
+    LimitCode.ALLOCATOR_RETRIES: (
+        "the allocator has to free its cache and try again {retries_per_step:two_digits} a step, "
+        "with {share:whole_percent} of the device's memory held"
+    ),
+    LimitCode.HOST_KILLED: (
+        f"the system killed the program for memory {_WHEN}, with {_ON_HOST} resident{_GROWTH}"
+    ),
+    LimitCode.HOST_PERHAPS_KILLED: (
+        f"the program was killed, perhaps for memory, {_WHEN}, with {_ON_HOST} resident{_GROWTH}"
+    ),
+    LimitCode.HOST_OUT_OF_MEMORY: (
+        f"the host's memory ran out {_WHEN}: {{asked_bytes:asked}}{_ON_HOST} in use{_GROWTH}"
+    ),
+    LimitCode.LATE_RANK: (
+        "waits for rank {rank}: it comes {late_s:seconds} late in each step{place:at_place}"
+    ),
+    LimitCode.LATE_RANK_PHASE: (
+        "waits for rank {rank}: its {phase:phase_name} takes {longer_s:seconds} longer"
+        "{place:at_place}"
+    ),
+    LimitCode.NO_RECORD: ("the program left no record: it ended before it could, or ran no Python"),
+    LimitCode.NO_TORCH: "the program did not import torch",
+    LimitCode.KEEPS_COMPILING: (
+        "{compiled} of {steps:plural step} compiled, and none is left that can be timed: see what "
+        "makes it compile again"
+    ),
+    LimitCode.NO_PHASES: "steps were timed, but their phases were not recorded",
+    LimitCode.NO_TIMED_STEP: "{steps:plural step} seen, none that can be timed",
+    LimitCode.STEPS_IN_CHILDREN: (
+        "no step was seen in this process: the program started {processes:processes} of its own "
+        "with {function}(), and those are not recorded"
+    ),
+    LimitCode.NO_STEP: (
+        "no step was seen: no optimizer step, backward or model call in this process; call "
+        "ridgeline.step() at the end of each iteration"
+    ),
+    LimitCode.RECORDED_ELSEWHERE: "the run around this block records it",
+    LimitCode.FAILED: "no verdict could be drawn",
+}
+_FEW = "the program was too short for a timed window: over {steps} of its steps "
+_LEFT_OUT = "{pauses} of {steps} steps held "
+_DOUBTS: dict[str, str] = {
+    DoubtCode.NO_TRACED_STEP: "without a traced step: from the phases alone",
+    DoubtCode.NO_DEVICE_WORK: "the trace holds no device work: from the phases alone",
+    DoubtCode.NO_CEILINGS: (
+        "compute and memory are told apart by the kind of operator: too few operators have a known "
+        "ceiling"
+    ),
+    DoubtCode.INPUT_BY_NAME: "no DataLoader: {function}() is taken for the input by its name",
+    DoubtCode.OTHER_PROCESSES_TRAIN: (
+        "only the process that started {processes} others was recorded, and those may be the ones "
+        "that train"
+    ),
+    DoubtCode.NEXT_BOUND: (
+        "without this wait it would be {bound}, {share:whole_percent} of the step"
+    ),
+    DoubtCode.CLOSE_BOUND: "close: {bound} is as near, {share:whole_percent} of the step",
+    DoubtCode.LOW_BANDWIDTH: (
+        "these operators reach only {share:whole_percent} of the memory's bandwidth"
+    ),
+    DoubtCode.UNEXPLAINED_SLOWNESS: (
+        "operators are large and reach only {share:whole_percent} of the memory's bandwidth: what "
+        "slows them is not known"
+    ),
+    DoubtCode.PREEMPTED: "other processes took {share:whole_percent} of the step",
+    DoubtCode.OTHER_PROGRAMS: "other programs took {cores:.1f} of {machine_cores} cores",
+    DoubtCode.STRETCHED_BY_TRACING: (
+        "traced steps took {factor:two_digits} × as long as untraced ones; if tracing slowed "
+        "operators as much as the rest, the verdict would be {bound}"
+    ),
+    DoubtCode.FEW_STEPS: "few or unsteady steps",
+    DoubtCode.TRACE: "{text}",
+    DoubtCode.ONLY_TRACED_STEPS: "from the traced steps alone",
+    DoubtCode.KILL_NOT_EXPLAINED: "it is not known why the program was killed",
+    DoubtCode.NOTHING_TIMED: "nothing was timed",
+    DoubtCode.NO_PHASE_RECORDED: "no phase was recorded",
+    DoubtCode.RECORDED_ELSEWHERE: "the run around this block records it",
+    DoubtCode.NO_STEP_SEEN: "no step was seen",
+    DoubtCode.ALL_COMPILING: "only {steps:plural step}, all of them compiling",
+    DoubtCode.TOO_FEW_FOR_INTERVAL: "only {steps:plural steady step}, too few for an interval",
+    DoubtCode.NO_TIMED_WINDOW: f"{_FEW}before the timed window",
+    DoubtCode.ONLY_DISTURBED_STEPS: f"{_FEW}that were traced or disturbed",
+    DoubtCode.SLOWING: (
+        "steps never became steady ({share:percent} slower in the second half of the window)"
+    ),
+    DoubtCode.QUICKENING: (
+        "steps never became steady ({share:percent} faster in the second half of the window)"
+    ),
+    DoubtCode.PAUSES: (
+        f"{_LEFT_OUT}a pause (a checkpoint, a stall) of up to {{longest_s:seconds}}: left out"
+    ),
+    DoubtCode.EVALUATIONS: f"{_LEFT_OUT}an evaluation of up to {{longest_s:seconds}}: left out",
+    DoubtCode.UNEVEN_STEPS: (
+        "steps are uneven: the mean is {factor:.1f} × the median; rates are by the mean"
+    ),
+}
+_REPLACE = "ridgeline hardware --measure on a quiet machine replaces it"
+_MISSING: dict[str, str] = {
+    MissingCode.CHILDREN: (
+        "{processes:processes} that the program started with {function}() ({place}): only the "
+        "process that started them is recorded"
+    ),
+    MissingCode.NO_TRACED_STEP: (
+        "no step was traced; FLOPs, MFU and the reasons for waiting are not known"
+    ),
+    MissingCode.TOO_FEW_STEPS_TO_TRACE: (
+        "no step was traced: {steps:too_few_steps}; FLOPs, MFU and the reasons for waiting are not "
+        "known"
+    ),
+    MissingCode.NO_MATRIX_PRODUCT: "FLOPs: no matrix product was seen in the traced steps",
+    MissingCode.FLOPS: "FLOPs: {text}",
+    MissingCode.PARTIAL_FLOPS: (
+        "FLOPs cover {share:percent} of operator time{operators:no_formula}"
+    ),
+    MissingCode.CEILING_EXCEEDED_HERE: (
+        "MFU: {dtype} ceiling exceeded, probably measured on a busy machine ({flops_s:flops} here, "
+        f"{{ceiling_flops_s:flops}} the ceiling); {_REPLACE}"
+    ),
+    MissingCode.CEILING_EXCEEDED: (
+        "MFU: the {dtype:before}ceiling of this {device} was exceeded by a program and is not "
+        f"used; {_REPLACE}"
+    ),
+    MissingCode.CEILING_DISTURBED: (
+        "MFU: the {dtype:before}ceiling of this {device} was measured while the machine was busy "
+        f"and is not used; {_REPLACE}"
+    ),
+    MissingCode.NO_CEILING: (
+        "MFU: no {dtype:before}ceiling of this {device} is known; ridgeline hardware --measure "
+        "finds it"
+    ),
+    MissingCode.BATCH_SIZE: "samples a second: the batch's size was not recognised",
+    MissingCode.TELEMETRY: "no telemetry was recorded",
+    MissingCode.ENERGY_TOO_SHORT: "energy: the timed steps were over too soon for the counter",
+    MissingCode.NO_ENERGY_COUNTER: "energy: no counter of it can be read here",
+    MissingCode.OTHER_RANKS: (
+        "times and work are of one rank; throughput is taken times {ranks}, as in data parallelism"
+    ),
+    MissingCode.LAST_WORDS: ("what the program recorded last: no space is left on the disk"),
+}
+TEMPLATES: dict[str, str] = {**_LIMITS, **_DOUBTS, **_MISSING}
+"""Code to template."""
+
+_OF_STEP = "{value:whole_percent} of the step"
+NUMBERS: dict[DecidingCode, tuple[str, str]] = {
+    DecidingCode.INPUT: ("input wait", _OF_STEP),
+    DecidingCode.TRANSFER: ("copies between host and device", _OF_STEP),
+    DecidingCode.OVERHEAD: ("overhead", _OF_STEP),
+    DecidingCode.COMMUNICATION: ("exposed communication", _OF_STEP),
+    DecidingCode.COMPUTE: ("compute-limited operators", _OF_STEP),
+    DecidingCode.MEMORY: ("memory-limited operators", _OF_STEP),
+    DecidingCode.GPU_BUSY: ("GPU at work", _OF_STEP),
+    DecidingCode.OPERATORS_BUSY: ("operators at work", _OF_STEP),
+    DecidingCode.IDLE_CAUSE: ("{idle_cause}", _OF_STEP),
+    DecidingCode.OPERATORS: ("operators", "{value:,.0f} a step"),
+    DecidingCode.CORES: ("the program's processor use", "{value:.1f} cores"),
+    DecidingCode.BANDWIDTH: ("their bandwidth", "{value:whole_percent} of the ceiling"),
+    DecidingCode.FLOP_RATE: (
+        "FLOP/s", "{value:whole_percent} of the peak ({dtype}, {ceiling_source:ceiling_source})"
+    ),
+    DecidingCode.ASKED_BYTES: ("asked for", "{value:bytes}"),
+    DecidingCode.FREE_BYTES: ("free", "{value:bytes} of {total_bytes:bytes}"),
+    DecidingCode.USED_BYTES: ("in use", "{value:bytes}{total_bytes:of_bytes}"),
+    DecidingCode.GROWTH_BYTES: ("growth", "{value:bytes} a step"),
+    DecidingCode.RETRIES: ("allocator retries", "{value:two_digits} a step"),
+    DecidingCode.RESERVED: ("memory reserved", "{value:whole_percent} of the device"),
+    DecidingCode.RANK_WAIT: ("waiting for rank {rank}", f"{_OF_STEP}, {{late_s:seconds}}"),
+    DecidingCode.SLOWEST_RANK: ("slowest rank", "in {times} of {of:plural step}"),
+    DecidingCode.LAST_RANK: ("last to come", "to {times} of {of:plural collective}"),
+}  # fmt: skip
+"""The name of a deciding number, and its value in words."""
