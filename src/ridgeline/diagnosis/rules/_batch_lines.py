@@ -1,9 +1,9 @@
 """The lines that make batches, as far as anything saw them.
 
-In the program's own process the trace saw every call: functions and what they call, whose line the
+In the program's own process the trace saw every call: functions and what they call, whose lines the
 source tells. Samples are second there: without a shorter switch interval, which a plain run does
-not touch, they fall on lines that let go of the interpreter's lock (`torch.tensor(values)` in the
-place of the loop that made the values). In workers the samples are all there is.
+not touch, they fall on lines that let go of the interpreter's lock, such as `torch.tensor(values)`
+instead of the loop that made the values. In workers only samples are known.
 """
 
 import ast
@@ -19,16 +19,16 @@ from ridgeline.source.datasets import draws
 from ridgeline.source.file import SourceFile
 from ridgeline.source.loaders import collating
 
-FEWEST = 15
-"""Samples: fewer tell nothing about where the time goes."""
+MIN_SAMPLES = 15
+"""Fewer samples tell nothing about where the time goes."""
 _COMPREHENSION = re.compile(r"^<(?:listcomp|dictcomp|setcomp|genexpr)>$")
 
 
 def batch_lines(case: Case) -> tuple[PythonLine, ...]:
-    """Costliest first; shares are of the time a batch takes to make."""
+    """Return the lines, the costliest first. Shares are of the time that making a batch takes."""
     asked = case.run is not None and case.run.settings.python
     view = case.python.input if case.python is not None else None
-    sampled = view is not None and view.main_samples + view.worker_samples >= FEWEST
+    sampled = view is not None and view.main_samples + view.worker_samples >= MIN_SAMPLES
     here = case.input.kind in ("single", "by hand") and case.input.sites
     if here and not (asked and sampled):
         return _traced(case)
@@ -60,8 +60,8 @@ def _traced(case: Case) -> tuple[PythonLine, ...]:
 
 
 def _qualified(source: SourceFile | None, site: InputSite) -> str:
-    """Pictures.__getitem__: a trace has the last part alone. A comprehension is a part of the
-    function it stands in."""
+    """Return the function's name with its classes, such as `Pictures.__getitem__`: a trace has the
+    last part alone. A comprehension is a part of the function it stands in."""
     scope = source.scope(site.place.line) if source is not None else None
     around = source.parents(scope) if source is not None and scope is not None else ()
     named = [node.name for node in around if isinstance(node, ast.ClassDef)]
@@ -72,8 +72,8 @@ def _qualified(source: SourceFile | None, site: InputSite) -> str:
 
 
 def _by_line(case: Case, site: InputSite) -> dict[tuple[int, str], float]:
-    """Each call's time on its line; what is in no call, or in one the source does not show (an
-    operator's method), on the costliest of them."""
+    """Return the time of each call, by its line. Time that is in no call, or in one that the source
+    does not show (an operator's method), counts for the costliest line."""
     lines: defaultdict[int, float] = defaultdict(float)
     calls: dict[int, str] = {}
     for callee in site.callees:
@@ -95,8 +95,8 @@ def _by_line(case: Case, site: InputSite) -> dict[tuple[int, str], float]:
 
 
 def _deepest(case: Case, site: InputSite) -> int:
-    """The first line of the innermost loop, where a function spends its time if anywhere; else
-    where it begins."""
+    """Return the first line of the innermost loop, where a function spends most of its time; else
+    the line where the function begins."""
     source = case.sources.get(site.place.file)
     if source is None:
         return site.place.line
@@ -116,37 +116,37 @@ _PLACES = re.compile(
 """Library functions whose time is the file system's, or begins there."""
 _LOADS = re.compile(r"\b(?:np|numpy|torch)\.load\s*\(")
 _PARSES = re.compile(r"\b_?(?:json|pickle)\.(?:__init__\.)?load\b")
-"""Of a file that is open already: reading where the same function opens it."""
+"""Calls that read a file that is open already. They count where the same function opens it."""
 _DECODES_TOO = re.compile(r"imread|\b_?(?:json|pickle)\.|\btorch\.(?:serialization\.)?load")
 
 
 def reading_lines(case: Case) -> tuple[PythonLine, ...]:
-    """Lines of the user's that open or read files, costliest first."""
+    """Return the user's lines that open or read files, the costliest first."""
     return tuple(line for line in batch_lines(case) if _reads(case, line))
 
 
 def reading_share(case: Case) -> float:
-    """Of the making of batches."""
+    """Return the share of the making of batches that goes to reading files."""
     return sum(line.share for line in reading_lines(case))
 
 
 def decodes_too(line: PythonLine) -> bool:
-    """Whether what reads the file makes something of it on the way: the time is of both."""
+    """Return whether what reads the file also decodes it: the time is then of both."""
     return bool(_DECODES_TOO.search(f"{line.source} {line.calls}"))
 
 
 def _reads(case: Case, line: PythonLine) -> bool:
     if _PARSES.search(f"{line.calls} {line.source}") and "loads" not in line.calls:
         return _opens(case, line)
-    if "." in line.calls:  # the library function most of its time is in
+    if "." in line.calls:  # a library function
         return bool(_PLACES.search(line.calls))
-    if line.calls:  # a built-in one
+    if line.calls:  # a built-in function
         return line.calls in _OPENS or (line.calls == "load" and bool(_LOADS.search(line.source)))
     return bool(_called(line.source) & _OPENS or _LOADS.search(line.source))
 
 
 def _opens(case: Case, line: PythonLine) -> bool:
-    """Whether the function around the line opens a file."""
+    """Return whether the function around the line opens a file."""
     if "open" in _called(line.source):
         return True
     source = case.sources.get(line.file)
@@ -156,7 +156,7 @@ def _opens(case: Case, line: PythonLine) -> bool:
 
 
 def _called(text: str) -> set[str]:
-    """Names called in a line, which may be half a statement."""
+    """Return the names called in a line, which may be half a statement."""
     try:
         tree: ast.AST = ast.parse(text.rstrip(" :") + (":\n pass" if text.endswith(":") else ""))
     except SyntaxError:
@@ -175,13 +175,14 @@ _DECODES = re.compile(
 
 
 def epochs(case: Case) -> int:
-    """How often the loader that feeds the program was begun while it was looked at."""
+    """Return how often the loader that feeds the program was begun while it was watched."""
     return max((loader.epochs for loader in loaders_seen(case) if loader.batches), default=0)
 
 
 def repeated_lines(case: Case) -> tuple[PythonLine, ...]:
-    """Lines whose function draws no random number, nor any the sample went through before; those
-    that put samples together are not: other samples meet in the next epoch."""
+    """Return the lines whose function draws no random number, and gets none from a function that
+    the sample went through before. Lines that put samples together are left out: other samples meet
+    in the next epoch."""
     if epochs(case) < 2:
         return ()
     reading = [line for line in reading_lines(case) if not decodes_too(line)]
@@ -199,8 +200,8 @@ def repeated_share(case: Case) -> float:
 
 
 def _same(case: Case, line: PythonLine, random: bool) -> bool:
-    """Where any function on the way draws, what it hands on differs: then only what decodes, and
-    so comes before all else, is the same each time."""
+    """Return whether a line gives the same result each time. If any function on the way draws
+    numbers, only decoding, which comes before all else, is the same each time."""
     if draws(case.sources, line.file, line.line) is not False or _UNKNOWN.search(line.calls):
         return False
     return not random or bool(_DECODES.search(f"{line.source} {line.calls}"))

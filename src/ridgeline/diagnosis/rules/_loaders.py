@@ -1,4 +1,4 @@
-"""The DataLoaders that were seen; those made anew in each epoch as the one they stand for."""
+"""The DataLoaders that were seen: where they are made, and how long their workers take to start."""
 
 import re
 from statistics import median
@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rules._user_code import files_of, place_at
 from ridgeline.records.run import LoaderSeen, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.datasets import HandsOut, class_given, hands_out
@@ -16,8 +17,8 @@ _Key = tuple[str, str, int, int | None, int | None]
 
 
 def loaders_seen(case: Case) -> tuple[LoaderSeen, ...]:
-    """Those that are begun once each, at the same place and alike, are one: its epochs and batches
-    are theirs together."""
+    """Return the loaders. Equal ones that are begun once each at the same place count as one, with
+    the epochs and batches of all of them."""
     groups: dict[_Key, list[LoaderSeen]] = {}
     kept = []
     for one in case.capture.loaders if case.capture is not None else ():
@@ -29,8 +30,8 @@ def loaders_seen(case: Case) -> tuple[LoaderSeen, ...]:
 
 
 def made_anew(case: Case, loader: LoaderSeen | None) -> bool:
-    """Whether `loader`, of those above, is made again in each epoch: then nothing it keeps, its
-    workers neither, outlives the epoch."""
+    """Return whether a loader is made again in each epoch. Then nothing that it keeps outlives the
+    epoch, its workers neither."""
     if loader is None or loader.epochs < 2 or case.capture is None:
         return False
     alike = [o for o in case.capture.loaders if o.epochs == 1 and _key(o) == _key(loader)]
@@ -38,7 +39,7 @@ def made_anew(case: Case, loader: LoaderSeen | None) -> bool:
 
 
 def once(call: str) -> str:
-    """The call that makes the loader, moved out of the loop over the epochs."""
+    """Return the call that makes the loader, moved out of the loop over the epochs."""
     made = call if re.match(r"\s*[\w.]+\s*(?::[^=]*)?=[^=]", call) else f"loader = {call}"
     name = made.partition("=")[0].partition(":")[0].strip()
     return f"{made}  # once, before the loop over epochs\nfor epoch in …:\n    for batch in {name}:"
@@ -60,31 +61,31 @@ def _together(group: list[LoaderSeen]) -> LoaderSeen:
     )
 
 
-FEWEST = 2
-"""Beginnings: one slow step has many reasons."""
-TELLING = 0.25
-"""Of a median step: what beginnings take longer at least; less is noise."""
+MIN_RESTARTS = 2
+"""Beginnings of epochs. A single slow step has many possible reasons."""
+MIN_RESTART_FACTOR = 0.25
+"""Share of a median step that beginnings must take longer. Less is noise."""
 
 
 class Restarts(Struct, frozen=True, kw_only=True):
     loader: LoaderSeen
     anew: bool = False
-    """The loader itself is made again in each epoch, and its workers with it."""
+    """Whether the loader itself is made again in each epoch, and its workers with it."""
     epochs: int
     """Beginnings seen among untraced steps."""
     extra_ms: float
-    """The first step of an epoch, more than the median step."""
+    """How much longer the first step of an epoch takes than the median step."""
     every: float
     """Steps from one beginning to the next."""
     share: float
-    """Of all time of the steps looked at."""
+    """Share of all time of the steps looked at."""
     input_share: float
-    """The part of it that is counted as input wait, of the mean step."""
+    """The part of it that counts as input wait, as a share of the mean step."""
 
 
 def restarts(case: Case) -> Restarts | None:
-    again = [one for one in loaders_seen(case) if one.workers and one.epochs > FEWEST]
-    loader = max(again, key=lambda one: one.batches, default=None)
+    again = [seen for seen in loaders_seen(case) if seen.workers and seen.epochs > MIN_RESTARTS]
+    loader = max(again, key=lambda seen: seen.batches, default=None)
     anew = made_anew(case, loader)
     if loader is None or (loader.persistent_workers and not anew):
         return None
@@ -92,14 +93,14 @@ def restarts(case: Case) -> Restarts | None:
     first = {index for index in loader.begun if index}  # the very first is the program's start
     begins = [s for s in light if s.index in first]
     others = [s for s in light if s.index not in first]
-    if len(begins) < FEWEST or not others:
+    if len(begins) < MIN_RESTARTS or not others:
         return None
     usual, waited = median(_ms(s) for s in others), median(_input_ms(s) for s in others)
     extra = median(_ms(s) for s in begins) - usual
-    if extra < TELLING * usual:
+    if extra < MIN_RESTART_FACTOR * usual:
         return None
     whole = sum(_ms(s) for s in light)
-    # New workers are at it in the step after, too; and steps beside them are slower than alone.
+    # New workers still start in the step after, and steps beside them are slower than alone.
     near = [s for s in light if s.index in first or s.index - 1 in first]
     calm = sorted(_ms(s) for s in light if s not in near) or [usual]
     lost = sum(max(_ms(s) - calm[len(calm) // 4], 0.0) for s in near)
@@ -137,9 +138,9 @@ def loader_with(call: LoaderCall | None, **options: str) -> str:
 
 
 def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
-    """The dataset, where it hands out its samples itself (an IterableDataset); None: it is asked
-    for them by number, or nothing tells."""
-    files = [*program_files(case), *_of_lines(case)]
+    """Return the dataset if it hands out its samples itself (an IterableDataset). Return None if it
+    is asked for them by number, or if it is not known."""
+    files = [*program_files(case), *files_of(case.sites.ops)]
     name = loader.dataset if loader is not None else ""
     if not name:
         call = made_at(case, loader)
@@ -148,13 +149,9 @@ def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
     return hands_out(case.sources, files, name) if name else None
 
 
-def _of_lines(case: Case) -> list[str]:
-    return [site.place.file for site in case.sites.ops if site.place is not None]
-
-
 def shared_out(case: Case, loader: LoaderSeen | None, change: str) -> tuple[str, str]:
-    """A change that gives a loader workers, with what its dataset needs for them; and what stands
-    against it. Two copies of a dataset that hands out 640 samples hand out 1280 an epoch."""
+    """Return a change that gives a loader workers, with what its dataset needs for them, and the
+    doubt about it. Two copies of a dataset that hands out 640 samples hand out 1280 an epoch."""
     data = handing_out(case, loader)
     if data is None or data.shares:
         return change, ""
@@ -166,15 +163,12 @@ def shared_out(case: Case, loader: LoaderSeen | None, change: str) -> tuple[str,
 
 
 def taken_at(loader: LoaderSeen | None) -> Place | None:
-    """Where batches are taken from it, as the hooks saw it."""
-    if loader is None:
-        return None
-    file, _, line = loader.place.rpartition(":")
-    return Place(file=file, line=int(line)) if file and line.isdecimal() else None
+    """Return where batches are taken from a loader, as the hooks saw it."""
+    return place_at(loader.place) if loader is not None else None
 
 
 def program_files(case: Case) -> list[str]:
-    """Of the program, as far as anything seen names them; those nearest the loader first."""
+    """Return the files of the program that anything names, those nearest the loader first."""
     found = []
     capture = case.capture
     if capture is not None:

@@ -33,7 +33,7 @@ def source_of(case: Case, place: Place | None) -> SourceFile | None:
 def located(case: Case, file: str, line: int) -> Place:
     """Return a line of a file with the name of the function around it."""
     source = case.sources.get(file)
-    function = getattr(source.scope(line), "name", "") if source is not None else ""
+    function = source.function_name(line) if source is not None else ""
     return Place(file=file, line=line, function=function)
 
 

@@ -1,11 +1,13 @@
-"""loader-starves: batches take longer to make than the device takes to use them."""
+"""Batches take longer to make than the device takes to use them."""
 
 from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import derived
 from ridgeline.diagnosis.rules._input_wait import (
+    CROWDED_DOUBT,
     Feeding,
     bound_with_workers,
     by_whole_batches,
@@ -20,15 +22,20 @@ from ridgeline.diagnosis.rules._input_wait import (
 )
 from ridgeline.diagnosis.rules._loaders import (
     handing_out,
+    loader_with,
     made_anew,
     made_at,
     once,
     shared_out,
     taken_at,
 )
+from ridgeline.diagnosis.rules._machine import cores
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.report.names import function_label
 from ridgeline.source.loaders import LoaderCall
+
+DEFAULT_WORKERS, MAX_WORKERS = 4, 16
+"""Workers advised if nothing tells how many keep up, and at most if the cores are not known."""
 
 RULE = Rule(id="loader-starves", family="input", budget="input")
 
@@ -48,17 +55,17 @@ def look(case: Case) -> Iterator[Finding]:
         claim=_claim(case, fed),
         share=fed.share,
         bound=_bound(case, fed),
-        evidence=[wait_evidence(case, fed), *cost_evidence(fed), *_workers(case, fed)],
+        evidence=[wait_evidence(fed), *cost_evidence(fed), *_workers(case, fed)],
         place=place,
         change=change,
         change_at=call.place if call is not None and _rewrites(fed, rewritten) else None,
         confidence=_confidence(case, fed),
-        doubt="; ".join(one for one in (against, _doubt(case, fed)) if one),
+        doubt="; ".join(filter(None, (against, _doubt(case, fed)))),
     )
 
 
 def _rewritten(case: Case, fed: Feeding, call: LoaderCall | None) -> str:
-    """The call that makes the loader, as it should be; "" where no source shows it."""
+    """Return the call that makes the loader, as it should be; "" if no source shows it."""
     wanted = call.with_options(**_options(case, fed)) if call is not None else ""
     if call is not None and call.trainers:
         return wanted
@@ -78,28 +85,25 @@ def _claim(case: Case, fed: Feeding) -> str:
         makes = function_label(place.function, place.file)
     else:
         makes = "its batches"
-    each = fed.sample_ms
-    cost = f"{units.seconds(each / 1e3)} a sample" if each else (
-        f"{units.seconds(fed.batch_ms / 1e3)} a batch" if fed.batch_ms else ""
-    )  # fmt: skip
+    cost = ""
+    if fed.sample_ms:
+        cost = f"{units.seconds(fed.sample_ms / 1e3)} a sample"
+    elif fed.batch_ms:
+        cost = f"{units.seconds(fed.batch_ms / 1e3)} a batch"
     workers = units.plural(fed.workers, "worker") if fed.workers else "no workers"
     how = workers if fed.workers is not None else ""
     if _by_hand(case):
         how = "made by hand, in the program's own process"
     facts = ", ".join(part for part in (cost, how) if part)
-    told = f": {facts}" if facts else ""
-    return f"{who(case)} waits {units.percent(fed.share)} of each step for {makes}{told}"
+    after = f": {facts}" if facts else ""
+    return f"{who(case)} waits {units.percent(fed.share)} of each step for {makes}{after}"
 
 
 def _workers(case: Case, fed: Feeding) -> list[Evidence]:
-    if fed.needed is None or not _cores(case) or fed.plain:
+    if fed.needed is None or not cores(case) or fed.plain:
         return []
-    text = f"{fed.needed} would keep up, if each had a processor; there are {_cores(case)}"
-    return [Evidence(what="workers", text=text, value=fed.needed, source="derived")]
-
-
-def _cores(case: Case) -> int:
-    return case.run.environment.cores if case.run is not None else 0
+    text = f"{fed.needed} would keep up, if each had a processor; there are {cores(case)}"
+    return [derived("workers", text, fed.needed)]
 
 
 def _options(case: Case, fed: Feeding) -> dict[str, str]:
@@ -108,8 +112,7 @@ def _options(case: Case, fed: Feeding) -> dict[str, str]:
 
 
 def _enough(case: Case, fed: Feeding) -> int:
-    most = _cores(case) or 16
-    return min(fed.needed or 4, most)
+    return min(fed.needed or DEFAULT_WORKERS, cores(case) or MAX_WORKERS)
 
 
 def _bound(case: Case, fed: Feeding) -> float | None:
@@ -120,25 +123,24 @@ def _bound(case: Case, fed: Feeding) -> float | None:
 
 
 def _change(case: Case, fed: Feeding, rewritten: str) -> str:
-    generic = ", ".join(f"{name}={value}" for name, value in _options(case, fed).items())
+    generic = loader_with(None, **_options(case, fed))
     if fed.plain:
         return rewritten
     if fed.workers:
         named = f"\n{fed.line.source}" if fed.line is not None and fed.line.source else ""
         return f"# every processor is at work: make this line cheaper, or do it once{named}"
     if _by_hand(case):
-        above = "# in a Dataset's __getitem__, with workers beside the training\n"
-        return f"{above}loader = DataLoader(dataset, batch_size, {generic})"
-    return rewritten or f"loader = DataLoader(dataset, batch_size, {generic})"
+        return f"# in a Dataset's __getitem__, with workers beside the training\n{generic}"
+    return rewritten or generic
 
 
 def _rewrites(fed: Feeding, rewritten: str) -> bool:
-    """Whether the change is of the line that makes the loader."""
+    """Return whether the change is of the line that makes the loader."""
     return bool(rewritten) and (fed.plain or not fed.workers)
 
 
 def _by_hand(case: Case) -> bool:
-    """No DataLoader: a function is taken for the input by its name."""
+    """Return whether there is no DataLoader and a function is taken for the input by its name."""
     loaders = case.capture.loaders if case.capture is not None else ()
     seen = any(loader.batches for loader in loaders)
     return not seen and case.input.kind in ("", "by hand") and bool(case.fed.share)
@@ -147,7 +149,7 @@ def _by_hand(case: Case) -> bool:
 def _confidence(case: Case, fed: Feeding) -> Confidence:
     if explained(case, fed) or _by_hand(case) or fed.plain:
         return "medium"
-    if fed.workers and case.telemetered.crowded:  # workers may wait for processors others hold
+    if fed.workers and case.telemetered.crowded:  # workers may wait for others' processors
         return "low"
     return "high" if case.kind == "run" and fed.line is not None else "medium"
 
@@ -155,6 +157,4 @@ def _confidence(case: Case, fed: Feeding) -> Confidence:
 def _doubt(case: Case, fed: Feeding) -> str:
     if _by_hand(case):
         return f"{case.fed.function}() is taken for the input by its name"
-    if case.telemetered.crowded:
-        return "other programs took a good part of the processors"
-    return ""
+    return CROWDED_DOUBT if case.telemetered.crowded else ""

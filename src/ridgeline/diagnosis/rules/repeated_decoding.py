@@ -1,20 +1,21 @@
-"""repeated-decoding: the same samples are decoded again in each epoch."""
+"""The same samples are decoded again in each epoch."""
 
 from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
 from ridgeline.diagnosis.rules._batch_lines import epochs, repeated_lines, repeated_share
-from ridgeline.diagnosis.rules._input_wait import Feeding, feeding, wait_evidence, who
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._input_wait import costliest_line, feeding, wait_evidence, who
 from ridgeline.diagnosis.rules._loaders import handing_out
-from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.run import PythonLine
+from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Place
 from ridgeline.source.datasets import done_once
 
-LEAST = 0.4
-"""Of the making of a batch: a cache costs memory, and must save more than a little."""
+MIN_REPEATED_SHARE = 0.4
+"""Share of the making of a batch that must be the same each time: a cache costs memory, and must
+save more than a little."""
 
 RULE = Rule(id="repeated-decoding", family="input", budget="input", needs=("capture",))
 
@@ -22,46 +23,28 @@ RULE = Rule(id="repeated-decoding", family="input", budget="input", needs=("capt
 def look(case: Case) -> Iterator[Finding]:
     fed = feeding(case)
     share = repeated_share(case)
-    if fed is None or share < LEAST:
+    line = costliest_line(repeated_lines(case))
+    if fed is None or line is None or share < MIN_REPEATED_SHARE:
         return
-    line = _costliest(repeated_lines(case))
     exposed = fed.share * share
     times = epochs(case)
     name = line.function.replace("<locals>.", "")
+    each = f": {units.seconds(share * fed.sample_ms / 1e3)} a sample" if fed.sample_ms else ""
+    text = f"{units.percent(share)} of the time a batch takes to make is in functions "
     yield make_finding(
         RULE,
         claim=f"{who(case)} waits {units.percent(exposed)} of each step for {name}(), which gives "
-        f"the same result in every epoch{_each(fed, share)}",
+        f"the same result in every epoch{each}",
         share=exposed,
-        bound=1 / (1 - min(fed.share, MAX_SHARE)),  # what is kept needs no putting together either
+        bound=gain_without(fed.share),  # decoded samples need no putting together either
         evidence=[
-            wait_evidence(case, fed),
-            Evidence(
-                what="the same each time",
-                text=f"{units.percent(share)} of the time a batch takes to make is in functions "
-                "that draw no random numbers",
-                value=share,
-            ),
-            Evidence(what="epochs", text=f"{times} while it was looked at", value=times),
-            Evidence(what=f"line {line.line}", text=line.source, source="read"),
+            wait_evidence(fed),
+            measured("the same each time", f"{text}that draw no random numbers", share),
+            measured("epochs", f"{times} while it was looked at", times),
+            read(f"line {line.line}", line.source),
         ],
         place=Place(file=line.file, line=line.line, function=line.function),
         change=done_once(case.sources, line, handing_out(case, fed.loader)),
         confidence="high",
         doubt="the decoded samples have to fit into memory, or on a disk",
     )
-
-
-def _costliest(lines: tuple[PythonLine, ...]) -> PythonLine:
-    """Of the function with most of the time, the costliest line."""
-    shares: dict[tuple[str, str], float] = {}
-    for line in lines:
-        key = (line.file, line.function)
-        shares[key] = shares.get(key, 0.0) + line.share
-    most = max(shares, key=lambda key: shares[key])
-    return next(line for line in lines if (line.file, line.function) == most)
-
-
-def _each(fed: Feeding, share: float) -> str:
-    each = fed.sample_ms
-    return f": {units.seconds(share * each / 1e3)} a sample" if each else ""

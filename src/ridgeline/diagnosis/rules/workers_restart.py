@@ -1,49 +1,42 @@
-"""workers-restart: each epoch waits for new workers."""
+"""Each epoch waits for new workers."""
 
 from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._loaders import made_at, once, restarts, taken_at
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._loaders import loader_with, made_at, once, restarts, taken_at
+from ridgeline.records.finding import Finding
 
-LEAST = 0.01
+MIN_SHARE = 0.01
 
 RULE = Rule(id="workers-restart", family="input", budget="input", needs=("capture", "timed"))
 
 
 def look(case: Case) -> Iterator[Finding]:
     again = restarts(case)
-    if again is None or again.share < LEAST:
+    if again is None or again.share < MIN_SHARE:
         return
     loader = again.loader
     call = made_at(case, loader)
-    every = units.significant(again.every, 2)
-    extra = units.seconds(again.extra_ms / 1e3)
-    change = call.with_options(persistent_workers="True") if call is not None else ""
-    change = change or (
-        "loader = DataLoader(dataset, batch_size, num_workers=N, persistent_workers=True)"
-    )
-    why = "the DataLoader is made anew" if again.anew else "persistent_workers is off"
-    made = "made once an epoch" if again.anew else f"persistent_workers={loader.persistent_workers}"
+    extra, workers = units.seconds(again.extra_ms / 1e3), units.plural(loader.workers, "worker")
+    why, made = "persistent_workers is off", f"persistent_workers={loader.persistent_workers}"
+    if again.anew:
+        why, made = "the DataLoader is made anew", "made once an epoch"
+    options = {} if call is not None else {"num_workers": "N"}
+    change = loader_with(call, **options, persistent_workers="True")
+    longer = f"{extra} more than the median step, in {again.epochs} epochs"
+    every = f"begins every {units.significant(again.every, 2)} steps"
     yield make_finding(
         RULE,
-        claim=f"each epoch begins with {extra} of starting {units.plural(loader.workers, 'worker')}"
-        f", {units.percent(again.share)} of the time: {why}",
+        claim=f"each epoch begins with {extra} of starting {workers}, "
+        f"{units.percent(again.share)} of the time: {why}",
         share=again.share,
         evidence=[
-            Evidence(
-                what="first step of an epoch",
-                text=f"{extra} more than the median step, in {again.epochs} epochs",
-                value=again.extra_ms,
-            ),
-            Evidence(what="epoch", text=f"begins every {every} steps", value=again.every),
-            Evidence(
-                what="loader",
-                text=f"{units.plural(loader.workers, 'worker')}, {made}",
-                source="read",
-            ),
+            measured("first step of an epoch", longer, again.extra_ms),
+            measured("epoch", every, again.every),
+            read("loader", f"{workers}, {made}"),
         ],
         place=call.place if call is not None else taken_at(loader),
         change=once(change) if again.anew else change,
