@@ -139,6 +139,10 @@ class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     applied: tuple[Applied, ...] = ()
     """As put on in those processes, with the user's own lines."""
 
+    @property
+    def is_better(self) -> bool:
+        return self.confirmed and self.ratio.ci_low > 1
+
 
 class Written(Struct, frozen=True, kw_only=True):
     """What was kept, in copies of the user's files."""
@@ -189,7 +193,9 @@ class Optimized(Struct, frozen=True, kw_only=True):
     replay: str = ""
     """The command that does all this again."""
     longer: str = ""
-    """The command that goes on from here with twice the time."""
+    """The command that continues from here with twice the time."""
+    resume: str = ""
+    """The command that continues from here with the same time."""
     noise: float = 0.0
     """How far apart two processes of the same program come out, as a standard deviation."""
     trials: int = 0
@@ -206,3 +212,15 @@ class Optimized(Struct, frozen=True, kw_only=True):
     @property
     def interrupted(self) -> bool:
         return self.stopped is not None and self.stopped.code == SearchCode.INTERRUPTED
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a step function was optimized in the calling process: no process is fresh there,
+        and nothing is written."""
+        return self.form == "function"
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether fresh processes were better with all that was kept, and computed the same."""
+        total = self.total
+        return total is not None and total.is_better and total.parity.is_proven

@@ -38,3 +38,8 @@ class Parity(Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...] = ()
     missing: tuple[str, ...] = ()
     """What could not be compared, and why: the loader draws in its workers."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the results are known to be equal, be it weakly."""
+        return self.equality in ("equal", "weak")

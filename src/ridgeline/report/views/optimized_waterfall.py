@@ -1,0 +1,181 @@
+"""The ladder of a search as a waterfall: from the baseline down to what was confirmed, and below it
+what each kept fix still gives when it alone is left out."""
+
+from msgspec import Struct
+
+from ridgeline import units
+from ridgeline.records.facts import Ratio
+from ridgeline.records.ladder import Attempt, Ladder, verdict_of_rung
+from ridgeline.records.optimized import Optimized, Rung, Total
+from ridgeline.report.document import IntervalMark, Tone, WaterfallChart, WaterfallLevel
+from ridgeline.report.numbers import is_ratio
+from ridgeline.report.views.optimized_phrases import (
+    factor,
+    gained,
+    headline,
+    milliseconds,
+    titled,
+    titles,
+    where_confirmed,
+)
+
+
+class Scale(Struct, frozen=True):
+    title: str
+    unit: str = ""
+    divisor: float = 1.0
+    """From the record's unit to the one that is drawn."""
+    is_absolute: bool = True
+    """Whether the record has the figure itself for every row, not only ratios."""
+
+
+def waterfall(ladder: Ladder) -> WaterfallChart:
+    found = ladder.optimized
+    scale = _scale(ladder)
+    rows = levels(ladder)
+    return WaterfallChart(
+        levels=rows,
+        axis_title=scale.title,
+        unit=scale.unit,
+        bars=_left_out_bars(ladder) if rows else _tried_bars(ladder),
+        bars_title="Each left out: the whole against the whole without it"
+        if rows
+        else "What was tried, against the program before it: nothing was kept",
+        foot=_foot(found),
+        title=headline(ladder)[0],
+        about=" · ".join(part for part in (found.command, found.device) if part),
+    )
+
+
+def levels(ladder: Ladder) -> tuple[WaterfallLevel, ...]:
+    """Return the baseline, each rung that was on the way, and the whole on fresh processes."""
+    found, scale = ladder.optimized, _scale(ladder)
+    if not ladder.path:
+        return ()
+    start = _baseline(found) if scale.is_absolute else 1.0
+    figure = _figure(found, start) if scale.is_absolute else ""
+    first = WaterfallLevel(
+        title="baseline", before=0.0, value=start / scale.divisor, figure=figure, kind="base"
+    )
+    made = [first]
+    for attempt in ladder.path:
+        made.append(_rung_level(ladder, attempt, scale, made[-1].value))
+    end = [_end_level(found, found.total, scale)] if found.total is not None else []
+    return (*made, *end)
+
+
+def _rung_level(ladder: Ladder, attempt: Attempt, scale: Scale, above: float) -> WaterfallLevel:
+    found, rung = ladder.optimized, attempt.rung
+    whole = ladder.cumulative(rung)
+    value = 1 / whole if whole else above
+    if scale.is_absolute:
+        value = _own_figure(found, rung) / scale.divisor
+    low, high = _ends(value, rung.ratio)
+    reached = f"{whole:.2f} × baseline" if whole else ""
+    notes = (
+        _figure(found, value * scale.divisor) if scale.is_absolute else "",
+        reached if attempt.is_kept else "dropped later",
+    )
+    return WaterfallLevel(
+        title=titles(attempt),
+        before=above,
+        value=value,
+        low=low,
+        high=high,
+        figure=factor(rung.ratio),
+        note=" · ".join(note for note in notes if note),
+        kind="lost" if value > above else "gain" if attempt.is_kept else "gone",
+    )
+
+
+def _end_level(found: Optimized, total: Total, scale: Scale) -> WaterfallLevel:
+    value = 1 / total.ratio.value if is_ratio(total.ratio.value) else 1.0
+    note = "against the baseline"
+    if scale.is_absolute:
+        known = float(total.peak_bytes if found.measured == "peak memory" else total.after_ms)
+        value = known / scale.divisor if is_ratio(known) else 0.0
+        note = f"{_figure(found, value * scale.divisor)} · {note}"
+    low, high = _ends(value, total.ratio)
+    where = where_confirmed(found)
+    return WaterfallLevel(
+        title=f"confirmed {where}" if found.is_confirmed else f"{where}: not confirmed",
+        before=0.0,
+        value=value,
+        low=low,
+        high=high,
+        figure=factor(total.ratio),
+        note=note,
+        kind="end" if found.is_confirmed else "lost",
+    )
+
+
+def _scale(ladder: Ladder) -> Scale:
+    found = ladder.optimized
+    has_figures = found.measured != "energy a sample" and _baseline(found)
+    if not has_figures or not all(_own_figure(found, a.rung) for a in ladder.path):
+        title = f"{found.measured}, rung by rung: a share of the baseline's, by the ratios"
+        return Scale(title, is_absolute=False)
+    if found.measured == "peak memory":
+        is_large = found.baseline_bytes >= 2**30
+        unit, divisor = ("GiB", 2.0**30) if is_large else ("MiB", 2.0**20)
+        return Scale("peak memory, rung by rung", unit, divisor)
+    return Scale("step time, rung by rung", "ms")
+
+
+def _baseline(found: Optimized) -> float:
+    known = found.baseline_bytes if found.measured == "peak memory" else found.baseline_ms
+    return float(known) if is_ratio(known) else 0.0
+
+
+def _own_figure(found: Optimized, rung: Rung) -> float:
+    known = rung.peak_bytes if found.measured == "peak memory" else rung.step_ms
+    return float(known) if is_ratio(known) and known is not None else 0.0
+
+
+def _figure(found: Optimized, value: float) -> str:
+    return units.bytes_(value) if found.measured == "peak memory" else milliseconds(value)
+
+
+def _ends(value: float, ratio: Ratio | None) -> tuple[float | None, float | None]:
+    """Return the ends of the ratio's interval as values; None where it has none."""
+    if ratio is None or not all(map(is_ratio, (ratio.value, ratio.ci_low, ratio.ci_high))):
+        return None, None
+    return value * ratio.value / ratio.ci_high, value * ratio.value / ratio.ci_low
+
+
+def _left_out_bars(ladder: Ladder) -> tuple[IntervalMark, ...]:
+    known = [(rung, ratio) for rung, ratio in ladder.left_out if is_ratio(ratio.value)]
+    if len(known) < 2:
+        return ()
+    return tuple(_bar(titled(rung), ratio, "good") for rung, ratio in known)
+
+
+def _tried_bars(ladder: Ladder) -> tuple[IntervalMark, ...]:
+    tones: dict[str, Tone] = {"FASTER": "good", "SLOWER": "bad"}
+    return tuple(
+        _bar(titles(attempt), ratio, tones.get(verdict_of_rung(attempt.rung), "plain"))
+        for attempt in ladder.tried
+        if (ratio := attempt.rung.ratio) is not None and is_ratio(ratio.value)
+    )
+
+
+def _bar(name: str, ratio: Ratio, tone: Tone) -> IntervalMark:
+    return IntervalMark(
+        name=name,
+        value=ratio.value,
+        low=ratio.ci_low,
+        high=ratio.ci_high,
+        figure=factor(ratio),
+        tone=tone,
+    )
+
+
+def _foot(found: Optimized) -> tuple[str, ...]:
+    first = "× with 95 % intervals: how many times better than the rung before."
+    if found.control is not None:
+        first += f" The baseline against itself: {factor(found.control)}."
+    if found.with_batch is None:
+        return (first,)
+    gain = gained("time a sample", found.with_batch.ratio)
+    sure = "" if found.with_batch.is_better else ", not confirmed"
+    return first, f"With another batch size, which is not the same training: {gain}{sure}."
