@@ -1,18 +1,17 @@
-"""`ridgeline optimize`: changes tried on a program, kept where they are better and equal."""
+"""`ridgeline optimize`: fixes tried on a program, kept where they are better and equal."""
 
 import os
 import shlex
 import signal
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ridgeline.cli.optimize_typed import OptimizeCommand
 from ridgeline.cli.output_options import output_options
-from ridgeline.cli.target import Given, target_of, words_of
+from ridgeline.cli.target import Given, TargetCommand, target_of, words_of
 from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +20,28 @@ if TYPE_CHECKING:
     from ridgeline.records.run import Target
 
 _ENDINGS = (".json", ".md", ".csv", ".html", ".svg")
+
+
+class OptimizeCommand(TargetCommand):
+    def again(
+        self, args: Sequence[str], *, budget_s: float | None = None, fresh: bool = False
+    ) -> str:
+        """Return the typed command with another budget, or measuring everything anew. Without
+        either it continues from what is known."""
+        ours, rest = self._split(args)
+        replaced = {"--fresh"} | ({"--budget"} if budget_s is not None else set())
+        kept, i = list[str](), 0
+        while i < len(ours):
+            name = ours[i].partition("=")[0]
+            if name not in replaced:
+                kept.append(ours[i])
+            i += 2 if ours[i] == "--budget" and name in replaced else 1
+        added = ["--fresh"] if fresh else []
+        if budget_s is not None:
+            seconds = round(budget_s)
+            added = ["--budget", f"{seconds // 60}m" if seconds % 60 == 0 else f"{seconds}s"]
+        mark = ["--"] if list(args[len(ours) : len(ours) + 1]) == ["--"] else []
+        return shlex.join(["ridgeline", "optimize", *added, *kept, *mark, *rest])
 
 
 @click.command(cls=OptimizeCommand, name="optimize")
@@ -124,7 +145,15 @@ def command(
         wants=wants, budget_s=seconds, began_s=began_s, seed=seed, again=fresh, write=not no_write
     )
     target = Target(kind=given.kind, name=given.name, arguments=given.arguments)
-    found = _optimized(target, wishes, quiet, command.longer(words_of(ctx), seconds))
+    from msgspec.structs import replace
+
+    words = words_of(ctx)
+    found = replace(
+        _optimized(target, wishes, quiet),
+        replay=command.again(words, fresh=True),
+        resume=command.again(words),
+        longer=command.again(words, budget_s=2 * seconds),
+    )
     _deliver(found, as_json, output, None if no_write else target)
     return 130 if found.interrupted else 0 if found.baseline_ms else 4
 
@@ -154,43 +183,28 @@ def _program(ctx: click.Context) -> Given:
     raise command.no_such_file(ctx, given.name)
 
 
-def _optimized(target: "Target", wishes: "Wishes", quiet: bool, longer: str) -> "Optimized":
-    from msgspec.structs import replace
-
+def _optimized(target: "Target", wishes: "Wishes", quiet: bool) -> "Optimized":
     from ridgeline.cli.optimize_progress import voice
     from ridgeline.optimization.program import optimize
 
     # As with Ctrl-C, trials are ended and what is known is told.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with voice(quiet, wishes.budget_s) as speaking:
-        found = optimize(target, wishes, Path(".ridgeline"), speaking)
-    return replace(found, replay=f"ridgeline {shlex.join(_typed())}", longer=longer)
+        return optimize(target, wishes, Path(".ridgeline"), speaking)
 
 
 def _deliver(
     found: "Optimized", as_json: bool, output: Path | None, reported: "Target | None"
 ) -> None:
     """Print or write the answer. `reported` is the target if a report is wanted, else None."""
-    from ridgeline.cli.output import deliver_texts
-    from ridgeline.report import optimized_csv, optimized_html, optimized_markdown, optimized_svg
-    from ridgeline.report.optimized_document import document
-    from ridgeline.report.optimized_terminal import show
+    from ridgeline.cli.output import deliver
+    from ridgeline.report.views.optimized import optimized_report
 
     also = _write_report(reported, found) if reported is not None and found.rungs else []
     if output is not None and not as_json and found.written is not None:
         copies = [*found.written.files, found.written.diff_file]
         also = [*(Path(name) for name in copies if name), *also]
-    deliver_texts(
-        document(found),
-        as_json,
-        output,
-        markdown=lambda: optimized_markdown.markdown(found),
-        csv=lambda: optimized_csv.csv(found),
-        html=lambda: optimized_html.page(found),
-        svg=lambda: optimized_svg.waterfall(found),
-        terminal=lambda console: show(found, console),
-        also=also,
-    )
+    deliver(optimized_report(found), as_json, output, also=also)
 
 
 def _write_report(target: "Target", found: "Optimized") -> list[Path]:
@@ -198,7 +212,10 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
     report cannot be written, stderr says so, and the answer is still given."""
     from ridgeline.cli.output import write_whole
     from ridgeline.optimization.launcher import named_file
-    from ridgeline.report import optimized_markdown, optimized_svg
+    from ridgeline.records.ladder import Ladder
+    from ridgeline.report.renderers import charts, markdown
+    from ridgeline.report.views.optimized import document
+    from ridgeline.report.views.optimized_waterfall import waterfall
     from ridgeline.source.editing.copies import free, signed_comment
     from ridgeline.source.editing.tree import Cannot
 
@@ -206,8 +223,10 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
     try:
         report = free(script.with_suffix(".md"), [])
         drawing = free(script.with_suffix(".svg"), [])
-        write_whole(drawing, signed_comment(optimized_svg.waterfall(found)))
-        write_whole(report, signed_comment(optimized_markdown.markdown(found, drawing.name)))
+        picture = charts.waterfall(waterfall(Ladder(found)), headed=True)
+        text = markdown.render(document(found), picture=drawing.name)
+        write_whole(drawing, signed_comment(picture))
+        write_whole(report, signed_comment(text))
     except (RidgelineError, Cannot) as error:
         click.echo(f"ridgeline: no report was written: {error}", err=True)
         return []
@@ -221,11 +240,3 @@ def _allowed(text: str) -> tuple[str, ...]:
     for said in found.needless:
         click.echo(f"ridgeline: {said}", err=True)
     return found.names
-
-
-def _typed() -> list[str]:
-    """As it was typed, but measured again."""
-    words = sys.argv[1:]
-    return words if "--fresh" in words or words[:1] != ["optimize"] else [
-        "optimize", "--fresh", *words[1:],
-    ]  # fmt: skip

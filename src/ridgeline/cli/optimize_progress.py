@@ -66,12 +66,11 @@ class ClockedLine:
 
 
 def settled(rung: Rung) -> str:
-    from ridgeline.report.optimized_ladder import titled
-    from ridgeline.report.optimized_words import bare, factor
+    from ridgeline.report.views.optimized_phrases import factor, titled, without_figures
 
     said = f"{_MARKS[rung.status]} {titled(rung)}{_partners(rung)}"
     if rung.status == "rejected" and rung.ratio is not None:
-        return f"{said}: rejected, {bare(rung)}: {factor(rung.ratio)}"
+        return f"{said}: rejected, {without_figures(rung)}: {factor(rung.ratio)}"
     return f"{said}: {rung.status}, {explain(rung.reason)}"
 
 

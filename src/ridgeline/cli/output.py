@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
-import msgspec
 
 from ridgeline.cli.output_options import ENDINGS
 from ridgeline.errors import RidgelineError, UsageError
@@ -135,35 +134,6 @@ def _reader_left() -> NoReturn:
     """End as usual when the reader has enough (`| head`), where click and rich exit with 1."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
-
-
-def deliver_texts(
-    document: dict[str, Any],
-    as_json: bool,
-    output: Path | None,
-    *,
-    markdown: Callable[[], str],
-    csv: Callable[[], str],
-    terminal: Callable[[Any], None],
-    html: Callable[[], str] = str,
-    svg: Callable[[], str] = str,
-    also: Sequence[Path] = (),
-) -> None:
-    """Write the requested file and name it in one line on stderr. JSON goes to stdout; so does the
-    report if no file was requested. `also` are other files that were written."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    if output is not None:
-        made = {".json": lambda: text + "\n", ".md": markdown, ".csv": csv, ".html": html,
-                ".svg": svg}  # fmt: skip
-        write_whole(output, made[output.suffix.lower()]())
-    if as_json:
-        click.echo(text)
-    elif output is None:
-        from rich.console import Console
-
-        terminal(Console(width=columns(sys.stdout.isatty()), highlight=False))
-    asked_for = [output] if output is not None and not as_json else []
-    say_written([*asked_for, *also])
 
 
 def say_written(files: Sequence[Path]) -> None:

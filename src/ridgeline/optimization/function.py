@@ -1,7 +1,6 @@
 """`ridgeline.optimize`: changes tried on a step function, for notebooks and tests."""
 
 import contextlib
-import io
 import sys
 import tempfile
 import time
@@ -72,9 +71,7 @@ class Result:
     @property
     def confirmed(self) -> bool:
         """Something was kept, and the whole of it was better and equal once more."""
-        from ridgeline.report.optimized_ladder import confirmed
-
-        return confirmed(self.optimized)
+        return self.optimized.is_confirmed
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -82,21 +79,19 @@ class Result:
         return tuple(rung.fix for rung in self.rungs if rung.status == "kept")
 
     def __str__(self) -> str:
-        from rich.console import Console
+        from ridgeline.report.renderers import terminal
+        from ridgeline.report.views.optimized import document
 
-        from ridgeline.report.optimized_terminal import show
-
-        text = io.StringIO()
-        show(self.optimized, Console(file=text, width=120, highlight=False, no_color=True))
-        return text.getvalue().rstrip()
+        return terminal.render_text(document(self.optimized), 120).strip("\n")
 
     __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
         """In a notebook."""
-        from ridgeline.report.optimized_markdown import markdown
+        from ridgeline.report.renderers import markdown
+        from ridgeline.report.views.optimized import document
 
-        return markdown(self.optimized)
+        return markdown.render(document(self.optimized))
 
 
 def optimize(

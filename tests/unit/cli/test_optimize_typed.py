@@ -122,8 +122,14 @@ def test_larger_batches_have_an_option_of_their_own() -> None:
 def test_the_command_with_more_time_is_the_same_but_for_the_time(
     words: list[str], expected: str
 ) -> None:
-    assert command.longer(words, 600.0) == f"ridgeline optimize {expected}"
+    assert command.again(words, budget_s=1200.0) == f"ridgeline optimize {expected}"
 
 
 def test_odd_times_are_told_in_seconds() -> None:
-    assert command.longer(["a.py"], 45.0) == "ridgeline optimize --budget 90s a.py"
+    assert command.again(["a.py"], budget_s=90.0) == "ridgeline optimize --budget 90s a.py"
+
+
+def test_the_same_again_measures_anew_and_continuing_does_not() -> None:
+    words = ["--budget", "90s", "--fresh", "train.py", "--fresh"]
+    assert command.again(words) == "ridgeline optimize --budget 90s train.py --fresh"
+    assert command.again(["train.py"], fresh=True) == "ridgeline optimize --fresh train.py"

@@ -6,8 +6,8 @@ from ridgeline.optimization.candidates import asked
 from ridgeline.optimization.judge import UNASKED, WITHOUT, Judge
 from ridgeline.optimization.measure import STEP
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
-from ridgeline.report.optimized_words import results_word
 from ridgeline.report.reasons import explain
+from ridgeline.report.views.optimized_phrases import results_word
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 HALF = candidate("half", slot="precision", precision="bfloat16")

@@ -17,12 +17,14 @@ from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.ladder import Ladder as RecordedLadder
 from ridgeline.records.optimized import Optimized, SearchCode
+from ridgeline.records.reason_codes import SkipKind
 from ridgeline.records.run import LoaderSeen, Target
 from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, TrialFailure, WatchedStep
-from ridgeline.report.optimized_doubt import doubts
-from ridgeline.report.optimized_untried import told as untried_lines
 from ridgeline.report.reasons import explain
+from ridgeline.report.views.optimized import untried_kinds
+from ridgeline.report.views.optimized_phrases import doubts
 from tests.unit.optimization.fake_bench import FakeBench, Speed, candidate, statuses, times
 
 
@@ -279,7 +281,7 @@ def test_what_the_copy_draws_otherwise_is_said_and_is_not_exact() -> None:
     stays = candidate("stays", alters="nothing", redraws="the copy shuffles otherwise")
     found = Ladder(FakeBench(times(stays=2.0)), [stays]).climb("train.py")
     assert found.caveats == ("the copy shuffles otherwise",)
-    assert "the copy shuffles otherwise" in doubts(found)
+    assert "the copy shuffles otherwise" in doubts(RecordedLadder(found))
     exact = Ladder(FakeBench(times(stays=2.0)), [stays], Wants(keep_exact=True)).climb("train.py")
     assert told(exact)["stays"] == ("not tried", "it alters random draws")
     assert not exact.caveats
@@ -326,8 +328,7 @@ def test_a_program_that_runs_once_alone_says_what_may_be_why() -> None:
     assert found.stopped.code == SearchCode.BASELINE_RUN_FAILED
     assert found.stopped.facts["run"] == 2
     assert "RIDGELINE_TRIAL" in explain(found.stopped)
-    line = dict(untried_lines(found, 200))["not tried"]
-    assert "so already" not in line
+    assert [kind for kind, _ in untried_kinds(found)] == [SkipKind.PROGRAM_FAILED]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -163,8 +163,9 @@ def climbed() -> Optimized:
         command="train.py --epochs 1", device="NVIDIA H200", baseline_ms=152.0,
         baseline_bytes=8 * GIB, control=Ratio(value=1.002, ci_low=0.991, ci_high=1.012, pairs=3),
         rungs=rungs(), total=total(), noise=0.012, trials=61, spent_s=552.0, run="1115-0102-train",
-        replay="ridgeline optimize --budget 10m --seed 0 -- train.py --epochs 1",
+        replay="ridgeline optimize --fresh --budget 10m --seed 0 -- train.py --epochs 1",
         longer="ridgeline optimize --budget 20m --seed 0 -- train.py --epochs 1",
+        resume="ridgeline optimize --budget 10m --seed 0 -- train.py --epochs 1",
         advice=("train.py:63: .item() waits for the GPU in every step: take it every 50 steps",),
         written=Written(
             files=("optimized_train.py",), diff=DIFF, diff_file="optimized_train.diff",

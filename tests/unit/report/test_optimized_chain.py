@@ -4,13 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.records.facts import Ratio, because
+from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
-from ridgeline.report.optimized_chain import by_rungs, cumulative, disagreement
-from ridgeline.report.optimized_doubt import remark
-from ridgeline.report.optimized_html import page
-from ridgeline.report.optimized_levels import levels
-from ridgeline.report.optimized_markdown import markdown
-from ridgeline.report.optimized_rows import rows
+from ridgeline.report.renderers import html, markdown
+from ridgeline.report.views.optimized import document
+from ridgeline.report.views.optimized_phrases import disagreement
+from ridgeline.report.views.optimized_waterfall import levels
 from tests.unit.report.made_up_optimized import (
     climbed,
     disturbed,
@@ -21,6 +20,15 @@ from tests.unit.report.made_up_optimized import (
     total,
     with_batch,
 )
+from tests.unit.report.rendered import tables
+
+
+def cumulative(found: Optimized, rung: Rung) -> float | None:
+    return Ladder(found).cumulative(rung)
+
+
+def remark(found: Optimized) -> str:
+    return disagreement(Ladder(found))
 
 
 def of(*rungs: Rung, whole: Ratio | None = None) -> Optimized:
@@ -38,10 +46,11 @@ def test_the_whole_gain_is_the_product_of_the_ratios_on_the_way() -> None:
 
 
 def test_a_baseline_taken_at_a_bad_moment_is_in_no_rung() -> None:
-    quiet = [row.whole for row in rows(climbed()) if row.kind == "rung"]
-    assert [row.whole for row in rows(disturbed()) if row.kind == "rung"] == quiet
-    notes = [level.note for level in levels(disturbed()) if "× baseline" in level.note]
-    assert notes == [level.note for level in levels(climbed()) if "× baseline" in level.note]
+    calm, loud = (tables(document(made()))[0].rows[1:-1] for made in (climbed, disturbed))
+    assert [row.cells for row in loud] == [row.cells for row in calm]
+    notes = [level.note for level in levels(Ladder(disturbed())) if "× baseline" in level.note]
+    calm_levels = levels(Ladder(climbed()))
+    assert notes == [level.note for level in calm_levels if "× baseline" in level.note]
 
 
 def test_what_was_left_is_set_against_what_was_kept_by_then_and_lifts_nothing() -> None:
@@ -75,17 +84,17 @@ def test_what_was_left_out_again_is_no_part_of_what_the_whole_is_held_against() 
         without=ratio(0.8),
     )
     found = of(first, harm, whole=ratio(3.75))
-    assert by_rungs(found) == pytest.approx(3.0 / 0.8)
-    assert disagreement(found) is None
+    assert Ladder(found).product == pytest.approx(3.0 / 0.8)
+    assert not Ladder(found).disagrees
 
 
 def test_another_training_and_what_has_no_ratio_have_no_place_on_the_ladder() -> None:
     found = with_batch()
     assert cumulative(found, found.rungs[-1]) is None
-    assert by_rungs(found) == by_rungs(climbed())
+    assert Ladder(found).product == Ladder(climbed()).product
     bare = rung("a", "A", "rejected", "it raised")
     assert cumulative(of(bare), bare) is None
-    assert by_rungs(of(bare)) is None
+    assert Ladder(of(bare)).product is None
 
 
 def test_other_goals_have_it_too() -> None:
@@ -120,6 +129,7 @@ def test_the_remark_says_which_figure_counts_and_why_the_other_does_not() -> Non
     )
     higher = of(step("a", "A", 2.0, 100.0), whole=ratio(3.0))
     assert "picked" not in remark(higher)
-    assert "The rungs come to 6.77 ×" in markdown(disturbed()).partition("## The ladder")[2]
-    assert "The rungs come to 6.77 ×" in page(disturbed()).partition("The ladder</h2>")[2]
-    assert "The rungs come to" not in markdown(climbed()) + page(climbed())
+    for render in (markdown.render, html.render):
+        text = render(document(disturbed()))
+        assert text.index("× rung before") < text.index("The rungs come to 6.77 ×")
+        assert "The rungs come to" not in render(document(climbed()))

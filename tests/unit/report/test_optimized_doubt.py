@@ -1,23 +1,22 @@
 """A whole that fresh processes did not confirm reads like no win, wherever it is read."""
 
-from io import StringIO
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from ridgeline.records.facts import Ratio, because
+from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.trial import TrialFailure
-from ridgeline.report.optimized_document import document
-from ridgeline.report.optimized_doubt import doubt, doubts
-from ridgeline.report.optimized_html import page
-from ridgeline.report.optimized_markdown import markdown
-from ridgeline.report.optimized_svg import waterfall
-from ridgeline.report.optimized_terminal import show
-from ridgeline.report.optimized_words import headline
+from ridgeline.report.document import Span
 from ridgeline.report.reasons import explain
+from ridgeline.report.renderers import charts
+from ridgeline.report.renderers import html as html_renderer
+from ridgeline.report.renderers import markdown as markdown_renderer
+from ridgeline.report.views import optimized_phrases as phrases
+from ridgeline.report.views.optimized import data, document
+from ridgeline.report.views.optimized_waterfall import waterfall as chart
 from tests.unit.report.made_up_optimized import (
     ALL,
     HOSTILE,
@@ -30,13 +29,31 @@ from tests.unit.report.made_up_optimized import (
     total,
     unconfirmed,
 )
+from tests.unit.report.rendered import at_terminal
 
 
 def shown(found: Optimized) -> str:
-    console = Console(width=120, file=StringIO(), force_terminal=False, highlight=False)
-    show(found, console)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+    return at_terminal(document(found), 120)
+
+
+def page(found: Optimized) -> str:
+    return html_renderer.render(document(found))
+
+
+def markdown(found: Optimized) -> str:
+    return markdown_renderer.render(document(found))
+
+
+def headline(found: Optimized) -> Span:
+    return Span(*phrases.headline(Ladder(found)))
+
+
+def doubt(found: Optimized) -> str:
+    return phrases.doubt(Ladder(found))
+
+
+def doubts(found: Optimized) -> tuple[str, ...]:
+    return phrases.doubts(Ladder(found))
 
 
 def of(low: float, pairs: int, value: float = 1.6) -> Optimized:
@@ -58,23 +75,24 @@ def test_the_headline_begins_with_what_it_is_not() -> None:
 def test_under_it_stands_why_what_the_copy_is_worth_and_what_to_do() -> None:
     assert doubt(doubtful()) == (
         "2 fresh pairs cannot tell it from no gain: two processes of the same program differ by "
-        "64 % here; optimized_train.py was written all the same: take it for a guess; what to do: "
+        "64 % here; optimized_train.py was written all the same: treat it as a guess; what to do: "
         "give it more --budget"
     )
-    assert doubt(of(1.1, 3)).startswith("3 fresh pairs have to be surer than the interval: ")
+    assert doubt(of(1.1, 3)).startswith("3 fresh pairs are not enough to be sure of it: ")
 
 
 def test_in_every_form_it_stands_before_any_figure_of_the_ladder() -> None:
-    said = "optimized_train.py was written all the same: take it for a guess"
+    said = "optimized_train.py was written all the same: treat it as a guess"
     text = " ".join(shown(doubtful()).split())
     assert text.index(said) < text.index("× baseline")
     made = " ".join(markdown(doubtful()).replace("\\", "").split())
-    assert made.startswith("# Not confirmed, ")
-    assert made.index(said) < made.index("## The ladder")
+    assert made.startswith("### Not confirmed, ")
+    assert made.index(said) < made.index("× rung before")
     html = page(doubtful())
-    assert html.index('<h1 class="unsure">Not confirmed') < html.index(said) < html.index("<svg")
-    assert "Not confirmed" in waterfall(doubtful())
-    whole = document(doubtful())
+    heading = html.index('<h1><span class="unsure">Not confirmed')
+    assert heading < html.index(said) < html.index("<svg")
+    assert "Not confirmed" in charts.waterfall(chart(Ladder(doubtful())), headed=True)
+    whole = data(doubtful())
     assert whole["confirmed"] is False
     assert whole["summary"].startswith("Not confirmed")
     assert whole["doubts"] == [doubt(doubtful())]
@@ -86,7 +104,7 @@ def test_what_is_to_be_done_is_what_can_help() -> None:
     assert doubt(of(0.8, 6)).endswith("measure again when nothing else runs on this machine")
     function = replace(of(0.8, 2), form="function", written=None)
     assert doubt(function).endswith("give it more budget")
-    assert doubt(interrupted()).endswith("call it again, it goes on from here")
+    assert doubt(interrupted()).endswith("call it again, it continues from here")
     assert doubt(unconfirmed()).endswith("give it more --budget")
     failed = replace(
         unconfirmed(),
@@ -107,19 +125,19 @@ def test_a_copy_whose_results_are_others_is_not_offered() -> None:
 def test_where_nothing_is_doubtful_nothing_is_said(made: object) -> None:
     assert callable(made)
     assert doubt(made()) == ""
-    assert document(made())["doubts"] == []
+    assert data(made())["doubts"] == []
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_only_what_is_proven_reads_like_a_win(name: str) -> None:
     found = ALL[name]()
     won = headline(found).text[0].isdigit() or headline(found).text.startswith("Uses ")
-    assert won == (document(found)["confirmed"] is True)
+    assert won == (data(found)["confirmed"] is True)
 
 
 def test_a_users_words_in_it_stay_words() -> None:
     known = replace(hostile(), total=replace(total(), confirmed=False))
-    assert "\x1b" not in doubt(known)
+    assert "\x1b" not in shown(known) + markdown(known)
     assert HOSTILE not in page(known)
     assert "<script>" not in page(known)
 
@@ -133,12 +151,12 @@ def test_a_compilation_that_pays_late_is_told_under_the_headline() -> None:
     said = "compiling takes 18.9 s and pays only in runs of more than 18,872 steps"
     found = paying(18_872, 4.0)
     assert doubts(found) == (said,)
-    assert document(found)["doubts"][0] == said
+    assert data(found)["doubts"][0] == said
     text = " ".join(shown(found).split())
     assert text.index(said) < text.index("× baseline")
     assert text.count("compiling takes") == 1
-    assert markdown(found).index(said) < markdown(found).index("## The ladder")
-    assert page(found).index(said) < page(found).index("The ladder</h2>")
+    assert markdown(found).index(said) < markdown(found).index("× rung before")
+    assert page(found).index(said) < page(found).index("× rung before")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +179,11 @@ def controlled(value: float, low: float, high: float) -> Optimized:
 def test_a_program_that_differs_from_itself_puts_every_ratio_in_doubt() -> None:
     found = controlled(1.32, 1.01, 1.72)
     said = (
-        "the unchanged program differed from itself, 1.32 × [1.01, 1.72]: the machine was "
+        "the baseline differed from itself, 1.32 × [1.01, 1.72]: the machine was "
         "disturbed, and ratios of this size prove little"
     )
     assert doubts(found) == (said,)
-    assert said in document(found)["doubts"]
+    assert said in data(found)["doubts"]
     assert said in " ".join(shown(found).split())
     assert said in markdown(found).replace("\\", "")
     assert said in page(found)
@@ -186,5 +204,5 @@ def test_a_gain_above_its_bound_is_said_with_both_numbers() -> None:
     (said,) = set(doubts(told)) - set(doubts(found))
     assert first.title in said
     assert "1.73 ×" in said
-    rows = [row for row in document(told)["ladder"] if row["bound_exceeded"]]
+    rows = [row for row in data(told)["ladder"] if row["bound_exceeded"]]
     assert [row["bound"] for row in rows] == [1.73]

@@ -5,18 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.records.facts import Ratio, because
-from ridgeline.records.optimized import SearchCode
-from ridgeline.report.optimized_ladder import (
-    apart,
-    confirmed,
-    left_out,
-    lines,
-    path,
-    tried,
-    untried,
-    verdict,
-)
+from ridgeline.records.facts import Ratio
+from ridgeline.records.ladder import Ladder, verdict_of_rung
 from tests.unit.report.made_up_optimized import (
     EXACT,
     climbed,
@@ -30,7 +20,7 @@ from tests.unit.report.made_up_optimized import (
 
 
 def test_changes_tried_as_one_are_one_line() -> None:
-    found = lines(climbed())
+    found = Ladder(climbed()).attempts
     assert ("compile", "compile-reduce-overhead") in [line.fixes for line in found]
     assert sum("compile" in line.fixes for line in found) == 1
 
@@ -38,19 +28,19 @@ def test_changes_tried_as_one_are_one_line() -> None:
 def test_a_partner_with_an_outcome_of_its_own_keeps_its_line() -> None:
     first = rung("a", "A", "rejected", "slower", together=("b",), ratio=ratio(0.9))
     second = rung("b", "B", "kept", "1.20 ×", ratio=ratio(1.2))
-    found = lines(replace(climbed(), rungs=(first, second)))
+    found = Ladder(replace(climbed(), rungs=(first, second))).attempts
     assert [line.fixes for line in found] == [("a", "b"), ("b",)]
 
 
 def test_one_change_with_several_settings_has_a_line_a_setting() -> None:
     two = [rung("w", "W", "not tried", "no time", options={"n": n}) for n in "24"]
-    assert len(lines(replace(climbed(), rungs=tuple(two)))) == 2
+    assert len(Ladder(replace(climbed(), rungs=tuple(two))).attempts) == 2
 
 
 def test_what_is_not_the_same_training_is_never_on_the_way() -> None:
-    found = with_batch()
-    assert [line.fixes for line in apart(found)] == [("larger-batch",)]
-    assert "larger-batch" not in [c for line in (*tried(found), *path(found)) for c in line.fixes]
+    found = Ladder(with_batch())
+    assert [line.fixes for line in found.other_training] == [("larger-batch",)]
+    assert "larger-batch" not in [c for line in (*found.tried, *found.path) for c in line.fixes]
 
 
 def ends(value: float, low: float, high: float) -> Ratio:
@@ -80,21 +70,9 @@ def ends(value: float, low: float, high: float) -> Ratio:
 )  # fmt: skip
 def test_a_verdict_follows_from_what_was_measured(told: dict[str, Any], expected: str) -> None:
     known = {"why": "", **told}
-    assert verdict(rung("a", "A", known.pop("status"), known.pop("why"), **known)) == expected
-
-
-def test_reasons_are_said_once_the_most_common_first() -> None:
-    groups = untried(climbed())
-    assert (groups[0].why, len(groups[0].rungs)) == ("no convolution was seen", 3)
-    allowed = [
-        rung(n, n, "not tried", because(SearchCode.NEEDS_ALLOW, fix=n)) for n in ("int8", "fp8")
-    ]
-    both = untried(replace(climbed(), rungs=tuple(allowed)))
-    assert [(group.why, len(group.rungs)) for group in both] == [
-        ("it alters what is computed: --allow", 2)
-    ]
-    little = next(group for group in groups if group.why == "too little to gain")
-    assert {r.fix for r in little.rungs} == {"set-to-none", "prefetch"}
+    assert (
+        verdict_of_rung(rung("a", "A", known.pop("status"), known.pop("why"), **known)) == expected
+    )
 
 
 def test_left_out_is_sorted_and_has_only_what_was_measured_so() -> None:
@@ -102,16 +80,16 @@ def test_left_out_is_sorted_and_has_only_what_was_measured_so() -> None:
     second = step("b", "B", 1.5, 50.0, beside=("a",), without=ratio(1.8))
     last = step("c", "C", 1.2, 50.0, beside=("a", "b"))  # by its own trial alone
     found = replace(climbed(), rungs=(first, second, last))
-    assert [(r.fix, known.value) for r, known in left_out(found)] == [("b", 1.8), ("a", 1.4)]
-    assert left_out(replace(found, rungs=(last,))) == ()
+    assert [(r.fix, known.value) for r, known in Ladder(found).left_out] == [("b", 1.8), ("a", 1.4)]
+    assert Ladder(replace(found, rungs=(last,))).left_out == ()
 
 
 def test_confirmed_needs_speed_and_equal_results() -> None:
     found = climbed()
-    assert confirmed(found)
-    assert not confirmed(replace(found, total=None))
+    assert found.is_confirmed
+    assert not replace(found, total=None).is_confirmed
     slow = replace(total(), ratio=ends(1.02, 0.98, 1.06))
-    assert not confirmed(replace(found, total=slow))
+    assert not replace(found, total=slow).is_confirmed
     other = replace(total(), parity=parity("differs"))
-    assert not confirmed(replace(found, total=other))
-    assert confirmed(replace(found, total=replace(total(), parity=EXACT)))
+    assert not replace(found, total=other).is_confirmed
+    assert replace(found, total=replace(total(), parity=EXACT)).is_confirmed

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from ridgeline.cli.compare import command as compare
 from ridgeline.cli.optimize import command as optimize
 from ridgeline.records.facts import Ratio, because
+from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.parity import Check, Parity
-from ridgeline.report.optimized_next import next_command
+from ridgeline.report.views.optimized_next import next_command as command_after
 from tests.unit.report.made_up_optimized import (
     climbed,
     doubtful,
@@ -22,6 +23,11 @@ from tests.unit.report.made_up_optimized import (
     total,
 )
 from tests.unit.report.test_optimized_terminal import shown
+
+
+def next_command(found: Optimized) -> tuple[str, str]:
+    following = command_after(Ladder(found))
+    return (following.why, following.text) if following is not None else ("", "")
 
 
 def parsed(typed: str, command: click.Command) -> click.Context:
@@ -111,27 +117,24 @@ def test_what_is_not_confirmed_is_given_more_time_where_that_helps() -> None:
     six = Ratio(value=1.5, ci_low=0.8, ci_high=3.0, pairs=6)
     noisy = replace(
         doubtful(), total=replace(total(), ratio=six, confirmed=False),
-        replay="ridgeline optimize --fresh train.py",
+        resume="ridgeline optimize train.py",
     )  # fmt: skip
     assert next_command(noisy) == ("on a quiet machine", "ridgeline optimize train.py")
 
 
 def test_the_other_ends_have_their_own_commands() -> None:
     assert next_command(nothing_kept())[1] == "ridgeline run train.py --epochs 1"
-    assert next_command(interrupted()) == ("go on", interrupted().replay)
-    assert shown(interrupted()).count(interrupted().replay) == 1
-    fresh = replace(interrupted(), replay="ridgeline optimize --fresh train.py --fresh")
-    assert next_command(fresh) == ("go on", "ridgeline optimize train.py --fresh")
-    assert "do it again:  ridgeline optimize --fresh train.py --fresh" in shown(fresh)
-    theirs = replace(interrupted(), replay="ridgeline optimize train.py --fresh now")
-    assert next_command(theirs)[1] == theirs.replay
+    assert next_command(interrupted()) == ("continue", interrupted().resume)
+    assert f"do it again:  {interrupted().replay}" in shown(interrupted())
+    same = replace(interrupted(), replay=interrupted().resume)
+    assert shown(same).count(same.resume) == 1
 
 
 def test_what_ended_for_want_of_time_is_given_more_not_the_same_again() -> None:
     ended = replace(nothing_kept(), stopped=because(SearchCode.OUT_OF_TIME))
     assert next_command(ended) == ("with more time", ended.longer)
     assert next_command(replace(ended, baseline_ms=0.0)) == ("with more time", ended.longer)
-    assert next_command(replace(ended, longer="")) == ("go on", ended.replay)
+    assert next_command(replace(ended, longer="")) == ("continue", ended.resume)
     six = Ratio(value=1.5, ci_low=0.8, ci_high=3.0, pairs=6)
     noisy = replace(
         doubtful(), total=replace(total(), ratio=six, confirmed=False), stopped=ended.stopped
@@ -143,11 +146,11 @@ def test_what_ended_for_want_of_time_is_given_more_not_the_same_again() -> None:
 
 def test_what_cannot_be_timed_is_not_asked_to_go_on() -> None:
     found = Optimized(
-        command="five.py", replay="ridgeline optimize --fresh five.py",
+        command="five.py", resume="ridgeline optimize five.py",
         stopped=because(SearchCode.BASELINE_TOO_SHORT, ended="", needed_steps=14),
     )  # fmt: skip
     assert next_command(found) == ("see where its time goes", "ridgeline run five.py")
-    assert next_command(replace(found, stopped=because(SearchCode.INTERRUPTED)))[0] == "go on"
+    assert next_command(replace(found, stopped=because(SearchCode.INTERRUPTED)))[0] == "continue"
 
 
 def test_the_command_with_more_time_is_one_that_optimize_reads() -> None:

@@ -1,18 +1,17 @@
 """What a person sees at the end of `ridgeline optimize`."""
 
-from io import StringIO
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from ridgeline.cli.optimize_progress import settled
 from ridgeline.records.facts import Ratio, Reason, because
+from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, SearchCode
-from ridgeline.report.optimized_rows import rows
-from ridgeline.report.optimized_terminal import show
-from ridgeline.report.optimized_words import headline, method
+from ridgeline.report.document import Row, Span
+from ridgeline.report.views.optimized import document, method
+from ridgeline.report.views.optimized_phrases import headline as headline_of
 from tests.unit.report.made_up_optimized import (
     ALL,
     HOSTILE,
@@ -29,18 +28,30 @@ from tests.unit.report.made_up_optimized import (
     unconfirmed,
     with_batch,
 )
+from tests.unit.report.rendered import at_terminal, tables
 
 
 def shown(found: Optimized, width: int = 140) -> str:
-    console = Console(width=width, file=StringIO(), force_terminal=False, highlight=False)
-    show(found, console)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+    return at_terminal(document(found), width).lstrip("\n")
+
+
+def headline(found: Optimized) -> Span:
+    return Span(*headline_of(Ladder(found)))
+
+
+def rows(found: Optimized) -> list[Row]:
+    """Return the rows of the ladder."""
+    return list(tables(document(found))[0].rows)
+
+
+def cell(found: Optimized, row: Row, column: str) -> str:
+    names = [one.name for one in tables(document(found))[0].columns]
+    return row.cells[names.index(column)].text
 
 
 def test_the_answer_comes_first_with_its_interval() -> None:
     first, *_ = shown(climbed()).splitlines()
-    assert first == " 6.73 × [6.61, 6.85] as fast: 152 ms → 22.6 ms a step"
+    assert first.startswith(" 6.73 × [6.61, 6.85] as fast: 152 ms → 22.6 ms a step  ")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +85,7 @@ def test_nothing_is_claimed_that_was_not_proven() -> None:
         "Kept, but not confirmed: 6.77 × as fast so far, 22.4 ms a step by then"
     )
     assert headline(nothing_kept()).text == (
-        "Nothing to keep: 4 changes tried, none proven faster and equal"
+        "Nothing to keep: 4 fixes tried, none proven faster and equal"
     )
     assert headline(Optimized(command="a.py", stopped=because(SearchCode.INTERRUPTED))).text == (
         "Nothing was tried to its end: interrupted"
@@ -99,14 +110,20 @@ def test_a_headline_without_a_gain_names_the_row_that_shows_one() -> None:
 
 
 def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> None:
-    made = rows(climbed())
-    assert [row.kind for row in made] == ["baseline", "control", *["rung"] * 8, "confirmed"]
-    assert [row.whole for row in made if row.kept == "✓"] == ["2.48 ×", "3.16 ×", "6.77 ×"]
-    assert made[2].results == "identical"
-    assert made[-1].results == "equal to rounding"
-    assert made[3].kept == "dropped: bfloat16 autocast is better"
-    assert made[5].kept == "not known to be better after 4 pairs"
-    assert made[6].kept == "worse"
+    found = climbed()
+    made = rows(found)
+    titles = [row.cells[0].text for row in made]
+    assert (titles[0], titles[1], titles[-1]) == (
+        "baseline", "A/A control", "confirmed on fresh processes"
+    )  # fmt: skip
+    assert len(made) == 2 + 8 + 1
+    kept = [row for row in made if cell(found, row, "kept") == "✓"]
+    assert [cell(found, row, "× baseline") for row in kept] == ["2.48 ×", "3.16 ×", "6.77 ×"]
+    assert cell(found, made[2], "results") == "identical"
+    assert cell(found, made[-1], "results") == "equal to rounding"
+    assert made[3].note == "dropped: bfloat16 autocast is better"
+    assert made[5].note == "not known to be better after 4 pairs"
+    assert made[6].note == "worse"
 
 
 def test_a_control_that_was_not_taken_has_no_row() -> None:
@@ -116,7 +133,7 @@ def test_a_control_that_was_not_taken_has_no_row() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if name != "hostile"])
 @pytest.mark.parametrize("width", [50, 80, 118, 140])
 def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(name: str, width: int) -> None:
-    commands = ("do it again", "go on", "check it", "see where", "with more", "on a quiet")
+    commands = ("do it again", "continue", "check it", "see where", "with more", "on a quiet")
     for line in shown(ALL[name](), width).splitlines():
         assert len(line) <= width or line.strip().startswith(commands), line
         assert line == line.rstrip()
@@ -132,29 +149,29 @@ def test_nothing_is_lost_in_a_narrow_terminal(width: int) -> None:
 
 def test_another_batch_size_is_clearly_another_training() -> None:
     text = shown(with_batch())
-    table, _, rest = text.partition("not the same training, so not in the total:")
+    table, _, rest = text.partition("Not the same training")
     assert "a larger batch (batch 128)" in rest
     assert "larger batch" not in table
-    assert "10.2 × [10.0, 10.4] the throughput · 210 → 2,148 samples/s" in rest
+    assert "10.2 × [10.0, 10.4] the throughput  210 → 2,148 samples/s" in rest
 
 
 def test_what_each_still_gives_is_told_where_it_is_known() -> None:
     text = shown(climbed())
-    assert "the whole against the whole without it:" in text
+    assert "the whole against the whole without it." in text
     assert text.index("3.10 × [3.05, 3.15]") < text.index("1.31 × [1.29, 1.33]")
-    assert "left out" not in shown(less_memory())
+    assert "Left out" not in shown(less_memory())
 
 
 def test_what_was_written_and_what_is_left_to_do() -> None:
     text = shown(climbed())
     assert "optimized_train.py · optimized_train.diff" in text
     assert "the copy by itself takes 22.7 ms a step, 6.71 ×" in text
-    assert "                 self.net = torch.compile(self.net)\n" in text
+    assert "\n       self.net = torch.compile(self.net)\n" in text
     assert "train.py:63: .item() waits" in text
     written = climbed().written
     assert written is not None
     wrong = replace(climbed(), written=replace(written, checked="it is not", agrees=False))
-    assert "warning     it is not" in " " + shown(wrong)
+    assert "warning: it is not" in shown(wrong)
     unrun = replace(climbed(), written=replace(written, checked="", agrees=None))
     assert "the copy was not run by itself" in shown(unrun)
 
@@ -187,7 +204,7 @@ def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
         rung("b", "B", "rejected", measured(SearchCode.SLOWER, twice), ratio=twice),
     )
     found = replace(climbed(), rungs=rungs, total=None)
-    assert [row.kept for row in rows(found)[2:]] == [
+    assert [row.note for row in rows(found)[2:]] == [
         "worse in its first pair, and not tried again",
         "worse",
     ]
@@ -196,7 +213,7 @@ def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
 def test_an_interval_above_1_that_is_not_enough_says_so() -> None:
     close = Ratio(value=1.89, ci_low=1.19, ci_high=2.99, pairs=3)
     told = rung("a", "A", "rejected", measured(SearchCode.UNDECIDED, close), ratio=close)
-    assert rows(replace(climbed(), rungs=(told,), total=None))[-1].kept == (
+    assert rows(replace(climbed(), rungs=(told,), total=None))[-1].note == (
         "probably better, not proven: 3 pairs are not enough"
     )
     assert settled(told) == (
@@ -207,7 +224,7 @@ def test_an_interval_above_1_that_is_not_enough_says_so() -> None:
 def test_only_what_was_on_the_way_is_set_against_the_baseline() -> None:
     left = rung("a", "A", "rejected", "no difference", ratio=ratio(1.01), step_ms=20.0)
     found = replace(climbed(), rungs=(left, *climbed().rungs))
-    by_title = {row.title: row.whole for row in rows(found)}
+    by_title = {row.cells[0].text: cell(found, row, "× baseline") for row in rows(found)}
     assert by_title["A"] == ""
     assert by_title["TF32 in float32 products"].endswith("×")
 
@@ -225,7 +242,7 @@ def test_a_partner_is_called_by_its_title() -> None:
     alone = rung("sdpa", "fused attention", "rejected", "no difference", ratio=ratio(1.0))
     both = rung("c", "C", "rejected", "no gain", ratio=ratio(1.0), together=("sdpa",))
     told = rows(replace(climbed(), rungs=(alone, both), total=None))[-1]
-    assert told.kept == "with fused attention: no gain"
+    assert told.note == "with fused attention: no gain"
 
 
 def test_where_every_change_is_ruled_out_nothing_was_cut_short() -> None:
@@ -245,23 +262,23 @@ def test_what_only_keep_exact_rules_out_is_not_said_to_be_unable_to_win() -> Non
     )
     other = because(SearchCode.CANNOT_HELP, detail="a CPU has no TF32")
     assert ruled_out(rounding, other, rounding, semantics) == (
-        "Nothing exact to try: 2 changes alter rounding; leave --keep-exact out to try them"
+        "Nothing exact to try: 2 fixes alter rounding; leave --keep-exact out to try them"
     )
     assert ruled_out(rounding, form="function") == (
-        "Nothing exact to try: 1 change alters rounding; leave keep_exact out to try it"
+        "Nothing exact to try: 1 fix alters rounding; leave keep_exact out to try it"
     )
     assert ruled_out(semantics).endswith("leave --keep-exact out and allow it to try it")
-    assert ruled_out(other).startswith("Nothing to try: no change can win here")
+    assert ruled_out(other).startswith("Nothing to try: no fix can win here")
 
 
 def test_where_nothing_was_won_the_diagnosis_stands_under_the_headline() -> None:
     told = "input-bound: 71 % of a step waits for a batch"
     found = replace(nothing_kept(), diagnosis=told)
-    assert shown(found).splitlines()[1] == f" diagnosis  {told}"
+    assert f"\n diagnosis  {told}\n" in shown(found)
     assert "diagnosis" not in shown(replace(climbed(), diagnosis=told))
-    assert shown(replace(climbed(), diagnosis=told)).splitlines()[1] == f" was     {told}"
-    now = shown(replace(climbed(), diagnosis=told, afterwards="compute-bound")).splitlines()
-    assert now[1:3] == [f" was     {told}", " is now  compute-bound"]
+    assert f"\n was        {told}\n" in shown(replace(climbed(), diagnosis=told))
+    now = shown(replace(climbed(), diagnosis=told, afterwards="compute-bound"))
+    assert f"\n was        {told}\n is now     compute-bound\n" in now
     odd = shown(replace(found, diagnosis=HOSTILE), 80)
     assert "\x1b" not in odd
     assert "[bold]x[/bold]" in odd

@@ -240,7 +240,7 @@ class TestPython:
 
     def test_no_samples_are_said_and_not_an_empty_table(self) -> None:
         words = shown(replace(made.summary(), python=PythonView()))
-        assert "   no sample of the Python code: too short a time\n" in words
+        assert "\n no sample of the Python code: too short a time\n" in words
         assert "which calls" not in words
         seen = PythonView(main_samples=5, interval_ns=7_500_000)
         assert "none was in the user's own code" in shown(replace(made.summary(), python=seen))

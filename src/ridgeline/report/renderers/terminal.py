@@ -173,7 +173,7 @@ class _Terminal:
     def section(self, section: Section, indent: int) -> None:
         if section.title and self.sees(section.title_detail):
             self.text(section.title, indent, "bold")
-        indent = indent + 2 if section.title else indent
+            indent += 2
         self.blocks(section.blocks, indent, spaced=section.spaced)
 
     def paragraph(self, paragraph: Paragraph, indent: int) -> None:

@@ -7,7 +7,7 @@ fit continue in a second table below.
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +21,8 @@ MIN_NAME_COLUMNS = 14
 MAX_NAME_COLUMNS = 60
 MIN_WIDE_COLUMNS = 200
 """On a terminal as wide as this, names are not cut to `MAX_NAME_COLUMNS`."""
+FAIR_NAME_COLUMNS = 24
+"""Names of a row are folded to this width before other columns continue in a table below."""
 MIN_NOTE_COLUMNS = 32
 """With less room beside a row, its note stands below it."""
 _FLEXIBLE = ("name", "names", "place")
@@ -90,7 +92,7 @@ class _Layout:
             for i, column in zip(kept, shown, strict=True):
                 self.widths[i] = widest((columns[i].name, *column))
         else:
-            first = _first_width(kept[0], columns, natural, width)
+            first = _first_width(kept, columns, natural, width)
             most = max(width - first - GAP, MIN_NAME_COLUMNS)
             self.widths = {i: min(natural[i], most) for i in kept}
             self.widths[kept[0]] = first
@@ -162,10 +164,17 @@ def _natural(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[
     return [widest((c.name, *(row[i] for row in texts))) for i, c in enumerate(columns)]
 
 
-def _first_width(i: int, columns: Sequence[Column], natural: Sequence[int], width: int) -> int:
-    if columns[i].kind not in _FLEXIBLE:
-        return natural[i]
-    return min(natural[i], max(width // 3, MIN_NAME_COLUMNS))
+def _first_width(
+    kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int], width: int
+) -> int:
+    """Return the width of the first column: its natural one or a third of the room, but less where
+    all other columns fit beside a fair width."""
+    first, *others = kept
+    if columns[first].kind not in _FLEXIBLE:
+        return natural[first]
+    usual = min(natural[first], max(width // 3, MIN_NAME_COLUMNS))
+    left = width - sum(GAP + natural[i] for i in others)
+    return min(usual, left) if left >= FAIR_NAME_COLUMNS else usual
 
 
 def _split(
@@ -174,7 +183,7 @@ def _split(
     """Return the columns of each table; every table begins with the first column."""
     natural = _natural(columns, texts)
     first, *others = kept
-    start = _first_width(first, columns, natural, width)
+    start = _first_width(kept, columns, natural, width)
     parts: list[list[int]] = [[first]]
     used = start
     is_split = start + sum(GAP + natural[i] for i in others) > width
@@ -206,7 +215,10 @@ def _first_names(text: str, width: int) -> str:
         line = f"{_BETWEEN.join(names[:shown])}{more}"
         if cell_len(line) <= width:
             return line
-    return shorten(names[0], width)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    room = max(width - len(more), 1)
+    first = names[0] if cell_len(names[0]) <= room else set_cell_size(names[0], room - 1) + ELLIPSIS
+    return first + more
 
 
 def _that_fit(

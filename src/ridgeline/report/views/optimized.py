@@ -9,7 +9,6 @@ import msgspec
 from ridgeline import units
 from ridgeline.records.facts import Ratio, Reason
 from ridgeline.records.ladder import (
-    UNTRIED,
     Attempt,
     Ladder,
     verdict_of_ratio,
@@ -70,7 +69,7 @@ from ridgeline.units import plural
 KEPT = "✓"
 MAX_KINDS = 6
 """Lines of reasons why fixes were not tried."""
-MAX_REASON_LETTERS = 44
+MAX_REASON_LETTERS = 38
 """A reason that all fixes of a kind share stands in place of the kind if it is this short."""
 
 
@@ -267,7 +266,7 @@ def _left_out(ladder: Ladder) -> Iterator[Block]:
 _KIND_NAMES: dict[SkipKind, str] = {
     SkipKind.PROGRAM_FAILED: "the program could not be run again",
     SkipKind.OUT_OF_TIME: "there was no time",
-    SkipKind.ONLY_IF_ASKED: "only if asked for, with {options}",
+    SkipKind.ONLY_IF_ASKED: "only if asked for: {options}",
     SkipKind.KEEP_EXACT: "not with {keep_exact}",
     SkipKind.LITTLE_TO_GAIN: "too little to gain",
     SkipKind.SAVES_MEMORY: "it saves memory, and costs time",
@@ -341,14 +340,14 @@ def _untried(found: Optimized) -> Iterator[Block]:
     place = "`.rungs`" if found.is_function else "the report, or --json"
     number += len(unchanged)
     each = f"each with its reason in {place}" if number > 1 else f"see {place}"
-    columns = (Column("reason", "words"), Column("fixes", "names", spare=-1))
+    columns = (Column("reason", "name"), Column("fixes", "names", spare=-1))
     table = Table(columns=columns, rows=tuple(rows))
     yield Section(title=f"Not tried: {fixes(number)}, {each}", blocks=(table,))
 
 
 def _kind_name(found: Optimized, kind: SkipKind, rungs: tuple[Rung, ...]) -> str:
     shared = "" if kind in _NAMED_KINDS else _shared_reason(rungs)
-    options = "allow= or batch=" if found.is_function else "--allow or --batch"
+    options = "allow=, batch=" if found.is_function else "--allow, --batch"
     keep_exact = "keep_exact" if found.is_function else "--keep-exact"
     return shared or _KIND_NAMES[kind].format(options=options, keep_exact=keep_exact)
 
@@ -450,10 +449,8 @@ def _every_fix(found: Optimized) -> Iterator[Block]:
         Column("may alter", "words"),
         *map(Column, ("bound", "result", "memory", "compile")),
     )
-    tried = sum(rung.status not in UNTRIED for rung in found.rungs)
-    title = f"Every fix: {tried} tried, {len(rows) - tried} not"
     table = Table(columns=columns, rows=rows)
-    yield Section(title=title, blocks=(table,), detail="page", folded=True)
+    yield Section(title="Every fix, tried or not", blocks=(table,), detail="page", folded=True)
 
 
 def _fix_row(rung: Rung, known: dict[str, str]) -> Row:
