@@ -17,7 +17,7 @@ from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rule import Budget, Registered, Rule, registered
 from ridgeline.diagnosis.shares import Kind
 from ridgeline.diagnosis.unexplained_time import Remains, largest_loss, remains
-from ridgeline.records.finding import Confidence, Finding, Findings
+from ridgeline.records.finding import Confidence, Finding, Findings, UnaskedRule
 
 LEAST_PCT = 0.5
 """Of the step: what is below it is not worth a line in a file."""
@@ -48,9 +48,9 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
     drawn: list[tuple[Finding, Budget]] = []
     unlooked = []
     for one in every:
-        lacking = [need for need in one.rule.needs if not case.has(need)]
-        if lacking:
-            unlooked.append(f"{one.rule.id}: no {', '.join(lacking)}")
+        lacks = tuple(need for need in one.rule.needs if not case.has(need))
+        if lacks:
+            unlooked.append(UnaskedRule(one.rule.id, lacks))
             continue
         looked = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
         drawn += [(_bounded(finding, one.rule), one.rule.budget) for finding in looked or ()]

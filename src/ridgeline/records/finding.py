@@ -104,6 +104,14 @@ class Answer(Struct, frozen=True, kw_only=True):
     text: str
 
 
+class UnaskedRule(Struct, frozen=True):
+    """A rule that could not look, because the run or trace lacks what it needs."""
+
+    rule: str
+    lacks: tuple[str, ...]
+    """Names of what is needed: trace, sites, stacks, shapes, gpu, ranks, telemetry …"""
+
+
 class Findings(Struct, frozen=True, kw_only=True):
     """findings.json: all of them, the most valuable first."""
 
@@ -128,6 +136,5 @@ class Findings(Struct, frozen=True, kw_only=True):
     """The largest loss that no finding explains; None if findings explain it or it is small."""
     basis: str = ""
     """steps 130-141 of 275: where they are drawn from a part of a long trace; "": from all of it"""
-    unlooked: tuple[str, ...] = ()
-    """Rules that could not look, and what they lacked."""
+    unlooked: tuple[UnaskedRule, ...] = ()
     problems: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from ridgeline.diagnosis.findings import findings, total_bound
 from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rule import Budget, Registered, Rule, make_finding
 from ridgeline.diagnosis.shares import Kind, Shares
-from ridgeline.records.finding import Confidence, Evidence, Finding, Findings
+from ridgeline.records.finding import Confidence, Evidence, Finding, Findings, UnaskedRule
 from ridgeline.records.run import Capture, LoaderSeen, OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.trace import Place
@@ -157,7 +157,7 @@ def test_nothing_comes_after_a_loader_no_rule_blames() -> None:
 def test_a_rule_is_not_asked_without_what_it_needs() -> None:
     answer = drawn([says("a", 0.1, needs=("telemetry", "ranks")), says("b", 0.1, needs=("trace",))])
     assert names(answer) == ["b"]
-    assert answer.unlooked == ("a: no telemetry, ranks",)
+    assert answer.unlooked == (UnaskedRule("a", ("telemetry", "ranks")),)
 
 
 def test_a_rule_that_fails_is_said_and_costs_itself_only() -> None:

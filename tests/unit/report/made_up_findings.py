@@ -1,6 +1,6 @@
 """Findings as the rules would draw them of a program that waits for its loader; and nasty ones."""
 
-from ridgeline.records.finding import Answer, Evidence, Finding, Findings
+from ridgeline.records.finding import Answer, Evidence, Finding, Findings, UnaskedRule
 from ridgeline.report.views.rule import RulePage
 
 LOADER = Finding(
@@ -55,7 +55,11 @@ def findings() -> Findings:
         ceiling_pct=11.0,
         ceiling="bfloat16 peak (datasheet)",
         remains="waiting for data 61 %, arithmetic 25 %",
-        unlooked=("slow-kernel: no shapes", "far-rank: no ranks", "far-copy: no gpu, shapes"),
+        unlooked=(
+            UnaskedRule("slow-kernel", ("shapes",)),
+            UnaskedRule("far-rank", ("ranks",)),
+            UnaskedRule("far-copy", ("gpu", "shapes")),
+        ),
     )
 
 
@@ -79,7 +83,7 @@ def nasty(text: str) -> Findings:
             ),
         ),
         answers=(Answer(question=text, text=text),),
-        remains=text, ceiling=text, ceiling_pct=1.0, unlooked=(text,),
+        remains=text, ceiling=text, ceiling_pct=1.0, unlooked=(UnaskedRule(text, (text,)),),
     )  # fmt: skip
 
 

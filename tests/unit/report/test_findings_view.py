@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from ridgeline.records.finding import Evidence, Finding, Findings
+from ridgeline.records.finding import Evidence, Finding, Findings, UnaskedRule
 from ridgeline.report.document import Claim, Document, Span, plain
 from ridgeline.report.renderers import html, markdown, terminal
 from ridgeline.report.views.findings import (
@@ -22,6 +22,11 @@ from ridgeline.report.views.findings import (
 from tests.unit.report import made_up_findings as made
 from tests.unit.report.made_up_trace import NASTY
 from tests.unit.report.rendered import at_terminal
+
+
+def lacking(*parts: str) -> tuple[UnaskedRule, ...]:
+    """Return a rule for each list of parts that it lacks."""
+    return tuple(UnaskedRule(f"rule-{i}", tuple(lacks.split())) for i, lacks in enumerate(parts))
 
 
 def only_claim(finding: Finding) -> Claim:
@@ -136,7 +141,7 @@ def test_where_nothing_is_large_the_ceiling_and_the_rest_are_named() -> None:
 
 
 def test_rules_for_a_gpu_or_for_ranks_lack_nothing() -> None:
-    others = Findings(unlooked=("a: no gpu", "b: no ranks", "c: no capture"))
+    others = Findings(unlooked=lacking("gpu", "ranks", "capture"))
     assert closing_sentences(others) == ("nothing above 3 %",)
 
 
@@ -144,18 +149,20 @@ def test_rules_for_a_gpu_or_for_ranks_lack_nothing() -> None:
     ("unlooked", "sentence"),
     [
         (
-            ("a: no sites, stacks", "b: no stacks", "c: no shapes"),
+            lacking("sites stacks", "stacks", "shapes"),
             "3 rules could not look: the trace has no operators, no Python stacks and no recorded "
             "shapes",
         ),
         (
-            ("a: no stacks", "c: no shapes"),
+            lacking("stacks", "shapes"),
             "2 rules could not look: the trace has no Python stacks and no recorded shapes",
         ),
-        (("a: no trace, sites", "b: no stacks"), "2 rules could not look: no step was traced"),
+        (lacking("trace sites", "stacks"), "2 rules could not look: no step was traced"),
     ],
 )
-def test_a_sentence_says_what_rules_lacked(unlooked: tuple[str, ...], sentence: str) -> None:
+def test_a_sentence_says_what_rules_lacked(
+    unlooked: tuple[UnaskedRule, ...], sentence: str
+) -> None:
     assert closing_sentences(Findings(unlooked=unlooked))[1] == sentence
 
 

@@ -92,7 +92,7 @@ def findings_data(findings: Findings) -> dict[str, Any]:
         "unexplained": findings.unexplained,
         "loss": None if findings.loss is None else msgspec.to_builtins(findings.loss),
         "basis": findings.basis,
-        "unlooked": list(findings.unlooked),
+        "unlooked": [f"{rule.rule}: no {', '.join(rule.lacks)}" for rule in findings.unlooked],
     }
 
 
@@ -278,23 +278,17 @@ def _no_claim(findings: Findings) -> str:
 def _rules_that_could_not_look(findings: Findings) -> str:
     """Return how many rules were not asked because something was not recorded: that they report
     nothing is no all-clear."""
-    lacking: set[str] = set()
-    rules = 0
-    for rule in findings.unlooked:
-        needs = rule.partition(": no ")[2].split(", ")
-        if any(need in _NOT_RECORDED_HERE for need in needs):
-            continue
-        rules += 1
-        lacking.update(needs)
-    if not rules:
+    rules = [r for r in findings.unlooked if not set(r.lacks) & set(_NOT_RECORDED_HERE)]
+    lacking = {need for rule in rules for need in rule.lacks}
+    if not lacking:
         return ""
     if "trace" in lacking:
         missing = "no step was traced"
     else:
         parts = [f"no {words}" for need, words in _NEEDED_PARTS.items() if need in lacking]
-        parts += [f"no {need}" for need in sorted(lacking - _NEEDED_PARTS.keys()) if need]
+        parts += [f"no {need}" for need in sorted(lacking - _NEEDED_PARTS.keys())]
         missing = f"the trace has {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}"
-    return f"{units.plural(rules, 'rule')} could not look: {missing}"
+    return f"{units.plural(len(rules), 'rule')} could not look: {missing}"
 
 
 def _unmeasured(findings: Findings) -> list[Finding]:
