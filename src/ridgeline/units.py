@@ -128,6 +128,27 @@ def parse_seconds(name: str, amount: str | float) -> float:
     return seconds
 
 
+def parse_size(text: str) -> int:
+    """Return the bytes that a person wrote as 80GiB, 80GB, 512MiB or 24g. Raise UsageError for
+    anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", text.lower())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"{text!r} is not an amount of memory", "write 80GiB, 24GB or 512MiB")
+    number, letter, binary, unit = match.groups()
+    base = 1000 if unit and not binary else 1024
+    return int(float(number) * base ** " kmgt".index(letter or " "))
+
+
+def parse_share(name: str, text: str) -> float:
+    """Return the share between 0 and 1 that a person wrote as 2% or 0.02. Raise UsageError for
+    anything else; `name` is the option it was given for."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"{name} {text!r} is not a share", "write 2% or 0.02")
+    return share
+
+
 MAX_LISTED_ITEMS = 6
 """Runs of ranks that are listed; a job may have thousands."""
 

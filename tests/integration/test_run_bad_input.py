@@ -219,7 +219,7 @@ def test_on_a_read_only_disk_the_program_runs(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert done.stderr.startswith("ridgeline: not recorded, the program runs alone: ")
+    assert done.stderr.startswith("ridgeline: the program runs, but is not recorded: ")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -1,7 +1,5 @@
-"""The command line: one file a command, found and imported only when it is the one asked for.
-
-`ridgeline --help` answers without torch, numpy or rich.
-"""
+"""The command line. Each command is a module of this package that is imported only when it is asked
+for: `ridgeline --help` imports neither torch nor numpy nor rich."""
 
 import contextlib
 import io
@@ -18,20 +16,29 @@ from ridgeline.errors import RidgelineError
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 
 COMMANDS = {
-    "run": "Profile a program as it is: what limits it, where each step goes.",
-    "optimize": "Try changes on a program as it is; keep what is faster and equal, with proof.",
-    "runs": "The runs kept here: list them, show one again, remove them.",
-    "hardware": "What this machine can do: peaks, bandwidth, launch latency, measured.",
-    "model": "What a model costs: FLOPs, bytes, memory, latency, place on the roofline.",
-    "compare": "Is it really faster, and does it still compute the same? With an A/A control.",
-    "trace": "What holds a traced program back, where its time went, who was late.",
-    "explain": "The rules behind a finding: what they look at, why it costs, the fix.",
-    "selftest": "How often this tool would lie on this machine.",
+    "run": "Run a program unchanged, and say what limits it and where each step goes.",
+    "optimize": "Find fixes for a program; keep those proven faster and equal.",
+    "runs": "List the recorded runs, show one again, remove some.",
+    "hardware": "Show what this machine can do: peaks, bandwidth, launch latency.",
+    "model": "Show what a model costs: FLOPs, bytes, memory, latency, roofline.",
+    "compare": "Compare variants: which is faster, and do they compute the same?",
+    "trace": "Show what holds a traced program back, where time went, who was late.",
+    "explain": "Explain the rule behind a finding: why it costs, and the fix.",
+    "selftest": "Measure how often Ridgeline would be wrong on this machine.",
 }
+EXAMPLES = """\b
+Examples:
+  ridgeline run train.py          what limits the training, and the fix for it
+  ridgeline optimize train.py     the fixes that are proven to help, in a copy of the script
+  ridgeline model net.py:build --input 32x3x224x224
+  ridgeline trace trace.json.gz
+Each command has its own --help with examples.
+"""
 
 
 class LazyGroup(click.Group):
-    """Knows every command's name and line; imports a command only to run it."""
+    """A group that knows the name and the help line of every command, and imports a command only to
+    run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -39,9 +46,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found = import_module(f"ridgeline.cli.{name}").command
-        assert isinstance(found, click.Command)
-        return found
+        command = import_module(f"ridgeline.cli.{name}").command
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -60,7 +67,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Each command has its own --help with examples.",
+    epilog=EXAMPLES,
 )
 @click.version_option(__version__, "-V", "--version", message="ridgeline %(version)s")
 def group() -> None:
@@ -68,15 +75,15 @@ def group() -> None:
 
 
 def main() -> None:
-    """The program: runs a command, turns its error into a sentence and an exit code."""
+    """Run a command, and turn its errors into sentences and exit codes."""
     verbose = bool({"-v", "--verbose"} & set(sys.argv[1:]))
-    _open_closed_streams()
-    _forgive_what_cannot_be_written()
+    _replace_closed_streams()
+    _replace_unwritable_characters()
     try:
         code = group.main(prog_name="ridgeline", standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, _NO_ARGUMENTS):
-            error.show()  # it is the help text, not an error to explain
+            error.show()  # this is the help text and no error
         else:
             _explain(*_as_ours(error), verbose)
         sys.exit(error.exit_code)
@@ -84,19 +91,19 @@ def main() -> None:
         click.echo("ridgeline: stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader went away: nothing is left to say
+        sys.stderr.close()  # the reader has gone, and Python would complain about it at exit
         sys.exit(0)
     except RidgelineError as error:
         _explain(error.message, error.hint, verbose)
         sys.exit(error.exit_code)
     except OSError as error:
-        what = error.filename or "the output"
-        _explain(f"{what} could not be written: {error.strerror or error}", "", verbose)
+        file = error.filename or "the output"
+        _explain(f"{file} could not be written: {error.strerror or error}", "", verbose)
         sys.exit(4)
-    except Exception as error:  # a fault of ours: still one sentence
-        words = str(error).strip().splitlines()
+    except Exception as error:  # the fault is ours: one sentence all the same
+        lines = str(error).strip().splitlines()
         _explain(
-            f"internal error, {type(error).__name__}{f': {words[0]}' if words else ''}",
+            f"internal error, {type(error).__name__}{f': {lines[0]}' if lines else ''}",
             "this is a fault in ridgeline; -v shows where",
             verbose,
         )
@@ -115,15 +122,16 @@ def _as_ours(error: click.ClickException) -> tuple[str, str]:
     return message, f"{context.command_path} --help lists its options" if context else ""
 
 
-def _open_closed_streams() -> None:
-    """Started with `>&-` or `2>&-`, a stream is None, and every print a crash."""
+def _replace_closed_streams() -> None:
+    """A stream that was closed by `>&-` or `2>&-` is None, and every print would fail: write to
+    nothing instead."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for the whole run)
 
 
-def _forgive_what_cannot_be_written() -> None:
-    """In an ASCII locale a dash or an arrow is a question mark, and no crash."""
+def _replace_unwritable_characters() -> None:
+    """Print a question mark for a dash or an arrow where the locale has none, and do not fail."""
     for stream in (sys.stdout, sys.stderr):
         encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
         if encoding not in ("utf-8", "utf8") and isinstance(stream, io.TextIOWrapper):
@@ -131,7 +139,8 @@ def _forgive_what_cannot_be_written() -> None:
 
 
 def _finish_output() -> None:
-    """Our last word is said: what a user's code prints at exit is no part of our document."""
+    """Send whatever is still printed (user code may print at exit) to stderr: the document on
+    stdout is complete."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     sys.stdout = sys.stderr

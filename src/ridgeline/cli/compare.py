@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
+from ridgeline.cli.output import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -207,9 +207,8 @@ def _kind(target: str) -> str:
 
 
 def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
-    from ridgeline.cli.amounts import parse_share
     from ridgeline.comparison.arms import Options
-    from ridgeline.units import parse_seconds
+    from ridgeline.units import parse_seconds, parse_share
 
     budget, timeout = chosen["budget"], chosen["timeout"]
     return Options(

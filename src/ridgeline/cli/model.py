@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from ridgeline.cli.amounts import parse_size
-from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
+from ridgeline.cli.output import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
-from ridgeline.units import parse_seconds
+from ridgeline.units import parse_seconds, parse_size
 
 EXAMPLES = """\b
 Examples:
@@ -29,58 +28,71 @@ Examples:
     "inputs",
     multiple=True,
     metavar="SHAPE[:DTYPE]",
-    help="Shape of one input, in the order forward takes them: 32x3x224x224, 8x1024:int64; "
-    "a named one: mask=8x1024:bool. Left out where the target returns its own inputs.",
+    help="The shape of one input, e.g. 32x3x224x224 or 8x1024:int64; repeat it in the order in "
+    "which forward takes them. By name: mask=8x1024:bool. Not needed if the target returns its own "
+    "inputs.",
 )
 @click.option("--train", is_flag=True, help="Study a training step: forward, backward, optimizer.")
 @click.option(
     "--optimizer",
     default="adamw",
     show_default=True,
-    help="sgd, momentum, adam, adamw, adafactor, rmsprop, adagrad; adam8bit, adamw8bit and "
-    "momentum8bit by estimate.",
+    metavar="NAME",
+    help="The optimizer of the training step: sgd, momentum, adam, adamw, adafactor, rmsprop or "
+    "adagrad; adam8bit, adamw8bit and momentum8bit are estimated.",
 )
 @click.option(
-    "--device", default=None, help="cpu, cuda, cuda:1. Default: a GPU where there is one."
+    "--device", metavar="cpu|cuda|cuda:1", help="[default: a GPU if there is one, else the CPU]"
 )
 @click.option(
     "--dtype",
     default=None,
     type=click.Choice(["float64", "float32", "bfloat16", "float16"]),
-    help="Build the model and its floating inputs in this dtype.",
+    help="Build the model and its floating-point inputs in this dtype.",
 )
 @click.option(
     "--meta",
     is_flag=True,
-    help="Build without weights: counts a model that does not fit here. Nothing is timed.",
+    help="Build the model without weights, to count one that does not fit here. Nothing is timed.",
 )
-@click.option("--measure", is_flag=True, help="Measure peak memory too, beside the prediction.")
+@click.option("--measure", is_flag=True, help="Also measure the peak of memory that is predicted.")
 @click.option("--no-time", is_flag=True, help="Count and predict only; do not time.")
-@click.option("--budget", default="2s", show_default=True, help="Time spent on timing: 2s, 500ms.")
-@click.option("--fit", default=None, metavar="SIZE", help="Largest batch that fits: 80GiB, 24GB.")
+@click.option(
+    "--budget",
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="How long to time the model: 500ms, 2s, 1m.",
+)
+@click.option(
+    "--fit", metavar="SIZE", help="Find the largest batch that fits this memory: 80GiB, 24GB."
+)
 @click.option(
     "--sweep",
     "sweep_text",
-    default=None,
     metavar="DIM=A,B,C",
-    help="Vary batch or seq, fit a cost law, predict the next size and check it.",
+    help="Study several sizes of batch or seq, e.g. seq=128,256,512; fit a law of the cost, "
+    "predict the next size, and check the prediction.",
 )
 @click.option(
     "--generate",
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Time generation of N tokens: the first, and each after it, with and without KV cache.",
+    help="Time the generation of N tokens: the first, and each after it, with and without a KV "
+    "cache.  [default: no generation]",
 )
 @output_options(PAGE_ENDINGS)
 def command(
     targets: tuple[str, ...], inputs: tuple[str, ...], as_json: bool, output: Path | None,
     quiet: bool, verbose: bool, **chosen: Any,
 ) -> None:  # fmt: skip
-    """Count, predict and time models.
+    """Show what models cost: parameters, FLOPs, bytes, memory, latency, place on the roofline.
 
-    TARGET is file.py:callable or package.module:callable; the callable returns a torch.nn.Module,
+    TARGET is file.py:callable or package.module:callable. The callable returns a torch.nn.Module,
     or the pair (module, inputs). Several targets are shown side by side.
+
+    Exit codes: 0 ok; 2 usage; 4 a model could not be built or run.
     """
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
     from ridgeline.cost.study.study import study
@@ -102,7 +114,7 @@ def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:
 
     sweep_text, fit, generate = chosen["sweep_text"], chosen["fit"], chosen["generate"]
     if generate == 1:
-        raise UsageError("--generate 1 shows no time a token", "ask for two tokens or more")
+        raise UsageError("--generate 1 has no time per further token", "ask for two tokens or more")
     if generate and (chosen["meta"] or chosen["no_time"]):
         other = "--meta" if chosen["meta"] else "--no-time"
         raise UsageError(f"--generate times tokens, and {other} times nothing", "leave one out")

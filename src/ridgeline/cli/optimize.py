@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ridgeline.cli.output_options import output_options
+from ridgeline.cli.output import output_options
 from ridgeline.cli.target import Given, TargetCommand, target_of, words_of
 from ridgeline.errors import RidgelineError, UsageError
 

@@ -1,4 +1,7 @@
-"""Where a command's words go: results to stdout, progress to stderr, a file whole or not."""
+"""Where the words of a command go: results to stdout or to a file, progress to stderr.
+
+The options that every command has for it are here too.
+"""
 
 import os
 import sys
@@ -6,45 +9,53 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from ridgeline.cli.output_options import ENDINGS
 from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:
     from ridgeline.report.document import Report
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENDINGS = (".json", ".md", ".csv")
+PAGE_ENDINGS = (*ENDINGS, ".html")
 PIPE_COLUMNS = 140
-"""The width of a pipe: no path of a module is cut."""
+"""The width of a pipe, unless COLUMNS says otherwise: no path of a module is cut."""
 MIN_COLUMNS = 40
 """On a narrower terminal no table has room for a name and two figures."""
 
 
-def columns(is_terminal: bool) -> int | None:
-    """Of a console: a terminal knows its own (None), a pipe has what COLUMNS says, else so many
-    that no module path is cut."""
-    told = os.environ.get("COLUMNS", "")
-    return None if is_terminal or (told.isdigit() and int(told)) else PIPE_COLUMNS
+def output_options(endings: tuple[str, ...] = ENDINGS) -> Callable[[F], F]:
+    """Add --json, -o, -q and -v, as `as_json`, `output`, `quiet` and `verbose`."""
+    options = (
+        click.option(
+            "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Path(dir_okay=False, path_type=Path),
+            default=None,
+            metavar="FILE",
+            help=f"Write to a file; its ending picks the format: {', '.join(endings)}.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+        click.option("-v", "--verbose", is_flag=True, help="Show tracebacks."),
+    )
 
+    def decorate(command: F) -> F:
+        for option in reversed(options):  # the innermost decorator comes last in the help
+            command = option(command)
+        return command
 
-def claim_stdout() -> None:
-    """Keep stdout for ourselves: what else writes to the descriptor (a model's C code, its child
-    processes, what it prints at exit) goes to stderr from here on."""
-    if sys.__stdout__ is None or sys.stdout is not sys.__stdout__:
-        return  # captured by somebody else, who decides
-    try:
-        own = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:
-        return  # closed descriptors: nothing to keep apart
-    encoding = sys.__stdout__.encoding
-    sys.stdout = os.fdopen(own, "w", encoding=encoding, errors="replace")
+    return decorate
 
 
 def check_output(output: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
-    """Refuse a bad -o before the work, not after it."""
+    """Refuse a file that cannot be written before the work, and not after it."""
     if output is None:
         return
     if output.suffix.lower() not in endings:
@@ -54,6 +65,19 @@ def check_output(output: Path | None, endings: tuple[str, ...] = ENDINGS) -> Non
         )
     if not output.absolute().parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
+
+
+def claim_stdout() -> None:
+    """Keep stdout for the result: whatever else writes to its descriptor (the user's code, its C
+    libraries, its child processes) is sent to stderr from here on."""
+    if sys.__stdout__ is None or sys.stdout is not sys.__stdout__:
+        return  # a test or a notebook has replaced stdout and decides what goes where
+    try:
+        own = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:
+        return  # stdout or stderr is closed: nothing to keep apart
+    sys.stdout = os.fdopen(own, "w", encoding=sys.__stdout__.encoding, errors="replace")
 
 
 def deliver(
@@ -74,11 +98,14 @@ def deliver(
     if as_json:
         from ridgeline.report.renderers import json
 
-        _echo(json.render(report.data()))
+        try:
+            click.echo(json.render(report.data()))
+        except BrokenPipeError:
+            _end_quietly()
     elif output is None:
         from ridgeline.report.renderers import terminal
 
-        console = report_console()
+        console = report_console(sys.stdout)
         console.width = min(console.width, max_columns or console.width)
         terminal.render(report.document(), console, full=full, most=most)
     asked_for = [output] if output is not None and not as_json else []
@@ -108,30 +135,25 @@ def formatted(report: "Report", ending: str, *, full: bool = False, most: int | 
     return markdown.render(report.document(), full=full, most=most)
 
 
-def report_console(stream: TextIO | None = None) -> Any:
-    """Return a console on `stream` (stdout by default). A pipe has no width: it gets one at which
-    few names are cut."""
+def report_console(stream: TextIO) -> Any:
+    """Return a rich console on `stream` as wide as its terminal. A pipe has no width: it gets the
+    one that COLUMNS names, or one at which few names are cut."""
     from rich.console import Console
 
-    class Quiet(Console):
+    class ReportConsole(Console):
         def on_broken_pipe(self) -> None:
-            _reader_left()
+            _end_quietly()
 
-    stream = stream or sys.stdout
-    console = Quiet(file=stream, width=columns(stream.isatty()), highlight=False)
+    asked = os.environ.get("COLUMNS", "")
+    has_width = stream.isatty() or (asked.isdigit() and int(asked))
+    console = ReportConsole(file=stream, width=None if has_width else PIPE_COLUMNS, highlight=False)
     console.width = max(console.width, MIN_COLUMNS)
     return console
 
 
-def _echo(text: str) -> None:
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        _reader_left()
-
-
-def _reader_left() -> NoReturn:
-    """End as usual when the reader has enough (`| head`), where click and rich exit with 1."""
+def _end_quietly() -> NoReturn:
+    """End with exit code 0 when the reader of stdout has gone (`| head`); click and rich would end
+    with 1."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
@@ -145,13 +167,15 @@ def say_written(files: Sequence[Path]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file appears complete, by rename, or not at all."""
+    """Write a file that appears complete, by a rename, or not at all."""
     try:
         handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
-            os.chmod(name, 0o666 & ~_umask())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(name, 0o666 & ~mask)
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
@@ -160,15 +184,10 @@ def write_whole(path: Path, text: str) -> None:
         raise RidgelineError(f"{path} could not be written: {error.strerror}") from error
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done, where stderr is a terminal."""
+    """Yield a function that shows in a line on stderr what is being done, if stderr is a
+    terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda text: None
         return

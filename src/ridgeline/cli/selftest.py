@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ridgeline.cli.output_options import PAGE_ENDINGS, output_options
+from ridgeline.cli.output import PAGE_ENDINGS, output_options
 
 EXAMPLES = """\b
 Examples:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ridgeline.cli.output_options import output_options
+from ridgeline.cli.output import output_options
 from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:

@@ -1,8 +1,5 @@
-"""The watcher's life: forked beside the program, it samples, and has the last word.
-
-Forked twice, into a session of its own: the program, which this process becomes, has no child it
-did not make, and what is sent to its group does not reach the watcher.
-"""
+"""The watcher of a run: a process beside the program. It samples telemetry, waits until the
+program ends, and then concludes the run and prints the report."""
 
 import contextlib
 import os
@@ -23,15 +20,21 @@ if TYPE_CHECKING:
     from ridgeline.harness.capture.watching import Ending
     from ridgeline.records.run_summary import RunSummary
 
-RANKS_PATIENCE_S = 10.0
-"""How long rank 0's watcher waits for the last words of the others."""
-PROGRAM_EXIT_S = 60.0
+MAX_WAIT_FOR_RANKS_S = 10.0
+"""How long the watcher that prints the report waits for the other ranks to end."""
+MAX_PROGRAM_EXIT_S = 60.0
 """How long the watcher waits for the program's process to end after its goodbye, so that it can
 note the exit code. On a busy machine torch takes several seconds to shut down."""
+WATCHER_NICENESS = 5
+"""The watcher's work must not slow the program beside it."""
 
 
 def start_watcher(directory: RunDirectory, rank: int) -> None:
-    """Returns in the process that will be the program; the lock is held from now on."""
+    """Fork the watcher; return in the process that will become the program. The lock is held from
+    here on.
+
+    The watcher is forked twice and has a session of its own. So the program has no child that it
+    did not start, and signals to its process group do not reach the watcher."""
     lock = Lock(directory.lock_file(rank))
     lock.take()
     pid = os.getpid()
@@ -44,7 +47,7 @@ def start_watcher(directory: RunDirectory, rank: int) -> None:
         if os.fork():
             os._exit(0)
         _live(directory, rank, pid, lock)
-    except BaseException as error:  # nobody is left to tell but the person at the terminal
+    except BaseException as error:  # nobody but the person at the terminal can be told
         _say(f"ridgeline: the run could not be concluded: {type(error).__name__}: {error}")
     finally:
         os._exit(0)
@@ -58,18 +61,22 @@ def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
     _keep_stderr_only()
     program = Watched(pid, started(pid) or None)
     ending = watch(directory, rank, pid, program=program)
-    speaks = int(os.environ.get("LOCAL_RANK", "0") or 0) == 0
-    if speaks:
-        _await_ranks(directory)
+    is_reporting = int(os.environ.get("LOCAL_RANK", "0") or 0) == 0
+    if is_reporting:
+        end = time.monotonic() + MAX_WAIT_FOR_RANKS_S
+        while directory.open_ranks() and time.monotonic() < end:
+            time.sleep(0.05)
         with lock.showing_life():
-            conclude_and_say(directory, ending)
+            conclude_and_report(directory, ending)
     lock.release()
-    if speaks and ending.kind == "goodbye" and program.gone(PROGRAM_EXIT_S):
-        _note_exit(directory, program.exit_code())
+    if is_reporting and ending.kind == "goodbye" and program.gone(MAX_PROGRAM_EXIT_S):
+        with contextlib.suppress(OSError, RidgelineError):
+            run = replace(directory.run(), exit_code=program.exit_code())
+            directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
 
 
-def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
-    """Everything that is done once a run is over."""
+def conclude_and_report(directory: RunDirectory, ending: "Ending") -> None:
+    """Conclude a run that is over, and print the report or write it to the requested file."""
     from ridgeline.integrations.run_lifecycle import finish_run
 
     settings = directory.run().settings
@@ -78,12 +85,12 @@ def conclude_and_say(directory: RunDirectory, ending: "Ending") -> None:
         directory, ending.at_ns, ending.exit_code, ending.problem, say, ending.oom_kills
     )
     if settings.output:
-        _write_output(Path(settings.output), summary, say)
+        _write_report(Path(settings.output), summary, say)
     elif not settings.quiet:
-        _print(summary, settings.verbose)
+        _print_report(summary, full=settings.verbose)
 
 
-def _write_output(path: Path, summary: "RunSummary", say: Callable[[str], None]) -> None:
+def _write_report(path: Path, summary: "RunSummary", say: Callable[[str], None]) -> None:
     from ridgeline.cli.output import formatted, write_whole
     from ridgeline.report.views.run import run_report
 
@@ -95,7 +102,7 @@ def _write_output(path: Path, summary: "RunSummary", say: Callable[[str], None])
         say(f"wrote {path}")
 
 
-def _print(summary: "RunSummary", full: bool) -> None:
+def _print_report(summary: "RunSummary", *, full: bool) -> None:
     from ridgeline.cli.output import report_console
     from ridgeline.report.renderers import terminal
     from ridgeline.report.views.run import document
@@ -105,27 +112,13 @@ def _print(summary: "RunSummary", full: bool) -> None:
         sys.stderr.flush()
 
 
-def _await_ranks(directory: RunDirectory) -> None:
-    """Until each rank that began here has said its last word, or is dead."""
-    end = time.monotonic() + RANKS_PATIENCE_S
-    while directory.open_ranks() and time.monotonic() < end:
-        time.sleep(0.05)
-
-
-def _note_exit(directory: RunDirectory, code: int | None) -> None:
-    """Known when the program is gone, a moment after its goodbye."""
-    with contextlib.suppress(OSError, RidgelineError):
-        run = replace(directory.run(), exit_code=code)
-        directory.write_whole(directory.run_file.name, msgspec.json.encode(run))
-
-
 def _keep_stderr_only() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.close(nothing)
     with contextlib.suppress(OSError):
-        os.nice(5)  # what it does beside the program must not slow it
+        os.nice(WATCHER_NICENESS)
 
 
 def _say(text: str) -> None:

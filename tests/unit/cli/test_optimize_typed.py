@@ -39,7 +39,7 @@ def test_the_scripts_options_before_the_script_are_answered_with_the_right_comma
 
 
 def test_the_right_command_runs_the_script_with_its_options() -> None:
-    words = command.put_right(["--lr", "0.1", "train.py", "a b"]).split(" ", 2)[2]
+    words = command.reordered(["--lr", "0.1", "train.py", "a b"]).split(" ", 2)[2]
     assert words == "train.py --lr 0.1 'a b'"
     given = target_of(command.make_context("optimize", ["train.py", "--lr", "0.1", "a b"]))
     assert given == Given("script", "train.py", ("--lr", "0.1", "a b"))

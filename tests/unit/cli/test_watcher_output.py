@@ -28,7 +28,7 @@ def test_with_an_output_file_one_line_names_it(
     )
     (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
     monkeypatch.setattr(run_lifecycle, "finish_run", lambda *given: made_up_run.summary())
-    watcher.conclude_and_say(RunDirectory(tmp_path), Ending(kind="goodbye", at_ns=1))
+    watcher.conclude_and_report(RunDirectory(tmp_path), Ending(kind="goodbye", at_ns=1))
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "" if quiet else f"wrote {output}\n")
     assert output.exists()
