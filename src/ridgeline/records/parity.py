@@ -27,6 +27,8 @@ class Check(Struct, frozen=True, kw_only=True):
     difference: float | None = None
     allowed: float | None = None
     step: int | None = None
+    batches: int | None = None
+    """Batches whose outputs were compared."""
     doubt: bool = False
     """It lies beyond the band by little: passed, and the answer is weak."""
 

@@ -135,7 +135,7 @@ def _along(repeats: Sequence[Trial], drifts: Sequence[tuple[float, int]], band: 
         text += f", allowed {small(allowed)}" if worst else ""
     return Check(
         what="outputs", passed=not wrong, text=text, difference=worst, allowed=allowed, step=step,
-        doubt=bool(beyond) and not wrong,
+        batches=len(drifts), doubt=bool(beyond) and not wrong,
     )  # fmt: skip
 
 

@@ -209,38 +209,40 @@ def _missing(repeats: Sequence[Trial], candidate: Trial, band: Band) -> Iterator
 
 
 def why_differs(checks: Sequence[Check]) -> str:
-    failed = [check for check in checks if not check.passed]
-    rest = [check.what for check in failed[1:]]
-    text = f"differs: {failed[0].text}"
-    if not rest:
-        return text
-    return f"{text}; so do {', '.join(rest[:3])}{' …' if len(rest) > 3 else ''}"
+    """Return the first check that failed, in words, and the names of the others."""
+    first, *others = [check for check in checks if not check.passed]
+    if not others:
+        return first.text
+    names = ", ".join(check.what for check in others[:3])
+    return f"{first.text}; so do {names}{' …' if len(others) > 3 else ''}"
 
 
 def why_equal(checks: Sequence[Check], steps: int) -> str:
-    """losses equal to 2e-7 over 8 steps, parameters to 3e-7"""
+    """Return "losses equal to 2e-7 over 8 steps, parameters to 3e-7"."""
     measured = {check.what: check.difference for check in checks}
     parts = [
-        check.text.partition(", allowed")[0]
+        f"outputs {_equal_to(check.difference)} over {batches}"
         for check in checks
         if check.what == "outputs" and check.difference is not None and not check.doubt
+        for batches in [plural(check.batches or 0, "batch", "batches")]
     ]
     parameters = "parameters"
     if measured.get(parameters) is None:
         early = ("parameters after 2 steps", "first gradients")
         parameters = next((what for what in early if measured.get(what) is not None), parameters)
-    parts += [
-        f"{check.text.partition(', allowed')[0]} over {plural(steps, 'step')}"
-        for check in checks
-        if check.what == MEANS
-    ]
+    over = f" over {plural(steps, 'step')}"
+    if (apart := measured.get(MEANS)) is not None:
+        parts.append(f"{MEANS} {small(apart)} apart{over}")
     for what in ("losses", "gradient norms", parameters, "evaluation"):
         difference = measured.get(what)
         if difference is None:
             continue
-        verb = ("equal to " if difference else "equal exactly") if not parts else "to "
-        if parts and not difference:
-            verb = "exactly"
-        over = f" over {plural(steps, 'step')}" if not parts else ""
-        parts.append(f"{what} {verb}{small(difference) if difference else ''}{over}")
+        if parts:
+            parts.append(f"{what} {f'to {small(difference)}' if difference else 'exactly'}")
+        else:
+            parts.append(f"{what} {_equal_to(difference)}{over}")
     return ", ".join(parts[:1] + parts[-2:] if len(parts) > 3 else parts)
+
+
+def _equal_to(difference: float) -> str:
+    return f"equal to {small(difference)}" if difference else "equal exactly"

@@ -78,7 +78,7 @@ def test_workers_that_drew_the_same_samples_are_asked_for_equality() -> None:
 def test_other_samples_without_drawing_workers_differ() -> None:
     other = replace(BASE, watched=steps(sums=(1.0, 2.0, 3.0, 6.0, 5.0, 4.0)))
     found = compare([BASE, BASE], other, "nothing")
-    assert found.why == "differs: the data of steps 4 and 6 are not the baseline's"
+    assert found.why == "the data of steps 4 and 6 are not the baseline's"
 
 
 @pytest.mark.parametrize("alters", ["nothing", "rounding"])
@@ -151,7 +151,7 @@ def test_inference_that_alters_what_is_computed_tells_how_far_outputs_moved() ->
 def test_a_program_that_ended_early_differs_and_says_why() -> None:
     short = replace(BASE, watched=BASE.watched[:4], ended="it raised RuntimeError")
     found = compare([BASE, BASE], short, "rounding")
-    assert found.why.startswith("differs: it took 4 steps where the baseline took 6: it raised")
+    assert found.why.startswith("it took 4 steps where the baseline took 6: it raised")
 
 
 def test_a_compiled_modules_names_are_the_programs_own() -> None:
