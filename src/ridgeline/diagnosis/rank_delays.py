@@ -21,7 +21,6 @@ from ridgeline.source.file import SourceFile, SourceFiles
 from ridgeline.trace.analyses.collective_sites import exchange
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.job import compared
-from ridgeline.trace.ranks.late import BEFORE
 from ridgeline.trace.ranks.own_time import (
     MIN_LATE_SHARE,
     MIN_STEPS,
@@ -427,8 +426,8 @@ def _waited_in_all(case: Case, across: Ranks, late: RankTime) -> float:
 def _recorded(late: RankTime) -> float:
     """Return the share of the rank's lateness that lies inside its trace: recording begins at a
     different moment on each rank."""
-    whole = sum(ns for _, ns in late.doing)
-    before = sum(ns for name, ns in late.doing if name == BEFORE)
+    whole = sum(activity.ns for activity in late.doing)
+    before = sum(activity.ns for activity in late.doing if activity.side == "before the trace")
     return 1 - before / whole if whole else 1.0
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ridgeline.records.trace import Place
+from ridgeline.records.trace import Activity, Place
 
 
 class Replay(Struct, frozen=True, kw_only=True):
@@ -321,9 +321,8 @@ class LateRank(Struct, frozen=True, kw_only=True):
     """Number of collectives to which this rank came last."""
     collectives: int = 0
     """Number of all collectives; 0 if arrivals were not compared."""
-    doing: tuple[tuple[str, int], ...] = ()
-    """Where this rank was while the others waited, as (name, ns); empty if arrivals were not
-    compared."""
+    doing: tuple[Activity, ...] = ()
+    """Where this rank was while the others waited; empty if arrivals were not compared."""
 
     @property
     def share(self) -> float:

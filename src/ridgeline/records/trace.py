@@ -335,6 +335,33 @@ class Region(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class Activity(Struct, frozen=True, kw_only=True):
+    """What a late rank was in while the others waited for it."""
+
+    ns: int
+    side: Literal["device", "host", "unrecorded", "before the trace"] = "device"
+    """`host`: its device was idle. `unrecorded`: so was its host, as far as the trace shows."""
+    name: str = ""
+    """An operator, a kernel, a Python function or a span."""
+    phase: str = ""
+    """backward, input or optimizer, where the trace tells it."""
+    module: str = ""
+
+    @property
+    def described(self) -> str:
+        if self.side == "before the trace":
+            return "before its trace begins"
+        if self.side == "unrecorded":
+            return "nothing recorded"
+        phase = f" in {self.phase}" if self.phase else ""
+        return f"{self.name}{phase}{f' of {self.module}' if self.module else ''}"
+
+    @property
+    def label(self) -> str:
+        """The description, marked where the device was idle."""
+        return f"host: {self.described}" if self.side in ("host", "unrecorded") else self.described
+
+
 class RankTime(Struct, frozen=True, kw_only=True):
     rank: int
     label: str
@@ -356,8 +383,8 @@ class RankTime(Struct, frozen=True, kw_only=True):
     """Collectives this rank was the last to join."""
     caused_wait_ns: int = 0
     """What the others waited for it, summed over ranks."""
-    doing: tuple[tuple[str, int], ...] = ()
-    """What it did in the time it was late: (operator, kernel or phase; ns)."""
+    doing: tuple[Activity, ...] = ()
+    """What it did in the time it was late, the largest part first."""
 
 
 class CollectiveRow(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,5 @@
 """Several ranks' studies added up to one: rows by name, idle time by cause."""
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -20,7 +19,6 @@ from ridgeline.records.trace import (
     Ranks,
     Region,
     TraceStudy,
-    Window,
 )
 from ridgeline.records.trust import Check, Confidence, Trust
 from ridgeline.trace.validation import trust_in
@@ -28,32 +26,40 @@ from ridgeline.trace.verdict import verdict
 from ridgeline.units import rank_label_list
 
 Row = TypeVar("Row", bound=Struct)
-MOST_GAPS = 1000
-Key = tuple[str, str, str, tuple[str, ...]]
-"""What makes two findings the same: id, severity, claim, sections."""
+MAX_GAPS = 1000
+MAX_PLACES = 5
+MAX_DOUBTS = 3
+"""Doubts that are told in full; of more, the number."""
+MIN_SHARE_IN_DOUBT = 0.5
+"""Doubts about ranks with this share of the idle time are doubts about the sum."""
+OF_ONE_RANK = ("launch", "critical path", "roofline")
+"""Sections that show one rank."""
+OF_IDLE_TIME = ("idle", "idle causes", "overlap")
+"""Sections that add up the ranks whose idle time is known."""
 
 
 def merged(
     studies: Sequence[TraceStudy], across: Ranks, limit: int, job: Sequence[Check] = ()
 ) -> TraceStudy:
-    """One study over all of them; what cannot be added up is of the first, and says so.
+    """Return one study of all ranks. What cannot be added up shows the first rank, and names it.
 
-    `job`: what speaks against their being ranks of one job.
+    `job` has the checks that speak against their being ranks of one job.
     """
-    stay = kept(studies)
+    stay = with_known_times(studies)
     first = stay[0]
     kernels = _shared(_kernels(s.kernels for s in studies), "total_ns")
     categories = _shared(_categories(s.categories for s in studies), "device_ns")
     ops = _shared(_ops(s.ops for s in studies), "device_self_ns", "host_self_ns")
     shapes = _shared(_ops(s.shapes for s in studies), "device_self_ns", "host_self_ns")
     modules = _modules(s.modules for s in studies)
-    few = len(stay) < len(studies)
     found = msgspec.structs.replace(
         first,
         files=tuple(f for s in studies for f in s.files),
         events=sum(s.events for s in studies),
-        label=f"{len(stay)} of {len(studies)} ranks" if few else f"{len(studies)} ranks",
-        window=_longest(stay),
+        label=f"{len(stay)} of {len(studies)} ranks"
+        if len(stay) < len(studies)
+        else f"{len(studies)} ranks",
+        window=max((s.window for s in stay), key=lambda window: window.ns),
         validation=(*job, *left_out(studies, stay), *_checks(studies, stay)),
         devices=tuple(d for s in stay for d in s.devices),
         idle=_idle(stay),
@@ -81,40 +87,34 @@ def merged(
         ranks=across,
         missing=tuple(dict.fromkeys(m for s in studies for m in s.missing)),
     )  # fmt: skip
-    said = verdict(
+    answer = verdict(
         found.devices, found.idle, found.categories, found.ops, found.validation, found.window,
         kernels=found.kernels, backend=found.backend,
     )  # fmt: skip
     return msgspec.structs.replace(
         found,
-        verdict=f"{said}; {across.late}" if across.late else said,
+        verdict=f"{answer}; {across.late}" if across.late else answer,
         trust=trust_in("idle" if found.devices else "ops", found.validation),
     )
 
 
-def _longest(studies: Sequence[TraceStudy]) -> Window:
-    return max((s.window for s in studies), key=lambda window: window.ns)
-
-
 def _checks(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[Check, ...]:
-    """Each finding with the rank it is of; the same sentence of several once."""
-    by_claim: dict[Key, list[TraceStudy]] = {}
-    checks: dict[Key, Check] = {}
-    for one in studies:
-        for check in one.validation:
-            key = (check.id, check.severity, check.claim, check.affects)
-            by_claim.setdefault(key, []).append(one)
-            checks[key] = check
+    """Return the checks of all ranks, the gravest first, each with the ranks that it is about."""
+    owners: dict[Check, list[TraceStudy]] = {}
+    for study in studies:
+        for check in study.validation:
+            owners.setdefault(check, []).append(study)
     order = ("error", "warning", "note")
-    found = []
-    for claim, check in sorted(checks.items(), key=lambda item: order.index(item[1].severity)):
-        whose = by_claim[claim]
-        who = "all" if len(whose) == len(studies) else rank_label_list([one.label for one in whose])
-        told = f"{who}: {check.claim}"
-        same = [one for other in checks if other[0] == claim[0] for one in by_claim[other]]
-        affects = touched(check.affects, same, studies, stay)
-        found.append(msgspec.structs.replace(check, claim=told, affects=affects))
-    return tuple(found)
+    result = []
+    for check in sorted(owners, key=lambda check: order.index(check.severity)):
+        labels = [study.label for study in owners[check]]
+        who = "all" if len(labels) == len(studies) else rank_label_list(labels)
+        same_id = [study for other in owners if other.id == check.id for study in owners[other]]
+        affects = doubtful_sections(check.affects, same_id, studies, stay)
+        result.append(
+            msgspec.structs.replace(check, claim=f"{who}: {check.claim}", affects=affects)
+        )
+    return tuple(result)
 
 
 def _group(rows: Iterable[Iterable[Row]], key: Callable[[Row], Hashable]) -> list[list[Row]]:
@@ -173,7 +173,7 @@ def _summed(group: list[Row], *columns: str) -> Row:
 
 
 def _shared(rows: list[Row], *columns: str, ordered: bool = True) -> tuple[Row, ...]:
-    """With shares of the first column (of the second where the first is all zero)."""
+    """Return the rows with their shares of the first column that is not all zero."""
     column = next((c for c in columns if sum(getattr(r, c) for r in rows)), columns[0])
     total = sum(getattr(row, column) for row in rows) or 1
     found = [msgspec.structs.replace(row, share=getattr(row, column) / total) for row in rows]
@@ -181,11 +181,11 @@ def _shared(rows: list[Row], *columns: str, ordered: bool = True) -> tuple[Row, 
 
 
 def _idle(studies: Sequence[TraceStudy]) -> Idle:
-    """Idle time of all; unreliable where one of those to be added up is."""
-    parts = [one.idle for one in studies]
-    if any(part.total_ns is None for part in parts):
-        bad = [(one.label, one.idle.trust, 1) for one in studies if one.idle.total_ns is None]
-        return Idle(trust=trust_of(bad, len(studies)))
+    """Return the idle time of all ranks; none if that of one rank is not known."""
+    parts = [study.idle for study in studies]
+    unknown = [(s.label, s.idle.trust, 1) for s in studies if s.idle.total_ns is None]
+    if unknown:
+        return Idle(trust=combined_trust(unknown, len(studies)))
     total = sum(part.total_ns or 0 for part in parts)
     causes = []
     for group in _group((part.causes for part in parts), lambda row: row.cause):
@@ -205,11 +205,11 @@ def _idle(studies: Sequence[TraceStudy]) -> Idle:
     return Idle(
         total_ns=total,
         causes=tuple(sorted(causes, key=lambda cause: -cause.ns)),
-        top=tuple(sorted((g for p in parts for g in p.top), key=lambda g: -g.dur_ns)[:MOST_GAPS]),
+        top=tuple(sorted((g for p in parts for g in p.top), key=lambda g: -g.dur_ns)[:MAX_GAPS]),
         gaps=sum(part.gaps for part in parts),
         histogram=tuple((bound, *buckets[bound]) for bound in sorted(buckets)),
-        trust=trust_of(
-            [(one.label, one.idle.trust, one.idle.total_ns or 0) for one in studies], len(studies)
+        trust=combined_trust(
+            [(s.label, s.idle.trust, s.idle.total_ns or 0) for s in studies], len(studies)
         ),
     )
 
@@ -218,43 +218,37 @@ def _places(group: list[IdleCause]) -> tuple[Place, ...]:
     found = []
     for same in _group((row.places for row in group), lambda p: (p.file, p.line, p.function)):
         found.append(msgspec.structs.replace(same[0], ns=sum(place.ns for place in same)))
-    return tuple(sorted(found, key=lambda place: -place.ns)[:5])
+    return tuple(sorted(found, key=lambda place: -place.ns)[:MAX_PLACES])
 
 
 def _overlap(studies: Sequence[TraceStudy]) -> Overlap:
+    parts = [(study.label, study.overlap.trust, study.window.ns) for study in studies]
     columns = ("both_ns", "host_ns", "device_ns", "neither_ns")
-    parts = [(one.label, one.overlap.trust, one.window.ns) for one in studies]
-    trust = trust_of(parts, len(studies))
-    summed = _summed([one.overlap for one in studies], *columns)
-    return msgspec.structs.replace(summed, trust=trust)
+    summed = _summed([study.overlap for study in studies], *columns)
+    return msgspec.structs.replace(summed, trust=combined_trust(parts, len(studies)))
 
 
-MOST_DOUBTFUL = 0.5
-"""Share of the idle time from which doubts of some ranks are doubts of the whole."""
+def with_known_times(studies: Sequence[TraceStudy]) -> list[TraceStudy]:
+    """Return the ranks whose busy and idle time is known; all ranks, if fewer than half are.
 
-OF_ONE = ("launch", "critical path", "roofline")
-"""Sections that are of one rank."""
-OF_IDLE = ("idle", "idle causes", "overlap")
-"""Sections that add up the ranks that stay."""
-
-
-def kept(studies: Sequence[TraceStudy]) -> list[TraceStudy]:
-    """Those that tell their device's busy and idle time; all, where fewer than half do.
-
-    By number: a broken clock makes the time itself absurd, so a share of it would tell nothing.
-    Those without device work have no say, beside others that have some.
+    Ranks are counted, because a broken clock makes a share of the time absurd. A rank without
+    device work does not count beside others that have some.
     """
-    working = [one for one in studies if one.devices]
-    good = [one for one in working if _tells(one)]
-    return good if good and len(good) * 2 >= len(working) else working or list(studies)
+    working = [study for study in studies if study.devices]
+    known = [
+        study
+        for study in working
+        if study.idle.total_ns is not None and all(d.busy_ns is not None for d in study.devices)
+    ]
+    return known if known and len(known) * 2 >= len(working) else working or list(studies)
 
 
 def left_out(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[Check, ...]:
-    """A sentence for each that is not added up."""
+    """Return a check for each reason why ranks are not added up."""
     reasons: dict[str, list[str]] = {}
-    for one in studies:
-        if not any(one is other for other in stay):
-            reasons.setdefault(_reason(one), []).append(one.label)
+    for study in studies:
+        if not any(study is other for other in stay):
+            reasons.setdefault(_reason(study), []).append(study.label)
     return tuple(
         Check(
             id="left-out",
@@ -266,60 +260,57 @@ def left_out(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple
     )
 
 
-def trust_of(parts: Sequence[tuple[str, Trust, int]], of: int) -> Trust:
-    """Of a sum, from each part's label, trust and size: doubts of some are named, and are doubts
-    of the sum where they concern half of it. `of`: how many there are in all."""
-    doubted = [(label, trust, ns) for label, trust, ns in parts if trust.confidence != "good"]
+def _reason(study: TraceStudy) -> str:
+    if study.devices:
+        why = next((d.trust.why for d in study.devices if d.trust.why), study.idle.trust.why)
+        return f"busy and idle time cannot be told: {why}"
+    is_cut = any(check.id == "truncated" for check in study.validation)
+    return "the file is cut short before any device work" if is_cut else "no device work recorded"
+
+
+def combined_trust(parts: Sequence[tuple[str, Trust, int]], ranks: int) -> Trust:
+    """Return the trust in a sum, from the label, the trust and the size of each part. Doubts about
+    some parts are named; they are doubts about the sum if they concern half of it. `ranks` is how
+    many ranks there are in all."""
+    doubted = [part for part in parts if part[1].confidence != "good"]
     if not doubted:
         return Trust()
     groups: dict[Hashable, list[tuple[str, Trust, int]]] = {}
-    for part in doubted:  # the same words with other figures are the same doubt
-        groups.setdefault(re.sub(r"\d[\d,.]*", "#", part[1].why), []).append(part)
-    said = []
+    for part in doubted:  # the same codes with other figures are the same doubt
+        groups.setdefault(part[1].codes or part[1].why, []).append(part)
+    doubts = []
     for group in groups.values():
-        labels, whys = [label for label, _, _ in group], {trust.why for _, trust, _ in group}
-        who = "all" if len(labels) == of > 1 else rank_label_list(labels)
-        figures = f" (figures of {labels[0]})" if len(whys) > 1 else ""
-        said.append(f"{who}{figures}: {group[0][1].why}")
+        labels = [label for label, _, _ in group]
+        who = "all" if len(labels) == ranks > 1 else rank_label_list(labels)
+        has_other_figures = len({trust.why for _, trust, _ in group}) > 1
+        figures = f" (figures of {labels[0]})" if has_other_figures else ""
+        doubts.append(f"{who}{figures}: {group[0][1].why}")
+    if len(doubts) > MAX_DOUBTS:
+        doubts[MAX_DOUBTS:] = [f"{len(doubts) - MAX_DOUBTS} more"]
     total = sum(ns for _, _, ns in parts)
-    grave = sum(ns for _, _, ns in doubted) >= MOST_DOUBTFUL * total
-    worst: Confidence = "unreliable" if _all_unreliable(parts) else "doubtful"
-    return Trust(confidence=worst if grave else "good", why=_sentences(said))
+    is_grave = sum(ns for _, _, ns in doubted) >= MIN_SHARE_IN_DOUBT * total
+    all_unreliable = all(trust.confidence == "unreliable" for _, trust, _ in parts)
+    worst: Confidence = "unreliable" if all_unreliable else "doubtful"
+    return Trust(
+        confidence=worst if is_grave else "good",
+        why="; ".join(doubts),
+        codes=tuple(dict.fromkeys(code for _, trust, _ in doubted for code in trust.codes)),
+    )
 
 
-def touched(
+def doubtful_sections(
     affects: Sequence[str],
-    whose: Sequence[TraceStudy],
+    about: Sequence[TraceStudy],
     studies: Sequence[TraceStudy],
     stay: Sequence[TraceStudy],
 ) -> tuple[str, ...]:
-    """The sections of the sum that a finding of some ranks makes doubtful: those of the one rank
-    that stands for all if it is of that rank, the others if it concerns half of them."""
-    ids = {id(one) for one in whose}
-    idle = [one.idle.total_ns or 0 for one in stay]
-    theirs = sum(ns for one, ns in zip(stay, idle, strict=True) if id(one) in ids)
-    much = theirs >= MOST_DOUBTFUL * sum(idle) and any(id(one) in ids for one in stay)
-    many = len(ids) >= MOST_DOUBTFUL * len(studies)
-    first = id(stay[0]) in ids
-    grave = dict.fromkeys(OF_ONE, first) | dict.fromkeys(OF_IDLE, much)
-    return tuple(section for section in affects if grave.get(section, many))
-
-
-def _sentences(said: Sequence[str]) -> str:
-    return "; ".join(said) if len(said) < 4 else "; ".join([*said[:3], f"{len(said) - 3} more"])
-
-
-def _all_unreliable(parts: Sequence[tuple[str, Trust, int]]) -> bool:
-    return all(trust.confidence == "unreliable" for _, trust, _ in parts)
-
-
-def _tells(one: TraceStudy) -> bool:
-    return one.idle.total_ns is not None and all(d.busy_ns is not None for d in one.devices)
-
-
-def _reason(one: TraceStudy) -> str:
-    if one.devices:
-        why = next((d.trust.why for d in one.devices if d.trust.why), one.idle.trust.why)
-        return f"busy and idle time cannot be told: {why}"
-    cut = any(check.id == "truncated" for check in one.validation)
-    return "the file is cut short before any device work" if cut else "no device work recorded"
+    """Return the sections that a check about some ranks makes doubtful in the sum. A section of one
+    rank is doubtful if the check is about that rank; the others, if it is about half of them."""
+    ids = {id(study) for study in about}
+    idle = [study.idle.total_ns or 0 for study in stay]
+    theirs = sum(ns for study, ns in zip(stay, idle, strict=True) if id(study) in ids)
+    much_idle_time = theirs >= MIN_SHARE_IN_DOUBT * sum(idle) and any(id(s) in ids for s in stay)
+    many_ranks = len(ids) >= MIN_SHARE_IN_DOUBT * len(studies)
+    is_doubtful = dict.fromkeys(OF_ONE_RANK, id(stay[0]) in ids)
+    is_doubtful |= dict.fromkeys(OF_IDLE_TIME, much_idle_time)
+    return tuple(section for section in affects if is_doubtful.get(section, many_ranks))

@@ -1,6 +1,7 @@
 """A study as the analyses would make it, of a run that waits for its loader; and nasty names."""
 
 from ridgeline.records.trace import (
+    Activity,
     CategoryRow,
     CollectiveRow,
     CriticalPath,
@@ -122,7 +123,8 @@ def several() -> TraceStudy:
                      window_ns=1733 * MS, compute_ns=800 * MS, communication_ns=200 * MS,
                      wait_ns=150 * MS, transfer_ns=50 * MS, exposed_communication_ns=90 * MS,
                      overlap=0.55, clock_offset_ns=-1_250_000 * r, late_count=31 * r,
-                     caused_wait_ns=150 * MS * r, doing=(("aten::copy_", 90 * MS),) if r else ())
+                     caused_wait_ns=150 * MS * r,
+                     doing=(Activity(name="aten::copy_", ns=90 * MS),) if r else ())
             for r in range(2)
         ),
         collectives=(CollectiveRow(name="all_reduce", group="default", count=32, bytes=25_000_000,

@@ -6,7 +6,8 @@ import pytest
 from jobs_made import Rank, study, told
 from traces_made import AUTOGRAD, HOST
 
-from ridgeline.trace.ranks.late import what
+from ridgeline.records.trace import Activity
+from ridgeline.trace.ranks.late import main_activity
 
 BACKWARD = "autograd::engine::evaluate_function: IndexBackward0"
 
@@ -35,8 +36,8 @@ def test_a_rank_slow_inside_backward_is_named_with_the_operator(tmp_path: Path) 
     told_ = study(made, tmp_path)
     late = told_.ranks[2]
     assert (late.late_count, late.caused_wait_ns, late.wait_ns) == (6, 3 * 6 * 3_000_000, 0)
-    assert late.doing[0] == ("aten::index_put_ in backward", 6 * 2_980_000)
-    assert sum(ns for _, ns in late.doing) == 6 * 3_000_000
+    assert late.doing[0] == Activity(name="aten::index_put_", phase="backward", ns=6 * 2_980_000)
+    assert sum(activity.ns for activity in late.doing) == 6 * 3_000_000
     assert all(r.late_count == 0 and r.doing == () for r in told_.ranks if r.rank != 2)
     assert told_.late == (
         "rank 2 joined last in 6 of 6 collectives; the others waited 54.0 ms for it, summed over "
@@ -52,8 +53,8 @@ def test_a_rank_late_by_its_input_is_named_with_its_loader(tmp_path: Path) -> No
         made[2].op("aten::stack", came + 100, 500)
     told_ = study(made, tmp_path)
     assert told_.ranks[2].doing[:2] == (
-        ("host: enumerate(DataLoader)#_Iter.__next__", 6 * 2_300_000),
-        ("host: aten::stack in input", 6 * 500_000),
+        Activity(side="host", name="enumerate(DataLoader)#_Iter.__next__", ns=6 * 2_300_000),
+        Activity(side="host", name="aten::stack", phase="input", ns=6 * 500_000),
     )
     assert told_.late.endswith(
         "mostly while its device was idle and its host in enumerate(DataLoader)#_Iter.__next__"
@@ -80,20 +81,21 @@ def test_a_backward_operator_is_told_with_the_module_of_its_forward(tmp_path: Pa
         )
         made[2].op(BACKWARD, came, own - came - 10, AUTOGRAD,
                    **{"Sequence number": number, "Fwd thread id": 1})  # fmt: skip
-    assert study(made, tmp_path).ranks[2].doing[0] == (
-        "host: IndexBackward0 in backward of Embedding_0",
-        6 * 2_990_000,
+    assert study(made, tmp_path).ranks[2].doing[0] == Activity(
+        side="host", name="IndexBackward0", phase="backward", module="Embedding_0", ns=6 * 2_990_000
     )
 
 
 def test_time_before_the_late_ranks_trace_begins_is_said_so(tmp_path: Path) -> None:
     made, _ = job(late_by=3_000)
     made[2].events = [e for e in made[2].events if e["args"].get("stream") == 20]
-    assert study(made, tmp_path).ranks[2].doing[0][0] == "host: nothing recorded"
+    assert study(made, tmp_path).ranks[2].doing[0].side == "unrecorded"
     made[2].events = made[2].events[:1]
     for rank in (made[0], made[1], made[3]):
         rank.events = [e for e in rank.events if e["ts"] < 15_000 - rank.behind]
-    assert study(made, tmp_path).ranks[2].doing == (("before its trace begins", 3_000_000),)
+    assert study(made, tmp_path).ranks[2].doing == (
+        Activity(side="before the trace", ns=3_000_000),
+    )
 
 
 def test_arrivals_within_microseconds_name_nobody(tmp_path: Path) -> None:
@@ -107,8 +109,8 @@ def test_time_in_another_collective_is_not_called_work(tmp_path: Path) -> None:
     made, waits = job(late_by=3_000)
     for came, own in waits:
         made[2].kernel("ncclDevKernel_AllGather_RING_LL", came, own - came - 10, stream=30)
-    name, ns = study(made, tmp_path).ranks[2].doing[0]
-    assert (name, ns) == ("communication (all_gather)", 6 * 2_990_000)
+    first = study(made, tmp_path).ranks[2].doing[0]
+    assert first == Activity(name="communication (all_gather)", ns=6 * 2_990_000)
 
 
 def test_kernels_side_by_side_are_not_counted_twice(tmp_path: Path) -> None:
@@ -117,36 +119,44 @@ def test_kernels_side_by_side_are_not_counted_twice(tmp_path: Path) -> None:
         made[2].work("aten::mm", came, own - 1_000, HOST)
         made[2].kernel("other_kernel", came + 500, own - came - 500, stream=9)
     assert study(made, tmp_path).ranks[2].doing == (
-        ("aten::mm", 6 * 2_000_000),
-        ("other_kernel", 6 * 1_000_000),
+        Activity(name="aten::mm", ns=6 * 2_000_000),
+        Activity(name="other_kernel", ns=6 * 1_000_000),
     )
+
+
+def ran(name: str, ns: int) -> Activity:
+    return Activity(name=name, ns=ns)
+
+
+def on_host(name: str, ns: int, phase: str = "") -> Activity:
+    return Activity(side="host", name=name, ns=ns, phase=phase)
 
 
 @pytest.mark.parametrize(
     ("did", "said"),
     [
-        ((("aten::mm", 51), ("aten::add", 49)), ", mostly while it ran aten::mm"),
+        ((ran("aten::mm", 51), ran("aten::add", 49)), ", mostly while it ran aten::mm"),
         (
-            (("aten::mm", 50), ("aten::add", 50)),
+            (ran("aten::mm", 50), ran("aten::add", 50)),
             ", the largest part of it (50 %) while it ran aten::mm",
         ),
         (  # the largest is told though idling takes most together
-            (("before its trace begins", 40), ("host: a", 35), ("host: b", 25)),
+            (Activity(side="before the trace", ns=40), on_host("a", 35), on_host("b", 25)),
             ", the largest part of it (40 %) before its trace begins; 60 % while its device was "
             "idle",
         ),
         (
-            (("host: a", 35), ("host: b", 33), ("aten::mm", 32)),
+            (on_host("a", 35), on_host("b", 33), ran("aten::mm", 32)),
             ", mostly while its device was idle, the largest part of it (35 %) while its device "
             "was idle and its host in a",
         ),
         (
-            (("aten::mm", 40), ("host: a in backward", 31), ("host: b in backward", 29)),
+            (ran("aten::mm", 40), on_host("a", 31, "backward"), on_host("b", 29, "backward")),
             ", the largest part of it (40 %) while it ran aten::mm; 60 % in its backward",
         ),
     ],
 )
 def test_mostly_is_more_than_half_and_the_largest_part_is_never_skipped(
-    did: tuple[tuple[str, int], ...], said: str
+    did: tuple[Activity, ...], said: str
 ) -> None:
-    assert what(did) == said
+    assert main_activity(did) == said

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from jobs_made import Rank, study, told
 from traces_made import WORKER, Made
 
-from ridgeline.records.trace import Window
+from ridgeline.records.trace import Activity, Window
 from ridgeline.trace.links import Links
 from ridgeline.trace.ranks.collectives import FAMILIES, family_of
 from ridgeline.trace.ranks.job import ranks
@@ -158,7 +158,7 @@ def test_gloo_spans_are_collectives_of_the_host(tmp_path: Path) -> None:
     told_ = study(made, tmp_path)
     assert [rank.wait_ns for rank in told_.ranks] == [1_200_000, 0]
     assert told_.ranks[1].clock_offset_ns == 5_000_000
-    assert told_.ranks[1].doing[0] == ("host: aten::sort", 195_000 * 6)
+    assert told_.ranks[1].doing[0] == Activity(side="host", name="aten::sort", ns=195_000 * 6)
 
 
 @settings(

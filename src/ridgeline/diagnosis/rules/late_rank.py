@@ -11,7 +11,6 @@ from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall
-from ridgeline.trace.ranks.late import BEFORE, HOST
 
 ALONE = 0.05
 """Of the step, from one rank's trace alone."""
@@ -141,12 +140,12 @@ def _evidence(late: LateRank, place: Place | None) -> list[Evidence]:
 def _meanwhile(late: LateRank) -> list[Evidence]:
     """Return where the rank was for most of the time that the others waited. This need not be the
     cause: the others may be there as long."""
-    whole = sum(ns for _, ns in late.doing)
-    name, ns = max(late.doing, key=lambda one: one[1], default=("", 0))
-    if name == BEFORE or not whole or ns < MOSTLY * whole:
+    whole = sum(activity.ns for activity in late.doing)
+    main = max(late.doing, key=lambda activity: activity.ns, default=None)
+    if main is None or main.side == "before the trace" or main.ns < MOSTLY * whole or not whole:
         return []
-    text = f"{name.removeprefix(HOST)}, {units.percent(ns / whole)} of that time"
-    return [Evidence(what="meanwhile it was in", text=text, value=ns / 1e9)]
+    text = f"{main.described}, {units.percent(main.ns / whole)} of that time"
+    return [Evidence(what="meanwhile it was in", text=text, value=main.ns / 1e9)]
 
 
 def _doubt(stacks: bool) -> str:

@@ -371,7 +371,7 @@ def _rank(r: RankTime) -> dict[str, Any]:
         "clock_offset_ms": ms(r.clock_offset_ns),
         "late_count": None if r.wait_ns is None else r.late_count,
         "caused_wait_ms": None if r.wait_ns is None else ms(r.caused_wait_ns),
-        "doing": [{"what": what, "ms": ms(ns)} for what, ns in r.doing],
+        "doing": [{"what": activity.label, "ms": ms(activity.ns)} for activity in r.doing],
     }  # fmt: skip
 
 

@@ -342,7 +342,7 @@ def _rank_row(r: RankTime) -> Row:
         time(r.compute_ns), time(r.communication_ns), time(r.wait_ns),
         time(r.transfer_ns), share_text(r.overlap), *late,
         f"{r.clock_offset_ns / 1e6:+.3g} ms" if r.clock_offset_ns else "0",
-        ", ".join(f"{name} {time(ns)}" for name, ns in r.doing[:2]),
+        ", ".join(f"{activity.label} {time(activity.ns)}" for activity in r.doing[:2]),
     )  # fmt: skip
 
 

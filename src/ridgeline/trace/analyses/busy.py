@@ -145,9 +145,13 @@ def _host(trace: Trace, links: Links) -> Spans:
 
 def _trust(trace: Trace) -> Trust:
     if not len(trace.device):
-        return Trust(confidence="doubtful", why="the trace has no device work")
+        return Trust(
+            confidence="doubtful", why="the trace has no device work", codes=("no-device-work",)
+        )
     if not len(trace.ops) and not len(trace.calls):
         return Trust(
-            confidence="unreliable", why="the trace has no operators or runtime calls: no host"
+            confidence="unreliable",
+            why="the trace has no operators or runtime calls: no host",
+            codes=("no-host",),
         )
     return Trust()

@@ -366,7 +366,8 @@ def idle(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, tr
     """The idle time of all devices of a trace."""
     if trust.confidence == "unreliable" or not found:
         why = trust.why or "the trace holds no device work"
-        return Idle(trust=Trust(confidence="unreliable", why=why))
+        codes = trust.codes or ("no-device-work",)
+        return Idle(trust=Trust(confidence="unreliable", why=why, codes=codes))
     moments = [Moments(trace, links, gaps) for gaps in found]
     total = sum(int(gaps.ns.sum()) for gaps in found)
     causes = [_cause(i, found, moments, total) for i in range(len(CAUSES))]

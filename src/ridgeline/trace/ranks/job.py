@@ -25,7 +25,7 @@ from ridgeline.trace.ranks.collectives import (
     missing,
     nothing,
 )
-from ridgeline.trace.ranks.late import MOST_NAMES, Late, lateness, sentence, threshold
+from ridgeline.trace.ranks.late import MAX_ACTIVITIES, Late, lateness, sentence, threshold
 from ridgeline.trace.ranks.waiting import Alignment, Waits, align, collective_rows, waits
 from ridgeline.trace.trace import Trace
 from ridgeline.units import word_list
@@ -200,7 +200,7 @@ def _rank(
         clock_offset_ns=share.offset_ns if share else 0,
         late_count=late.count,
         caused_wait_ns=late.caused_ns,
-        doing=late.doing[:MOST_NAMES],
+        doing=late.doing[:MAX_ACTIVITIES],
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.trace import Activity
 from ridgeline.trace.columns import Codes, Events, Kind
 from ridgeline.trace.intervals import NOTHING, Spans, clip, covered, innermost, subtract, union
 from ridgeline.trace.links import Links, Rows, enclosing, nested
@@ -22,11 +23,10 @@ from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, communicati
 from ridgeline.trace.ranks.waiting import Alignment, Waits
 from ridgeline.trace.trace import Trace
 
-LEAST_NS = 5_000
-"""Arrivals nearer than this are together: ends of one collective differ by as much."""
-MOST_NAMES = 8
-"""Kept of what a late rank did."""
-_PHASE = re.compile(r" in (backward|input|optimizer)(?: of .*)?$")
+MIN_SKEW_NS = 5_000
+"""Arrivals nearer than this count as simultaneous: ends of one collective differ by as much."""
+MAX_ACTIVITIES = 8
+"""How many activities of a late rank are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Late:
 
     count: int = 0
     caused_ns: int = 0
-    doing: tuple[tuple[str, int], ...] = ()
+    doing: tuple[Activity, ...] = ()
 
 
 def threshold(alignment: Alignment) -> int:
-    """Skew below it cannot be told from the error of the alignment."""
-    return max(LEAST_NS, 3 * alignment.residual_ns)
+    """Return the skew below which a late arrival cannot be told from an error of the alignment."""
+    return max(MIN_SKEW_NS, 3 * alignment.residual_ns)
 
 
 def lateness(
@@ -51,11 +51,11 @@ def lateness(
     alignment: Alignment,
 ) -> tuple[Late, ...]:
     least = threshold(alignment)
-    told = []
+    result = []
     for r, one in enumerate(ranks):
         late = np.flatnonzero((found.late == r) & (found.skew >= least))
         if not len(late):
-            told.append(Late())
+            result.append(Late())
             continue
         others = np.delete(found.start[late], r, axis=1)
         there = np.delete(found.table[late], r, axis=1) >= 0
@@ -66,9 +66,9 @@ def lateness(
         spans = union(waiting - alignment.offset_ns[r], found.last[late] - alignment.offset_ns[r])
         lanes, counts = np.unique(one.lane[found.table[late, r]], return_counts=True)
         threads = [int(lane) for lane in lanes[np.argsort(-counts)] if lane >= 0]
-        did = doing(traces[r], links[r], spans, threads)
-        told.append(Late(len(late), int(found.caused[late].sum()), did))
-    return tuple(told)
+        did = activities(traces[r], links[r], spans, threads)
+        result.append(Late(len(late), int(found.caused[late].sum()), did))
+    return tuple(result)
 
 
 def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
@@ -88,50 +88,48 @@ def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
     )
     if late[most].caused_ns < total:
         said += f" ({100 * late[most].caused_ns / total:.0f} % of all waiting)"
-    return said + what(late[most].doing)
+    return said + main_activity(late[most].doing)
 
 
-def what(did: tuple[tuple[str, int], ...]) -> str:
-    """What took most of the time it was late; where nothing took half, the largest part, and the
-    phase or the idling that did together."""
-    if not did:
+def main_activity(doing: Sequence[Activity]) -> str:
+    """Return what took most of the time that the rank was late. Where nothing took half of it,
+    return the largest part, and the phase or the idling that took half together."""
+    if not doing:
         return ""
-    (name, ns), total = did[0], sum(one for _, one in did)
-    if ns * 2 > total:
-        return f", mostly {_while(name)}"
-    largest = f"the largest part of it ({100 * ns / total:.0f} %) {_while(name)}"
-    taken, inside, whole = _together(did)
+    first, total = doing[0], sum(activity.ns for activity in doing)
+    if first.ns * 2 > total:
+        return f", mostly {_while(first)}"
+    largest = f"the largest part of it ({100 * first.ns / total:.0f} %) {_while(first)}"
+    shared, together = _together(doing, total)
+    whole = sum(activity.ns for activity in together)
     if whole * 2 <= total:
         return f", {largest}"
-    if inside:
-        return f", mostly {taken}, {largest}"
-    return f", {largest}; {100 * whole / total:.0f} % {taken}"
+    if first in together:
+        return f", mostly {shared}, {largest}"
+    return f", {largest}; {100 * whole / total:.0f} % {shared}"
 
 
-def _together(did: tuple[tuple[str, int], ...]) -> tuple[str, bool, int]:
-    """The phase that took most, else the idling; whether the largest entry is of it; its time."""
-    total = sum(one for _, one in did)
+def _together(doing: Sequence[Activity], total: int) -> tuple[str, list[Activity]]:
+    """Return the activities of the phase that took half of the time; else those in which the device
+    was idle."""
     phases: Counter[str] = Counter()
-    for other, spent in did:
-        if told := _PHASE.search(other):
-            phases[told[1]] += spent
-    phase, spent = phases.most_common(1)[0] if phases else ("", 0)
-    first = did[0][0]
-    if spent * 2 > total:
-        largest = _PHASE.search(first)
-        return f"in its {phase}", largest is not None and largest[1] == phase, spent
-    idle = sum(spent for other, spent in did if other.startswith(HOST))
-    return "while its device was idle", first.startswith(HOST), idle
+    for activity in doing:
+        phases[activity.phase] += activity.ns if activity.phase else 0
+    phase, ns = phases.most_common(1)[0]
+    if ns * 2 > total:
+        return f"in its {phase}", [activity for activity in doing if activity.phase == phase]
+    idle = [activity for activity in doing if activity.side in ("host", "unrecorded")]
+    return "while its device was idle", idle
 
 
-def _while(name: str) -> str:
-    if name == BEFORE:
-        return name
-    if name == NOWHERE:
+def _while(activity: Activity) -> str:
+    if activity.side == "before the trace":
+        return activity.described
+    if activity.side == "unrecorded":
         return "with nothing recorded"
-    if name.startswith(HOST):
-        return f"while its device was idle and its host in {name.removeprefix(HOST)}"
-    return f"while it ran {name}"
+    if activity.side == "host":
+        return f"while its device was idle and its host in {activity.described}"
+    return f"while it ran {activity.described}"
 
 
 def _time(ns: int) -> str:
@@ -141,11 +139,17 @@ def _time(ns: int) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 
 
+class Work(NamedTuple):
+    name: str
+    phase: str = ""
+    module: str = ""
+
+
 class Labels(NamedTuple):
-    """A text for each row: `texts[code[i]]`."""
+    """The work of each row: `work[code[i]]`."""
 
     code: NDArray[np.int64]
-    texts: list[str]
+    work: list[Work]
 
 
 class Origins:
@@ -154,8 +158,8 @@ class Origins:
         self._links = links
 
     def labels(self, rows: Rows, instead: Codes) -> Labels:
-        """`aten::index_put_ in backward of Embedding_0` for each row of `Trace.ops`; the text of
-        `instead` where the row is -1."""
+        """Return the operator, its phase and its module for each row of `Trace.ops`; only the text
+        of `instead` where the row is -1."""
         known = rows >= 0
         name = np.where(known, -1, instead).astype(np.int64)
         phase, module = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
@@ -168,13 +172,11 @@ class Origins:
         distinct, code = np.unique(
             np.column_stack((name, phase, module)), axis=0, return_inverse=True
         )
-        return Labels(code.reshape(-1), [self._text(*map(int, line)) for line in distinct])
+        return Labels(code.reshape(-1), [self._work(*map(int, line)) for line in distinct])
 
-    def _text(self, name: int, phase: int, module: int) -> str:
-        text = _WRAPPERS.sub("", self._trace.text(name))[:LONGEST]
-        when = f" in {_PHASES[phase]}" if phase else ""
-        whose = self._trace.text(module).removeprefix(_MODULE)
-        return text + when + (f" of {whose}" if whose else "")
+    def _work(self, name: int, phase: int, module: int) -> Work:
+        text = _WRAPPERS.sub("", self._trace.text(name))[:MAX_NAME_CHARACTERS]
+        return Work(text, _PHASES[phase], self._trace.text(module).removeprefix(_MODULE))
 
     def _climb(self, rows: Rows) -> Rows:
         """The outermost operator around each."""
@@ -229,42 +231,42 @@ class Origins:
         return self._trace.names_where(frames.name, lambda name: name.startswith(_MODULE))
 
 
-HOST = "host: "
-"""Before what the host was in while the device had nothing to do."""
-NOWHERE = HOST + "nothing recorded"
-BEFORE = "before its trace begins"
-
 Label = Callable[[Rows], Labels]
 
 
-def doing(
+def activities(
     trace: Trace, links: Links, spans: Spans, lanes: Iterable[int]
-) -> tuple[tuple[str, int], ...]:
-    """Names and nanoseconds, the largest first; `lanes`: the threads that ask for collectives."""
-    found: Counter[str] = Counter()
-    rest = clip(spans, _recorded(trace), np.iinfo(np.int64).max)
-    found[BEFORE] = spans.total - rest.total
+) -> tuple[Activity, ...]:
+    """Return what the rank was in during the spans, the largest part first. `lanes` are the threads
+    that ask for collectives."""
+    device: Counter[Work] = Counter()
+    host: Counter[Work] = Counter()
+    rest = clip(spans, _first_event_ns(trace), np.iinfo(np.int64).max)
+    before = Activity(ns=spans.total - rest.total, side="before the trace")
     origins = Origins(trace, links)
     for rows, label in _device_layers(trace, links, origins, spans):
-        rest = _take(found, rest, *_in_turn(trace.device, rows), label, "")
+        rest = _take(device, rest, *_in_turn(trace.device, rows), label)
     # without step marks the main lane may be gloo's worker: the thread of most operators, too
     threads = list(dict.fromkeys([*lanes, links.main_lane, _busiest(trace.ops)]))
     for table, label in _host_layers(trace, origins):
         for lane in threads:
             rows = np.flatnonzero((table.lane == lane) & _touching(table, rest))
-            rest = _take(found, rest, *_deepest(table, rows), label, HOST)
-    if rest.total:
-        found[NOWHERE] += rest.total
-    named = ((name, ns) for name, ns in found.items() if ns)
-    return tuple(sorted(named, key=lambda item: (-item[1], item[0])))
+            rest = _take(host, rest, *_deepest(table, rows), label)
+    found = [
+        before,
+        *(Activity(ns=ns, side="device", **work._asdict()) for work, ns in device.items()),
+        *(Activity(ns=ns, side="host", **work._asdict()) for work, ns in host.items()),
+        Activity(ns=rest.total, side="unrecorded"),
+    ]
+    return tuple(sorted((a for a in found if a.ns), key=lambda a: (-a.ns, a.label)))
 
 
 def _busiest(table: Events) -> int:
     return int(np.bincount(table.lane).argmax()) if len(table) else -1
 
 
-def _recorded(trace: Trace) -> int:
-    """When the first event of any sort begins: late ranks often start recording late, too."""
+def _first_event_ns(trace: Trace) -> int:
+    """Return when the first event begins: late ranks often start recording late, too."""
     tables = (trace.ops, trace.annotations, trace.calls, trace.device, trace.frames)
     return min((int(table.ts[0]) for table in tables if len(table)), default=0)
 
@@ -285,7 +287,7 @@ def _device_layers(
     def by_family(rows: Rows) -> Labels:
         names, code = np.unique(device.name[rows], return_inverse=True)
         families = [FAMILIES[family_of(trace.text(int(name)))] for name in names]
-        return Labels(code, [f"communication ({name or 'collective'})" for name in families])
+        return Labels(code, [Work(f"communication ({name or 'collective'})") for name in families])
 
     yield np.flatnonzero(touching & kernel & ~communication), by_operator
     yield np.flatnonzero(touching & ~kernel), by_operator
@@ -298,7 +300,8 @@ def _host_layers(trace: Trace, origins: Origins) -> Iterator[tuple[Events, Label
     def by_name(table: Events) -> Label:
         def label(rows: Rows) -> Labels:
             names, code = np.unique(table.name[rows], return_inverse=True)
-            return Labels(code, [trace.text(int(name))[:LONGEST] for name in names])
+            texts = (trace.text(int(name))[:MAX_NAME_CHARACTERS] for name in names)
+            return Labels(code, [Work(text) for text in texts])
 
         return label
 
@@ -338,19 +341,17 @@ def _deepest(table: Events, rows: Rows) -> tuple[Spans, Rows]:
     return Spans(cuts[:-1][keep], cuts[1:][keep]), rows[row[keep]]
 
 
-def _take(
-    found: Counter[str], rest: Spans, segments: Spans, rows: Rows, label: Label, before: str
-) -> Spans:
-    """Books what the segments cover of the rest, by their rows' names; gives what is left."""
+def _take(times: Counter[Work], rest: Spans, segments: Spans, rows: Rows, label: Label) -> Spans:
+    """Add what the segments cover of the rest to the times of their work; return what is left."""
     share = covered(rest, segments.start, segments.end)
     some = share > 0
     if not some.any():
         return rest
-    code, texts = label(rows[some])
-    total = np.zeros(len(texts), np.int64)
+    code, work = label(rows[some])
+    total = np.zeros(len(work), np.int64)
     np.add.at(total, code, share[some])
-    for text, ns in zip(texts, total.tolist(), strict=True):
-        found[before + text] += ns
+    for named, ns in zip(work, total.tolist(), strict=True):
+        times[named] += ns
     return subtract(rest, union(segments.start, segments.end, sorted_=True))
 
 
@@ -359,8 +360,8 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|Accum
 _MODULE = "nn.Module: "
 _PHASES = ("", "backward", "input", "optimizer")
 _SPANS = (("enumerate(DataLoader", "input"), ("Optimizer.step", "optimizer"))
-LONGEST = 80
-"""Characters of a name that are told: kernels of templates have thousands."""
+MAX_NAME_CHARACTERS = 80
+"""Kernels of templates have names of thousands of characters."""
 
 
 def _begins(prefix: str, name: str) -> bool:

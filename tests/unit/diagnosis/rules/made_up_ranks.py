@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.run import Capture, DeviceSeen, ModuleSeen, Step
 from ridgeline.records.sites import CollectiveSite, Exchange, RankPlace, SitePhase, Sites
-from ridgeline.records.trace import CollectiveRow, Place, Ranks, RankTime
+from ridgeline.records.trace import Activity, CollectiveRow, Place, Ranks, RankTime
 from ridgeline.records.trust import Trust
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis import made_up_verdict as made
@@ -81,7 +81,7 @@ def ranks(
                 wait_ns=round(MS * (waits[i] if waits else 0)),
                 transfer_ns=30 * MS, late_count=round(count * ms / total),
                 caused_wait_ns=round(ms * MS),
-                doing=(("before its trace begins", 0), ("host: aten::mm", MS)) if ms else (),
+                doing=(Activity(side="host", name="aten::mm", ns=MS),) if ms else (),
             )
             for i, ms in enumerate(caused)
         ),

@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.late_rank import look
 from ridgeline.records.sites import LateRank, Sites
-from ridgeline.records.trace import Place
+from ridgeline.records.trace import Activity, Place
 from ridgeline.records.trust import Trust
 from tests.unit.diagnosis.made_up_steps import MS
 from tests.unit.diagnosis.rules.made_up_machine import only
@@ -88,7 +88,11 @@ def test_without_a_cause_a_gpu_is_told_with_doubt() -> None:
 def test_where_the_late_rank_was_is_no_cause() -> None:
     """A quarter of its lateness is in the loader, where the others are as long; no stacks."""
     told = ranks([60, 0])
-    doing = (("host: enumerate(DataLoader)", 25), ("host: aten::mm", 20), ("aten::add", 55 - 10))
+    doing = (
+        Activity(side="host", name="enumerate(DataLoader)", ns=25),
+        Activity(side="host", name="aten::mm", ns=20),
+        Activity(name="aten::add", ns=55 - 10),
+    )
     across = replace(told, ranks=(replace(told.ranks[0], doing=doing), told.ranks[1]))
     made = case(across=across, run=False)
     found = only(look(replace(made, sites=Sites(steps=1))))
