@@ -66,7 +66,7 @@ def _draw(study: TraceStudy, traces: Sequence[Trace], steps: str | None) -> Find
     # whole steps: the device's activity begins after the first step's copies were asked for
     marked = alone is not None and bool(study.window.steps)
     within, chosen = cut if cut is not None else (traces[0], "all" if marked else "")
-    about = study if not chosen else study_one(within, links_of(within), chosen)
+    about = study if not chosen else study_one(within, links_of(within), chosen, for_findings=True)
     looked_at = traces if not chosen else (within,)
     case = attempts.part("the case", lambda: case_of_trace(about, looked_at, attempts))
     found = findings(case, attempts) if case is not None else Findings()

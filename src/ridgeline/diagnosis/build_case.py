@@ -6,7 +6,7 @@ from pathlib import Path
 from platform import node
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.hand_fed import HandFed, hand_fed, makes_input
@@ -38,16 +38,15 @@ from ridgeline.trace.analyses.step_work import step_work
 from ridgeline.trace.analyses.synchronisation import sync_costs, sync_points
 from ridgeline.trace.ceilings import device_of, emulated_here, host_device
 from ridgeline.trace.links import Links, links_of
-from ridgeline.trace.places import Places
+from ridgeline.trace.places import user_places
 from ridgeline.trace.study import open_trace, study_one
 from ridgeline.trace.trace import DeviceProperties, Trace
 from ridgeline.trace.window import window_of
 
 
-class Traced(Struct, frozen=True, kw_only=True):
-    """Of rank 0's trace; a part that failed is None, or empty."""
+class TraceParts(Struct, frozen=True, kw_only=True):
+    """What the steps of one trace say beside its study; a part that failed is None, or empty."""
 
-    study: TraceStudy | None = None
     work: StepWork | None = None
     fed: HandFed = HandFed()
     syncs: tuple[SyncPoint, ...] = ()
@@ -56,25 +55,36 @@ class Traced(Struct, frozen=True, kw_only=True):
     memory: TraceMemory | None = None
 
 
+class Traced(TraceParts, frozen=True, kw_only=True):
+    """The trace of the rank that a run shows, and what it says."""
+
+    trace: Trace | None = None
+    study: TraceStudy | None = None
+
+
 def traced(path: Path, steps: int, device: Device | None, attempts: Attempts) -> Traced:
-    """`steps`: how many were traced by the program's own count."""
+    """Open and study a run's trace. `steps` is how many the program traced by its own count."""
     trace = attempts.part("the trace", lambda: open_trace(path, cache=False).trace)
     if trace is None:
         return Traced()
-    links = Links(trace)
-    study = attempts.part("the study of the trace", lambda: _study(trace, links, steps))
+    study = attempts.part("the study of the trace", lambda: _study(trace, steps))
     if study is None:
-        return Traced()
-    window = study.window
+        return Traced(trace=trace)
+    parts = _parts(trace, study.window, device, attempts)
+    return Traced(trace=trace, study=study, **asdict(parts))
+
+
+def _parts(trace: Trace, window: Window, device: Device | None, attempts: Attempts) -> TraceParts:
+    links = links_of(trace)
     work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
     fed = attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
     syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
     sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
     memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
     inputs = attempts.part("the input", lambda: input_sites(trace, links, window, makes_input))
-    return Traced(
-        study=study, work=work, fed=fed or HandFed(), syncs=syncs or (), sites=sites or Sites(),
-        memory=memory, input=inputs or InputSites(),
+    return TraceParts(
+        work=work, fed=fed or HandFed(), syncs=syncs or (), sites=sites or Sites(), memory=memory,
+        input=inputs or InputSites(),
     )  # fmt: skip
 
 
@@ -92,7 +102,7 @@ def sites_of(trace: Trace, links: Links, window: Window) -> Sites:
         own_code=own_code(trace, links, window),
         left_out=left_out,
         left_out_ns=left_ns,
-        stacks=Places(trace, links).known,
+        stacks=user_places(trace, links).known,
         shapes=any(site.dims for site in ops),
         steps=max(window.steps, 1),
     )
@@ -110,14 +120,16 @@ def device_with_ceilings(capture: Capture) -> Device | None:
     )
 
 
-def _study(trace: Trace, links: Links, steps: int) -> TraceStudy:
-    """Over the steps the program traced: the profiler marks one more, cut short, as it stops."""
+def _study(trace: Trace, steps: int) -> TraceStudy:
+    """Study the steps that the program traced: the profiler marks one more, cut short, as it
+    stops."""
+    links = links_of(trace)
     if steps > 0:
         try:
-            return study_one(trace, links, f"0-{steps - 1}")
+            return study_one(trace, links, f"0-{steps - 1}", for_findings=True)
         except UsageError:  # no such marks: then all that there is
             pass
-    return study_one(trace, links, "all")
+    return study_one(trace, links, "all", for_findings=True)
 
 
 def case_of_run(
@@ -130,7 +142,7 @@ def case_of_run(
     device: Device | None,
     pauses: tuple[Step, ...] = (),
 ) -> Case:
-    across = _across(read)
+    across = _across(read, found.trace)
     return Case(
         kind="run",
         on_gpu=read.on_gpu,
@@ -167,20 +179,18 @@ def case_of_run(
 
 
 def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts) -> Case:
-    """Of several ranks the sites are the first one's; what they did to each other the study has."""
+    """Return the case of a trace alone. Of several ranks the sites are the first one's; what they
+    did to each other is in the study."""
     trace = traces[0]
-    links = links_of(trace)
     windows = [study.window] if len(traces) == 1 else [window_of(one) for one in traces]
     # the study's is the longest of the ranks', unless steps were asked for
     window = windows[0] if study.window in windows else study.window
     known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
     device = device_of(known) if known is not None else None
-    work = attempts.part("the work of a step", lambda: step_work(trace, links, window, device))
-    sites = attempts.part("the sites of operators", lambda: sites_of(trace, links, window))
-    syncs = attempts.part("the synchronisations", lambda: sync_points(trace, links, window))
-    memory = attempts.part("the memory of steps", lambda: activations(trace, links, window))
-    several = len(traces) > 1
-    own = attempts.part("its kernels", lambda: kernels(trace, links, window)) if several else None
+    parts = _parts(trace, window, device, attempts)
+    own = None
+    if len(traces) > 1:
+        own = attempts.part("its kernels", lambda: kernels(trace, links_of(trace), window))
     across = _recorded_together(traces, attempts)
     if across is None:
         across = of_traces(traces, windows, attempts, study.ranks)
@@ -189,15 +199,13 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
         on_gpu=bool(len(trace.device)),
         study=study,
         rank_kernels=own[0] if own is not None else None,
-        work=work,
-        traced_memory=memory,
-        shares=_shares(study, work),
-        sites=sites or Sites(),
-        syncs=syncs or (),
-        input=attempts.part("the input", lambda: input_sites(trace, links, window, makes_input))
-        or InputSites(),
-        fed=attempts.part("the input made by hand", lambda: hand_fed(trace, links, window))
-        or HandFed(),
+        work=parts.work,
+        traced_memory=parts.memory,
+        shares=_shares(study, parts.work),
+        sites=parts.sites,
+        syncs=parts.syncs,
+        input=parts.input,
+        fed=parts.fed,
         device=device,
         exchange=across.exchange,
         across=across.ranks,
@@ -250,14 +258,14 @@ def called_lines(captures: Sequence[Capture]) -> dict[str, dict[int, frozenset[s
     return found
 
 
-def _across(read: RunRead) -> AcrossRanks:
-    """Return the comparison of the ranks of a run, from their steps and traces. Parts that fail are
-    left out."""
+def _across(read: RunRead, *opened: Trace | None) -> AcrossRanks:
+    """Return the comparison of the ranks of a run, from their steps and traces; `opened` are traces
+    that need not be read again. Parts that fail are left out."""
     if read.ranks < 2:
         return AcrossRanks()
     windows = read.capture.windows if read.capture is not None else ()
     steps = sum(window.steps for window in windows if window.kind == "traced")
-    found = of_files(read.trace_files, steps, Attempts(), read.rank_steps)
+    found = of_files(read.trace_files, steps, Attempts(), read.rank_steps, opened)
     return replace(found, late=_placed(found.late, read.captures))
 
 
@@ -271,7 +279,7 @@ def _recorded_together(traces: Sequence[Trace], attempts: Attempts) -> AcrossRan
     given = {Path(trace.origin.path).resolve() for trace in traces}
     if read is None or {path.resolve() for path in read.trace_files} != given:
         return None
-    return _across(read)
+    return _across(read, *traces)
 
 
 def _placed(late: LateRank | None, captures: Sequence[Capture]) -> LateRank | None:

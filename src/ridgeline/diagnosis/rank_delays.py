@@ -19,7 +19,7 @@ from ridgeline.records.trace import Place, Ranks, RankTime, Window
 from ridgeline.source.calls import SourceCall, all_calls, calls_at
 from ridgeline.source.file import SourceFile, SourceFiles
 from ridgeline.trace.analyses.collective_sites import exchange
-from ridgeline.trace.links import Links
+from ridgeline.trace.links import Links, links_of
 from ridgeline.trace.ranks.job import compared
 from ridgeline.trace.ranks.own_time import (
     MIN_LATE_SHARE,
@@ -71,14 +71,20 @@ def of_files(
     steps: int,
     attempts: Attempts,
     rank_steps: Mapping[int, Sequence[Step]] | None = None,
+    opened: Sequence[Trace | None] = (),
 ) -> AcrossRanks:
     """Compare the ranks of a run. `files` has a trace for each rank, that of rank 0 first. `steps`
-    is how many steps the program traced, and `rank_steps` has the timed steps by rank."""
+    is how many steps the program traced, `rank_steps` has the timed steps by rank, and `opened` has
+    traces that need not be read again."""
+    known = {Path(trace.origin.path).resolve(): trace for trace in opened if trace is not None}
     traces = []
     for path in files[:MAX_COMPARED_RANKS]:
-        opened = attempts.part(f"the trace {path.name}", lambda path=path: open_trace(path, False))  # type: ignore[misc]
-        if opened is not None:
-            traces.append(opened.trace)
+        trace = known.get(path.resolve()) or attempts.part(
+            f"the trace {path.name}",
+            lambda path=path: open_trace(path, False).trace,  # type: ignore[misc]
+        )
+        if trace is not None:
+            traces.append(trace)
     windows = [_window(trace, steps) for trace in traces]
     return of_traces(traces, windows, attempts, rank_steps=rank_steps)
 
@@ -91,7 +97,7 @@ def of_traces(
     rank_steps: Mapping[int, Sequence[Step]] | None = None,
 ) -> AcrossRanks:
     """Compare the ranks; `ranks` is what a study has already found."""
-    links = [Links(trace) for trace in traces]
+    links = [links_of(trace) for trace in traces]
     first = None
     if traces:
         first = attempts.part("the collectives", lambda: exchange(traces[0], links[0], windows[0]))

@@ -16,7 +16,7 @@ from ridgeline.records.trace import Cause
 from ridgeline.trace.columns import Events, Kind
 from ridgeline.trace.intervals import NOTHING, Spans, closed, merge, subtract, union
 from ridgeline.trace.links import Links, Rows
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 
 CHATTER_NS = 200_000
 
@@ -40,6 +40,7 @@ class HostStates(NamedTuple):
     active: Spans
 
 
+@once_per_trace
 def states_of(trace: Trace, links: Links, lane: int) -> HostStates:
     """The states of one thread."""
     calls = trace.calls.take(trace.calls.lane == lane)
@@ -93,6 +94,7 @@ def copy_calls(trace: Trace, links: Links, lane: int) -> tuple[Spans, Spans]:
     )
 
 
+@once_per_trace
 def sync_spans(trace: Trace, links: Links) -> Events:
     """Every call that made the host wait for the device, on any thread, in order of start."""
     calls = trace.calls

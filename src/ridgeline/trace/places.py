@@ -15,7 +15,7 @@ from ridgeline.records.trace import Place
 from ridgeline.trace.columns import Events
 from ridgeline.trace.intervals import Times, innermost
 from ridgeline.trace.links import Links, Rows, by_lane, enclosing
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.*)$")
 _LIBRARY = re.compile(
@@ -192,6 +192,12 @@ MAX_PATH_FUNCTIONS = 8
 _BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\S+)")
 _CALLED_FRAME = re.compile(r"^(?P<file>.+?)\(\d+\): (?P<function>.*)$")
 _OURS = re.compile(r"(^|[/\\])ridgeline[/\\]")
+
+
+@once_per_trace
+def user_places(trace: Trace, links: Links) -> Places:
+    """Return the places of a trace, the same for all analyses."""
+    return Places(trace, links)
 
 
 class CallPaths:

@@ -139,8 +139,17 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
     return merged(studies, across, limit, against)
 
 
-def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int = 50) -> TraceStudy:
-    """One trace. Idle causes are found beside the rest: numpy leaves the second core to them."""
+def study_one(
+    trace: Trace,
+    links: Links,
+    steps: str | None = None,
+    limit: int = 50,
+    *,
+    for_findings: bool = False,
+) -> TraceStudy:
+    """Return what one trace says. Idle causes are found beside the rest: numpy leaves the second
+    core to them. With `for_findings` the parts that no rule reads are left out: modules, shapes,
+    the roofline, the critical path and what overlaps."""
     marks = steps_of(trace)
     window = window_of(trace, steps)
     checks = validate(trace, links, marks)
@@ -148,6 +157,8 @@ def study_one(trace: Trace, links: Links, steps: str | None = None, limit: int =
     with ThreadPoolExecutor(1, thread_name_prefix="ridgeline-idle") as beside:
         idling = beside.submit(_idle, trace, links, window, marks, trust)
         found = _rest(trace, links, window, marks, checks, limit)
+        if not for_findings:
+            found = _with_tables(found, trace, links, limit)
         idled = idling.result()
     said = verdict(
         found.devices, idled, found.categories, found.ops, checks, window,
@@ -170,8 +181,7 @@ def _rest(
     checks: tuple[Check, ...],
     limit: int,
 ) -> TraceStudy:
-    """Everything but the idle causes and the sentence."""
-    known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
+    """Return everything that findings need, except the idle causes."""
     top, left_out = kernels(trace, links, window, limit)
     return TraceStudy(
         files=(trace.origin.path,),
@@ -182,19 +192,29 @@ def _rest(
         validation=checks,
         devices=devices(trace, window, marks, trust_in("idle", checks)),
         launch=launch(trace, links, window, window.steps),
-        overlap=overlap(trace, links, window),
         kernels=top,
         kernels_left_out=left_out,
         ops=ops(trace, links, window, limit),
-        shapes=ops_by_shape(trace, links, window, limit),
-        modules=modules(trace, links, window, limit),
         categories=categories(trace, links, window),
-        roofline=roofline(trace, links, window, device_of(known) if known else None, limit),
         phases=phases(trace, links, window),
         memory=memory_curves(trace, window),
-        critical_path=critical_path(trace, links, window),
         regions=regions(trace, links, window),
         missing=missing(trace, marks),
+    )
+
+
+def _with_tables(study: TraceStudy, trace: Trace, links: Links, limit: int) -> TraceStudy:
+    """Return the study with the parts that only its own tables show."""
+    window = study.window
+    known = properties_of(trace, int(trace.device.device[0])) if len(trace.device) else None
+    device = device_of(known) if known is not None else None
+    return msgspec.structs.replace(
+        study,
+        overlap=overlap(trace, links, window),
+        shapes=ops_by_shape(trace, links, window, limit),
+        modules=modules(trace, links, window, limit),
+        roofline=roofline(trace, links, window, device, limit),
+        critical_path=critical_path(trace, links, window),
     )
 
 

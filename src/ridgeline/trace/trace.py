@@ -11,9 +11,9 @@ trace.shape(code)     recorded inputs      trace.lanes[lane]  whose row it is
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -31,6 +31,8 @@ from ridgeline.trace.columns import (
 )
 
 T = TypeVar("T", bound=Events)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Lane(Struct, frozen=True, kw_only=True):
@@ -226,3 +228,30 @@ class Trace:
 
 def _tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else ()
+
+
+def once_per_trace(
+    compute: Callable[Concatenate[Trace, P], R],
+) -> Callable[Concatenate[Trace, P], R]:
+    """Decorate a function that many analyses call with the same trace: it runs once for the same
+    arguments, and the trace keeps its result. Callers must not change the result. Arguments without
+    a hash, such as arrays, are the same if they are the same object."""
+
+    @wraps(compute)
+    def kept(trace: Trace, /, *arguments: P.args, **named: P.kwargs) -> R:
+        results: dict[Any, tuple[Any, R]] = vars(trace).setdefault("results", {})
+        given = (*arguments, *named.values())
+        key = (compute, *named, *map(_identity, given))
+        if key not in results:
+            results[key] = (given, compute(trace, *arguments, **named))
+        return results[key][1]  # the arguments are kept too, so that no other object gets their id
+
+    return kept
+
+
+def _identity(argument: object) -> object:
+    try:
+        hash(argument)
+    except TypeError:
+        return id(argument)
+    return argument

@@ -14,7 +14,7 @@ from ridgeline.trace.columns import DeviceOps, Kind
 from ridgeline.trace.host_states import is_graph_launch
 from ridgeline.trace.links import Links
 from ridgeline.trace.outliers import headline_checks
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import Steps
 
 JUMP_NS = 60_000_000_000
@@ -26,6 +26,7 @@ _COUNTS = re.compile(
 )
 
 
+@once_per_trace
 def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
     """Everything found wanting, the gravest first."""
     found = [

@@ -9,7 +9,7 @@ from ridgeline.trace.columns import Calls, Events
 from ridgeline.trace.host_states import is_waiting_call
 from ridgeline.trace.intervals import Spans, union
 from ridgeline.trace.links import Links
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 
 _BLOCKING = ("cudaMemcpy", "cuMemcpy", "hipMemcpy", "hipMemcpyWithStream")
 """Copies that return when the copy is done, unlike their …Async sisters."""
@@ -26,6 +26,7 @@ def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
     )
 
 
+@once_per_trace
 def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
     """The threads that launch device work, and the main one; without device work, all with
     operators. Watchdogs that poll events and threads that pin memory drive nothing."""
@@ -35,6 +36,7 @@ def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
     return lanes[lanes >= 0]
 
 
+@once_per_trace
 def launched(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When each device operation was launched and on which lane; lane -1 where nothing tells."""
     moment = np.full(len(trace.device), -1, np.int64)

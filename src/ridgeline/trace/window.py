@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ridgeline.errors import UsageError
 from ridgeline.records.trace import Window
 from ridgeline.trace.columns import Events
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 
 
 class Steps(NamedTuple):
@@ -116,6 +116,7 @@ def _edges(steps: Steps, start: int, end: int) -> str:
 _MARK = re.compile(r"ProfilerStep#(\d+)$")
 
 
+@once_per_trace
 def steps_of(trace: Trace) -> Steps:
     """Each mark once, even where several threads carry it."""
     spans = trace.annotations

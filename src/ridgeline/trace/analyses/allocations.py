@@ -16,7 +16,7 @@ from ridgeline.trace.columns import Allocations, Events, Frames
 from ridgeline.trace.host_states import is_input
 from ridgeline.trace.intervals import Spans, clip, covered, union
 from ridgeline.trace.links import Links, enclosing, nested
-from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.places import place_of, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import Steps, steps_of
 
@@ -343,7 +343,7 @@ def _segments(trace: Trace, links: Links, window: Window, steps: int) -> Segment
     found = calls.take(np.flatnonzero(here & named))
     if not len(found):
         return SegmentCalls()
-    places = Places(trace, links)
+    places = user_places(trace, links)
     codes = places.at(found.lane.astype(np.int64), found.ts)
     spent: Counter[int] = Counter()
     for code, dur in zip(codes.tolist(), found.dur.tolist(), strict=True):
@@ -393,7 +393,7 @@ def _operators(trace: Trace, links: Links, allocations: Allocations) -> tuple[st
 
 
 def _one_place(trace: Trace, links: Links, allocations: Allocations) -> Place | None:
-    places = Places(trace, links)
+    places = user_places(trace, links)
     codes = np.unique(places.at(allocations.lane.astype(np.int64), allocations.ts))
     codes = codes[codes != -1]
     return place_of(places.text(int(codes[0]))) if len(codes) == 1 else None

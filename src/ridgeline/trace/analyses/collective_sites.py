@@ -17,7 +17,7 @@ from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered, intersect, subtract, union
 from ridgeline.trace.links import Links, Rows, at_rows, distinct
-from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.places import place_of, user_places
 from ridgeline.trace.ranks.collectives import (
     FAMILIES,
     Collectives,
@@ -81,7 +81,7 @@ def _sites(
     seen, held, took = covered(exposed, start, end), _held(trace, links, asked), end - start
     # spans on several threads lie beside each other: a moment is counted once
     scale = exposed.total / seen.sum() if seen.sum() else 0.0
-    places = Places(trace, links)
+    places = user_places(trace, links)
     sites = []
     for at, (family, size, guessed, phase, place, sharding) in enumerate(keys.tolist()):
         rows = which == at
@@ -215,7 +215,7 @@ def _phase(trace: Trace, links: Links, asked: Rows, start: NDArray[np.int64]) ->
 
 def _places(trace: Trace, links: Links, asked: Rows) -> Rows:
     """On the thread that asked; of the backward's own thread, on the main one, which called it."""
-    places = Places(trace, links)
+    places = user_places(trace, links)
     found = np.full(len(asked), -1, np.int64)
     known = asked >= 0
     lane, at = trace.ops.lane[asked[known]].astype(np.int64), trace.ops.ts[asked[known]]

@@ -16,7 +16,7 @@ from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered
 from ridgeline.trace.links import Links
-from ridgeline.trace.places import CallPaths, Places, place_of
+from ridgeline.trace.places import CallPaths, Places, place_of, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import steps_of
 
@@ -120,7 +120,7 @@ def _main_stream(trace: Trace) -> int:
 def _placed(
     trace: Trace, links: Links, rows: NDArray[np.int64], asked: NDArray[np.int64]
 ) -> tuple[Places, NDArray[np.int64]]:
-    places = Places(trace, links)
+    places = user_places(trace, links)
     lane = links.launch_lane[rows].astype(np.int64)
     found = places.at(lane, asked)
     lost = np.flatnonzero((found == -1) & (lane != links.main_lane))

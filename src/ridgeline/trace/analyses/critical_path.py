@@ -18,7 +18,7 @@ from ridgeline.trace.analyses.dependencies import By, HostWaits, Starts, host_wa
 from ridgeline.trace.columns import Events
 from ridgeline.trace.intervals import Spans, covered, merge, parents, subtract, union
 from ridgeline.trace.links import Links
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.view import driving_lanes, synchronising
 
 LONGEST = 2_000_000
@@ -102,6 +102,7 @@ def device_on_path(trace: Trace, links: Links, window: Window) -> NDArray[np.int
     return spent
 
 
+@once_per_trace
 def _walked(
     trace: Trace, links: Links, lanes: NDArray[np.int64], window: Window
 ) -> tuple[_Walk, _Path, Starts]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ridgeline.trace.columns import Calls, DeviceOps
 from ridgeline.trace.links import Links
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.view import blocking, launched, synchronising
 
 _SOON_NS = 50_000
@@ -37,6 +37,7 @@ class Starts(NamedTuple):
     """The event wait is inferred from times."""
 
 
+@once_per_trace
 def starts(trace: Trace, links: Links) -> Starts:
     device = trace.device
     count = len(device)
@@ -196,6 +197,7 @@ class HostWaits(NamedTuple):
     """The device operation that ended last before the call did."""
 
 
+@once_per_trace
 def host_waits(trace: Trace, links: Links) -> HostWaits:
     calls, device = trace.calls, trace.device
     copies = _copies(trace, links)

@@ -22,8 +22,8 @@ from ridgeline.trace.columns import DeviceOps, Events
 from ridgeline.trace.host_states import ORDER, HostStates, states_of, sync_spans
 from ridgeline.trace.intervals import Spans, Times, closed, covered, gaps, merge, subtract, union
 from ridgeline.trace.links import Links, Rows, at_rows, enclosing, nested
-from ridgeline.trace.places import Places, place_of
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.places import place_of, user_places
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import Steps
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -91,6 +91,7 @@ class IdleGaps:
         return found
 
 
+@once_per_trace
 def idle_gaps(trace: Trace, links: Links, window: Window) -> tuple[IdleGaps, ...]:
     """The gaps of each device, attributed."""
     found = []
@@ -220,7 +221,7 @@ class Moments:
     def __init__(self, trace: Trace, links: Links, gaps: IdleGaps) -> None:
         self.trace, self.gaps, self._links = trace, gaps, links
         self.dominant = gaps.dominant  # found once: it looks at every gap
-        self._places = Places(trace, links)
+        self._places = user_places(trace, links)
         self._waits = sync_spans(trace, links)
         lane, time = self._moments()
         self.place, self.host = self._where(lane, time), self._host(lane, time)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ridgeline.records.trace import ModuleRow, Window
 from ridgeline.trace.columns import Frames
 from ridgeline.trace.links import Links, Rows, beneath, distinct, enclosing, inherited, nested
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.view import within
 
 Part = tuple[str, str]
@@ -122,6 +122,7 @@ class _Tree:
         return tuple(part for _, part in self.numbers)
 
 
+@once_per_trace
 def module_paths(trace: Trace, links: Links, window: Window) -> Modules | None:
     """The best source the trace has; None where it has none."""
     frames = trace.frames
@@ -222,6 +223,7 @@ def stack(text: str) -> list[Part]:
     return parts
 
 
+@once_per_trace
 def forward_of(trace: Trace, candidates: NDArray[np.bool_]) -> Rows:
     """For each node of the backward the row of its forward operator; -1 for every other operator.
 

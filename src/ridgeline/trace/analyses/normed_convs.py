@@ -14,7 +14,7 @@ from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.modules import forward_of, module_paths, path_of
 from ridgeline.trace.analyses.step_counts import started, step_spans
 from ridgeline.trace.links import Links, Rows, inherited, own_time
-from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.places import Places, place_of, user_places
 from ridgeline.trace.trace import Trace
 
 CONVOLUTIONS = frozenset(f"aten::conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
@@ -131,7 +131,7 @@ def _grouped(
     added: dict[int, list[int]], summed: dict[int, list[int]],
 ) -> tuple[NormedConv, ...]:  # fmt: skip
     costs, tree = _costs(trace, links, window), module_paths(trace, links, window)
-    places, ops = Places(trace, links), trace.ops
+    places, ops = user_places(trace, links), trace.ops
     at = np.array(heads)
     codes = places.at(ops.lane[at].astype(np.int64), ops.ts[at]).tolist()
     steps = max(window.steps, 1)

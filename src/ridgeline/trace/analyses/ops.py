@@ -30,7 +30,7 @@ from ridgeline.trace.links import (
     own_time,
     repeated,
 )
-from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.places import Places, place_of, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.view import within
 
@@ -161,7 +161,7 @@ def op_sites(trace: Trace, links: Links, window: Window) -> tuple[tuple[OpSite, 
     if not len(rows):
         return (), 0, 0.0
     counted = count_work(trace, links, spans)
-    places, modules = Places(trace, links), module_paths(trace, links, window)
+    places, modules = user_places(trace, links), module_paths(trace, links, window)
     owned = _grouped(trace, links, rows, counted, places, modules)
     return _sites(trace, links, window, counted, owned, places, modules)
 

@@ -19,8 +19,8 @@ from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.host_states import is_input
 from ridgeline.trace.intervals import Spans, clip, covered, evenly_spread, merge, subtract, union
 from ridgeline.trace.links import Links
-from ridgeline.trace.places import Places, place_of
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.places import place_of, user_places
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.view import driving_lanes, launched, on_lanes, started_in, time_of
 
 PhaseName = Literal["input", "forward", "backward", "optimizer", "other"]
@@ -57,6 +57,7 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
     )
 
 
+@once_per_trace
 def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     """Disjoint spans of the four phases, over the whole trace."""
     lanes = driving_lanes(trace, links)
@@ -184,7 +185,7 @@ def own_code(trace: Trace, links: Links, window: Window) -> OwnCode:
     )
     spans = subtract(step_spans(trace, window), known)
     steps = max(window.steps, 1)
-    places = Places(trace, links)
+    places = user_places(trace, links)
     if not spans.total or not places.known:
         return OwnCode(ns=spans.total / steps)
     moments = evenly_spread(spans, MOMENTS)

@@ -21,7 +21,7 @@ from ridgeline.trace.analyses.op_work import TOLD_BY_BACKWARD, OpWork, op_work
 from ridgeline.trace.analyses.recorded_calls import shape_text, sizes_of
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.links import Links, Rows, at_rows, beneath, distinct
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.view import within
 
 Results = dict[tuple[int, int], tuple[int, ...]]
@@ -87,6 +87,7 @@ def roofline(
     )
 
 
+@once_per_trace
 def _answers(trace: Trace, links: Links, window: Window) -> _Answers:
     device, ops = trace.device, trace.ops
     op = np.where(_on_device(trace), links.device_op, -1)

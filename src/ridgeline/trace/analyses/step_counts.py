@@ -14,7 +14,7 @@ from ridgeline.trace.analyses.roofline import hint_of
 from ridgeline.trace.columns import Events, Kind
 from ridgeline.trace.intervals import Spans, clip, covered, subtract, union
 from ridgeline.trace.links import Links, Rows, beneath, distinct
-from ridgeline.trace.trace import Trace
+from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import steps_of
 
 Mask = NDArray[np.bool_]
@@ -55,6 +55,7 @@ class Counted(Struct, frozen=True):
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+@once_per_trace
 def step_spans(trace: Trace, window: Window) -> Spans:
     """The marked steps inside the window, without what lies between two marks (the profiler's own
     bookkeeping, 0.1 ms). Where none is marked, the window, and before it what launched its work."""
@@ -73,6 +74,7 @@ def started(table: Events, spans: Spans) -> Mask:
     return covered(spans, table.ts, table.ts + 1) > 0
 
 
+@once_per_trace
 def count_work(trace: Trace, links: Links, spans: Spans) -> Counted:
     ops = trace.ops
     asked = started(ops, spans) & (ops.shape >= 0)

@@ -28,7 +28,7 @@ from ridgeline.trace.host_states import (
 )
 from ridgeline.trace.intervals import covered, intersect, union
 from ridgeline.trace.links import Links, Rows, enclosing
-from ridgeline.trace.places import CallPaths, Places, place_of, rows_above
+from ridgeline.trace.places import CallPaths, place_of, rows_above, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.view import driving_lanes
 
@@ -135,7 +135,7 @@ def _named_after(trace: Trace, links: Links, op: Rows) -> Rows:
 
 def _place_texts(trace: Trace, links: Links, calls: Calls) -> list[str]:
     """The user's line of each; on a thread without Python, where the main one was."""
-    places = Places(trace, links)
+    places = user_places(trace, links)
     where = places.at(calls.lane.astype(np.int64), calls.ts)
     lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
     where[lost] = places.at(np.full(len(lost), links.main_lane), calls.ts[lost])
@@ -325,7 +325,7 @@ def _copied(trace: Trace, links: Links) -> dict[int, tuple[bool, int]]:
 
 def _places(trace: Trace, links: Links, calls: Events) -> list[Place | None]:
     """The user's function of each; on a thread without Python, where the main one was."""
-    places = Places(trace, links)
+    places = user_places(trace, links)
     where = places.at(calls.lane.astype(np.int64), calls.ts)
     lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
     where[lost] = places.at(np.full(len(lost), links.main_lane), calls.ts[lost])

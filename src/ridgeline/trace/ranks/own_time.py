@@ -23,7 +23,7 @@ from ridgeline.trace.analyses.phases import PhaseName, phase_spans
 from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.intervals import Spans, covered, evenly_spread, intersect, subtract, union
 from ridgeline.trace.links import Links
-from ridgeline.trace.places import Places, place_of
+from ridgeline.trace.places import place_of, user_places
 from ridgeline.trace.ranks.collectives import collectives
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.view import driving_lanes, on_lanes, time_of
@@ -135,7 +135,7 @@ class _Seen:
     """Where the main thread of one rank was in its steps, outside of collectives."""
 
     def __init__(self, trace: Trace, links: Links, window: Window) -> None:
-        self._trace, self._places = trace, Places(trace, links)
+        self._trace, self._places = trace, user_places(trace, links)
         self._steps = step_spans(trace, window)
         self._moments, self._lane = np.empty(0, np.int64), links.main_lane
         self.spent: Counter[str] = Counter()
