@@ -222,7 +222,7 @@ def _place(case: Case) -> tuple[Place | None, str]:
     for source in user_sources(case):
         names = GraphNames(source)
         for scope in (source.module, *_functions(source)):
-            calls = [c for c in names.model_calls(scope) if not names.quiet(c)]
+            calls = [c for c in names.model_calls(scope) if not names.is_under_no_grad(c)]
             looped = sorted(calls, key=lambda c: (-source.loops(c), c.lineno))
             if looped and getattr(scope, "name", "") != "forward":
                 line_ = looped[0].lineno
