@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.source.datasets import HandsOut, class_given, hands_out
+from ridgeline.source.datasets import IterableData, dataset_class, iterable_data
 from ridgeline.source.file import SourceFile, SourceFiles
 
 STREAM = """\
@@ -13,8 +13,8 @@ class Stream(torch.utils.data.IterableDataset):
 """
 
 
-def found(text: str, name: str = "Stream") -> HandsOut | None:
-    return hands_out(SourceFiles(texts={"a.py": text}), ["gone.py", "", "a.py"], name)
+def found(text: str, name: str = "Stream") -> IterableData | None:
+    return iterable_data(SourceFiles(texts={"a.py": text}), ["gone.py", "", "a.py"], name)
 
 
 def test_workers_of_a_stream_need_a_part_each() -> None:
@@ -83,7 +83,7 @@ class Stream(IterableDataset):
 
 def test_the_class_a_loader_is_given() -> None:
     source = SourceFile("a.py", "data = lib.Stream(3)\n")
-    assert class_given(source, "data") == "Stream"
-    assert class_given(source, "Stream()") == "Stream"
-    assert class_given(source, "other") == ""
-    assert class_given(None, "a b") == ""
+    assert dataset_class(source, "data") == "Stream"
+    assert dataset_class(source, "Stream()") == "Stream"
+    assert dataset_class(source, "other") == ""
+    assert dataset_class(None, "a b") == ""

@@ -87,7 +87,7 @@ def test_a_loader_of_the_programs_own_beside_a_trainer() -> None:
     found = called(both, LoaderSeen(place="a.py:5"))
     assert found is not None
     assert found.text == "test = DataLoader(rest, 8)"
-    assert found.dataset() == "rest"
+    assert found.dataset == "rest"
     inside = called(both, LoaderSeen(place="a.py:3"))
     assert inside is not None
     assert inside.trainers

@@ -2,12 +2,14 @@
 
 import pytest
 
-from ridgeline.source.datasets import draws
+from ridgeline.source.datasets import draws_random_numbers
 from ridgeline.source.file import SourceFiles
 
 
 def drawn(body: str) -> bool | None:
-    return draws(SourceFiles(texts={"a.py": f"def f(x):\n    {body}\n    return x\n"}), "a.py", 2)
+    return draws_random_numbers(
+        SourceFiles(texts={"a.py": f"def f(x):\n    {body}\n    return x\n"}), "a.py", 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,4 +38,4 @@ def test_does_not(body: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_not_known() -> None:
-    assert draws(SourceFiles(texts={}), "gone.py", 3) is None
+    assert draws_random_numbers(SourceFiles(texts={}), "gone.py", 3) is None

@@ -11,7 +11,7 @@ from ridgeline.diagnosis.rules._input_wait import costliest_line, feeding, wait_
 from ridgeline.diagnosis.rules._loaders import handing_out
 from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Place
-from ridgeline.source.datasets import done_once
+from ridgeline.source.datasets import decoded_once
 
 MIN_REPEATED_SHARE = 0.4
 """Share of the making of a batch that must be the same each time: a cache costs memory, and must
@@ -44,7 +44,7 @@ def look(case: Case) -> Iterator[Finding]:
             read(f"line {line.line}", line.source),
         ],
         place=Place(file=line.file, line=line.line, function=line.function),
-        change=done_once(case.sources, line, handing_out(case, fed.loader)),
+        change=decoded_once(case.sources, line, handing_out(case, fed.loader)),
         confidence="high",
         doubt="the decoded samples have to fit into memory, or on a disk",
     )
