@@ -22,7 +22,7 @@ from ridgeline.fixes.attention_parts import (
     unscaled,
 )
 from ridgeline.fixes.dead import dead
-from ridgeline.source.attention import causal
+from ridgeline.source.attention import is_causal
 from ridgeline.source.bindings import bindings
 
 _FUNCTIONAL = "torch.nn.functional"
@@ -232,7 +232,7 @@ class _Chain:
     def _masked(self, state: _State, mask: ast.expr, value: ast.expr, *, left_out: bool) -> _State:
         if state.softmax or not far_below(value):
             raise _No("the scores are filled with something that is no mask")
-        if causal(self._lines, mask):
+        if is_causal(self._lines, mask):
             return replace(state, causal=True)
         return replace(
             state, masks=(*state.masks, taking_part(mask) if left_out else ast.unparse(mask))

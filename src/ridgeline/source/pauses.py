@@ -8,10 +8,9 @@ import ast
 from typing import Literal
 
 from ridgeline.records.trace import Place
-from ridgeline.source.calls import SourceCall, all_calls, calls_at
+from ridgeline.source.calls import SourceCall, calls_at, source_call
 from ridgeline.source.file import (
     SourceFiles,
-    last_name,
 )
 
 PauseKind = Literal["checkpoint", "figure", "collection", "sleep", "conversion", "other"]
@@ -38,7 +37,7 @@ _CALLED_ON: dict[str, tuple[str, ...]] = {
     "collect": ("gc",),
     "sleep": ("time",),
 }
-"""Of these names only calls on these: `image.save` in a dataset is no checkpoint."""
+"""What these names must be called on: `image.save` in a dataset is no checkpoint."""
 _EVALUATION_NAMES = ("evaluat", "validat", "eval_", "val_", "test_epoch")
 
 
@@ -55,24 +54,15 @@ def call_on_line(sources: SourceFiles, place: Place, callee: str = "") -> Source
     source = sources.get(place.file)
     if source is None:
         return None
-    nodes = [
-        node
-        for node in ast.walk(source.module)
-        if isinstance(node, ast.Call)
-        and node.lineno <= place.line <= (node.end_lineno or node.lineno)
-    ]
-    names = {last_name(node) for node in nodes}
-    lines = {node.func.end_lineno or node.lineno for node in nodes}
-    calls = [call for call in all_calls(source, names) if call.line in lines]
+    nodes = source.calls_on_line(place.line)
+    calls = [source_call(source, node) for node in nodes]
     called = [call for call in calls if callee and call.name == callee]
     slow = [call for call in calls if kind_of(call) != "other"]
     if called or slow:
         return (called or slow)[0]
     inside = {id(part) for node in nodes for part in ast.walk(node) if part is not node}
-    outermost = [node for node in nodes if id(node) not in inside]
-    if len(outermost) != 1:
-        return None
-    return next((call for call in calls if call.name == last_name(outermost[0])), None)
+    outermost = [call for call in calls if id(call.node) not in inside]
+    return outermost[0] if len(outermost) == 1 else None
 
 
 def evaluates(sources: SourceFiles, place: Place) -> bool:

@@ -12,7 +12,7 @@ from ridgeline.diagnosis.rules._source_lines import users_own
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.graph_breaks import NUMBERS, Breaking, breaking
+from ridgeline.source.graph_breaks import NUMBERS, BreakingCall, breaking_call
 
 LEAST_SHARE = 0.01
 LEAST_TRACED = 0.05
@@ -157,7 +157,7 @@ def _is_inside(site: OpSite) -> bool:
     return any(name.startswith(_COMPILED) for name in site.within)
 
 
-def _exact(case: Case, one: _Break) -> Breaking | None:
+def _exact(case: Case, one: _Break) -> BreakingCall | None:
     """The call that breaks, where the source has it: on the line it resumes at, or in a function
     that line calls, which Dynamo cannot inline then."""
     builtin = _BUILTIN.search(one.reason)
@@ -167,10 +167,10 @@ def _exact(case: Case, one: _Break) -> Breaking | None:
         return None
     compilations = case.capture.compilations if case.capture is not None else ()
     frames = [users_own(c.place) for c in compilations if one.reason in c.graph_breaks]
-    return breaking(case.sources, one.place, names, [f for f in frames if f is not None])
+    return breaking_call(case.sources, one.place, names, [f for f in frames if f is not None])
 
 
-def _short(case: Case, one: _Break, at: Breaking | None) -> str:
+def _short(case: Case, one: _Break, at: BreakingCall | None) -> str:
     """What breaks it: the call, else by Dynamo's reason, else the line as written."""
     if at is not None:
         return f"`{at.called}`"
@@ -203,7 +203,7 @@ def _evidence(breaks: list[_Break], pieces: float, share: float) -> list[Evidenc
     return rows
 
 
-def _change(case: Case, one: _Break, at: Breaking | None) -> str:
+def _change(case: Case, one: _Break, at: BreakingCall | None) -> str:
     text = at.text if at is not None else _line(case, one)
     if at is not None and at.without:
         return f"{at.without}  # a tensor; {at.called} outside the compiled part"
