@@ -12,7 +12,7 @@ from msgspec import Struct
 from ridgeline.fixes.fix import Source
 from ridgeline.fixes.framework_settings import Framework
 from ridgeline.source.file import SourceFile, calls_in, dotted_name, parsed
-from ridgeline.source.program import known
+from ridgeline.source.program import program_files
 
 _HUGGING_FACE = ("transformers", "trl", "sentence_transformers", "setfit")
 _LIGHTNING = ("lightning", "pytorch_lightning")
@@ -76,7 +76,7 @@ class Files:
     """The files of a program, from one of them on."""
 
     def __init__(self, source: Source, start: str) -> None:
-        paths = [Path(start), *known(source, start)]
+        paths = [Path(start), *program_files(source, start)]
         texts = {path.resolve(): (str(path), source(str(path)) or "") for path in reversed(paths)}
         found = [(name, parsed(text)) for name, text in reversed(texts.values())]
         self.trees = {name: tree for name, tree in found if tree is not None}

@@ -12,7 +12,7 @@ from ridgeline.source.file import last_name, parsed
 from ridgeline.source.losses import loss_edits
 from ridgeline.source.mixed_precision import cast_edits
 from ridgeline.source.models import called, made
-from ridgeline.source.program import known
+from ridgeline.source.program import program_files
 
 
 def after_made(
@@ -21,7 +21,7 @@ def after_made(
     """`statement` with {name} for the model."""
     found: list[Edit] = []
     for file, line, text in _read(applied, source, statement.format(name="model")):
-        others = [(str(one), source(str(one)) or "") for one in known(source, file)]
+        others = [(str(one), source(str(one)) or "") for one in program_files(source, file)]
         where = made(text, line, kind, others)
         if isinstance(where, str):
             raise _in_words(where, "after the model is made", statement.format(name="model"))

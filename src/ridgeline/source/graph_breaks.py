@@ -1,5 +1,5 @@
-"""The call that breaks a compiled graph, on the line where execution left the graph or in a function
-called there; and the line without it."""
+"""The call that breaks a compiled graph, on the line where execution left the graph or in a
+function called there; and the line without it."""
 
 import ast
 from collections.abc import Collection, Sequence

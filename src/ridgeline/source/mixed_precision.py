@@ -221,7 +221,7 @@ def _uses(tree: SourceFile, made: ast.stmt, name: str) -> Iterator[ast.Name]:
 
 def _returns_objects(source: ReadText, file: str, kind: str) -> bool:
     """The class is the user's own, and its forward returns a list or a mapping."""
-    for node in classes(source, file, kind):
+    for _, node in classes(source, file, kind) if kind else ():
         for method in node.body:
             if isinstance(method, Function) and method.name == "forward":
                 values = [n.value for n in ast.walk(method) if isinstance(n, ast.Return)]

@@ -6,27 +6,28 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.harness.capture.places import own
+from ridgeline.harness.capture.places import own as is_users
 from ridgeline.source.bindings import bindings
-from ridgeline.source.file import (
-    calls_in,
-    dotted_name,
-    text_of,
-)
+from ridgeline.source.file import calls_in, dotted_name, names_in, parsed, targets_of, text_of
 
 ReadText = Callable[[str], str | None]
 """The text of a file of the user's, by its path; None if it cannot be read."""
 MAX_FILES = 400
 """Files of a program that are looked at."""
-_DEEP = 8
-"""Packages a name is followed through."""
+_MAX_PACKAGES = 8
+"""Packages that a name is followed through."""
+_How = Literal["module", "submodule", "names", "package"]
+_Target = tuple[Path, str, str, _How, Path]
+LayerCall = tuple[str, int, str, str, str]
+"""File, line, the call, the layer, what the layer is given."""
 
 
-class Reached(Struct, frozen=True, kw_only=True):
-    """An import statement, and a file of the user's that a name of it stands for."""
+class ImportedFile(Struct, frozen=True, kw_only=True):
+    """An import statement, and a file of the user's that a name of the statement stands for."""
 
     importer: Path
     first: int
@@ -35,15 +36,15 @@ class Reached(Struct, frozen=True, kw_only=True):
     name: str
     """What is imported: the module as it is written, or a name of it."""
     alias: str
-    """The name it gets; "" of a star."""
-    how: str
+    """The name that it gets; "" for a star."""
+    how: _How
     """`module`: import a.b; `submodule`: from a import b; `names`: from a.b import c; `package`: a
     name that a package's __init__ has from the file, or such an __init__ on the way, unnamed."""
     root: Path
-    """The folder that the file's is_own_file dotted name begins in."""
+    """The folder that the file's dotted name begins in."""
     level: int = 0
     alone: bool = True
-    """It is the only one on its lines."""
+    """Whether the statement is the only one on its lines."""
 
     def dotted(self, stem: str) -> str:
         """Return how this statement would name the file beside, of that stem; "" if it reaches the
@@ -54,73 +55,80 @@ class Reached(Struct, frozen=True, kw_only=True):
         return "." * self.level + ".".join((*parts, stem))
 
 
-def reached(script: Path, roots: Sequence[Path] = ()) -> tuple[Reached, ...]:
-    """All statements that reach a file of the user's, from the script on. `roots`: folders that
-    modules are found in besides the script's is_own_file."""
+class ProgramTexts:
+    """The text of a file, by its path; knows the files that the script imports."""
+
+    def __init__(self, script: Path) -> None:
+        self.files = _with_imported(str(script))
+
+    def __call__(self, file: str) -> str | None:
+        return text_of(Path(file)) or None
+
+
+def program_files(source: ReadText, start: str) -> tuple[Path, ...]:
+    """Return all files of the program if they are known, else a file and those that it imports."""
+    return source.files if isinstance(source, ProgramTexts) else _with_imported(start)
+
+
+def _with_imported(start: str) -> tuple[Path, ...]:
+    path = Path(start)
+    return tuple(dict.fromkeys((path.resolve(), *(one.file for one in imported_files(path)))))
+
+
+def imported_files(script: Path) -> tuple[ImportedFile, ...]:
+    """Return all statements that import a file of the user's, from the script on. Modules are
+    looked for in the script's folder and on PYTHONPATH."""
     start = script.resolve()
-    folders = [start.parent, *(root.resolve() for root in roots)]
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [start.parent, *(Path(one).resolve() for one in path if one)]
     waiting, seen, found = [start], {start}, []
     while waiting and len(seen) < MAX_FILES:
-        file = waiting.pop(0)
-        for one in _reached_from(file, folders):
-            found.append(one)
-            if one.file not in seen:
-                seen.add(one.file)
-                waiting.append(one.file)
+        importer = waiting.pop(0)
+        for node, alone in _imports(text_of(importer)):
+            for file, name, alias, how, root in _targets(node, importer, folders):
+                found.append(
+                    ImportedFile(
+                        importer=importer, first=node.lineno, last=node.end_lineno or node.lineno,
+                        file=file, name=name, alias=alias, how=how, root=root, alone=alone,
+                        level=getattr(node, "level", 0),
+                    )
+                )  # fmt: skip
+                if file not in seen:
+                    seen.add(file)
+                    waiting.append(file)
     return tuple(found)
-
-
-def python_path() -> list[Path]:
-    return [Path(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
 @lru_cache(maxsize=256)
 def _imports(text: str) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]:
-    """Import statements, and whether each is alone on its lines."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    lines: dict[int, int] = {}
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    for one in statements:
-        lines[one.lineno] = lines.get(one.lineno, 0) + 1
+    """Return the import statements, and whether each is alone on its lines."""
+    source = parsed(text)
+    statements = [n for n in source.nodes if isinstance(n, ast.stmt)] if source is not None else []
+    starts = [node.lineno for node in statements]
     return tuple(
-        (node, lines[node.lineno] == 1 and lines.get(node.end_lineno or 0, 1) == 1)
+        (node, starts.count(node.lineno) == 1 and starts.count(node.end_lineno or 0) <= 1)
         for node in statements
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
 
 
-def _reached_from(importer: Path, folders: Sequence[Path]) -> Iterator[Reached]:
-    for node, alone in _imports(text_of(importer)):
-        for file, name, alias, how, root in _named(node, importer, folders):
-            yield Reached(
-                importer=importer, first=node.lineno, last=node.end_lineno or node.lineno,
-                file=file, name=name, alias=alias, how=how, root=root, alone=alone,
-                level=getattr(node, "level", 0),
-            )  # fmt: skip
-
-
-_Named = tuple[Path, str, str, str, Path]
-
-
-def _named(
+def _targets(
     node: ast.Import | ast.ImportFrom, importer: Path, folders: Sequence[Path]
-) -> Iterator[_Named]:
+) -> Iterator[_Target]:
+    """Yield the file, name, alias, way and root of what an import statement imports."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             parts = alias.name.split(".")
             for count in range(1, len(parts) + 1):
                 found = _file_of(parts[:count], folders)
                 if found is not None:
-                    whole = count == len(parts)
                     name = alias.asname or ("" if "." in alias.name else alias.name)
-                    how = "module" if whole else "package"
-                    yield found[0], alias.name if whole else "", name, how, found[1]
+                    if count == len(parts):
+                        yield found[0], alias.name, name, "module", found[1]
+                    else:
+                        yield found[0], "", name, "package", found[1]
         return
-    base = [importer.parents[node.level - 1]] if node.level else list(folders)
-    parts = (node.module or "").split(".") if node.module else []
+    parts, base = _module_parts(node, importer, folders)
     module = _file_of(parts, base)
     for count in range(1, len(parts) + 1):
         init = _file_of(parts[:count], base)
@@ -129,7 +137,7 @@ def _named(
     for alias in node.names:
         as_ = alias.asname or alias.name
         inner = _file_of([*parts, alias.name], base) if alias.name != "*" else None
-        origin = module and (_origin(module[0], alias.name, folders) or module[0])
+        origin = _origin(module[0], alias.name, folders) if module is not None else None
         if module is not None and origin is not None and origin != module[0]:
             yield origin, alias.name, as_, "package", module[1]
         elif inner is not None:
@@ -138,28 +146,35 @@ def _named(
             yield module[0], alias.name, "" if as_ == "*" else as_, "names", module[1]
 
 
+def _module_parts(
+    node: ast.ImportFrom, importer: Path, folders: Sequence[Path]
+) -> tuple[list[str], list[Path]]:
+    """Return the module that names are imported from, in parts, and where it is looked for."""
+    base = [importer.parents[node.level - 1]] if node.level else list(folders)
+    return node.module.split(".") if node.module else [], base
+
+
 def _file_of(parts: Sequence[str], folders: Sequence[Path]) -> tuple[Path, Path] | None:
-    """The file of that dotted name, and the folder it is found from."""
+    """Return the file of a dotted name, and the folder it is found from."""
     for folder in folders:
         place = folder.joinpath(*parts)
-        options = [place / "__init__.py"]
-        if parts:
-            options.append(place.with_name(f"{place.name}.py"))
-        for option in options:
-            if option.is_file() and own(str(option)):
-                return option, folder
+        modules = [place.with_name(f"{place.name}.py")] if parts else []
+        for file in (place / "__init__.py", *modules):
+            if file.is_file() and is_users(str(file)):
+                return file, folder
     return None
 
 
-def _origin(file: Path, name: str, folders: Sequence[Path], deep: int = _DEEP) -> Path | None:
-    """Of a name that a package's __init__ imports: the file it comes from."""
+def _origin(
+    file: Path, name: str, folders: Sequence[Path], deep: int = _MAX_PACKAGES
+) -> Path | None:
+    """Return the file that a name comes from which a package's __init__ imports, or None."""
     if file.name != "__init__.py" or not deep:
         return None
     for node, _ in _imports(text_of(file)):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        base = [file.parents[node.level - 1]] if node.level else list(folders)
-        module = _file_of((node.module or "").split(".") if node.module else [], base)
+        module = None
+        if isinstance(node, ast.ImportFrom):
+            module = _file_of(*_module_parts(node, file, folders))
         if module is None or module[0] == file:
             continue
         for alias in node.names:
@@ -174,100 +189,53 @@ def _origin(file: Path, name: str, folders: Sequence[Path], deep: int = _DEEP) -
 
 def _binds(file: Path, name: str) -> bool:
     try:
-        return any(one.name == name for one in bindings(text_of(file)))
+        return any(binding.name == name for binding in bindings(text_of(file)))
     except (SyntaxError, ValueError):
         return False
 
 
-Site = tuple[str, int, str, str, str]
-"""File, line, the call, the layer, what it is given."""
+def classes(source: ReadText, start: str, name: str = "") -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the classes of a program, or those of one name, each with its file."""
+    for path in program_files(source, start):
+        file = parsed(text_of(path))
+        for node in file.nodes if file is not None else ():
+            if isinstance(node, ast.ClassDef) and name in ("", node.name):
+                yield str(path), node
 
 
-class ProgramTexts:
-    """The text of a file, by its path; knows the files that the script imports."""
-
-    def __init__(self, script: Path) -> None:
-        self.files = files(str(script))
-
-    def __call__(self, file: str) -> str | None:
-        return text_of(Path(file)) or None
-
-
-def files(start: str) -> tuple[Path, ...]:
-    """That file, and those of the user's own that it imports."""
-    path = Path(start)
-    found = [path.resolve(), *(one.file for one in reached(path, python_path()))]
-    return tuple(dict.fromkeys(found))
-
-
-def known(source: ReadText, start: str) -> tuple[Path, ...]:
-    """All files of the program where they are known, else those that a file of it imports."""
-    return source.files if isinstance(source, ProgramTexts) else files(start)
-
-
-def classes(source: ReadText, start: str, name: str) -> Iterator[ast.ClassDef]:
-    for path in known(source, start) if name else ():
-        yield from (one for one in _classes(path) if one.name == name)
-
-
-def layer_calls(source: ReadText, start: str, path: str) -> list[Site]:
-    """Of the layer at that path of the model, by its own name: calls of self.head(x) in the one
-    class that makes self.head. [] where that is not one."""
-    name = path.rpartition(".")[2]
-    found: list[list[Site]] = []
-    for file in known(source, start):
-        for kind in _classes(file):
-            if _makes(kind, name) and (sites := list(_sites(file, kind, f"self.{name}"))):
-                found.append(sites)
+def layer_calls(source: ReadText, start: str, path: str) -> list[LayerCall]:
+    """Return the calls of a layer, given by its path in the model: `self.head(x)` in the one class
+    that assigns a linear layer to `self.head`; [] if there is no such class or several."""
+    layer = f"self.{path.rpartition('.')[2]}"
+    found = []
+    for file, kind in classes(source, start):
+        # self.transformer = nn.ModuleDict(head=nn.Linear(…)) makes another layer
+        if any(name == layer and "Linear" in value for name, value in _assigned(kind)):
+            found.append([
+                (file, call.lineno, ast.unparse(call), layer, ast.unparse(call.args[0]))
+                for call in calls_in(kind)
+                if dotted_name(call.func) == layer and len(call.args) == 1 and not call.keywords
+            ])  # fmt: skip
+    found = [calls for calls in found if calls]
     return found[0] if len(found) == 1 else []
 
 
 def block_calls(source: ReadText, start: str, kind: str) -> list[tuple[str, int]]:
-    """Lines that call blocks of that class, one after the other: `for block in self.blocks:`, where
-    self.blocks is made of them."""
+    """Return the files and lines that call blocks of a class one after the other: `for block in
+    self.blocks:`, where self.blocks is made of them."""
     found = []
-    for file in known(source, start):
-        for owner in _classes(file):
-            held = [name for name, value in _assigned(owner) if f"{kind}(" in value]
-            for loop in (n for n in ast.walk(owner) if isinstance(n, ast.For)):
-                over = {dotted_name(n) for n in ast.walk(loop.iter)}
-                names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-                if over & set(held):
-                    found += [
-                        (str(file), c.lineno)
-                        for c in calls_in(loop)
-                        if dotted_name(c.func) in names
-                    ]
+    for file, owner in classes(source, start):
+        held = {name for name, value in _assigned(owner) if f"{kind}(" in value}
+        for loop in (n for n in ast.walk(owner) if isinstance(n, ast.For)):
+            if held & {dotted_name(n) for n in ast.walk(loop.iter)}:
+                names = names_in(loop.target)
+                found += [(file, c.lineno) for c in calls_in(loop) if dotted_name(c.func) in names]
     return found
 
 
 def _assigned(owner: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the names that a class assigns to, each with its value as written."""
     for node in ast.walk(owner):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for target in targets_of(node):
                 yield dotted_name(target), ast.unparse(node.value)
-
-
-def _sites(file: Path, kind: ast.ClassDef, layer: str) -> Iterator[Site]:
-    for call in calls_in(kind):
-        if dotted_name(call.func) == layer and len(call.args) == 1 and not call.keywords:
-            given = ast.unparse(call.args[0])
-            yield str(file), call.lineno, ast.unparse(call), layer, given
-
-
-def _makes(kind: ast.ClassDef, name: str) -> bool:
-    """self.head = nn.Linear(…), or self.transformer = nn.ModuleDict of it, which is not this."""
-    return any(at == f"self.{name}" and "Linear" in value for at, value in _assigned(kind))
-
-
-def _classes(file: Path) -> tuple[ast.ClassDef, ...]:
-    return _classes_of(text_of(file))
-
-
-@lru_cache(maxsize=256)
-def _classes_of(text: str) -> tuple[ast.ClassDef, ...]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))

@@ -21,13 +21,13 @@ from ridgeline.source.editing.tree import (
     Cannot,
 )
 from ridgeline.source.file import decoded, encoded, text_of
-from ridgeline.source.program import Reached, python_path, reached
+from ridgeline.source.program import ImportedFile, imported_files
 
 _FROM = re.compile(r"(\s*from\s+)([.\w]+)(\s+import\b)")
 _WHY = "its copy has the changes"
 
 
-def importers(file: Path, every: Sequence[Reached]) -> set[Path]:
+def importers(file: Path, every: Sequence[ImportedFile]) -> set[Path]:
     """Those that must be led to its copy; a package's __init__ stays, its users are led past it."""
     if file.name == "__init__.py":
         raise Cannot("it is the file of a package, which has one name only")
@@ -46,10 +46,10 @@ def importers(file: Path, every: Sequence[Reached]) -> set[Path]:
 
 
 def redirected(
-    importer: Path, copies: Mapping[Path, str], every: Sequence[Reached]
+    importer: Path, copies: Mapping[Path, str], every: Sequence[ImportedFile]
 ) -> list[Rewrite]:
     """The edits of one file. `copies`: files to the stems of their copies."""
-    statements: dict[int, list[Reached]] = {}
+    statements: dict[int, list[ImportedFile]] = {}
     for one in every:
         if one.importer == importer and one.file in copies:
             statements.setdefault(one.first, []).append(one)
@@ -69,7 +69,7 @@ def redirected(
     return found
 
 
-def _redirected_text(text: str, led: Sequence[Reached], copies: Mapping[Path, str]) -> str:
+def _redirected_text(text: str, led: Sequence[ImportedFile], copies: Mapping[Path, str]) -> str:
     hows = {one.how for one in led}
     if hows == {"names"}:
         one = led[0]
@@ -86,7 +86,7 @@ def _redirected_text(text: str, led: Sequence[Reached], copies: Mapping[Path, st
     return _past_package(text, [one for one in led if one.how == "package"], copies)
 
 
-def _module(text: str, one: Reached, stem: str) -> str:
+def _module(text: str, one: ImportedFile, stem: str) -> str:
     if not one.alias:
         raise Cannot(
             f"line {one.first} of {one.importer} imports it as {one.name}, which is used by its "
@@ -96,14 +96,14 @@ def _module(text: str, one: Reached, stem: str) -> str:
     return name.sub(f"{_dotted(one, stem)} as {one.alias}", text, count=1)
 
 
-def _dotted(one: Reached, stem: str) -> str:
+def _dotted(one: ImportedFile, stem: str) -> str:
     name = one.dotted(stem)
     if not name:
         raise Cannot(f"line {one.first} of {one.importer} reaches it by another path")
     return name
 
 
-def _past_package(text: str, led: Sequence[Reached], copies: Mapping[Path, str]) -> str:
+def _past_package(text: str, led: Sequence[ImportedFile], copies: Mapping[Path, str]) -> str:
     """`from pkg import Net, other`: each name from the file that has it."""
     if not led:
         return text
@@ -243,7 +243,7 @@ class Copies(Struct, frozen=True, kw_only=True):
 def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
     """`edits` by resolved path; only the script's, and those of files it imports, get a copy."""
     start = script.resolve()
-    every = reached(script, python_path()) if set(edits) - {start} else ()
+    every = imported_files(script) if set(edits) - {start} else ()
     left: dict[Path, str] = {}
     while True:
         wanted = [file for file in edits if file not in left]
@@ -277,7 +277,9 @@ class _Not(Exception):
         self.file = file
 
 
-def _with_importers(start: Path, wanted: Sequence[Path], every: Sequence[Reached]) -> list[Path]:
+def _with_importers(
+    start: Path, wanted: Sequence[Path], every: Sequence[ImportedFile]
+) -> list[Path]:
     """Those files, and the files that must be led to their copies, up to the script."""
     found: list[Path] = []
     for one in wanted:
