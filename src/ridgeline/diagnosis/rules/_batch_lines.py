@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._loaders import loaders_seen, program_files
 from ridgeline.records.run import PythonLine
 from ridgeline.records.sites import InputSite
 from ridgeline.source.calls import calls_at
-from ridgeline.source.datasets import draws
+from ridgeline.source.datasets import draws_random_numbers
 from ridgeline.source.file import SourceFile
 from ridgeline.source.loaders import collating
 
@@ -188,7 +188,9 @@ def repeated_lines(case: Case) -> tuple[PythonLine, ...]:
     reading = [line for line in reading_lines(case) if not decodes_too(line)]
     reads = {(line.file, line.line) for line in reading}
     lines = [line for line in batch_lines(case) if (line.file, line.line) not in reads]
-    random = any(draws(case.sources, line.file, line.line) is not False for line in lines)
+    random = any(
+        draws_random_numbers(case.sources, line.file, line.line) is not False for line in lines
+    )
     files = [*program_files(case), *(line.file for line in lines)]
     batches = collating(case.sources, files)
     samples = [line for line in lines if line.function.rpartition(".")[2] not in batches]
@@ -202,6 +204,8 @@ def repeated_share(case: Case) -> float:
 def _same(case: Case, line: PythonLine, random: bool) -> bool:
     """Return whether a line gives the same result each time. If any function on the way draws
     numbers, only decoding, which comes before all else, is the same each time."""
-    if draws(case.sources, line.file, line.line) is not False or _UNKNOWN.search(line.calls):
+    if draws_random_numbers(case.sources, line.file, line.line) is not False or _UNKNOWN.search(
+        line.calls
+    ):
         return False
     return not random or bool(_DECODES.search(f"{line.source} {line.calls}"))

@@ -10,7 +10,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._user_code import files_of, place_at
 from ridgeline.records.run import LoaderSeen, Step
 from ridgeline.records.trace import Place
-from ridgeline.source.datasets import HandsOut, class_given, hands_out
+from ridgeline.source.datasets import IterableData, dataset_class, iterable_data
 from ridgeline.source.loaders import LoaderCall, loader_call
 
 _Key = tuple[str, str, int, int | None, int | None]
@@ -137,7 +137,7 @@ def loader_with(call: LoaderCall | None, **options: str) -> str:
     return rewritten or f"loader = DataLoader(dataset, batch_size, {given})"
 
 
-def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
+def handing_out(case: Case, loader: LoaderSeen | None) -> IterableData | None:
     """Return the dataset if it hands out its samples itself (an IterableDataset). Return None if it
     is asked for them by number, or if it is not known."""
     files = [*program_files(case), *files_of(case.sites.ops)]
@@ -145,8 +145,8 @@ def handing_out(case: Case, loader: LoaderSeen | None) -> HandsOut | None:
     if not name:
         call = made_at(case, loader)
         source = case.sources.get(call.place.file) if call is not None else None
-        name = class_given(source, call.dataset()) if call is not None else ""
-    return hands_out(case.sources, files, name) if name else None
+        name = dataset_class(source, call.dataset) if call is not None else ""
+    return iterable_data(case.sources, files, name) if name else None
 
 
 def shared_out(case: Case, loader: LoaderSeen | None, change: str) -> tuple[str, str]:
