@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -50,6 +51,7 @@ def user_files(case: Case) -> Iterator[str]:
     A file may come up more than once."""
     if case.run is not None and case.run.target.kind == "script":
         yield case.run.target.name
+        yield str(Path(case.run.environment.folder) / case.run.target.name)
     if case.capture is not None:
         places = [module.place for module in case.capture.modules]
         places += [optimizer.place for optimizer in case.capture.optimizers]

@@ -8,21 +8,23 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._source_lines import user_sources
+from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rules._user_code import place_at, source_of, user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.step_work import ModuleMemory
 from ridgeline.records.trace import Place
 from ridgeline.source.loops import BlockLoop, block_loops
 
-OWNED = 0.6
-"""Of the peak: from here on nothing but activations is worth a look."""
-REPEATED = 4.0
-"""Calls a step from which a module is a block of a stack: fewer are not worth checkpointing one by
+MIN_ACTIVATION_SHARE = 0.6
+"""Share of the peak from which activations are what to look at."""
+MIN_BLOCK_CALLS = 4.0
+"""Calls a step from which a module is a block of a stack. Fewer are not worth checkpointing one by
 one."""
-OF_ALL = 0.5
-"""Of the activations that the blocks hold: else they are elsewhere."""
-LEAST_SAVED = 0.05
+MIN_BLOCK_SHARE = 0.5
+"""Share of the activations that the blocks must hold. Otherwise they are elsewhere."""
+MIN_SAVED_SHARE = 0.05
+_DOUBT = "checkpointing makes each step longer: it pays where it lets more fit"
 
 RULE = Rule(id="activation-peak", family="memory", budget="memory", needs=("gpu",))
 
@@ -34,13 +36,13 @@ def look(case: Case) -> Iterator[Finding]:
         return
     held = case.traced_memory.forward_bytes if case.traced_memory is not None else 0.0
     if full is not None and full.on == "device" and not held:
-        yield from _of_lines(case, full)
+        yield from _out_of_memory(case, full)
         return
-    if not peak or held < OWNED * peak:
+    if not peak or held < MIN_ACTIVATION_SHARE * peak:
         return
     block = _block(case, held)
     saved = _saved(block) if block is not None else 0.0
-    if block is not None and saved < LEAST_SAVED * peak:
+    if block is not None and saved < MIN_SAVED_SHARE * peak:
         return
     loop = _loop(case)
     kind = f", {units.percent(block.held_bytes / held)} of them in {block.kind}" if block else ""
@@ -55,21 +57,22 @@ def look(case: Case) -> Iterator[Finding]:
         module=block.kind if block is not None else "",
         change=_change(loop),
         confidence="high" if block is not None and loop is not None else "medium",
-        doubt="checkpointing makes each step longer: it pays where it lets more fit",
+        doubt=_DOUBT,
     )
 
 
 def _block(case: Case, held: float) -> ModuleMemory | None:
-    """The outermost module that repeats and holds most of them."""
+    """Return the outermost module that repeats and holds most of the activations."""
     modules = case.traced_memory.modules if case.traced_memory is not None else ()
     each = [_of_one_step(m, held) for m in modules]
-    fit = [m for m in each if m.calls >= REPEATED and m.held_bytes >= OF_ALL * held]
+    least = MIN_BLOCK_SHARE * held
+    fit = [m for m in each if m.calls >= MIN_BLOCK_CALLS and m.held_bytes >= least]
     return min(fit, key=lambda m: (m.depth, -m.held_bytes), default=None)
 
 
 def _of_one_step(module: ModuleMemory, held: float) -> ModuleMemory:
-    """Modules cannot hold more than all of the forward does: where they seem to, the trace marks no
-    steps and their calls are of several."""
+    """Return a module's memory of one step. If modules seem to hold more than the whole forward,
+    the trace marks no steps, and their calls are of several."""
     part = min(held / module.held_bytes, 1.0) if module.held_bytes > 0 else 1.0
     return replace(
         module, calls=module.calls * part, held_bytes=module.held_bytes * part,
@@ -78,7 +81,8 @@ def _of_one_step(module: ModuleMemory, held: float) -> ModuleMemory:
 
 
 def _saved(block: ModuleMemory) -> float:
-    """All but each block's result, which is the next one's input, and one block worked on."""
+    """Return what checkpointing saves: all but each block's result, which is the input of the next
+    one, and the one block that is worked on."""
     return max(block.held_bytes - block.last_bytes - block.held_bytes / block.calls, 0.0)
 
 
@@ -88,26 +92,26 @@ def _evidence(
     whole = device_bytes(case)
     of = f"; the device has {units.bytes_(whole)}" if whole else ""
     text = f"{units.bytes_(held)}, {units.percent(held / peak)} of the peak{of}"
-    rows = [Evidence(what="kept for the backward", text=text, value=held)]
+    rows = [measured("kept for the backward", text, held)]
     if block is not None:
         each = units.bytes_(block.held_bytes / block.calls)
         text = f"{units.significant(block.calls)} calls a step, {each} each"
-        rows.append(Evidence(what=block.kind, text=text, value=block.held_bytes))
+        rows.append(measured(block.kind, text, block.held_bytes))
         text = f"saves {units.bytes_(saved)}"
         again = _again(case, block.kind)
         text += f", and {units.percent(again)} of the step is computed again" if again else ""
-        rows.append(Evidence(what="checkpointing", text=text, value=saved, source="derived"))
+        rows.append(derived("checkpointing", text, saved))
     return rows
 
 
 def _again(case: Case, kind: str) -> float:
-    """The forward of these blocks, of the step."""
+    """Return the share of the step in the forward of these blocks."""
     sites = [s for s in case.sites.ops if s.phase == "forward" and f"{kind}_" in s.module]
     return case.device_share(sum(site.device_ns for site in sites))
 
 
 def _loop(case: Case) -> BlockLoop | None:
-    """Where blocks are called one after the other: in a forward, if anywhere is one."""
+    """Return the loop that calls blocks one after the other; one in a `forward` comes first."""
     loops = [loop for source in user_sources(case) for loop in block_loops(source)]
     return min(loops, key=lambda loop: loop.function != "forward", default=None)
 
@@ -126,20 +130,18 @@ def _change(loop: BlockLoop | None) -> str:
     return f"{loop.target} = {call}  # from torch.utils.checkpoint"
 
 
-def _of_lines(case: Case, full: OutOfMemory) -> Iterator[Finding]:
-    """Out of memory before any step was traced: the lines that allocated what was alive, those in
-    a forward counted as activations."""
+def _out_of_memory(case: Case, full: OutOfMemory) -> Iterator[Finding]:
+    """Yield a finding for a program that ran out of memory before any step was traced. It names the
+    lines that allocated what was alive; those in a `forward` count as activations."""
     mine = []
-    for place, size, blocks in full.alive:
-        file, _, line = place.rpartition(":")
-        source = case.sources.get(file) if line.isdigit() else None
-        scope = source.scope(int(line)) if source is not None else None
-        if getattr(scope, "name", "") == "forward":
-            mine.append((file, int(line), size, blocks))
-    held, whole = sum(size for *_, size, _ in mine), full.allocated_bytes
-    if not mine or not whole or held < OWNED * whole:
+    for text, size, blocks in full.alive:
+        place = place_at(text)
+        source = source_of(case, place)
+        if place and source is not None and source.function_name(place.line) == "forward":
+            mine.append((place, size, blocks))
+    held, whole = sum(size for _, size, _ in mine), full.allocated_bytes
+    if not mine or not whole or held < MIN_ACTIVATION_SHARE * whole:
         return
-    file, number, size, blocks = mine[0]
     loop = _loop(case)
     yield make_finding(
         RULE,
@@ -148,12 +150,15 @@ def _of_lines(case: Case, full: OutOfMemory) -> Iterator[Finding]:
         bound=1.0,
         memory=held / whole,
         evidence=[
-            Evidence(what=f"{file.rpartition('/')[2]}:{line_}", text=f"{units.bytes_(bytes_)} in "
-                     f"{units.plural(count, 'block')}", value=float(bytes_))
-            for file, line_, bytes_, count in mine[:4]
+            measured(
+                f"{place.file.rpartition('/')[2]}:{place.line}",
+                f"{units.bytes_(size)} in {units.plural(blocks, 'block')}",
+                size,
+            )
+            for place, size, blocks in mine[:4]
         ],
-        place=_place(case, loop, None) or Place(file=file, line=number, function="forward"),
+        place=_place(case, loop, None) or replace(mine[0][0], function="forward"),
         change=_change(loop),
         confidence="high",
-        doubt="checkpointing makes each step longer: it pays where it lets more fit",
-    )  # fmt: skip
+        doubt=_DOUBT,
+    )

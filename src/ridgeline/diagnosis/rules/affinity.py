@@ -6,25 +6,20 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._machine import (
-    below_ceilings,
-    cores,
-    host_use,
-    own_calls,
-    place_of_call,
-    used_cores,
-)
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._machine import below_ceilings, cores, host_use, used_cores
+from ridgeline.diagnosis.rules._user_code import located_call, user_calls
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.source.calls import SourceCall
 
-NEAR = 0.12
-"""Of a core: how near to a whole number the use of one that is full comes; reading it twice a look
-and the rest of the machine take as much."""
-FILLED = 0.3
-"""Of the cores it is held to, known from the system: what may be left of them."""
-IDLE = 0.4
-"""Cores that stood idle: less, and there is nothing to move to."""
-LEAST = 0.05
+FULL_CORE_TOLERANCE = 0.12
+"""How far from a whole number of cores the use of full ones may be. Two readings a look and the
+rest of the machine take as much."""
+MAX_FREE_SHARE = 0.3
+"""Share of the cores that the system holds the program to, which may be free."""
+MIN_IDLE_CORES = 0.4
+"""Cores that stood idle. With fewer, there is nothing to move to."""
+MIN_SHARE = 0.05
 _SETTERS = ("sched_setaffinity", "cpu_affinity", "pthread_setaffinity_np")
 _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
 
@@ -35,33 +30,37 @@ def look(case: Case) -> Iterator[Finding]:
     seen = case.telemetered
     used = used_cores(case)
     allowed = case.capture.flags.allowed_cores if case.capture is not None else 0
-    measured = 0 < allowed < max(case.processors, cores(case))
-    held = allowed if measured else max(round(used), 1)
+    measured_ = 0 < allowed < max(case.processors, cores(case))
+    held = allowed if measured_ else max(round(used), 1)
     threads = case.capture.flags.threads if case.capture is not None and not case.on_gpu else 1
     wanted = max(threads, 1) + seen.workers
     idle = _idle(case, used)
-    near = used >= (1 - FILLED) * held if measured else abs(used - held) <= NEAR * held
-    if not near or wanted <= held or idle < IDLE:
+    if measured_:
+        near = used >= (1 - MAX_FREE_SHARE) * held
+    else:
+        near = abs(used - held) <= FULL_CORE_TOLERANCE * held
+    if not near or wanted <= held or idle < MIN_IDLE_CORES:
         return
     call, named = _call(case, held)
     bound = _bound(case)
-    starved = not allowed and seen.workers > held and case.share_of("input") > LEAST
-    if not (measured or call or bound or starved or _held_outside(case, held)):
+    starved = not allowed and seen.workers > held and case.share_of("input") > MIN_SHARE
+    started_so = held == cores(case) < case.processors  # by taskset, a scheduler, a container
+    if not (measured_ or call or bound or starved or started_so):
         return  # one busy thread beside idle ones is how most programs run
     share = 1 - held / min(wanted, held + idle)
     if threads > held:  # threads on one core spin while they wait for each other: it costs more
         share = max(share, below_ceilings(case) or 0.0)
-    if share < LEAST:
+    if share < MIN_SHARE:
         return
-    told = call is not None or bool(bound)
-    level: Confidence = "high" if named else "medium" if told or measured else "low"
+    known = call is not None or bool(bound) or measured_
+    level: Confidence = "high" if named else "medium" if known else "low"
     yield make_finding(
         RULE,
         claim=f"{_who(threads, seen.workers)} share {units.plural(held, 'core')} while "
         f"{units.significant(idle, 2)} stand idle",
         share=share,
         confidence=level,
-        place=place_of_call(call),
+        place=located_call(case, call),
         evidence=_evidence(case, used, idle, call, bound),
         change=_change(call, bound),
         doubt="" if call is not None else "the work may be such that one core is enough for it",
@@ -69,10 +68,10 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _call(case: Case, held: int) -> tuple[SourceCall | None, bool]:
-    """The call that sets an affinity to as many cores as were used, and whether it names them; one
-    that gives every core, or another number of them, is no cause."""
+    """Return the call that sets an affinity to as many cores as were used, and whether it names
+    them. A call that gives every core, or another number of them, is no cause."""
     unclear = None
-    for call in own_calls(case, _SETTERS):
+    for call in user_calls(case, _SETTERS):
         number = _cores_given(call.text)
         if number == held:
             return call, True
@@ -82,7 +81,8 @@ def _call(case: Case, held: int) -> tuple[SourceCall | None, bool]:
 
 
 def _cores_given(text: str) -> int | None:
-    """{0}, [0, 1], cores[:2], range(4): how many; all of them is 0, None where it is not said."""
+    """Return the number of cores in {0}, [0, 1], cores[:2] or range(4); 0 for all of them, None if
+    it is not known."""
     try:
         call = ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -108,7 +108,7 @@ def _number(node: ast.expr | None) -> int | None:
 
 
 def _idle(case: Case, used: float) -> float:
-    """Cores of the machine nobody used; 0 where that is not known."""
+    """Return the cores of the machine that nobody used; 0 if it is not known."""
     seen = case.telemetered
     if seen.other_cores is not None and seen.cores:
         return seen.cores - used - seen.other_cores
@@ -116,14 +116,9 @@ def _idle(case: Case, used: float) -> float:
     return case.processors * (1 - use) if use is not None and case.processors else 0.0
 
 
-def _held_outside(case: Case, held: int) -> bool:
-    """By what started it: taskset, a scheduler, a container's quota."""
-    return held == cores(case) < case.processors
-
-
 def _bound(case: Case) -> str:
-    """A variable that binds threads to cores; "close" and the like leave the cores to the system
-    only where no places are given, so any of them counts."""
+    """Return a variable that binds threads to cores. "close" and the like leave the cores to the
+    system only if no places are given, so any of them counts."""
     variables = case.run.environment.variables if case.run is not None else {}
     named = (name for name in _BINDING if variables.get(name, "").lower() not in ("", "false"))
     return next((f"{name}={variables[name]}" for name in named), "")
@@ -143,22 +138,22 @@ def _who(threads: int, workers: int) -> str:
 def _evidence(
     case: Case, used: float, idle: float, call: SourceCall | None, bound: str
 ) -> list[Evidence]:
-    said = [
-        Evidence(what="cores the program used", text=f"{used:.2f}, workers and all", value=used),
-        Evidence(what="cores idle", text=units.significant(idle, 2), value=idle),
+    facts = [
+        measured("cores the program used", f"{used:.2f}, workers and all", used),
+        measured("cores idle", units.significant(idle, 2), idle),
     ]
     if call is not None:
-        said.append(Evidence(what="the source says", text=call.text, source="read"))
+        facts.append(read("the source says", call.text))
     if bound:
-        said.append(Evidence(what="the environment says", text=bound, source="read"))
+        facts.append(read("the environment says", bound))
     allowed = case.capture.flags.allowed_cores if case.capture is not None else 0
     if 0 < allowed < case.processors:
         text = f"{allowed} of {case.processors} cores"
-        said.append(Evidence(what="its thread may run on", text=text, value=allowed))
+        facts.append(measured("its thread may run on", text, allowed))
     if cores(case) < case.processors:
         text = f"{cores(case)} of {case.processors} cores, by what started it"
-        said.append(Evidence(what="the program may use", text=text, source="read"))
-    return said
+        facts.append(read("the program may use", text))
+    return facts
 
 
 def _change(call: SourceCall | None, bound: str) -> str:

@@ -5,36 +5,39 @@ from collections.abc import Iterator, Sequence
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._machine import own_calls, place_of_call
+from ridgeline.diagnosis.rules._evidence import derived, measured
 from ridgeline.diagnosis.rules._ranks import (
     asked_at,
     at_most,
+    by_place,
     exposed,
     mostly_waits,
     runs_buckets,
     sending,
     sharded_change,
-    small_sites,
+    small_groups,
     untraced_s,
     wrapped_at,
 )
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.diagnosis.rules._user_code import located_call, user_calls
+from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import CollectiveSite
 from ridgeline.source.calls import SourceCall, assigned_name, with_argument
 
-LEAST = 0.03
-"""Of the step. The last bucket of a backward is never hidden: with ten buckets and a backward of
-two thirds of the step that alone is some 2 %."""
+MIN_SHARE = 0.03
+"""Share of the step. The last bucket of a backward is never hidden: with ten buckets and a backward
+of two thirds of the step that alone is some 2 %."""
 
-OWN_CALL = 3.0
-"""Times what bytes take on a slow link: an all_gather of gloo copies its parts once more on each
-side, and the thread that waits has to be woken."""
+OWN_CALL_FACTOR = 3.0
+"""How many times as long as its bytes on a slow link a call of the program's own may take: an
+all_gather of gloo copies its parts once more on each side, and the thread that waits has to be
+woken."""
 
-WRAPPED = 0.5
-"""Of what a wrapper exchanges on a CPU: hiding it there takes the cores that compute, and the bytes
-stay, so that half of it at most is counted."""
-MOSTLY = 0.95
-"""Of the time in them: from here on all of it is the exchange."""
+HIDDEN_ON_CPU_SHARE = 0.5
+"""Share that is counted of what a wrapper exchanges on a CPU: hiding it there takes the cores that
+compute, and the bytes stay."""
+ALL_SENDING_SHARE = 0.95
+"""Share of the time in collectives from which all of it is the exchange."""
 _ASKED = {
     "all_reduce": "all_reduce(tensor",
     "all_gather": "all_gather_into_tensor(gathered, part",
@@ -43,85 +46,74 @@ _ASKED = {
     "broadcast": "broadcast(tensor, src=0",
     "reduce": "reduce(tensor, dst=0",
 }
-"""How each is asked for, up to the last argument."""
+"""How the program asks for each, up to the last argument."""
 
 RULE = Rule(id="exposed-collectives", family="communication", budget="communication")
 
 
 def look(case: Case) -> Iterator[Finding]:
-    small = small_sites(case)
-    rest = [site for site in case.exchange.sites if site not in small and site.exposed_ns > 0]
-    for sites in _by_place(rest):
+    small = [id(site) for group in small_groups(case) for site in group]
+    rest = [s for s in case.exchange.sites if id(s) not in small and s.exposed_ns > 0]
+    for sites in by_place(rest, named=True):
         call = asked_at(case, sites[0])
-        if call is None:  # late-rank tells of those
+        if call is None:  # late-rank reports collectives that mostly wait
             sites = [site for site in sites if not mostly_waits(case, site)]
         if not sites:
             continue
-        part = _removable(case, sites, call)
+        # Waiting for a late rank does not go: the rank would wait elsewhere. A call of the
+        # program's own also copies and wakes threads, which a wrapper does beside compute.
+        if call is not None:
+            part = at_most(case, *sites, slack=OWN_CALL_FACTOR)
+        else:
+            part = sending(case, *sites)
         share = exposed(case, *sites) * part
         if not case.on_gpu and call is None and sites[0].phase == "backward":
-            share *= WRAPPED
-        if share >= LEAST:
+            share *= HIDDEN_ON_CPU_SHARE
+        if share >= MIN_SHARE:
             yield _finding(case, sites, call, share, part)
-
-
-def _removable(case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None) -> float:
-    """Of the time in them: gone with them. Waiting for a late rank is not: it waits elsewhere. A
-    call of the program's own also copies and wakes threads, which a wrapper does beside compute."""
-    return at_most(case, *sites, slack=OWN_CALL) if call is not None else sending(case, *sites)
-
-
-def _by_place(sites: Sequence[CollectiveSite]) -> list[list[CollectiveSite]]:
-    groups: dict[tuple[str, str, str, bool], list[CollectiveSite]] = {}
-    for site in sites:
-        where = (site.place.file, site.place.function) if site.place is not None else ("", "")
-        groups.setdefault((site.name, *where, site.phase == "backward"), []).append(site)
-    return list(groups.values())
 
 
 def _finding(
     case: Case, sites: Sequence[CollectiveSite], call: SourceCall | None, share: float, part: float
 ) -> Finding:
-    """`part`: of the time in them, what is the exchange itself and in the share."""
+    """Return the finding. `part` is the share of the time in the collectives that is the exchange
+    itself and counts."""
     site = sites[0]
-    calls, taken = sum(one.calls for one in sites), sum(one.ns for one in sites) / 1e9
-    open_s = sum(one.exposed_ns for one in sites) / 1e9
-    sizes = [one.bytes * one.calls for one in sites if one.bytes is not None]
-    about = "about " if any(one.estimated for one in sites) else ""
-    said = [
-        Evidence(
-            what=f"in {site.name}",
-            text=f"{units.seconds(taken)} a traced step, {units.seconds(open_s)} of it with no "
-            "compute beside it",
-            value=open_s,
-        ),
-        Evidence(what="calls a step", text=f"{calls:.3g}", value=calls),
+    calls, taken = sum(s.calls for s in sites), sum(s.ns for s in sites) / 1e9
+    open_s = sum(s.exposed_ns for s in sites) / 1e9
+    sizes = [s.bytes * s.calls for s in sites if s.bytes is not None]
+    about = "about " if any(s.estimated for s in sites) else ""
+    text = f"{units.seconds(taken)} a traced step, {units.seconds(open_s)} of it with no "
+    facts = [
+        measured(f"in {site.name}", f"{text}compute beside it", open_s),
+        measured("calls a step", f"{calls:.3g}", calls),
     ]
     if sizes and taken:
         rate = units.bandwidth(sum(sizes) / taken)
         text = f"{about}{units.bytes_(sum(sizes))} a step, at {rate}"
-        said.append(Evidence(what="bytes", text=text, value=sum(sizes), source="derived"))
-    hidden = sum(one.ns for one in sites) / 1e9 - open_s
+        facts.append(derived("bytes", text, sum(sizes)))
+    hidden = taken - open_s
     if not case.on_gpu and hidden > 0.05 * taken:
         text = f"{units.seconds(hidden)}, on cores that compute would use: in the share too"
-        said.append(Evidence(what="beside compute", text=text, value=hidden))
-    if part < MOSTLY:
+        facts.append(measured("beside compute", text, hidden))
+    waits = ""
+    if part < ALL_SENDING_SHARE:
         text = f"{units.percent(1 - part)} of the time in them, not in the share"
-        said.append(Evidence(what="waiting for other ranks", text=text, value=1 - part))
-    backward = site.phase == "backward" and call is None
+        facts.append(measured("waiting for other ranks", text, 1 - part))
+        waits = f"; {units.percent(1 - part)} of that is waiting for other ranks"
     wrapped = wrapped_at(case, site) if call is None else None
     size = f" for {about}{units.bytes_(sum(sizes))}" if sizes else ""
-    where = "gradients' " if backward else ""
+    where = "gradients' " if site.phase == "backward" and call is None else ""
     waited = units.seconds(untraced_s(case, *sites))
     return make_finding(
         RULE,
         claim=f"the step waits {waited} in {where}{site.name}{size}: nothing is computed "
-        f"meanwhile{_waits(part)}",
+        f"meanwhile{waits}",
         share=share,
         confidence=_level(case, call),
-        place=place_of_call(wrapped) if wrapped is not None else site.place,
+        place=located_call(case, wrapped) or site.place,
         line=call.line if call is not None else None,
-        evidence=said,
+        evidence=facts,
         change=_change(case, site, call, wrapped),
         doubt="" if case.across is not None else "part of it may be waiting for a late rank",
     )
@@ -130,14 +122,8 @@ def _finding(
 def _level(case: Case, call: SourceCall | None) -> Confidence:
     if call is not None:
         return "high"
-    told = case.across.trust.confidence if case.across is not None else "unreliable"
-    return "medium" if told == "good" else "low"
-
-
-def _waits(part: float) -> str:
-    return (
-        f"; {units.percent(1 - part)} of that is waiting for other ranks" if part < MOSTLY else ""
-    )
+    trust = case.across.trust.confidence if case.across is not None else "unreliable"
+    return "medium" if trust == "good" else "low"
 
 
 def _change(
@@ -159,8 +145,8 @@ def _change(
 
 
 def _wrapped(case: Case, wrapped: SourceCall | None) -> str:
-    """The wrapper's line. Gloo refuses the hook that halves the bytes ("required CUDA 11+ and NCCL
-    2.10+"): there, fewer and larger exchanges."""
+    """Return the wrapper's line. Gloo refuses the hook that halves the bytes ("required CUDA 11+
+    and NCCL 2.10+"): there, the line makes fewer and larger exchanges."""
     text = wrapped.text.rstrip() if wrapped is not None else "DistributedDataParallel(model)"
     model = assigned_name(case.sources, wrapped) if wrapped is not None else ""
     written = wrapped.keywords if wrapped is not None else ()
@@ -183,5 +169,5 @@ def _wrapped(case: Case, wrapped: SourceCall | None) -> str:
 
 
 def _asks_gloo(case: Case) -> bool:
-    asked = [call.text for call in own_calls(case, ("init_process_group",))]
+    asked = [call.text for call in user_calls(case, ("init_process_group",))]
     return any("gloo" in text and "nccl" not in text for text in asked)

@@ -11,7 +11,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
 from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
-from ridgeline.diagnosis.rules._source_lines import user_sources
+from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite

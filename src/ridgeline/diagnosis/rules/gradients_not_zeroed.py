@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.rules._user_code import located, place_at, source_of
+from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall, all_calls
@@ -30,13 +32,13 @@ def look(case: Case) -> Iterator[Finding]:
             "those of all earlier steps",
             share=0.0,
             bound=1.0,
-            evidence=(
-                Evidence(
-                    what="gradients of the step before",
-                    text=f"still there in {kept} of {checked} steps checked",
-                    value=float(kept),
-                ),
-            ),
+            evidence=[
+                measured(
+                    "gradients of the step before",
+                    f"still there in {kept} of {checked} steps checked",
+                    kept,
+                )
+            ],
             place=place,
             change=f"{name}.zero_grad()  # before each backward, or after each {name}.step()",
             confidence="high",
@@ -46,17 +48,12 @@ def look(case: Case) -> Iterator[Finding]:
 
 def _step_call(case: Case, optimizer: OptimizerSeen) -> tuple[Place | None, str]:
     """Return the line where the optimizer steps, and the optimizer's name in that line."""
-    file, _, line = optimizer.place.rpartition(":")
-    source = case.sources.get(file)
-    if not line.isdigit():
-        return None, "optimizer"
-    if source is None:
-        return Place(file=file, line=int(line)), "optimizer"
-    place = Place(
-        file=file, line=int(line), function=str(getattr(source.scope(int(line)), "name", ""))
-    )
+    place = place_at(optimizer.place)
+    source = source_of(case, place)
+    if place is None or source is None:
+        return place, "optimizer"
     called = next((c for c in all_calls(source, ("step",)) if c.line == place.line), None)
-    return place, _name(case, called)
+    return located(case, place.file, place.line), _name(case, called)
 
 
 def _name(case: Case, called: SourceCall | None) -> str:

@@ -8,24 +8,28 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._source_lines import users_own
+from ridgeline.diagnosis.rules._compiling import users_own
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.graph_breaks import NUMBERS, BreakingCall, breaking_call
 
-LEAST_SHARE = 0.01
-LEAST_TRACED = 0.05
-MANY = 4.0
-"""Pieces, in a trace alone."""
-PIECES = 1.5
-"""Compiled regions a step from which there is something to join."""
-FUSED = 0.7
-"""Of the time of elementwise operators left outside: what fusing them saves at most, as a chain of
-several reads and writes its tensors once."""
-UNSEEN = 1.5
-"""Of the time in spans around the pieces: Python between them has none. A model of three pieces had
-29 % of its step in such spans, and joining them took 36 % away."""
+MIN_SHARE = 0.01
+MIN_TRACED_SHARE = 0.05
+MIN_TRACED_PIECES = 4.0
+"""Compiled pieces a step from which a trace alone is reported."""
+MIN_PIECES = 1.5
+"""Compiled pieces a step from which there is something to join."""
+FUSED_SHARE = 0.7
+"""Share of the time of element-wise operators between the pieces that fusing saves at most: a chain
+of several then reads and writes its tensors once."""
+PYTHON_FACTOR = 1.5
+"""Time between the pieces as a multiple of the time in spans around them. Python between the spans
+has none. A model of three pieces had 29 % of its step in such spans, and joining them took 36 %
+away."""
+MAX_SHARE = 0.95
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 _GLUE = ("TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue",
          "CompiledFunction", "CompiledFunctionBackward", "Torch-Compiled Region")  # fmt: skip
@@ -51,7 +55,7 @@ def look(case: Case) -> Iterator[Finding]:
         yield from _in_trace(case, pieces, share)
         return
     breaks = _breaks(case)
-    if not breaks or pieces < PIECES or share < LEAST_SHARE:
+    if not breaks or pieces < MIN_PIECES or share < MIN_SHARE:
         return
     first = next((one for one in breaks if one.place is not None), breaks[0])
     at = _exact(case, first)
@@ -69,8 +73,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _in_trace(case: Case, pieces: float, share: float) -> Iterator[Finding]:
-    """Many small compiled pieces, whatever cut them."""
-    if pieces < MANY or share < LEAST_TRACED:
+    """Yield a finding for many small compiled pieces, whatever cut them."""
+    if pieces < MIN_TRACED_PIECES or share < MIN_TRACED_SHARE:
         return
     text = f"{units.significant(pieces)} a step, {units.percent(share)} of it around them"
     sites = [s for s in case.sites.ops if s.op.startswith(_COMPILED) and s.place is not None]
@@ -79,7 +83,7 @@ def _in_trace(case: Case, pieces: float, share: float) -> Iterator[Finding]:
         claim=f"each step runs {units.significant(pieces)} compiled pieces, and the code around "
         f"them takes up to {units.percent(share)} of it",
         share=share,
-        evidence=(Evidence(what="compiled pieces", text=text, value=pieces),),
+        evidence=(measured("compiled pieces", text, pieces),),
         place=sites[0].place if sites else None,
         change=f"# {_TO_FIND}",
         confidence="low",
@@ -88,9 +92,9 @@ def _in_trace(case: Case, pieces: float, share: float) -> Iterator[Finding]:
 
 
 def _breaks(case: Case) -> list[_Break]:
-    """Each line at which execution leaves a graph, in the order Dynamo met them: after a break it
-    compiles the rest of the function under a name that tells the line. Where the user's function
-    was given up altogether there is only a reason."""
+    """Return each line at which execution leaves a graph, in the order Dynamo met them. After a
+    break Dynamo compiles the rest of the function under a name that tells the line. If it gave up
+    the user's function altogether, there is only a reason."""
     compilations = case.capture.compilations if case.capture is not None else ()
     found_: dict[tuple[str, int], _Break] = {}
     reasons: dict[tuple[str, str], str] = {}
@@ -119,21 +123,21 @@ def _pieces(case: Case) -> float:
 
 
 def _share(case: Case, pieces: float) -> float:
-    """The time around the pieces, but for one piece's; and what fusing the operators between them
-    could save."""
+    """Return the share of the step around the pieces, but for one piece's, and what fusing the
+    operators between them could save."""
     if not pieces:
         return 0.0
     glue = sum(s.host_ns for s in case.sites.ops if s.op.startswith(_GLUE)) - _generated(case)
-    around = case.host_share(UNSEEN * max(glue, 0.0) * (1 - 1 / pieces))
-    between = FUSED * case.exposed(*_between(case))
-    if not case.on_gpu:
-        return min(around + between, 0.95)
-    busy = case.busy or 0.0
-    return min((0.0 if busy >= SATURATED else min(around, 1 - busy)) + between, 0.95)
+    around = case.host_share(PYTHON_FACTOR * max(glue, 0.0) * (1 - 1 / pieces))
+    between = FUSED_SHARE * case.exposed(*_between(case))
+    if case.on_gpu:
+        busy = case.busy or 0.0
+        around = 0.0 if busy >= SATURATED else min(around, 1 - busy)
+    return min(around + between, MAX_SHARE)
 
 
 def _generated(case: Case) -> float:
-    """A step's time in code that Inductor generated for the host, which has no operators."""
+    """Return a step's time in code that Inductor generated for the host, which has no operators."""
     if case.study is None or case.on_gpu:
         return 0.0
     rows = [r for r in case.study.regions if "CompiledFxGraph" in r.name]
@@ -158,8 +162,8 @@ def _is_inside(site: OpSite) -> bool:
 
 
 def _exact(case: Case, one: _Break) -> BreakingCall | None:
-    """The call that breaks, where the source has it: on the line it resumes at, or in a function
-    that line calls, which Dynamo cannot inline then."""
+    """Return the call that breaks, if the source has it: on the line where execution resumes, or in
+    a function that this line calls, which Dynamo cannot inline then."""
     builtin = _BUILTIN.search(one.reason)
     names = next((n for word, n in _CALLS.items() if word in one.reason.lower()), ())
     names = (*names, builtin[1]) if builtin is not None else names
@@ -171,7 +175,7 @@ def _exact(case: Case, one: _Break) -> BreakingCall | None:
 
 
 def _short(case: Case, one: _Break, at: BreakingCall | None) -> str:
-    """What breaks it: the call, else by Dynamo's reason, else the line as written."""
+    """Return what breaks the graph: the call, else by Dynamo's reason, else the line as written."""
     if at is not None:
         return f"`{at.called}`"
     builtin = _BUILTIN.search(one.reason)
@@ -186,20 +190,19 @@ def _short(case: Case, one: _Break, at: BreakingCall | None) -> str:
 
 
 def _line(case: Case, one: _Break) -> str:
-    source = case.sources.get(one.place.file) if one.place is not None else None
+    source = source_of(case, one.place)
     return source.line(one.place.line).partition("  #")[0] if source and one.place else ""
 
 
 def _evidence(breaks: list[_Break], pieces: float, share: float) -> list[Evidence]:
     lines = ", ".join(f"line {one.place.line}" for one in breaks[:4] if one.place is not None)
     text = f"{len(breaks)}: {lines}" if lines else str(len(breaks))
-    rows = [Evidence(what="graph breaks", text=text, value=float(len(breaks)))]
+    rows = [measured("graph breaks", text, len(breaks))]
     if pieces:
         text = f"{units.significant(pieces)} a step, {units.percent(share)} of it around them"
-        rows.append(Evidence(what="compiled pieces", text=text, value=pieces))
-    for one in [one for one in breaks if one.reason][:2]:
-        reason = one.reason.strip().splitlines()[0][:120]
-        rows.append(Evidence(what="reason", text=reason, source="read"))
+        rows.append(measured("compiled pieces", text, pieces))
+    for reason in [one.reason for one in breaks if one.reason][:2]:
+        rows.append(read("reason", reason.strip().splitlines()[0][:120]))
     return rows
 
 

@@ -14,22 +14,23 @@ from ridgeline.diagnosis.memory_room import (
     until_when,
 )
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._source_lines import kept_lines
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._kept_lines import kept_lines, place_of_line
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
 from ridgeline.source.kept_tensors import Kept
 
-UNRUN = 1.0
-"""Autograd nodes a step that no backward runs: an operator or more whose graph only memory sees."""
+MIN_UNRUN_NODES = 1.0
+"""Autograd nodes a step that no backward runs: the graph of an operator or more is only kept."""
 NODE_BYTES = 600.0
-"""Of the host, for each node of a graph that is kept after its backward: 670 measured, over 3,000
-losses of ten linear layers."""
+"""Host memory of a node of a graph that is kept after its backward: 670 bytes were measured over
+3,000 losses of ten linear layers."""
 SPENT_BYTES = 64 * 1024
-"""What the graph of a loss holds on the device, at most, once its backward has run: the loss."""
-LEAST_NODES = 0.005
-"""Of the host's memory, after a usual number of steps, by nodes alone."""
-SEEN_BYTES = 256 * 1024
-"""A step: what a resident size must show, if it is there."""
+"""The most that the graph of a loss holds on the device once its backward has run: the loss."""
+MIN_NODES_SHARE = 0.005
+"""Share of the host's memory that nodes alone must fill after a usual number of steps."""
+VISIBLE_BYTES = 256 * 1024
+"""Growth a step that a resident size must show if it is there."""
 
 RULE = Rule(id="graph-kept", family="memory", budget="memory")
 
@@ -37,23 +38,25 @@ RULE = Rule(id="graph-kept", family="memory", budget="memory")
 def look(case: Case) -> Iterator[Finding]:
     grown = growth(case)
     traced = case.traced_memory
-    every = [one for one in kept_lines(case) if not one.guessed]
+    every = [line for line in kept_lines(case) if not line.guessed]
     unrun = traced.unrun_nodes if traced is not None and traced.backwards else 0.0
-    all_run = traced is not None and traced.backwards and traced.nodes > 0 and unrun < UNRUN
+    all_run = (
+        traced is not None and traced.backwards and traced.nodes > 0 and unrun < MIN_UNRUN_NODES
+    )
     if grown is None or grown.bytes_per_step < SPENT_BYTES or not all_run:
-        lines = [one for one in every if one.graph]
+        lines = [line for line in every if line.graph]
     else:
-        lines = [one for one in every if one.graph and not one.spent]
+        lines = [line for line in every if line.graph and not line.spent]
     if grown is None:
         yield from _nodes_alone(case, lines)
         return
-    if not lines and (every or unrun < UNRUN):  # what another line keeps is memory-leak's
+    if not lines and (every or unrun < MIN_UNRUN_NODES):  # memory-leak reports other lines
         return
     line = lines[0] if lines else None
     evidence = [each_step(grown, case.step_ms), *grown.evidence, *_source(line)]
-    if unrun >= UNRUN:
+    if unrun >= MIN_UNRUN_NODES:
         text = f"{units.significant(unrun)} a step are made and never run"
-        evidence.append(Evidence(what="autograd nodes", text=text, value=unrun))
+        evidence.append(measured("autograd nodes", text, unrun))
     yield make_finding(
         RULE,
         claim=_claim(grown, line, case.step_ms),
@@ -61,7 +64,7 @@ def look(case: Case) -> Iterator[Finding]:
         memory=grown.filled,
         bound=1.0,
         evidence=evidence,
-        place=_place(line) or _allocates(case),
+        place=place_of_line(line) or _allocates(case),
         change=_change(line),
         confidence=_confidence(grown, line, unrun),
         doubt="" if line is not None else "no line was found that keeps them",
@@ -69,15 +72,16 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
-    """Losses kept after their backward: the activations are gone, the nodes are not. Too little to
-    be seen in a short run, and enough to be killed for in a long one."""
+    """Yield a finding for losses kept after their backward: the activations are gone, the nodes are
+    not. That is too little to be seen in a short run, and enough to end a long one."""
     traced = case.traced_memory
     if not lines or traced is None or not traced.backwards:
         return
     line, each = lines[0], traced.nodes * NODE_BYTES
     filled = min(each * HORIZON / (host_bytes(case) or ROOM), 1.0)
     seen = case.memory.host_growth_bytes_per_step
-    if filled < LEAST_NODES or (seen is not None and each >= SEEN_BYTES and seen < each / 2):
+    hidden = seen is not None and each >= VISIBLE_BYTES and seen < each / 2
+    if filled < MIN_NODES_SHARE or hidden:
         return
     nodes = units.significant(traced.nodes)
     yield make_finding(
@@ -88,12 +92,12 @@ def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
         memory=filled,
         bound=1.0,
         evidence=(
-            Evidence(what="autograd nodes", text=f"{nodes} a step", value=traced.nodes),
+            measured("autograd nodes", f"{nodes} a step", traced.nodes),
             Evidence(what="growth", text=f"{units.bytes_(each)} a step, {units.bytes_(NODE_BYTES)} "
                      "a node", value=each, source="estimated"),
             *_source(line),
         ),
-        place=_place(line),
+        place=place_of_line(line),
         change=_change(line),
         confidence="low" if line.renewed else "medium",
         doubt="too little to be seen in the steps measured",
@@ -111,22 +115,18 @@ def _claim(grown: Growth, line: Kept | None, step_ms: float) -> str:
 def _confidence(grown: Growth, line: Kept | None, unrun: float) -> Confidence:
     if line is None:
         return "medium" if grown.confirmed else "low"
-    return "high" if grown.sure or unrun >= UNRUN else "medium"
+    return "high" if grown.sure or unrun >= MIN_UNRUN_NODES else "medium"
 
 
 def _source(line: Kept | None) -> tuple[Evidence, ...]:
     if line is None:
         return ()
     text = f"{line.text}: nothing takes `{line.value}` off its graph"
-    return (Evidence(what="source", text=text, source="read"),)
-
-
-def _place(line: Kept | None) -> Place | None:
-    return Place(file=line.file, line=line.line, function=line.function) if line else None
+    return (read("source", text),)
 
 
 def _allocates(case: Case) -> Place | None:
-    """The function that allocates what stays, where it is one."""
+    """Return the function that allocates what stays, if it is known."""
     stays = case.traced_memory.stays if case.traced_memory is not None else ()
     return next((one.place for one in stays if one.place is not None), None)
 

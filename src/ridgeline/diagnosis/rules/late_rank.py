@@ -5,18 +5,20 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rank_delays import lateness, seen_line, under_rank_condition
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
+from ridgeline.diagnosis.rules._evidence import derived, measured
 from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
+from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall
 
-ALONE = 0.05
-"""Of the step, from one rank's trace alone."""
+MIN_ALONE_SHARE = 0.05
+"""Share of the step from which one rank's trace alone is reported."""
 
-MOSTLY = 0.5
-"""Of the time it was late: what it did for less says little."""
+MAIN_SHARE = 0.5
+"""Share of the time the rank was late from which what it did says something."""
 
 RULE = Rule(id="late-rank", family="communication", budget="communication")
 
@@ -32,16 +34,17 @@ def _told_as_pauses(case: Case, late: LateRank) -> bool:
     """Return whether the late rank is the recorded one, and its lateness is mostly pauses between
     steps. Those pauses have findings of their own."""
     own = case.capture is not None and case.capture.rank == late.rank
-    return own and case.times.pause_share >= MOSTLY * late.share
+    return own and case.times.pause_share >= MAIN_SHARE * late.share
 
 
 def _alone(case: Case) -> Iterator[Finding]:
-    """Of one rank's trace: collectives that take far longer than their bytes on a slow link."""
+    """Yield a finding by one rank's trace alone, for collectives that take far longer than their
+    bytes on a slow link."""
     sites = [site for site in case.exchange.sites if mostly_waits(case, site)]
     if not sites:
         return
     share = exposed(case, *sites) * (1 - sending(case, *sites))
-    if share < ALONE:
+    if share < MIN_ALONE_SHARE:
         return
     taken, size = sum(site.ns for site in sites) / 1e9, sum((s.bytes or 0) * s.calls for s in sites)
     yield make_finding(
@@ -52,13 +55,8 @@ def _alone(case: Case) -> Iterator[Finding]:
         confidence="low",
         place=sites[0].place,
         evidence=[
-            Evidence(what="in collectives", text=f"{units.seconds(taken)} a step", value=taken),
-            Evidence(
-                what="bytes",
-                text=f"{units.bytes_(size)}, at {units.bandwidth(size / taken)}",
-                value=size,
-                source="derived",
-            ),
+            measured("in collectives", f"{units.seconds(taken)} a step", taken),
+            derived("bytes", f"{units.bytes_(size)}, at {units.bandwidth(size / taken)}", size),
         ],
         change="ridgeline trace trace-rank*.json.gz   # all ranks: who comes late, and with what",
         doubt="one rank's trace does not show the others; a very slow link looks the same",
@@ -70,8 +68,9 @@ def _finding(case: Case, late: LateRank) -> Finding:
     name = place.function if place is not None else ""
     if late.cause is not None and late.cause.encloses_steps:  # the loop itself is no cause
         place, name = place if line is not None else None, ""
-    if place is None and late.place:
-        place, line = _parsed(late.place)
+    if place is None:
+        place = place_at(late.place)
+        line = place.line if place is not None else None
     behind = units.seconds(late.late_ns / 1e9)
     when = "in each step" if case.sites.steps != 1 else "in the one step recorded"
     if late.steps:
@@ -81,7 +80,7 @@ def _finding(case: Case, late: LateRank) -> Finding:
         claim=f"rank {late.rank} comes {behind} late {when}{_origin(late, name)}: the other ranks "
         "wait for it",
         share=late.share,
-        bound=1 / (1 - min(late.waiting_share, MAX_SHARE)),
+        bound=gain_without(late.waiting_share),
         confidence=_level(late, place),
         place=place,
         line=line,
@@ -105,36 +104,28 @@ def _level(late: LateRank, place: Place | None) -> Confidence:
     return "high" if place is not None else "medium"
 
 
-def _parsed(text: str) -> tuple[Place | None, int | None]:
-    file, _, line = text.rpartition(":")
-    return (Place(file=file, line=int(line)), int(line)) if line.isdigit() else (None, None)
-
-
 def _evidence(late: LateRank, place: Place | None) -> list[Evidence]:
-    rank, said = late.rank, []
+    rank, facts = late.rank, []
     step = units.seconds(late.step_ns / 1e9)
     if late.steps:
         text = f"in {late.late_steps} of {units.plural(late.steps, 'step')}"
-        said.append(Evidence(what=f"rank {rank} was the slowest", text=text, value=late.late_steps))
+        facts.append(measured(f"rank {rank} was the slowest", text, late.late_steps))
         text = f"{units.seconds(late.phase_ns / 1e9)} longer than on the others in a step of {step}"
-        said.append(Evidence(what=f"its {late.phase}", text=text, value=late.phase_ns / 1e9))
+        facts.append(measured(f"its {late.phase}", text, late.phase_ns / 1e9))
     if late.collectives:
         text = f"to {late.late_collectives} of {units.plural(late.collectives, 'collective')}"
-        value = late.late_collectives / late.collectives
-        said.append(Evidence(what=f"rank {rank} came last", text=text, value=value))
+        part = late.late_collectives / late.collectives
+        facts.append(measured(f"rank {rank} came last", text, part))
     waited = f"{units.seconds(late.late_ns / 1e9)} in a step of {step}"
-    said.append(Evidence(what="each other rank waits", text=waited, value=late.late_ns / 1e9))
+    facts.append(measured("each other rank waits", waited, late.late_ns / 1e9))
     cause = late.cause
     if cause is None:
-        return said + _meanwhile(late)
+        return facts + _meanwhile(late)
     if place is not None:
-        text = (
-            f"{units.seconds(cause.ns / 1e9)} a traced step on rank {rank}, "
-            f"{units.seconds(cause.others_ns / 1e9)} on the others"
-        )
-        name = place.function or "that function"
-        said.append(Evidence(what=f"in {name}", text=text, value=cause.ns / 1e9))
-    return said
+        text = f"{units.seconds(cause.ns / 1e9)} a traced step on rank {rank}, "
+        text += f"{units.seconds(cause.others_ns / 1e9)} on the others"
+        facts.append(measured(f"in {place.function or 'that function'}", text, cause.ns / 1e9))
+    return facts
 
 
 def _meanwhile(late: LateRank) -> list[Evidence]:
@@ -142,10 +133,10 @@ def _meanwhile(late: LateRank) -> list[Evidence]:
     cause: the others may be there as long."""
     whole = sum(activity.ns for activity in late.doing)
     main = max(late.doing, key=lambda activity: activity.ns, default=None)
-    if main is None or main.side == "before the trace" or main.ns < MOSTLY * whole or not whole:
+    if main is None or main.side == "before the trace" or main.ns < MAIN_SHARE * whole or not whole:
         return []
     text = f"{main.described}, {units.percent(main.ns / whole)} of that time"
-    return [Evidence(what="meanwhile it was in", text=text, value=main.ns / 1e9)]
+    return [measured("meanwhile it was in", text, main.ns / 1e9)]
 
 
 def _doubt(stacks: bool) -> str:

@@ -6,47 +6,53 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import Growth, each_step, growth, until_when
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._source_lines import kept_lines, kept_where_made
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._kept_lines import kept_lines, kept_where_made, place_of_line
 from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step_work import StaysBehind
-from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
 from ridgeline.source.kept_tensors import Kept
 
-MOST_NAMED = 4
-"""Lines that may keep what stays."""
+MAX_NAMED_LINES = 4
+"""Lines named that may keep what stays."""
 
 RULE = Rule(id="memory-leak", family="memory", budget="memory")
 
 
 def look(case: Case) -> Iterator[Finding]:
     grown = growth(case)
-    if grown is None or any(True for _ in graphs_kept(case)):
+    if grown is None or any(graphs_kept(case)):
         return
     stays = case.traced_memory.stays if case.traced_memory is not None and grown.sure else ()
     lines = _candidates(case, stays)
     line = lines[0] if lines else None
     if not grown.confirmed and (line is None or line.guessed):
         return
+    stayed = (stay.place for stay in stays if stay.place is not None)
     yield make_finding(
         RULE,
         claim=_claim(grown, lines, case.step_ms),
         share=0.0,
         memory=grown.filled,
         bound=1.0,
-        evidence=[each_step(grown, case.step_ms), *grown.evidence, *_blocks(stays),
-                  *_source(lines)],
-        place=_place(line, stays),
+        evidence=[
+            each_step(grown, case.step_ms),
+            *grown.evidence,
+            *_blocks(stays),
+            *_source(lines),
+        ],
+        place=place_of_line(line) or next(stayed, None),
         change=_change(line),
         confidence=_confidence(grown, line),
         doubt=_doubt(grown, lines),
-    )  # fmt: skip
+    )
 
 
 def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
-    """The likeliest first. Where the trace knows which function allocates most of what stays, those
-    that keep something made in it; else what the source alone says."""
+    """Return the lines that may keep it, the likeliest first. If the trace knows which function
+    allocates most of what stays, these are lines that keep something made in it; else they are what
+    the source alone says."""
     most = stays[0].place if stays else None
     made = kept_where_made(case, most) if most is not None else ()
     found = [one for one in made if not one.graph]
@@ -58,20 +64,17 @@ def _claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
     each = units.bytes_(grown.bytes_per_step)
     until = until_when(grown, step_ms)
     end = f", and {until}" if until else ", without end"
-    if _unsettled(lines):
-        return f"{_function(lines[0])} keeps {each} of every step{end}"
+    if _is_unsettled(lines):
+        function = function_label(lines[0].function, lines[0].file)
+        return f"{function} keeps {each} of every step{end}"
     if lines:
         return f"`{lines[0].container}` keeps {each} of every step{end}"
     return f"every step leaves {each} behind{end}"
 
 
-def _unsettled(lines: list[Kept]) -> bool:
-    """Several lines of one function may keep it, and the source calls none of them a tensor."""
+def _is_unsettled(lines: list[Kept]) -> bool:
+    """Return whether several lines of one function may keep it, and none surely keeps a tensor."""
     return len(lines) > 1 and lines[0].guessed and len({(k.file, k.function) for k in lines}) == 1
-
-
-def _function(line: Kept) -> str:
-    return function_label(line.function, line.file)
 
 
 def _confidence(grown: Growth, line: Kept | None) -> Confidence:
@@ -86,8 +89,10 @@ def _doubt(grown: Growth, lines: list[Kept]) -> str:
     if not grown.sure:
         return "only the process's resident size grows: it may be the host's allocator"
     if len(lines) > 1:
-        others = ", ".join(f"line {one.line} (`{one.container}`)" for one in lines[1:MOST_NAMED])
-        return f"it may be {others}{' or another' if len(lines) > MOST_NAMED else ''} that keeps it"
+        named = lines[1:MAX_NAMED_LINES]
+        others = ", ".join(f"line {line.line} (`{line.container}`)" for line in named)
+        more = " or another" if len(lines) > MAX_NAMED_LINES else ""
+        return f"it may be {others}{more} that keeps it"
     if not lines or lines[0].guessed:
         return "a buffer that is meant to fill grows the same way at first"
     return ""
@@ -99,26 +104,16 @@ def _blocks(stays: tuple[StaysBehind, ...]) -> list[Evidence]:
     most = stays[0]
     by = f", allocated by {', '.join(most.ops)}" if most.ops else ""
     text = f"{units.significant(most.blocks)} a step of {units.bytes_(most.block_bytes)}{by}"
-    return [Evidence(what="blocks that stay", text=text, value=float(most.block_bytes))]
+    return [measured("blocks that stay", text, most.block_bytes)]
 
 
 def _source(lines: list[Kept]) -> list[Evidence]:
-    shown = lines[:MOST_NAMED] if _unsettled(lines) else lines[:1]
+    shown = lines[:MAX_NAMED_LINES] if _is_unsettled(lines) else lines[:1]
+    number = "line {}: ".format if len(shown) > 1 else "".format
     return [
-        Evidence(
-            what="source",
-            text=f"{f'line {one.line}: ' if len(shown) > 1 else ''}{one.text}: nothing empties "
-            f"`{one.container}`",
-            source="read",
-        )
-        for one in shown
+        read("source", f"{number(line.line)}{line.text}: nothing empties `{line.container}`")
+        for line in shown
     ]
-
-
-def _place(line: Kept | None, stays: tuple[StaysBehind, ...]) -> Place | None:
-    if line is not None:
-        return Place(file=line.file, line=line.line, function=line.function)
-    return next((one.place for one in stays if one.place is not None), None)
 
 
 def _change(line: Kept | None) -> str:

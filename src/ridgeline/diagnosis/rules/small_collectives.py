@@ -5,61 +5,56 @@ from collections.abc import Iterator, Sequence
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._machine import place_of_call
+from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._ranks import (
     asked_at,
     exposed,
     sharded_change,
-    small_sites,
+    small_groups,
     wrapped_at,
 )
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.diagnosis.rules._user_code import located_call
+from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import CollectiveSite
 from ridgeline.source.calls import SourceCall
 
-LEAST = 0.02
+MIN_SHARE = 0.02
 
 RULE = Rule(id="small-collectives", family="communication", budget="communication")
 
 
 def look(case: Case) -> Iterator[Finding]:
-    groups: dict[tuple[str, str, str], list[CollectiveSite]] = {}
-    for site in small_sites(case):
-        where = (site.place.file, site.place.function) if site.place is not None else ("", "")
-        groups.setdefault((*where, "backward" * (site.phase == "backward")), []).append(site)
-    for sites in groups.values():
+    for sites in small_groups(case):
         calls = sum(site.calls for site in sites)
         share = exposed(case, *sites) * (1 - 1 / calls)
-        if share >= LEAST:
+        if share >= MIN_SHARE:
             yield _finding(case, sites, calls, share)
 
 
 def _finding(case: Case, sites: Sequence[CollectiveSite], calls: float, share: float) -> Finding:
-    site = max(sites, key=lambda one: one.calls)
+    site = max(sites, key=lambda s: s.calls)
     call = asked_at(case, site)
     wrapped = wrapped_at(case, site) if call is None else None
-    sizes = [one.bytes * one.calls for one in sites if one.bytes is not None]
-    mean = sum(sizes) / calls if sizes else None
-    each = sum(one.ns for one in sites) / calls / 1e9
-    about = "about " if any(one.estimated for one in sites) else ""
-    size = f" of {about}{units.bytes_(mean)} each" if mean is not None else ""
-    said = [
-        Evidence(what="collectives a step", text=f"{calls:.0f}{size}, {site.name}", value=calls),
-        Evidence(what="a call takes", text=units.seconds(each), value=each),
+    total = sum(s.bytes * s.calls for s in sites if s.bytes is not None)
+    sized = any(s.bytes is not None for s in sites)
+    each = sum(s.ns for s in sites) / calls / 1e9
+    about = "about " if any(s.estimated for s in sites) else ""
+    size = f" of {about}{units.bytes_(total / calls)} each" if sized else ""
+    facts = [
+        measured("collectives a step", f"{calls:.0f}{size}, {site.name}", calls),
+        measured("a call takes", units.seconds(each), each),
     ]
-    if sizes:
-        said.append(
-            Evidence(what="all of them together", text=f"{about}{units.bytes_(sum(sizes))} a step")
-        )
-    level: Confidence = "high" if call is not None else "medium" if mean is not None else "low"
+    if sized:
+        facts.append(measured("all of them together", f"{about}{units.bytes_(total)} a step"))
+    level: Confidence = "high" if call is not None else "medium" if sized else "low"
     return make_finding(
         RULE,
         claim=f"{calls:.0f} small {site.name}s a step{size}, where one would do",
         share=share,
         confidence=level,
-        place=site.place if call is not None or wrapped is None else place_of_call(wrapped),
+        place=located_call(case, wrapped) or site.place,
         line=call.line if call is not None else None,
-        evidence=said,
+        evidence=facts,
         change=_change(site, call, wrapped),
         doubt="" if call is not None else "the calls may depend on each other",
     )

@@ -6,15 +6,17 @@ from statistics import median
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import derived, measured
 from ridgeline.diagnosis.rules._ranks import exposed
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._user_code import place_at
+from ridgeline.records.finding import Finding
 from ridgeline.records.sites import CollectiveSite
-from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall, calls_at
 
-LEAST = 0.02
-TWICE = 1.5
-"""Times the parameters' own bytes: gradients that travel once a step are 1."""
+MIN_SHARE = 0.02
+MIN_EXCHANGES = 1.5
+"""Bytes exchanged a step, as a multiple of the parameters' own: gradients that travel once a step
+are 1."""
 
 RULE = Rule(id="sync-in-accumulation", family="communication", budget="communication")
 
@@ -29,28 +31,23 @@ def look(case: Case) -> Iterator[Finding]:
     if backwards < 2 or not sites:
         return
     times = _times(case, sites, backwards)
-    if times is None or times < TWICE:
+    if times is None or times < MIN_EXCHANGES:
         return
-    needless = 1 - 1 / times
-    share = exposed(case, *sites) * needless
-    if share < LEAST:
+    share = exposed(case, *sites) * (1 - 1 / times)
+    if share < MIN_SHARE:
         return
-    place = sites[0].place or _called(case)
+    modules = case.capture.modules if case.capture is not None else ()
+    called = (place for m in modules if (place := place_at(m.place)) is not None)
+    place = sites[0].place or next(called, None)
     call = next(iter(calls_at(case.sources, place, ("backward",))), None)
     calls = sum(site.calls for site in sites)
     size = sum((site.bytes or 0) * site.calls for site in sites)
-    said = [
-        Evidence(what="backwards a step", text=f"{backwards:.3g}", value=backwards),
-        Evidence(
-            what="collectives in them",
-            text=f"{calls:.0f} a step" + (f", {units.bytes_(size)}" if size else ""),
-            value=calls,
-        ),
-        Evidence(
-            what="gradients exchanged", text=f"{times:.3g} times a step", value=times,
-            source="derived",
-        ),
-    ]  # fmt: skip
+    number = f"{calls:.0f} a step" + (f", {units.bytes_(size)}" if size else "")
+    facts = [
+        measured("backwards a step", f"{backwards:.3g}", backwards),
+        measured("collectives in them", number, calls),
+        derived("gradients exchanged", f"{times:.3g} times a step", times),
+    ]
     yield make_finding(
         RULE,
         claim=f"gradients are exchanged {times:.2g} times a step: after each of "
@@ -59,7 +56,7 @@ def look(case: Case) -> Iterator[Finding]:
         confidence="high" if _parameter_bytes(case) and size else "medium",
         place=place,
         line=call.line if call is not None else None,
-        evidence=said,
+        evidence=facts,
         change=_change(sites[0], call),
     )
 
@@ -70,11 +67,11 @@ def _backwards(case: Case) -> float:
 
 
 def _times(case: Case, sites: list[CollectiveSite], backwards: float) -> float | None:
-    """How often each gradient travels in a step; None where nothing tells."""
+    """Return how often each gradient travels in a step; None if nothing tells."""
     own = _parameter_bytes(case)
     if own and all(site.bytes is not None for site in sites):
         return min(sum((site.bytes or 0) * site.calls for site in sites) / own, backwards)
-    # every bucket in every backward: as many as there are backwards, or a multiple
+    # Every bucket travels in every backward: as often as there are backwards, or a multiple of it.
     even = all(abs(site.calls / backwards - round(site.calls / backwards)) < 0.05 for site in sites)
     many = all(site.calls >= backwards for site in sites)
     return backwards if even and many else None
@@ -83,16 +80,6 @@ def _times(case: Case, sites: list[CollectiveSite], backwards: float) -> float |
 def _parameter_bytes(case: Case) -> int:
     modules = case.capture.modules if case.capture is not None else ()
     return sum(m.parameter_bytes for m in modules if not m.loss and m.calls > m.evaluation_calls)
-
-
-def _called(case: Case) -> Place | None:
-    """Where the model is called, in the run's own words."""
-    modules = case.capture.modules if case.capture is not None else ()
-    for module in modules:
-        file, _, line = module.place.rpartition(":")
-        if file and line.isdigit():
-            return Place(file=file, line=int(line))
-    return None
 
 
 def _change(site: CollectiveSite, call: SourceCall | None) -> str:
