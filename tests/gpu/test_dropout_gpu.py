@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.optimization.judge import WITHOUT
+from ridgeline.optimization.judge import WITHOUT_DROPOUT
 from tests.integration.dropout_judged import judged
 
 pytestmark = pytest.mark.gpu
@@ -15,4 +15,4 @@ def test_sixteen_bits_are_compared_without_dropout(tmp_path: Path, fixes: tuple[
     found = judged(tmp_path, *fixes)
     assert found.as_it_is.equality == "differs"
     assert found.redrawn.equality in ("equal", "weak"), found.redrawn.why
-    assert found.redrawn.why.endswith(WITHOUT)
+    assert found.redrawn.why.endswith(WITHOUT_DROPOUT)

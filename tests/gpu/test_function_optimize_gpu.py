@@ -13,8 +13,8 @@ from torch import nn
 import ridgeline
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
-from ridgeline.optimization.function_program import Subject
-from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_program import StepSubject
+from ridgeline.optimization.function_state import SavedState
 from ridgeline.optimization.measure import typical_ms
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain
@@ -81,10 +81,10 @@ class Training:
         return loss
 
     def bench(self, home: Path, steps: int = 60) -> FunctionBench:
-        kept = Kept(torch, (self.model, self.optimizer), self.step, self.loader)
-        subject = Subject(torch, self.step, self.model, self.optimizer, self.loader)
+        kept = SavedState(torch, (self.model, self.optimizer), self.step, self.loader)
+        subject = StepSubject(torch, self.step, self.model, self.optimizer, self.loader)
         return FunctionBench(
-            torch, subject, home, deadline=Deadline(300), steps=steps, watch=8, kept=kept
+            torch, subject, home, deadline=Deadline(300), steps=steps, watch=8, state=kept
         )
 
     def state(self) -> list[torch.Tensor]:

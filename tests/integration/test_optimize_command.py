@@ -64,7 +64,7 @@ def test_the_list_of_commands_has_a_line_for_it(tmp_path: Path) -> None:
         (["--budget", "0s", "train.py"], "--budget '0s' is not a time"),
         (["--budget", "-5m", "train.py"], "--budget '-5m' is not a time"),
         (["--goal", "money", "train.py"], "'money' is not one of"),
-        (["--allow", "magic", "train.py"], "--allow magic: there is no such change"),
+        (["--allow", "magic", "train.py"], "--allow magic: there is no such fix"),
         (["--seed", "one", "train.py"], "'one' is not a valid integer"),
         (["-o", "result.txt", "train.py"], "no format is known for .txt"),
         (["-o", "nowhere/result.json", "train.py"], "nowhere"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.harness.trials.trial_process import run
-from ridgeline.optimization.candidates import rewritten
+from ridgeline.optimization.candidates import attention_edits
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
@@ -61,7 +61,7 @@ def test_a_rewritten_function_computes_the_same_in_the_program(tmp_path: Path) -
         rule="written-attention", id="a", claim="", share_pct=50.0, gain_bound=2.0,
         confidence="high", file=str(tmp_path / "attend.py"), line=LINE,
     )  # fmt: skip
-    edits, why = rewritten([finding])
+    edits, why = attention_edits([finding])
     assert not why
     plain = trial(tmp_path, Plan(steps=12))
     changed = trial(tmp_path, Plan(steps=12, fixes=(Asked(fix="sdpa"),), functions=edits))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.optimization.judge import WITHOUT
+from ridgeline.optimization.judge import WITHOUT_DROPOUT
 from tests.integration.dropout_judged import PROGRAM, judged
 
 pytestmark = pytest.mark.reliability
@@ -14,7 +14,7 @@ def test_it_is_compared_without_dropout_and_equal(tmp_path: Path) -> None:
     found = judged(tmp_path, "channels-last")
     assert found.as_it_is.equality == "differs"
     assert found.redrawn.equality == "equal", found.redrawn.why
-    assert found.redrawn.why.endswith(WITHOUT)
+    assert found.redrawn.why.endswith(WITHOUT_DROPOUT)
     (dropout,) = (check for check in found.redrawn.checks if check.what == "dropout")
     # 8 steps of a fifth of 16 × 16 × 8 × 8 elements, and a tenth of 16 × 64 × 64 attention weights
     asked = f"{8 * (3277 + 6554):,}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.harness.trials.trial_process import Outcome, run
-from ridgeline.optimization.diagnosis import diagnosed
+from ridgeline.optimization.diagnosis import diagnose
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
 from ridgeline.report.reasons import explain
@@ -337,7 +337,7 @@ def test_each_rank_of_a_launcher_is_diagnosed(
     (tmp_path / "train.py").write_text(RANKS)
     arguments = ("--standalone", "--nproc-per-node", "2", "train.py")
     target = Target(kind="module", name="torch.distributed.run", arguments=arguments)
-    found = diagnosed(target, tmp_path / "runs", tmp_path / "home", again=False, limit_s=120)
+    found = diagnose(target, tmp_path / "runs", tmp_path / "home", again=False, limit_s=120)
     assert found.ground.ranks == 2
     assert [one.name for one in found.ground.optimizers] == ["SGD"]
     assert [one.wrappers for one in found.ground.modules] == [("DistributedDataParallel",)]

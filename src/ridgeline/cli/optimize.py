@@ -15,7 +15,7 @@ from ridgeline.cli.target import Given, TargetCommand, target_of, words_of
 from ridgeline.errors import RidgelineError, UsageError
 
 if TYPE_CHECKING:
-    from ridgeline.optimization.program import Wishes
+    from ridgeline.optimization.program import OptimizeSettings
     from ridgeline.records.optimized import Optimized
     from ridgeline.records.run import Target
 
@@ -134,22 +134,22 @@ def command(
     if as_json:
         claim_stdout()
 
-    from ridgeline.optimization.agenda import Wants
-    from ridgeline.optimization.program import Wishes
+    from ridgeline.optimization.agenda import SearchSettings
+    from ridgeline.optimization.program import OptimizeSettings
     from ridgeline.records.run import Target
 
-    wants = Wants(
+    search = SearchSettings(
         goal=goal, keep_exact=keep_exact, batch=batch or goal == "throughput", allow=allowed
     )
-    wishes = Wishes(
-        wants=wants, budget_s=seconds, began_s=began_s, seed=seed, again=fresh, write=not no_write
+    settings = OptimizeSettings(
+        search=search, budget_s=seconds, began_s=began_s, seed=seed, again=fresh, write=not no_write
     )
     target = Target(kind=given.kind, name=given.name, arguments=given.arguments)
     from msgspec.structs import replace
 
     words = words_of(ctx)
     found = replace(
-        _optimized(target, wishes, quiet),
+        _optimized(target, settings, quiet),
         replay=command.again(words, fresh=True),
         resume=command.again(words),
         longer=command.again(words, budget_s=2 * seconds),
@@ -183,14 +183,14 @@ def _program(ctx: click.Context) -> Given:
     raise command.no_such_file(ctx, given.name)
 
 
-def _optimized(target: "Target", wishes: "Wishes", quiet: bool) -> "Optimized":
+def _optimized(target: "Target", settings: "OptimizeSettings", quiet: bool) -> "Optimized":
     from ridgeline.cli.optimize_progress import voice
     from ridgeline.optimization.program import optimize
 
     # As with Ctrl-C, trials are ended and what is known is told.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with voice(quiet, wishes.budget_s) as speaking:
-        return optimize(target, wishes, Path(".ridgeline"), speaking)
+    with voice(quiet, settings.budget_s) as speaking:
+        return optimize(target, settings, Path(".ridgeline"), speaking)
 
 
 def _deliver(
@@ -234,9 +234,9 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
 
 
 def _allowed(text: str) -> tuple[str, ...]:
-    from ridgeline.optimization.candidates import allowed
+    from ridgeline.optimization.candidates import allowed_fixes
 
-    found = allowed(text.split(","), "--allow", "--batch")
+    found = allowed_fixes(text.split(","), "--allow", "--batch")
     for said in found.needless:
         click.echo(f"ridgeline: {said}", err=True)
     return found.names

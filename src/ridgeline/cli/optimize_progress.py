@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ridgeline import units
-from ridgeline.optimization.search import Voice
+from ridgeline.optimization.search import Progress
 from ridgeline.records.optimized import Rung
 from ridgeline.report.reasons import explain
 
@@ -21,9 +21,9 @@ _MARKS = {"kept": "✓", "rejected": "✗", "dropped": "✗", "not applied": "�
 
 
 @contextmanager
-def voice(quiet: bool, budget_s: float) -> Iterator[Voice]:
+def voice(quiet: bool, budget_s: float) -> Iterator[Progress]:
     if quiet:
-        yield Voice()
+        yield Progress()
         return
     began = time.monotonic()
 
@@ -31,7 +31,7 @@ def voice(quiet: bool, budget_s: float) -> Iterator[Voice]:
         return f"{_clock(time.monotonic() - began)} of {_clock(budget_s)}"
 
     if not sys.stderr.isatty():
-        yield Voice(
+        yield Progress(
             lambda text: click.echo(f"{at()}  {text}", err=True),
             lambda rung: click.echo(f"{at()}  {settled(rung)}", err=True),
         )
@@ -42,7 +42,7 @@ def voice(quiet: bool, budget_s: float) -> Iterator[Voice]:
     console = Console(stderr=True, highlight=False)
     line = ClockedLine(at)
     with console.status(line):
-        yield Voice(
+        yield Progress(
             line.say,
             lambda rung: console.print(escape(settled(rung)), soft_wrap=False, overflow="ellipsis"),
         )

@@ -1,4 +1,4 @@
-"""Trials of the user's own program, within a budget of time."""
+"""Runs trials of the user's own program, within a time budget."""
 
 import hashlib
 import math
@@ -9,34 +9,45 @@ from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline.fixes.catalog.prefetch import USUAL
-from ridgeline.fixes.fix import find_fix
+from ridgeline.fixes.fix import Fix, find_fix
 from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, run
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns
-from ridgeline.records.facts import because
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.optimized import SearchCode
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, TrialFailure
-from ridgeline.units import seconds
 
-PATIENCE = 4.0
-"""Times the unchanged program's own trial: one that takes longer is not worth waiting for."""
-COMPILING_S = 240.0
-"""And what compiling may take."""
+MAX_TRIAL_FACTOR = 4.0
+"""A trial that takes longer than this multiple of the baseline's trial is not worth waiting for."""
+MAX_COMPILING_S = 240.0
+"""Time that compiling may add to a trial."""
+MAX_FACTOR_EXTRA_S = 60.0
 SLOW_START_S = 20.0
-"""A trial may take this much longer than twice the unchanged program's trial, for starting its
-process. Beyond that it counts as hanging."""
+"""A trial may take this much longer than twice the baseline's trial, for starting its process.
+Beyond that it counts as hanging."""
 MIN_TRIAL_S = 1.0
 """A process is not started if less time is left: it could not even import torch."""
+MAX_STEP_TIME_RATIO = 1.5
+"""If the baseline's step takes so many times longer or shorter than in an earlier call, the machine
+is another, or busy with other things, and earlier trials are not reused."""
+COMPILING_GUESS_S = 45.0
+"""A first guess of what compiling adds to a trial: 20 to 40 s on an H200, 30 to 120 s on a CPU."""
+CACHED_COMPILING_SHARE = 0.7
+"""Share of the time for compiling that a second trial of the same fixes saves."""
 
 
 class Bench(Protocol):
+    """Whoever runs trials for the search."""
+
     held_s: float
-    """Of the budget, not for the trials that run now: what is kept needs it to be confirmed."""
+    """Time that the trials which run now must leave for the confirmation of what is kept."""
 
     def trial(
         self,
@@ -46,49 +57,107 @@ class Bench(Protocol):
         draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
-        """`fresh`: run now, whatever is known from before."""
+        """Run a trial under these fixes. With `fresh` it is run now, whatever is known from
+        before."""
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
-        """Another script, with nothing put on; it was made to do what these do."""
+        """Run another script without fixes; it was written to do what the fixes `like` do."""
 
     def left_s(self) -> float:
-        """Of the budget."""
+        """Return what is left of the budget."""
 
     def cost_s(self, fixes: tuple[Asked, ...]) -> float:
-        """What one more trial of these would take, as far as is known."""
+        """Return what one more trial under these fixes would take, as far as is known."""
 
 
-def compiling_s(fixes: tuple[Asked, ...], usually_s: float) -> float:
-    """What these would compile for, before they were ever tried."""
-    every = [find_fix(one.fix).fix for one in fixes]
-    return max((one.longer * usually_s for one in every if one.slow_start), default=0.0)
+def compiling_s(fixes: tuple[Asked, ...], guess_s: float) -> float:
+    """Return what compiling under these fixes is expected to take, before they were ever tried."""
+    return max((fix.longer * guess_s for fix in _of(fixes) if fix.slow_start), default=0.0)
 
 
-OTHERWISE = math.log(1.5)
-"""A step's time then and now: further apart, the machine is another, or busy with other things."""
-COMPILES_S = 45.0
-"""A first guess of what compiling adds to a trial: 20 to 40 s on an H200, 30 to 120 s on a CPU."""
+def _of(fixes: tuple[Asked, ...]) -> list[Fix]:
+    return [find_fix(one.fix).fix for one in fixes]
 
 
-class Fed(Struct, frozen=True, kw_only=True):
-    """What feeds the unchanged program: the more is made ahead, the longer a trial has to be."""
+def fixes_key(fixes: tuple[Asked, ...]) -> str:
+    """Return a short name for a set of fixes with their options."""
+    if not fixes:
+        return "plain"
+    text = msgspec.json.encode([msgspec.structs.astuple(one) for one in fixes], order="sorted")
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+class BudgetedBench:
+    """What all benches share: plans of trials, what trials cost, and the budget."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        deadline: Deadline,
+        functions: Mapping[str, tuple[FunctionEdit, ...]] | None,
+        compiling_guess_s: float,
+    ) -> None:
+        """`deadline` is when the last trial has to be over; a trial that is still running then is
+        ended. `functions` are the functions that a fix rewrites."""
+        self._plan = plan
+        self._deadline = deadline
+        self._functions = functions or {}
+        self._compiling_s = 0.0
+        self._compiling_guess_s = compiling_guess_s
+        self._wall_s: dict[str, float] = {}
+        self.held_s = 0.0
+        self.taken = 0
+        """Trials that were run."""
+
+    def left_s(self) -> float:
+        return self._deadline.left_s()
+
+    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
+        known = self._wall_s.get(fixes_key(fixes))
+        if known is not None:
+            return known
+        return self._baseline_s + compiling_s(fixes, self._compiling_s or self._compiling_guess_s)
+
+    @property
+    def _baseline_s(self) -> float:
+        """What a trial of the baseline takes; 0 before the first."""
+        return self._wall_s.get(fixes_key(()), 0.0)
+
+    def _planned(
+        self, fixes: tuple[Asked, ...], jitter: float, draws: Draws, more_steps: int = 0
+    ) -> Plan:
+        timed = draws == "own"
+        return replace(
+            self._plan,
+            fixes=fixes,
+            jitter=jitter,
+            draws=draws,
+            functions=tuple(edit for one in fixes for edit in self._functions.get(one.fix, ())),
+            steps=self._plan.steps + more_steps if timed else self._plan.watch + 1,
+            least_s=self._plan.least_s if timed else 0.0,
+        )
+
+
+class Feeding(Struct, frozen=True, kw_only=True):
+    """What feeds the baseline. The more is made ahead, the longer a trial has to be."""
 
     workers: int = 0
     prefetch: int | None = None
     ahead: int = 0
     """Steps of the plan that are for what was made ahead."""
-    most: int = 0
-    """That a trial may have more."""
+    max_more: int = 0
+    """Steps that a trial may have in addition."""
 
     def more_steps(self, fixes: tuple[Asked, ...]) -> int:
-        told = {one.fix: one.options for one in fixes}
-        workers = int(told.get("loader-workers", {}).get("workers", self.workers))
-        factor = int(told.get("prefetch", {}).get("factor", self.prefetch or USUAL))
-        ahead = made_ahead(workers, factor)
-        return min(max(ahead - self.ahead, 0), self.most)
+        options = {one.fix: one.options for one in fixes}
+        workers = int(options.get("loader-workers", {}).get("workers", self.workers))
+        factor = int(options.get("prefetch", {}).get("factor", self.prefetch or USUAL))
+        return min(max(made_ahead(workers, factor) - self.ahead, 0), self.max_more)
 
 
-class ProgramBench(Bench):
+class ProgramBench(BudgetedBench, Bench):
+    """Runs each trial in a fresh process of the program."""
+
     def __init__(
         self,
         target: Target,
@@ -98,26 +167,19 @@ class ProgramBench(Bench):
         deadline: Deadline,
         functions: Mapping[str, tuple[FunctionEdit, ...]] | None = None,
         kept: KeptTrials | None = None,
-        fed: Fed | None = None,
+        feeding: Feeding | None = None,
     ) -> None:
-        """`deadline` is when the last trial has to be over; a trial that is still running then is
-        ended."""
+        super().__init__(plan, deadline, functions, COMPILING_GUESS_S)
         self._target = target
         self._home = home
-        self._deadline = deadline
-        self._plan = plan
-        self._functions = functions or {}
         self._kept = kept or KeptTrials(None)
-        self._fed = fed or Fed()
-        self._walls: dict[str, float] = {}
-        self._compiles_s = 0.0
-        self.held_s = 0.0
-        self.taken = 0
+        self._feeding = feeding or Feeding()
         self.remembered = 0
-        """Trials of an earlier call."""
-        self.forgot = ""
-        """Why those were measured again."""
-        self._alike = False
+        """Trials that were taken from an earlier call."""
+        self.outdated: Reason | None = None
+        """Why earlier trials were not reused."""
+        self._checked = False
+        """Whether the first earlier trial was run again, to see if the machine is as it was."""
 
     def trial(
         self,
@@ -127,139 +189,112 @@ class ProgramBench(Bench):
         draws: Draws = "own",
         fresh: bool = False,
     ) -> Outcome:
-        edits = [edit for one in fixes for edit in self._functions.get(one.fix, ())]
-        plan = msgspec.structs.replace(
-            self._plan,
-            fixes=fixes,
-            jitter=jitter,
-            functions=tuple(edits),
-            draws=draws,
-            steps=self._steps(fixes) if draws == "own" else self._plan.watch + 1,
-            least_s=self._plan.least_s if draws == "own" else 0.0,
-        )
-        found = None if fresh else self._remembered(plan)
-        if found is None:
-            found = self._run(plan, self._folder(fixes, draws))
-            self._kept.put(plan, found)
+        plan = self._planned(fixes, jitter, draws, self._feeding.more_steps(fixes))
+        outcome = None if fresh else self._earlier(plan)
+        if outcome is None:
+            outcome = self._run(plan, self._folder(fixes, draws))
+            self._kept.put(plan, outcome)
             self.taken += 1
-        elif found.remembered:
+        elif outcome.remembered:
             self.remembered += 1
         if draws == "own" and not jitter:
-            self._learn(fixes, found)
-        return found
+            self._learn_cost(fixes, outcome)
+        return outcome
 
-    def _remembered(self, plan: Plan) -> Outcome | None:
-        """Of an earlier call, where the machine is as it was: the first is run again to see."""
-        found = self._kept.take(plan)
-        if found is None:
+    def _earlier(self, plan: Plan) -> Outcome | None:
+        """Return a trial of an earlier call. The first one, of the baseline, is run again to see
+        whether the machine is as it was; if not, nothing earlier is used."""
+        outcome = self._kept.take(plan)
+        if outcome is None:
             return None
-        found = msgspec.structs.replace(found, remembered=True)
-        if self._alike or found.trial is None or plan.fixes or plan.jitter:
-            return found
-        self._alike = True
+        outcome = replace(outcome, remembered=True)
+        if self._checked or outcome.trial is None or plan.fixes or plan.jitter:
+            return outcome
+        self._checked = True
         now = self._run(plan, self._folder(()))
         self.taken += 1
-        was_ns, is_ns = step_ns(found.trial), step_ns(now.trial) if now.trial else None
-        if not was_ns or not is_ns or abs(math.log(was_ns / is_ns)) < OTHERWISE:
-            return found
+        then_ns, now_ns = step_ns(outcome.trial), step_ns(now.trial) if now.trial else None
+        if not then_ns or not now_ns:
+            return outcome
+        if abs(math.log(then_ns / now_ns)) < math.log(MAX_STEP_TIME_RATIO):
+            return outcome
         self._kept.forget()
         self._kept.put(plan, now)
-        self.forgot = (
-            f"trials of an earlier call were not gone on from: a step took {seconds(was_ns / 1e9)} "
-            f"then, and takes {seconds(is_ns / 1e9)} now"
+        self.outdated = because(
+            SearchCode.EARLIER_TRIALS_OUTDATED, then_s=then_ns / 1e9, now_s=now_ns / 1e9
         )
         return now
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
-        """It finds compiled what those have compiled: the same graphs, from another file."""
+        """Run the script where the fixes `like` were compiled: it compiles the same graphs."""
         self.taken += 1
-        target = with_script(self._target, script)
-        plan = msgspec.structs.replace(self._plan, steps=self._steps(like))
-        left = self.left_s()
-        if left < MIN_TRIAL_S:
+        left_s = self.left_s()
+        if left_s < MIN_TRIAL_S:
             return Outcome(failure=because(TrialFailure.OUT_OF_TIME), timed_out=True, cut=True)
-        found = run(target, plan, self._folder(like), timeout_s=left)
-        return msgspec.structs.replace(found, cut=found.timed_out)
+        plan = replace(self._plan, steps=self._plan.steps + self._feeding.more_steps(like))
+        target = with_script(self._target, script)
+        outcome = run(target, plan, self._folder(like), timeout_s=left_s)
+        return replace(outcome, cut=outcome.timed_out)
 
-    def _steps(self, fixes: tuple[Asked, ...]) -> int:
-        return self._plan.steps + self._fed.more_steps(fixes)
-
-    def left_s(self) -> float:
-        return self._deadline.left_s()
-
-    def cost_s(self, fixes: tuple[Asked, ...]) -> float:
-        known = self._walls.get(_key(fixes))
-        if known is not None:
-            return known
-        plain = self._walls.get(_key(()), 0.0)
-        return plain + compiling_s(fixes, self._compiles_s or COMPILES_S)
+    def compiled(self, fixes: tuple[Asked, ...]) -> Path:
+        """Return the folder of what was compiled under these fixes."""
+        return (self._folder(fixes) / COMPILED).absolute()
 
     def _run(self, plan: Plan, folder: Path) -> Outcome:
         """Run a trial within its own time limit, and within what the budget leaves without its
         reserve."""
-        patience = self._patience(plan.fixes)
-        left = self.left_s() - self.held_s
-        if left < MIN_TRIAL_S:
+        limit_s = self._limit_s(plan.fixes)
+        left_s = self.left_s() - self.held_s
+        if left_s < MIN_TRIAL_S:
             code = TrialFailure.TIME_RESERVED if self.held_s else TrialFailure.OUT_OF_TIME
             return Outcome(failure=because(code), timed_out=True, cut=True)
-        found = run(
+        outcome = run(
             self._target, plan, folder, variables=_variables(plan.fixes),
-            timeout_s=min(patience, left),
+            timeout_s=min(limit_s, left_s),
         )  # fmt: skip
-        if not found.timed_out:
-            return found
-        if left >= patience:
-            return found
+        if not outcome.timed_out or left_s >= limit_s:
+            return outcome
         failure = because(TrialFailure.OUT_OF_TIME)
         if self.held_s:
-            failure = because(TrialFailure.CUT_FOR_PROOF, cause=found.failure)
-        return msgspec.structs.replace(found, failure=failure, cut=True)
-
-    def compiled(self, fixes: tuple[Asked, ...]) -> Path:
-        """Where what these compiled lies ready."""
-        return (self._folder(fixes) / COMPILED).absolute()
+            failure = because(TrialFailure.CUT_FOR_PROOF, cause=outcome.failure)
+        return replace(outcome, failure=failure, cut=True)
 
     def _folder(self, fixes: tuple[Asked, ...], draws: Draws = "own") -> Path:
-        return self._home / (_key(_compiled(fixes)) + ("" if draws == "own" else f"-{draws}"))
+        """Return the folder of all trials under the same fixes that alter what is compiled. A set
+        must not find what another set has compiled, but a fused update need not compile the model
+        again."""
+        compiled = tuple(one for one in fixes if find_fix(one.fix).fix.group in ("model", "global"))
+        return self._home / (fixes_key(compiled) + ("" if draws == "own" else f"-{draws}"))
 
-    def _learn(self, fixes: tuple[Asked, ...], found: Outcome) -> None:
-        """What was compiled once is found ready the next time, which then tells what it takes."""
-        name, trial = _key(fixes), found.trial
-        compiled = trial.compile_s if trial is not None else 0.0
-        if not any(find_fix(one.fix).fix.longer > 1 for one in fixes):
-            self._compiles_s = max(self._compiles_s, compiled)
-        again = found.wall_s if name in self._walls else found.wall_s - 0.7 * compiled
-        self._walls[name] = again
+    def _learn_cost(self, fixes: tuple[Asked, ...], outcome: Outcome) -> None:
+        """Note what the next trial under these fixes will take: most of what this one has compiled
+        is cached then."""
+        key = fixes_key(fixes)
+        compiling_s = outcome.trial.compile_s if outcome.trial is not None else 0.0
+        if not any(fix.longer > 1 for fix in _of(fixes)):
+            self._compiling_s = max(self._compiling_s, compiling_s)
+        saved_s = 0.0 if key in self._wall_s else CACHED_COMPILING_SHARE * compiling_s
+        self._wall_s[key] = outcome.wall_s - saved_s
 
-    def _patience(self, fixes: tuple[Asked, ...]) -> float:
-        plain = self._walls.get(_key(()), 0.0)
-        if not plain:
+    def _limit_s(self, fixes: tuple[Asked, ...]) -> float:
+        plain_s = self._baseline_s
+        if not plain_s:
             return math.inf
-        if any(find_fix(one.fix).fix.slow_start for one in fixes):
-            return PATIENCE * plain + COMPILING_S
-        # One under which it hangs is not to take the time of all the others.
-        share = max(self.left_s(), 0.0) / PATIENCE
-        return min(PATIENCE * plain + 60.0, max(share, 2 * plain + SLOW_START_S))
+        if any(fix.slow_start for fix in _of(fixes)):
+            return MAX_TRIAL_FACTOR * plain_s + MAX_COMPILING_S
+        # A fix under which the program hangs must not take the time of all the others.
+        share_s = max(self.left_s(), 0.0) / MAX_TRIAL_FACTOR
+        return min(
+            MAX_TRIAL_FACTOR * plain_s + MAX_FACTOR_EXTRA_S,
+            max(share_s, 2 * plain_s + SLOW_START_S),
+        )
 
 
 def _variables(fixes: tuple[Asked, ...]) -> dict[str, str]:
-    """Of the program's environment, those that changes set."""
-    found: dict[str, str] = {}
-    for asked in fixes:
-        give = find_fix(asked.fix).variables
-        if give is not None:
-            found.update(give(os.environ | found, asked.options))
-    return found
-
-
-def _compiled(fixes: tuple[Asked, ...]) -> tuple[Asked, ...]:
-    """Those that alter what is compiled: each set of them has a folder of its own, so that what one
-    compiles is not found ready by another, and a fused update does not compile the model again."""
-    return tuple(one for one in fixes if find_fix(one.fix).fix.group in ("model", "global"))
-
-
-def _key(fixes: tuple[Asked, ...]) -> str:
-    if not fixes:
-        return "plain"
-    text = msgspec.json.encode([msgspec.structs.astuple(one) for one in fixes], order="sorted")
-    return hashlib.sha256(text).hexdigest()[:12]
+    """Return the environment variables that the fixes set."""
+    variables: dict[str, str] = {}
+    for one in fixes:
+        make = find_fix(one.fix).variables
+        if make is not None:
+            variables.update(make(os.environ | variables, one.options))
+    return variables

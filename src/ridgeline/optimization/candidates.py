@@ -1,7 +1,10 @@
-"""Which changes are tried, in which order: those that answer a finding first, by what it allows to
-gain; then by what the step's own budget does, which says less. What has to compile comes last: its
-trials take long, and it compiles what the others have made of the program. But where the device
-waits for launches, nothing pays before they are gone: then CUDA graphs come first."""
+"""Which fixes may be tried on a program, and in which order.
+
+Fixes that answer a finding come first, by what the finding allows to gain; then the others, by what
+the budget of the step allows, which says less. What has to compile comes last: its trials take
+long, and it compiles what the other fixes have made of the program. But if the device waits for
+launches, nothing pays before those waits are gone, and CUDA graphs come first.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,23 +23,30 @@ from ridgeline.records.trial import Asked, FunctionEdit
 
 _CLASSES: tuple[Alters, ...] = ("nothing", "rounding", "semantics")
 _PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+MIN_BUSY_SHARE = 0.85
+"""A device that works for less of the step waits for launches, or for something else of the
+host."""
+GRAPHS_RULE = "cuda-graph-candidate"
+LARGER_BATCH = "larger-batch"
+"""This fix is asked for by an option of its own, and has a row of its own."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
+    """A fix that may be tried on this program."""
+
     fix: Fix
     options: dict[str, str] = {}
     unable: Reason | None = None
     """Why the fix cannot help here; None if it may."""
     bound: float | None = None
-    """The most that the change can gain alone on the unchanged program; None if there is no bound.
-    """
+    """The most that the fix can gain alone on the unchanged program; None if there is no bound."""
     promise: float = 1.0
-    """The gain that is hoped for, from the bound and from the findings that the change mends. It
+    """The gain that is hoped for, from the bound and from the findings that the fix answers. It
     decides the order of trials."""
     others: tuple[dict[str, str], ...] = ()
     """Other options worth trying."""
     brings: str = ""
-    """The change that is put on with it from the first."""
+    """The fix that is applied together with it from the first."""
 
     @property
     def asked(self) -> Asked:
@@ -44,8 +54,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 def asked(fixes: Sequence[Candidate]) -> tuple[Asked, ...]:
-    """As they are put on: the same set in the same order always, so that it is one set. What looks
-    at the precision comes after it, and what compiles sees all others."""
+    """Return the fixes in the order in which they are applied, which is always the same for the
+    same set. What looks at the precision comes after it, and what compiles sees all others."""
 
     def order(one: Candidate) -> tuple[bool, bool, str]:
         return one.fix.slot == "compile", one.fix.slot != "precision", one.fix.id
@@ -54,19 +64,14 @@ def asked(fixes: Sequence[Candidate]) -> tuple[Asked, ...]:
 
 
 def alters(fixes: Iterable[Fix]) -> Alters:
-    """The most that any of them may."""
+    """Return the most that any of the fixes may alter."""
     return max((one.alters for one in fixes), key=_CLASSES.index, default="nothing")
 
 
 def precision(fixes: Iterable[Fix]) -> str:
-    """The lowest of them."""
+    """Return the lowest precision of the fixes."""
     known = [one.precision for one in fixes if one.precision in _PRECISIONS]
     return max(known, key=_PRECISIONS.index, default="float32")
-
-
-BUSY = 0.85
-"""A device that works less of the step waits for launches, or for something else of the host."""
-GRAPHS = "cuda-graph-candidate"
 
 
 def candidates(
@@ -77,20 +82,19 @@ def candidates(
     goal: Goal = "speed",
     kept: Sequence[Asked] = (),
 ) -> list[Candidate]:
-    """`kept`: what is on already, which may make others possible."""
+    """Return all fixes in the order in which they should be tried; those that cannot help come
+    last. `kept` are applied already, which may make other fixes possible."""
     for one in kept:
         after = find_fix(one.fix).after
         ground = after(ground, one.options) if after is not None else ground
-    found = [_candidate(one, ground, findings, goal) for one in fixes or registered()]
     rules = {finding.rule for finding in findings}
-
-    # What waits for batches or copies does not wait for launches.
-    known = ground.busy + ground.input_share + ground.copy_share
-    launches = ground.device == "cuda" and known < BUSY
+    # A device that waits for batches or copies does not wait for launches.
+    explained = ground.busy + ground.input_share + ground.copy_share
+    waits_for_launches = ground.device == "cuda" and explained < MIN_BUSY_SHARE
 
     def order(one: Candidate) -> tuple[bool, bool, bool, bool, int, bool, float, str]:
         fix = one.fix
-        graphs = launches and GRAPHS in fix.answers and fix.longer == 1
+        graphs = waits_for_launches and GRAPHS_RULE in fix.answers and fix.longer == 1
         return (
             one.unable is not None,
             not (goal == "memory" and fix.saves == "memory"),
@@ -102,14 +106,15 @@ def candidates(
             fix.id,
         )
 
-    return sorted(found, key=order)
+    every = [_candidate(one, ground, findings, goal) for one in fixes or registered()]
+    return sorted(every, key=order)
 
 
 def _bound(
     one: Registered, ground: Ground, findings: Sequence[Finding]
 ) -> tuple[float | None, float]:
-    """Return the bound of a change, and the gain that is hoped for. The gain of a finding raises a
-    bound, but does not set one where there is none: a change may do more than mend that finding."""
+    """Return the bound of a fix, and the gain that is hoped for. The gain of a finding raises a
+    bound, but does not set one: a fix may do more than answer that finding."""
     answered = [f.gain_bound for f in findings if f.rule in one.fix.answers]
     by_budget = one.bound(ground) if one.bound is not None else None
     promise = round(max([1.0, *answered, by_budget or 1.0]), 3)
@@ -137,8 +142,9 @@ def _candidate(
     )
 
 
-def rewritten(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ...], str]:
-    """Of findings that say so; and why not, where there is none."""
+def attention_edits(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ...], str]:
+    """Return the functions in which attention is written out, rewritten, where a finding says so;
+    and why there is none."""
     edits: list[FunctionEdit] = []
     why = "no attention that is written out was found to cost time"
     for finding in findings:
@@ -150,46 +156,49 @@ def rewritten(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ...], st
         except (OSError, UnicodeDecodeError):
             why = f"{finding.file} cannot be read"
             continue
-        found = fused(text, finding.line)
-        if isinstance(found, str):
-            why = found
+        rewritten = fused(text, finding.line)
+        if isinstance(rewritten, str):
+            why = rewritten
             continue
         edits.append(
             FunctionEdit(
-                file=str(path), line=found.line, name=found.function, text=found.text,
-                new_line=found.line,
+                file=str(path), line=rewritten.line, name=rewritten.function, text=rewritten.text,
+                new_line=rewritten.line,
             )
         )  # fmt: skip
     return tuple(edits), "" if edits else why
 
 
-BATCH = "larger-batch"
-"""Asked for apart: it has a row of its own."""
-
-
-class Allowed(Struct, frozen=True):
+class AllowedFixes(Struct, frozen=True):
     names: tuple[str, ...] = ()
     needless: tuple[str, ...] = ()
-    """A sentence for each that is tried without being allowed."""
+    """A sentence for each fix that is tried without being allowed."""
 
 
-def allowed(asked: Iterable[str], option: str = "allow", batch: str = "batch=True") -> Allowed:
-    """`option`, `batch`: how they are written where they are asked for."""
-    names = tuple(dict.fromkeys(name.strip() for name in asked if name.strip()))
-    if not names:
-        return Allowed()
+def allowed_fixes(
+    names: Iterable[str], option: str = "allow", batch: str = "batch=True"
+) -> AllowedFixes:
+    """Return the named fixes that alter what is computed. `option` and `batch` are how the caller
+    writes these arguments. Raise UsageError for a name that is not such a fix."""
+    wanted = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if not wanted:
+        return AllowedFixes()
     known = {one.fix.id: one.fix.alters for one in registered()}
-    semantic = [n for n, alters in sorted(known.items()) if alters == "semantics" and n != BATCH]
+    semantic = sorted(
+        name for name, alters in known.items() if alters == "semantics" and name != LARGER_BATCH
+    )
     needless = []
-    for name in names:
-        if name == BATCH:
+    for name in wanted:
+        if name == LARGER_BATCH:
             raise UsageError(f"{option} {name}: larger batches are asked for with {batch}")
         if name not in known:
             raise UsageError(
-                f"{option} {name}: there is no such change", f"one of: {', '.join(semantic)}"
+                f"{option} {name}: there is no such fix", f"one of: {', '.join(semantic)}"
             )
         if name not in semantic:
             alters = "rounding alone" if known[name] == "rounding" else "nothing"
-            told = f"{option} {name}: it alters {alters}, and is tried without being allowed"
-            needless.append(f"{told}; to allow are {', '.join(semantic)}")
-    return Allowed(tuple(name for name in names if name in semantic), tuple(needless))
+            needless.append(
+                f"{option} {name}: it alters {alters} and is tried anyway; only these need to be "
+                f"allowed: {', '.join(semantic)}"
+            )
+    return AllowedFixes(tuple(name for name in wanted if name in semantic), tuple(needless))

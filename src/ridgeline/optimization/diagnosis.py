@@ -1,4 +1,5 @@
-"""The run a search begins with: the program as it is, recorded and concluded."""
+"""What is known of a program before its fixes are tried: it is run as it is, the watcher of that
+run concludes it, and the conclusion tells on what ground a fix would stand."""
 
 import contextlib
 import itertools
@@ -16,86 +17,87 @@ from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.conclusion import concluded_case
+from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.errors import TargetError
 from ridgeline.fixes.cross_entropies import CLASSES
 from ridgeline.harness.trials.trial_process import IN_A_TRIAL, NO_INPUT
 from ridgeline.harness.usercode.child_process import no_leftovers, run_to_end
 from ridgeline.machine import nvml, processor
-from ridgeline.optimization.launcher import MODULE, behind, recorded
+from ridgeline.optimization.launcher import MODULE, recorded, script_place
 from ridgeline.records.finding import Finding
-from ridgeline.records.ground import Ground, NumaNode
-from ridgeline.records.run import DeviceSeen, Target
+from ridgeline.records.ground import Ground
+from ridgeline.records.run import Target
 from ridgeline.records.run_directory import RunDirectory, restarted_name, run_name
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.sites import OpSite
 from ridgeline.report.reasons import verdict_reason
 from ridgeline.trace.analyses.kernels import category_of
 
-DIAGNOSED = 60
-"""Steps of the run that is diagnosed."""
-LINGERS_S = 8.0
-"""That it may take to end after the last of them."""
+DIAGNOSED_STEPS = 60
+MAX_EXIT_S = 8.0
+"""Time that the program may take to end after the last of these steps, before it is killed."""
 
 
-class Diagnosed(Struct, frozen=True, kw_only=True):
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """A concluded run of the unchanged program, and the ground for its fixes."""
+
     directory: RunDirectory
     summary: RunSummary
     ground: Ground
-    concluding_s: float = 0.0
-    """How long reading the run took."""
 
     @property
     def findings(self) -> Sequence[Finding]:
         return self.summary.findings.findings
 
+    @property
+    def step_ms(self) -> float:
+        return self.summary.step.median_ms or 0.0
 
-def diagnosed(target: Target, runs: Path, home: Path, *, again: bool, limit_s: float) -> Diagnosed:
-    """By an earlier call where there was one: the run is kept like any other."""
+
+def diagnose(target: Target, runs: Path, home: Path, *, again: bool, limit_s: float) -> Diagnosis:
+    """Return the diagnosis of a program, from the run of an earlier call if there is one. Otherwise
+    the program is run, and the run is kept in `runs` like any other."""
     noted = home / "run"
     if not again and noted.is_file():
         directory = RunDirectory(runs / noted.read_text().strip())
-        if directory.path.is_dir() and (known := _concluded(directory)) is not None:
-            return known
-    if target.kind == "module" and target.name == MODULE and behind(target) is None:
+        if directory.path.is_dir():
+            with contextlib.suppress(TargetError):
+                return read_diagnosis(directory, target.name)
+    if target.kind == "module" and target.name == MODULE and script_place(target) is None:
         raise TargetError(
             "torchrun was given no script that is there",
             "e.g. ridgeline optimize torchrun --nproc-per-node 2 train.py",
         )
-    found = looked_at(target, runs, limit_s)
+    diagnosis = run_and_diagnose(target, runs, limit_s)
     home.mkdir(parents=True, exist_ok=True)
-    noted.write_text(found.directory.path.name)
-    return found
+    noted.write_text(diagnosis.directory.path.name)
+    return diagnosis
 
 
-def looked_at(
+def run_and_diagnose(
     target: Target, runs: Path, limit_s: float, *, compiled: Path | None = None
-) -> Diagnosed:
-    """`compiled`: where what it would compile lies ready."""
-    ready = {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} if compiled is not None else {}
-    directory = _run(target, runs, limit_s, ready)
-    found = _concluded(directory)
-    if found is None:
-        summary, _ = concluded_case(directory)
-        why = verdict_reason(summary.verdict)
-        raise TargetError(f"{target.name}: {why}", "see `ridgeline run`")
-    return found
-
-
-def _concluded(directory: RunDirectory) -> Diagnosed | None:
-    began = time.monotonic()
-    summary, case = concluded_case(directory)
-    if case is None or not summary.step.median_ms:
-        return None
-    ground = ground_of(case, summary.findings.findings)
-    return Diagnosed(
-        directory=directory, summary=summary, ground=ground, concluding_s=time.monotonic() - began
+) -> Diagnosis:
+    """Run a program and return its diagnosis. `compiled` is a folder that has what it would
+    compile."""
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} if compiled is not None else {}
+    return read_diagnosis(
+        _run(target, runs, limit_s, variables), target.name, "see `ridgeline run`"
     )
+
+
+def read_diagnosis(directory: RunDirectory, name: str, hint: str = "") -> Diagnosis:
+    """Return what the watcher of a run has concluded. Raise TargetError if no step was timed."""
+    summary, case = stored_case(directory) or concluded_case(directory)
+    if case is None or not summary.step.median_ms:
+        raise TargetError(f"{name}: {verdict_reason(summary.verdict)}", hint)
+    ground = ground_of(case, summary.findings.findings)
+    return Diagnosis(directory=directory, summary=summary, ground=ground)
 
 
 def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str]) -> RunDirectory:
     """Run the program in a directory made here, so that a run which another command makes in the
     same folder meanwhile is never taken for this one."""
-    directory = RunDirectory.make(runs, run_name(target.kind, _program(target), datetime.now()))
+    directory = RunDirectory.make(runs, run_name(target.kind, _run_title(target), datetime.now()))
     try:
         return _run_into(directory, target, limit_s, variables)
     finally:
@@ -106,71 +108,72 @@ def _run(target: Target, runs: Path, limit_s: float, variables: Mapping[str, str
 def _run_into(
     directory: RunDirectory, target: Target, limit_s: float, variables: Mapping[str, str]
 ) -> RunDirectory:
-    path = directory.path.absolute()
-    ours = ["-q", "--run-dir", str(path), "--stop-after", str(DIAGNOSED), "--at-once"]
-    mark = str(path)
-    environment = os.environ | variables | {IN_A_TRIAL: mark}
-    hung = Hung(directory)
-    with no_leftovers(IN_A_TRIAL, mark):
+    path = str(directory.path.absolute())
+    options = ["-q", "--run-dir", path, "--stop-after", str(DIAGNOSED_STEPS), "--at-once"]
+    attempts = Attempts(directory)
+    with no_leftovers(IN_A_TRIAL, path):
         ended = run_to_end(
-            [sys.executable, *recorded(target, ours)], environment, limit_s, hung.look
+            [sys.executable, *recorded(target, options)],
+            os.environ | variables | {IN_A_TRIAL: path},
+            limit_s,
+            attempts.end_if_hanging,
         )
     name = "the code" if target.kind == "code" else target.name
     if ended.code is None:
         raise TargetError(
-            f"the budget ended before {name} had taken {DIAGNOSED} steps: it ran for "
+            f"the budget ended before {name} had taken {DIAGNOSED_STEPS} steps: it ran for "
             f"{limit_s:.0f} s",
             "give it fewer data or a larger --budget",
         )
-    made = hung.made()
-    if not made or (ended.code and not hung.ended):
+    begun = attempts.begun()
+    if not begun or (ended.code and not attempts.killed):
         why = f"ended with exit code {ended.code}" if ended.code else "could not be recorded"
         why = f"was killed by {ended.signal}" if ended.signal else why
-        said = ended.last_lines[-6:]
-        why += ", and has no standard input here" * (NO_INPUT in said)
-        raise TargetError(f"{name} {why}", "\n  ".join(["it said:", *said]) if said else "")
-    return made[-1]
+        why += ", and has no standard input here" * (NO_INPUT in ended.last_lines)
+        output = ["it said:", *ended.last_lines] if ended.last_lines else []
+        raise TargetError(f"{name} {why}", "\n  ".join(output))
+    return begun[-1]
 
 
-def _program(target: Target) -> str:
+def _run_title(target: Target) -> str:
     """Return what the run is named after: the script behind a launcher, else the target itself."""
-    place = behind(target)
+    place = script_place(target)
     return target.name if place is None else Path(target.arguments[place]).stem
 
 
-class Hung:
-    """A program that goes on after it was told to stop: it waits for a thread of its own, or took
-    the exception that was to end it for another."""
+class Attempts:
+    """The runs that a program makes: its own, and one for each further attempt of a launcher."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._since = 0.0
-        self.ended = False
-        """By us."""
+        self._stopping_since = 0.0
+        self.killed = False
+        """Whether the program was killed because it went on after it was told to stop."""
 
-    def made(self) -> list[RunDirectory]:
-        """Return the run and the runs of a launcher's further attempts, as far as they began."""
+    def begun(self) -> list[RunDirectory]:
         path = self._directory.path
         attempts = itertools.count(1)
         again = (RunDirectory(path.with_name(restarted_name(path.name, n))) for n in attempts)
         begun = itertools.takewhile(lambda run: run.run_file.exists(), again)
         return [self._directory, *begun] if self._directory.run_file.exists() else []
 
-    def look(self, pid: int) -> None:
-        """While it runs."""
-        if self.ended or not any(one.stopping_file.exists() for one in self.made()):
+    def end_if_hanging(self, pid: int) -> None:
+        """Kill a program that goes on after it was told to stop, because it waits for a thread of
+        its own, or took the exception that was to end it for another."""
+        if self.killed or not any(run.stopping_file.exists() for run in self.begun()):
             return
-        self._since = self._since or time.monotonic()
-        if time.monotonic() - self._since < LINGERS_S:
+        self._stopping_since = self._stopping_since or time.monotonic()
+        if time.monotonic() - self._stopping_since < MAX_EXIT_S:
             return
-        if any(capture.ended != "running" for one in self.made() for capture in one.captures()):
+        if any(capture.ended != "running" for run in self.begun() for capture in run.captures()):
             return  # it waits until its record is written
-        self.ended = True
+        self.killed = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-LARGE, TILE = 1024, 64
+MIN_WIDE_SIDE, TILE = 1024, 64
+"""A side of a matrix longer than the first number is odd if it is no multiple of the second."""
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "linear", "matmul", "attention")
 _HOLD_PRODUCTS = ("transformer", "lstm", "gru", "rnn", "einsum", "mv", "addmv", "dot")
 """Words in the names of operators that multiply matrices inside."""
@@ -179,14 +182,20 @@ _CONVOLUTIONS = ("convolution", "conv2d", "conv1d", "conv3d")
 
 
 def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
+    """Return what a fix may need to know about the program and its machine."""
     capture = case.capture
     if capture is None:
         return Ground()
     cuda = capture.device.kind == "cuda"
     products = [site for site in case.sites.ops if _named(site, _PRODUCTS)]
     multiplying = [site for site in case.sites.ops if _multiplies(site)]
-    here = case.processors > 0  # read where it ran: nothing else knows how its machine is laid out
-    gpu = _gpu_address(capture.device) if here and cuda else ""
+    here = case.processors > 0  # the layout of the machine was read where the program ran
+    device = capture.device
+    address = nvml.Address(uuid=device.uuid, pci=device.pci, name=device.name)
+    gpu = processor.gpu_address(address) if here and cuda else ""
+    # With the cores that this process, and so a trial, may use.
+    allowed_cores = getattr(os, "sched_getaffinity", None)
+    nodes = processor.nodes(allowed_cores(0)) if here and allowed_cores is not None else ()
     budget = case.shares.undisturbed if case.shares is not None else {}
     shares = {str(kind): share for kind, share in budget.items()}
     return Ground(
@@ -195,9 +204,11 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         cores=capture.flags.allowed_cores or (case.run.environment.cores if case.run else 1),
         torch=_version(capture.flags.torch),
         emulated=case.emulated,
-        compiler=find_spec("triton") is not None if cuda else _can_compile(),
+        compiler=find_spec("triton") is not None
+        if cuda
+        else any(map(shutil.which, ("g++", "clang++", "c++"))),
         ranks=case.ranks,
-        # One that says where its steps end may do either.
+        # A program that marks the ends of its steps may train or not.
         trains=capture.stepping in ("optimizer", "backward") or bool(capture.optimizers),
         loaders=capture.loaders,
         optimizers=capture.optimizers,
@@ -221,20 +232,10 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         findings=tuple(dict.fromkeys(finding.rule for finding in findings)),
         variables=dict(case.run.environment.variables) if case.run is not None else {},
         processors=case.processors,
-        nodes=_nodes() if here else (),
+        nodes=nodes,
         gpu_address=gpu,
         gpu_node=processor.node_of(gpu),
     )
-
-
-def _nodes() -> tuple[NumaNode, ...]:
-    """With the cores this process may use, and so a trial it starts."""
-    ask = getattr(os, "sched_getaffinity", None)
-    return processor.nodes(ask(0)) if ask is not None else ()
-
-
-def _gpu_address(device: DeviceSeen) -> str:
-    return processor.gpu_address(nvml.Address(uuid=device.uuid, pci=device.pci, name=device.name))
 
 
 def _named(site: OpSite, words: tuple[str, ...]) -> bool:
@@ -301,9 +302,11 @@ def _optimizer_share(case: Case) -> float | None:
 
 
 def _odd(site: OpSite) -> bool:
-    """Of a matrix's sides: batches and images have others."""
-    matrices = [sides for sides in site.dims if len(sides) == 2 and all(_whole(sides))]
-    return any(side > LARGE and side % TILE for sides in matrices for side in sides)
+    """Return whether a matrix has a long side that is no multiple of a tile. Only matrices count,
+    because batches and images have other sides."""
+    matrices = [sides for sides in site.dims if len(sides) == 2]
+    known = [sides for sides in matrices if all(isinstance(side, int) for side in sides)]
+    return any(side > MIN_WIDE_SIDE and side % TILE for sides in known for side in sides)
 
 
 def _copies(case: Case) -> float | None:
@@ -313,23 +316,21 @@ def _copies(case: Case) -> float | None:
 
 
 def _wide_loss(site: OpSite) -> bool:
-    """Filling the gradient of a loss with zeros is a part of it."""
+    """Return whether a site is part of a loss over many classes, as is filling its gradient with
+    zeros."""
     own = any(word in site.op or site.inside(word) for word in ("log_softmax", "nll_loss"))
     wide = (side for sides in site.dims for side in sides if isinstance(side, int))
     return own and max(wide, default=0) >= CLASSES
 
 
-def _whole(sides: Sequence[object]) -> list[bool]:
-    return [isinstance(side, int) for side in sides]
-
-
 def _shapes_change(sites: list[OpSite]) -> bool:
-    """Some product is not called a whole number of times a step: sizes differ between steps."""
+    """Return whether sizes differ between steps: then some product is not called a whole number of
+    times per step."""
     return any(abs(site.calls - round(site.calls)) > 1e-6 for site in sites if site.dims)
 
 
 def _capability(architecture: str) -> tuple[int, int]:
-    """sm_90 → (9, 0)"""
+    """Return the compute capability: (9, 0) for sm_90."""
     digits = "".join(one for one in architecture if one.isdigit())
     return (int(digits[:-1]), int(digits[-1])) if len(digits) > 1 else (0, 0)
 
@@ -339,7 +340,3 @@ def _version(text: str) -> tuple[int, int]:
     if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit():
         return int(parts[0]), int(parts[1])
     return 0, 0
-
-
-def _can_compile() -> bool:
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))

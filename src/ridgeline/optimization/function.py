@@ -1,4 +1,4 @@
-"""`ridgeline.optimize`: changes tried on a step function, for notebooks and tests."""
+"""`ridgeline.optimize`: fixes tried on a step function, for notebooks and tests."""
 
 import contextlib
 import sys
@@ -6,13 +6,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.conclusion import concluded_case
-from ridgeline.errors import TargetError, UsageError
+from ridgeline.errors import UsageError
 from ridgeline.fixes.catalog import whole_step_graph
 from ridgeline.fixes.fix import Registered, registered
 from ridgeline.harness.capture import live
@@ -20,62 +18,69 @@ from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.tracing import held_back, pack
 from ridgeline.integrations.run_lifecycle import begin_run
 from ridgeline.measure.deadline import Deadline
-from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.candidates import Candidate, allowed, candidates, rewritten
-from ridgeline.optimization.diagnosis import ground_of
+from ridgeline.optimization.agenda import SearchSettings
+from ridgeline.optimization.candidates import Candidate, allowed_fixes, attention_edits, candidates
+from ridgeline.optimization.diagnosis import Diagnosis, read_diagnosis
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_program import (
     Batches,
-    Subject,
+    StepSubject,
     loader_arguments,
     with_settings,
 )
-from ridgeline.optimization.function_state import AsItWas, Kept
+from ridgeline.optimization.function_state import SavedState, everything_restored
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import MEASURES
-from ridgeline.optimization.search import Voice
-from ridgeline.records.finding import Finding
-from ridgeline.records.ground import Ground
+from ridgeline.optimization.search import Progress
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked
-from ridgeline.report.reasons import explain, verdict_reason
+from ridgeline.report.reasons import explain
 from ridgeline.units import parse_seconds
 
-WATCHED = 8
-LEAST_STEPS, MOST_STEPS = 16, 300
+if TYPE_CHECKING:
+    import torch
+
+WATCHED_STEPS = 8
+MIN_TRIAL_STEPS, MAX_TRIAL_STEPS = 16, 300
 TRIAL_S = 0.7
-"""Of timed steps. Nothing has to be started for a trial in this process, so that many short ones
-are better than a few long ones."""
-_A_PROCESS = ("affinity", "kept-memory")
-"""Beside those that are variables of the environment."""
-_NEEDS_A_PROCESS = "it needs a process of its own: use `ridgeline optimize script.py`"
+"""Time of the timed steps of a trial. Nothing has to be started for a trial in this process, so
+that many short trials are better than a few long ones."""
+MIN_DIAGNOSED_STEPS, MAX_DIAGNOSED_STEPS = 20, 80
+"""Steps that are diagnosed: some to settle, ten timed, three traced, and the rest timed again."""
+MAX_DIAGNOSIS_S = 20.0
+"""Above the minimum no more steps are diagnosed after this time: slow steps are soon known."""
+_NEEDS_PROCESS = ("affinity", "kept-memory")
+"""Fixes that need a process of their own, besides those that are environment variables."""
+_NO_PROCESS = "it needs a process of its own: use `ridgeline optimize script.py`"
 
 
 class Result:
-    """What trying came to; `print` it. `optimized` is the whole record."""
+    """What `ridgeline.optimize` found. `print(result)` shows it, and `optimized` is the record."""
 
     def __init__(self, optimized: Optimized) -> None:
         self.optimized = optimized
 
     @property
     def total(self) -> Total | None:
-        """All that was kept against the step as it was; None: nothing was kept."""
+        """All kept fixes together against the step as it was; None if nothing was kept."""
         return self.optimized.total
 
     @property
     def rungs(self) -> tuple[Rung, ...]:
+        """Every fix, with what became of it and why."""
         return self.optimized.rungs
 
     @property
     def confirmed(self) -> bool:
-        """Something was kept, and the whole of it was better and equal once more."""
+        """Whether something was kept, and all of it together was better and equal once more."""
         return self.optimized.is_confirmed
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Each better and equal when it was tried; whether all of it is: `confirmed`."""
+        """Names of the kept fixes. Each was better and equal when it was tried; `confirmed` says
+        whether all of them together are."""
         return tuple(rung.fix for rung in self.rungs if rung.status == "kept")
 
     def __str__(self) -> str:
@@ -87,7 +92,7 @@ class Result:
     __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
-        """In a notebook."""
+        """Return what a notebook shows."""
         from ridgeline.report.renderers import markdown
         from ridgeline.report.views.optimized import document
 
@@ -97,96 +102,128 @@ class Result:
 def optimize(
     step: Callable[..., Any],
     *,
-    model: Any,
-    optimizer: Any = None,
+    model: "torch.nn.Module",
+    optimizer: "torch.optim.Optimizer | None" = None,
     loader: Iterable[Any],
     budget: str | float = "2m",
     keep_exact: bool = False,
     goal: Goal = "speed",
     batch: bool = False,
-    allow: Sequence[str] = (),
+    allow: str | Sequence[str] = (),
     quiet: bool = False,
 ) -> Result:
-    """Try what a specialist would on a step, and keep what is proven.
+    """Try what a specialist would try on a step function, and keep what is proven.
 
-    `step(model, optimizer, batch)` takes one training step; `step(model, batch)`, without an
-    optimizer, one of inference; so may `step(batch)`, which closes over what it needs. `loader` is
-    a DataLoader, or anything that can be gone through again and again. Each trial starts from the
-    state in which model, optimizer, loader and random numbers are now, and leaves them so: what was
-    kept is told, not put on. `batch`: the batch size may grow, in a column of its own. `allow`:
-    names of changes that alter what is computed, as int8-dynamic.
+    The step is diagnosed first. Then the fixes that could help (precision, compilation, data
+    loading, fused updates and others) are tried one after the other. A fix is kept if the step is
+    faster with it and computes the same losses, gradients and updates. At the end all kept fixes
+    are confirmed together.
+
+    Every trial begins in the state that model, optimizer, loader and random numbers have now, and
+    that state is restored when the call returns. The result says what to change; nothing stays
+    applied.
+
+        def step(model, optimizer, batch):
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+
+        result = ridgeline.optimize(step, model=model, optimizer=optimizer, loader=loader)
+        print(result)          # what was kept, the speedup with its interval, what to write
+        result.kept            # ("bf16-autocast", "compile")
+        result.total.ratio     # the speedup of all of it: value, ci_low, ci_high
+
+    Args:
+        step: `step(model, optimizer, batch)` takes one training step, and `step(model, batch)` one
+            step of inference. `step(batch)` may close over whatever it needs.
+        model: The module that the step calls.
+        optimizer: The optimizer that trains it; None for inference.
+        loader: A DataLoader, a list of batches, or anything that can be iterated again and again.
+        budget: Time limit for the whole call, such as "90s", "10m" or a number of seconds.
+        keep_exact: Try only fixes that keep results to the bit: nothing that alters rounding or
+            random draws.
+        goal: What is to become smaller: the time of a step ("speed") or of a sample
+            ("throughput"), the peak of memory ("memory"), or the energy of a sample ("energy").
+        batch: Also try larger batches. They train differently, and are reported apart.
+        allow: Names of fixes that alter what is computed and may be tried, such as
+            "int8-dynamic".
+        quiet: Print nothing to stderr meanwhile.
+
+    Returns:
+        A `Result` with the kept fixes, every fix that was tried or skipped with the reason, and
+        the proof. In a notebook it shows itself as a table.
+
+    Raises:
+        UsageError: An argument makes no sense; the message says what was expected.
+
+    Whatever the step raises in its first, unchanged trial is raised here.
     """
     import torch
 
-    may = allowed([allow] if isinstance(allow, str) else allow)
+    may = allowed_fixes([allow] if isinstance(allow, str) else allow)
     if keep_exact and may.names:
         raise UsageError(f"keep_exact and allow={may.names}: one or the other")
-    wants = Wants(
-        goal=_goal(goal), keep_exact=keep_exact, batch=batch, allow=may.names, as_arguments=True
+    if goal not in get_args(Goal):
+        raise UsageError(f"goal {goal!r} is none of {', '.join(get_args(Goal))}")
+    settings = SearchSettings(
+        goal=goal, keep_exact=keep_exact, batch=batch, allow=may.names, as_arguments=True
     )
     seconds = parse_seconds("budget", budget)
-    _alone(torch)
-    subject = Subject(torch, step, model, optimizer, loader)
+    _check_alone(torch)
+    subject = StepSubject(torch, step, model, optimizer, loader)
     with (
         tempfile.TemporaryDirectory(prefix="ridgeline-", ignore_cleanup_errors=True) as folder,
-        _voice(quiet) as voice,
+        _progress(quiet) as progress,
     ):
-        return Result(_climbed(torch, subject, Path(folder), wants, seconds, voice))
+        return Result(_search(torch, subject, Path(folder), settings, seconds, progress))
 
 
-def _climbed(
-    torch: Any, subject: Subject, home: Path, wants: Wants, seconds: float, voice: Voice
+def _search(
+    torch: Any,
+    subject: StepSubject,
+    home: Path,
+    settings: SearchSettings,
+    seconds: float,
+    progress: Progress,
 ) -> Optimized:
     deadline = Deadline(seconds)
-    kept = Kept(torch, (subject.model, subject.optimizer), subject.step, subject.loader)
-    voice.say("looking at the step as it is")
-    found = diagnosis(torch, subject, home, kept)
-    edits, no_attention = rewritten(found.findings)
+    state = SavedState(torch, (subject.model, subject.optimizer), subject.step, subject.loader)
+    progress.doing("looking at the step as it is")
+    diagnosis = diagnose_step(torch, subject, home, state)
+    edits, no_attention = attention_edits(diagnosis.findings)
+    timed_steps = round(1e3 * TRIAL_S / max(diagnosis.step_ms, 1e-3))
     bench = FunctionBench(
-        torch, subject, home / "trials", deadline=deadline, watch=WATCHED,
-        steps=_steps(found.step_ms), least_s=MEASURES[wants.goal].least_s, kept=kept,
-        functions={"sdpa": edits},
+        torch, subject, home / "trials", deadline=deadline, watch=WATCHED_STEPS,
+        steps=WATCHED_STEPS
+        + min(max(timed_steps, MIN_TRIAL_STEPS - WATCHED_STEPS), MAX_TRIAL_STEPS),
+        least_s=MEASURES[settings.goal].min_s, state=state, functions={"sdpa": edits},
     )  # fmt: skip
+    fixes = [_for_function(fix, no_attention) for fix in registered()]
 
-    fixes = [_here(one, no_attention) for one in registered()]
+    def ask(kept: Sequence[Asked]) -> list[Candidate]:
+        ground, findings = diagnosis.ground, diagnosis.findings
+        return candidates(ground, findings, fixes, goal=settings.goal, kept=kept)
 
-    def ask(on: Sequence[Asked]) -> list[Candidate]:
-        return candidates(found.ground, found.findings, fixes, goal=wants.goal, kept=on)
-
-    optimized = Ladder(bench, ask, wants, voice).climb(f"{subject.name}()")
+    optimized = Ladder(bench, ask, settings, progress).climb(f"{subject.name}()")
     return replace(
-        optimized, form="function", device=found.device, trials=bench.taken,
+        optimized, form="function", device=diagnosis.summary.device, trials=bench.taken,
         spent_s=deadline.spent_s(),
     )  # fmt: skip
 
 
-def _here(one: Registered, no_attention: str) -> Registered:
-    """As it is where the step is a function and the process runs already."""
+def _for_function(one: Registered, no_attention: str) -> Registered:
+    """Return the fix as it is for a step function, whose process runs already."""
     if one.fix.id == whole_step_graph.FIX.id:
         return replace(one, reason_to_skip=whole_step_graph.reason_to_skip_function)
-    if one.variables is not None or one.fix.id in _A_PROCESS:
-        return replace(
-            one, reason_to_skip=lambda ground: one.reason_to_skip(ground) or _NEEDS_A_PROCESS
-        )
-    if one.fix.id == "sdpa":
-        return replace(
-            one, reason_to_skip=lambda ground: one.reason_to_skip(ground) or no_attention
-        )
-    return one
+    needs_process = one.variables is not None or one.fix.id in _NEEDS_PROCESS
+    reason = _NO_PROCESS if needs_process else no_attention if one.fix.id == "sdpa" else ""
+    if not reason:
+        return one
+    return replace(one, reason_to_skip=lambda ground: one.reason_to_skip(ground) or reason)
 
 
-def _steps(step_ms: float) -> int:
-    timed = round(1e3 * TRIAL_S / max(step_ms, 1e-3))
-    return WATCHED + min(max(timed, LEAST_STEPS - WATCHED), MOST_STEPS)
-
-
-def _goal(goal: Goal) -> Goal:
-    if goal not in get_args(Goal):
-        raise UsageError(f"goal {goal!r} is none of {', '.join(get_args(Goal))}")
-    return goal
-
-
-def _alone(torch: Any) -> None:
+def _check_alone(torch: Any) -> None:
     if live.session is not None:
         raise UsageError(
             "another run records this process",
@@ -199,83 +236,65 @@ def _alone(torch: Any) -> None:
 
 
 @contextlib.contextmanager
-def _voice(quiet: bool) -> Iterator[Voice]:
-    """What is done now where stderr is a terminal; what was settled, a line each, on stderr."""
+def _progress(quiet: bool) -> Iterator[Progress]:
+    """Show on stderr what is done now, if it is a terminal, and a line for each settled fix."""
     if quiet:
-        yield Voice()
+        yield Progress()
         return
 
-    def tell(rung: Rung) -> None:
+    def settled(rung: Rung) -> None:
         if rung.status != "not tried":
-            told = ", ".join(f"{name} {value}" for name, value in rung.options.items())
-            title = f"{rung.title} ({told})" if told else rung.title
+            options = ", ".join(f"{name} {value}" for name, value in rung.options.items())
+            title = f"{rung.title} ({options})" if options else rung.title
             print(f"  {rung.status}: {title}: {explain(rung.reason)}", file=sys.stderr, flush=True)
 
     if not sys.stderr.isatty():
-        yield Voice(tell=tell)
+        yield Progress(settled=settled)
         return
     from rich.console import Console
 
     with Console(stderr=True).status("") as status:
-        yield Voice(say=lambda text: status.update(f"[dim]{text}"), tell=tell)
+        yield Progress(doing=lambda text: status.update(f"[dim]{text}"), settled=settled)
 
 
-MAX_DIAGNOSED_STEPS, MIN_DIAGNOSED_STEPS = 80, 20
-"""Settled, ten timed, three traced, and the rest timed again."""
-MOST_S = 20.0
-"""A step that takes seconds is known well enough by fewer of them."""
-
-
-class Diagnosis(Struct, frozen=True, kw_only=True):
-    ground: Ground
-    findings: tuple[Finding, ...] = ()
-    step_ms: float
-    device: str = ""
-
-
-def diagnosis(torch: Any, subject: Subject, home: Path, kept: Kept) -> Diagnosis:
-    """What the step raises is the user's to see."""
+def diagnose_step(torch: Any, subject: StepSubject, home: Path, state: SavedState) -> Diagnosis:
+    """Diagnose a step function as a run would be: some steps are timed, a few traced, and the same
+    conclusions drawn. What the step raises is raised here, and its state is restored."""
     directory = RunDirectory.make(home, "function")
     settings = Settings(steps=2 * MIN_DIAGNOSED_STEPS, trace_steps=3, quiet=True)
     begin_run(directory, Target(kind="block", name=subject.name), settings)
-    _profiler_meets_torchs_own(torch)
-    with AsItWas(torch, kept):
-        before = _sums(subject)
-        compiled = _watched(torch, subject, directory, settings)
-        moved = _sums(subject) != before
+    _use_profiler_once(torch)
+    with everything_restored(torch, state):
+        before = _parameter_sums(subject)
+        compiled = _record(torch, subject, directory, settings)
+        moved = _parameter_sums(subject) != before
     pack(directory)
-    summary, case = concluded_case(directory)
-    if case is None or not summary.step.median_ms:
-        raise TargetError(f"{subject.name}: {verdict_reason(summary.verdict)}")
-    seen = ground_of(case, summary.findings.findings)
-    if not seen.modules:
+    diagnosis = read_diagnosis(directory, subject.name)
+    ground = diagnosis.ground
+    if not ground.modules:
         raise UsageError("the step called no module: neither the model given nor another")
-    if seen.optimizers and not subject.trains:
-        raise UsageError(f"the step trains, with {seen.optimizers[0].name}", "say optimizer= too")
+    if ground.optimizers and not subject.trains:
+        raise UsageError(f"the step trains, with {ground.optimizers[0].name}", "say optimizer= too")
     if moved:
         raise UsageError(
             "the step changes the model's parameters, and no optimizer was given",
             "train with one of torch.optim, and say optimizer=",
         )
-    ground = replace(
-        seen,
-        trains=subject.trains,
-        device=subject.device,
-        # Dynamo remembers what was compiled anywhere in this process, trials of ours included.
-        compiled=compiled or _compiled(subject.model),
+    # Dynamo remembers what was compiled anywhere in this process, trials of ours included.
+    modules = subject.model.modules()
+    compiled = compiled or any(
+        hasattr(one, "_orig_mod") or one._compiled_call_impl for one in modules
     )
-    return Diagnosis(
-        ground=ground,
-        findings=tuple(summary.findings.findings),
-        step_ms=summary.step.median_ms,
-        device=summary.device,
+    return replace(
+        diagnosis,
+        ground=replace(ground, trains=subject.trains, device=subject.device, compiled=compiled),
     )
 
 
-def _profiler_meets_torchs_own(torch: Any) -> None:
-    """torch's profiler knows calls of modules by the code object they had when it was first used.
-    Had it met ours, which are taken off again, later profiles of the user's would name no module.
-    """
+def _use_profiler_once(torch: Any) -> None:
+    """Use torch's profiler before our functions are installed. It knows calls of modules by the
+    code object that they had at its first use; had it met ours, later profiles of the user's would
+    name no module."""
     profiler = torch.profiler
     if torch.autograd._profiler_enabled() or sys.getprofile() is not None:
         return
@@ -287,21 +306,20 @@ def _profiler_meets_torchs_own(torch: Any) -> None:
         pass
 
 
-def _watched(torch: Any, subject: Subject, directory: RunDirectory, settings: Settings) -> bool:
-    """Whether anything was compiled meanwhile."""
+def _record(torch: Any, subject: StepSubject, directory: RunDirectory, settings: Settings) -> bool:
+    """Record steps into the directory, and return whether anything was compiled meanwhile."""
     loader = subject.loader
     if subject.has_loader:
-        given = loader_arguments(torch, loader)
-        loader = with_settings(loader, given, given)
+        arguments = loader_arguments(torch, loader)
+        loader = with_settings(loader, arguments, arguments)
     batches = Batches(loader)
     session = begin(torch, str(directory.path), settings)
     ended: tuple[Status, str] = ("raised", "")
     began = time.monotonic()
     try:
         for taken in range(MAX_DIAGNOSED_STEPS):
-            if session.progress.off or (
-                taken >= MIN_DIAGNOSED_STEPS and time.monotonic() - began > MOST_S
-            ):
+            slow = taken >= MIN_DIAGNOSED_STEPS and time.monotonic() - began > MAX_DIAGNOSIS_S
+            if slow or session.progress.off:
                 break
             subject.call(next(batches))
             if not subject.trains:
@@ -313,12 +331,8 @@ def _watched(torch: Any, subject: Subject, directory: RunDirectory, settings: Se
     return session.progress.compiling.seen
 
 
-def _sums(subject: Subject) -> list[float]:
-    """Of parameters that nothing is to change."""
+def _parameter_sums(subject: StepSubject) -> list[float]:
+    """Return the sums of parameters that nothing should change; none if the step trains."""
     if subject.trains:
         return []
     return [float(one.detach().double().sum()) for one in subject.model.parameters()]
-
-
-def _compiled(model: Any) -> bool:
-    return any(hasattr(one, "_orig_mod") or one._compiled_call_impl for one in model.modules())

@@ -1,5 +1,6 @@
-"""A step function as changes see it: loader and optimizer exist already, so that what would be
-done to them when they are made is done to a copy of the loader and to the optimizer itself."""
+"""A step function as fixes and the harness see it. Its loader and optimizer exist already, so that
+a fix which would act when they are made acts on a copy of the loader and on the optimizer
+itself."""
 
 import contextlib
 import copy
@@ -18,17 +19,20 @@ from ridgeline.fixes.step_function import Run, StepFunction
 from ridgeline.harness.capture.batches import NOTHING, amount
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.harness.usercode.forked_work import DirectWork
-from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_state import SavedState
 from ridgeline.records.trial import Plan
 
 _FORMS = {
     True: "write step(model, optimizer, batch), or step(batch) that closes over both",
     False: "write step(model, batch), or step(batch); one that trains needs optimizer=",
 }
-"""By whether it trains."""
+"""What to write, by whether the step trains."""
 
 
-class Subject:
+class StepSubject:
+    """What is optimized: a step function with its model, its loader and, if it trains, its
+    optimizer."""
+
     def __init__(self, torch: Any, step: Any, model: Any, optimizer: Any, loader: Any) -> None:
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"model is a {_name(model)}, not an nn.Module")
@@ -106,25 +110,26 @@ SETTINGS = (
     "collate_fn", "timeout", "drop_last", "generator",
 )  # fmt: skip
 """Arguments of a DataLoader that it keeps under their own names."""
-_AHEAD = 2
-"""Batches a worker makes ahead where nothing is said: set by the constructor, not by a copy."""
+_DEFAULT_PREFETCH = 2
+"""Batches that a worker makes ahead by default. The constructor sets it, and a copy does not."""
 
 
 def loader_arguments(torch: Any, loader: Any) -> dict[str, Any]:
-    """What it was made with, as far as that decides anything."""
-    found = {name: getattr(loader, name, None) for name in SETTINGS}
-    found["multiprocessing_context"] = getattr(loader, "multiprocessing_context", None)
-    found["dataset"], found["batch_size"] = loader.dataset, loader.batch_size
+    """Return the arguments that a loader was made with, as far as they decide anything."""
+    arguments = {name: getattr(loader, name, None) for name in SETTINGS}
+    arguments["multiprocessing_context"] = getattr(loader, "multiprocessing_context", None)
+    arguments["dataset"], arguments["batch_size"] = loader.dataset, loader.batch_size
     data = torch.utils.data
     if type(loader.sampler) not in (data.RandomSampler, data.SequentialSampler):
-        found["sampler"] = loader.sampler
+        arguments["sampler"] = loader.sampler
     if loader.batch_size is None:
-        found["batch_sampler"] = loader.batch_sampler
-    return found
+        arguments["batch_sampler"] = loader.batch_sampler
+    return arguments
 
 
 def with_settings(loader: Any, before: dict[str, Any], after: dict[str, Any]) -> Any:
-    """A copy with those settings that are not as they were."""
+    """Return a copy of the loader with the settings that differ between `before` and `after`. The
+    user's own loader is never iterated, so that its workers and its position stay its own."""
     other = copy.copy(loader)
     held = other.__dict__  # the attributes themselves refuse to be set
     held["_iterator"] = None
@@ -139,12 +144,12 @@ def with_settings(loader: Any, before: dict[str, Any], after: dict[str, Any]) ->
     if not held["num_workers"]:
         held["prefetch_factor"], held["persistent_workers"] = None, False
     elif held["prefetch_factor"] is None:
-        held["prefetch_factor"] = _AHEAD
+        held["prefetch_factor"] = _DEFAULT_PREFETCH
     return other
 
 
 class Batches:
-    """Without end. `close` ends the workers."""
+    """The batches of a loader, again and again without end. `close` ends its workers."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -168,11 +173,11 @@ class Batches:
         self._iterator = None
 
 
-_ITS_OWN = ("state", "param_groups", "defaults")
+_CONTENTS = ("state", "param_groups", "defaults")
 
 
-def kind_of(torch: Any, optimizer: Any) -> Any:
-    """The class of torch's it is made of; None: none."""
+def torch_class_of(torch: Any, optimizer: Any) -> Any:
+    """Return torch's own class that an optimizer is derived from; None if there is none."""
     for kind in type(optimizer).__mro__:
         if kind.__name__ in OPTIMIZERS and getattr(torch.optim, kind.__name__, None) is kind:
             return kind
@@ -180,25 +185,27 @@ def kind_of(torch: Any, optimizer: Any) -> Any:
 
 
 def optimizer_arguments(optimizer: Any) -> dict[str, Any]:
-    """Of its first group, which says what all were given where they were given the same."""
+    """Return the arguments of the first group, which are those of all if all were given the
+    same."""
     group = optimizer.param_groups[0]
-    found = {name: group.get(name, value) for name, value in optimizer.defaults.items()}
-    return found | {"params": [p for g in optimizer.param_groups for p in g["params"]]}
+    arguments = {name: group.get(name, value) for name, value in optimizer.defaults.items()}
+    return arguments | {"params": [p for g in optimizer.param_groups for p in g["params"]]}
 
 
 def alter_optimizer(
     torch: Any, optimizer: Any, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """Raises what the constructor says of it."""
+    """Set up an optimizer that exists as its constructor would have made it with the arguments
+    `after`; schedulers and closures know this object. This raises what the constructor raises."""
     changed = {name: value for name, value in after.items() if value is not before.get(name)}
     if not changed:
         return
-    kind = kind_of(torch, optimizer)
+    kind = torch_class_of(torch, optimizer)
     takes = inspect.signature(kind.__init__).parameters
     made = kind(**{name: value for name, value in after.items() if name in takes})
     for name, value in vars(made).items():
-        # Beside its settings, what the constructor notes: that a scaler may leave scaling to it …
-        if name not in _ITS_OWN and not name.startswith(("_optimizer_", "_zero_grad")):
+        # The constructor also notes other things, such as that a scaler may leave scaling to it.
+        if name not in _CONTENTS and not name.startswith(("_optimizer_", "_zero_grad")):
             vars(optimizer)[name] = value
     # Its first steps run before one is captured: torch need not warn of it.
     vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True
@@ -213,7 +220,7 @@ def alter_optimizer(
 
 
 def _step_on_device(torch: Any, state: dict[str, Any], parameter: Any) -> None:
-    """A count kept by the host cannot be read by the kernel that updates."""
+    """Move the step count to the device: the kernel that updates cannot read the host's."""
     if "step" in state:
         state["step"] = torch.as_tensor(
             state["step"], dtype=torch.float32, device=parameter.device
@@ -224,6 +231,10 @@ _RECORDED = object()
 
 
 class FunctionSession(TrialSession):
+    """The session of a trial of a step function: a step ends where the function returns. While a
+    step is captured as a graph, which runs later, nothing is read: calls, backwards and updates are
+    remembered, and read once the graph has run."""
+
     def __init__(self, torch: Any, directory: Path, plan: Plan, program: Program) -> None:
         super().__init__(torch, directory, plan, program, rank=0, world=1)
         self._stop_after = 0
@@ -234,11 +245,12 @@ class FunctionSession(TrialSession):
         self._updates: list[tuple[Any, list[tuple[Any, Any]]]] = []
 
     def _work(self, directory: Path) -> DirectWork:
-        """All trials are in this process, and find the same memory."""
+        """Work directly: all trials are in this process, and find the same memory."""
         return DirectWork()
 
     def step_over(self, batch: Any, returned: Any) -> None:
-        """The function has; of one that does not train, what it computes is what it returns."""
+        """Note that the function has returned. A step that does not train is judged by what it
+        returns."""
         if returned is not None:
             self._guarded(self.watch.returned, returned)
         trained = self.progress.counts.trained
@@ -259,7 +271,7 @@ class FunctionSession(TrialSession):
             self._recording = self.gate.closed = False
 
     def replayed(self) -> None:
-        """What was recorded has run."""
+        """Read what was remembered, now that it has run."""
         if self.watch.over:
             return
         for module, args, kwargs in self._calls:
@@ -281,7 +293,7 @@ class FunctionSession(TrialSession):
         if not self._recording:
             return super().call_begins(module, args, kwargs)
         if (self._torch.is_grad_enabled() and module.training) or not self._plan.trains:
-            self._calls.append((module, self._values(args), self._values(kwargs)))
+            self._calls.append((module, self._detached(args), self._detached(kwargs)))
         self.gate.closed = True
         return _RECORDED
 
@@ -305,9 +317,9 @@ class FunctionSession(TrialSession):
         else:
             super().backward_ends(token)
 
-    def _values(self, given: Any) -> Any:
-        """Without the graph behind them, which would stay alive with them."""
-        return tree_map_only(self._torch.Tensor, lambda tensor: tensor.detach(), given)
+    def _detached(self, inputs: Any) -> Any:
+        """Return the inputs without the graph behind them, which would stay alive with them."""
+        return tree_map_only(self._torch.Tensor, lambda tensor: tensor.detach(), inputs)
 
     def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
         if not self._recording:
@@ -322,7 +334,7 @@ class FunctionSession(TrialSession):
 
 
 class FunctionProgram(Program):
-    def __init__(self, torch: Any, subject: Subject) -> None:
+    def __init__(self, torch: Any, subject: StepSubject) -> None:
         super().__init__(torch)
         self.device = subject.device
         self._subject = subject
@@ -346,7 +358,7 @@ class FunctionProgram(Program):
 
     def alter_optimizer(self) -> None:
         optimizer = self._subject.optimizer
-        kind = kind_of(self.torch, optimizer)
+        kind = torch_class_of(self.torch, optimizer)
         if kind is None:
             every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
             own = f"{type(optimizer).__name__} is none of torch's own"
@@ -385,8 +397,10 @@ class FunctionProgram(Program):
             self._try(fix, do, made, "")
         return with_settings(loader, given, made.arguments)
 
-    def step_function(self, fixes: tuple[str, ...], session: FunctionSession, kept: Kept) -> Run:
-        step = _Step(self._subject, fixes, session, kept)
+    def step_function(
+        self, fixes: tuple[str, ...], session: FunctionSession, state: SavedState
+    ) -> Run:
+        step = _Step(self._subject, fixes, session, state)
         run: Run = step.run
         for _, _, take in self._on_function:
             run = take(step)
@@ -395,14 +409,18 @@ class FunctionProgram(Program):
 
 class _Step:
     def __init__(
-        self, subject: Subject, fixes: tuple[str, ...], session: FunctionSession, kept: Kept
+        self,
+        subject: StepSubject,
+        fixes: tuple[str, ...],
+        session: FunctionSession,
+        state: SavedState,
     ) -> None:
         self.model = subject.model
         self.optimizer = subject.optimizer
         self.fixes = fixes
         self._subject = subject
         self._session = session
-        self._kept = kept
+        self._state = state
 
     def run(self, batch: Any) -> Any:
         return self._subject.call(batch)
@@ -414,4 +432,4 @@ class _Step:
         self._session.replayed()
 
     def bindings(self) -> Mapping[str, Any]:
-        return self._kept.bindings()
+        return self._state.bindings()

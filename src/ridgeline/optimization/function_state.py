@@ -1,9 +1,11 @@
-"""What a step function can reach and change (parameters, buffers, gradients, moments, counters,
-generators, lists), noted once and put back as often as is asked.
+"""Saves what a step function and its process can change, and restores it after every trial:
+parameters, buffers, gradients, moments, counters, generators and lists; random numbers, torch's
+settings, the functions that fixes replace, and the environment.
 
 The objects themselves are used, not copies: a scheduler, an average or a helper function that the
-step closes over works on the optimizer and the model it was made for. Followed are torch's own
-kinds, what has `state_dict`, and classes of the user's; a library's other objects are left alone.
+step closes over works on the optimizer and the model it was made for. The state of torch's own
+classes, of objects with `state_dict` and of the user's classes is saved; other objects of a library
+are left alone.
 """
 
 import contextlib
@@ -25,41 +27,42 @@ from ridgeline.fixes.program import OPTIMIZERS
 from ridgeline.harness.capture.places import own
 from ridgeline.harness.trials.random_draws import RECURRENT
 
-MOST = 200_000
-"""Objects followed: a model of 10,000 modules has some 100,000 attributes worth following."""
-LARGEST = 2**28
-"""Bytes of a tensor that the step function names and that is no part of model or optimizer: larger
-ones are data."""
-ROOM = 2**30
-"""Bytes of all of these."""
-WIDEST = 4_096
-"""Members of a list that are followed; all of them are put back in their places."""
+MAX_OBJECTS = 200_000
+"""Objects that are followed: a model of 10,000 modules has some 100,000 attributes worth it."""
+MAX_TENSOR_BYTES = 2**28
+"""Largest tensor that is saved if the step function names it and it is not part of the model or the
+optimizer. Larger ones are data."""
+MAX_NAMED_BYTES = 2**30
+"""Size of all such tensors together."""
+MAX_FOLLOWED_MEMBERS = 4_096
+"""Members of a list whose state is saved; all members are put back in their places."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, range)
 _CONTAINERS = (list, dict, set, deque)
 
 
-class Kept:
-    """Of `whole` all is kept; tensors the step function merely names, and batches in a list, up to
-    `LARGEST` bytes; of a dataset none: they are large, and read only."""
+class SavedState:
+    """The state of what a step function can reach. Of `whole` everything is saved; tensors that the
+    step function merely names, and batches in a list, up to `MAX_TENSOR_BYTES`; of a dataset none,
+    because its tensors are large and only read."""
 
     def __init__(self, torch: Any, whole: tuple[Any, ...], step: Any, data: Any) -> None:
         self._torch = torch
         self._step = step
         self._seen: dict[int, Any] = {}
-        self._room = ROOM
+        self._room = MAX_NAMED_BYTES
         self._back: list[Callable[[], None]] = []
         self._owners: list[tuple[str, dict[str, Any]]] = []
         self._cells: list[tuple[str, CellType]] = []
         self._globals: list[tuple[dict[str, Any], str]] = []
         for value in whole:
             self._follow(value, math.inf)
-        self._follow(step, LARGEST)
-        self._follow(vars(type(step)).get("__call__"), LARGEST)
+        self._follow(step, MAX_TENSOR_BYTES)
+        self._follow(vars(type(step)).get("__call__"), MAX_TENSOR_BYTES)
         # Batches in a list are handed out again and again, and a step may write into them.
-        self._follow(data, LARGEST if isinstance(data, list | tuple) else 0)
+        self._follow(data, MAX_TENSOR_BYTES if isinstance(data, list | tuple) else 0)
 
     def restore(self) -> None:
-        """Whatever fails, the rest is put back; then it is raised."""
+        """Put everything back. If something fails, the rest is put back before it is raised."""
         failed: Exception | None = None
         with self._torch.no_grad():
             for back in self._back:
@@ -71,29 +74,29 @@ class Kept:
             raise failed
 
     def bindings(self) -> dict[str, Any]:
-        """What each name stands for: numbers by value, the rest by identity and length."""
-        found: dict[str, Any] = {}
+        """Return what each name stands for: numbers by value, the rest by identity and length."""
+        bindings: dict[str, Any] = {}
         for number, (name, held) in enumerate(self._owners):
             for key, value in list(held.items()):
-                found[f"{name}.{key} ({number})"] = _small(value)
+                bindings[f"{name}.{key} ({number})"] = _summary(value)
         for name, cell in self._cells:
-            found[name] = _small(_inside(cell))
+            bindings[name] = _summary(_inside(cell))
         for names, name in self._globals:
-            found[name] = _small(names.get(name))
-        return found
+            bindings[name] = _summary(names.get(name))
+        return bindings
 
     def _follow(self, value: Any, largest: float) -> None:
         waiting = [(value, largest)]
         while waiting:
             one, limit = waiting.pop()
-            if isinstance(one, _PLAIN) or id(one) in self._seen or len(self._seen) >= MOST:
+            if isinstance(one, _PLAIN) or id(one) in self._seen or len(self._seen) >= MAX_OBJECTS:
                 continue
-            self._seen[id(one)] = one  # kept alive: an id is used again
+            self._seen[id(one)] = one  # kept alive: the id of a dead object is used again
             limit = math.inf if _trains(self._torch, one) else limit
             waiting += [(inner, limit) for inner in self._note(one, limit)]
 
     def _note(self, value: Any, largest: float) -> list[Any]:
-        """How it is put back; what is to be followed from it."""
+        """Note how an object is put back. Return what is to be followed from it."""
         torch = self._torch
         if isinstance(value, torch.Tensor):
             return self._tensor(value) if self._fits(value, largest) else []
@@ -102,7 +105,7 @@ class Kept:
             self._back.append(back)
             return []
         if isinstance(value, tuple):
-            return list(value[:WIDEST])
+            return list(value[:MAX_FOLLOWED_MEMBERS])
         if isinstance(value, _CONTAINERS) and type(value).__module__ in ("builtins", "collections"):
             return self._container(value)
         if isinstance(value, FunctionType):
@@ -139,7 +142,7 @@ class Kept:
 
         def back() -> None:
             if leaf:
-                # Only where they differ: what compiled a model sees each assignment.
+                # Assigned only if they differ: code that compiled a model sees each assignment.
                 if plain and _where(tensor) != _where(data):
                     tensor.data = data
                 if tensor.requires_grad != needs:
@@ -163,7 +166,7 @@ class Kept:
                 getattr(value, "extend" if isinstance(value, deque) else "update")(copy)
 
         self._back.append(back)
-        return list(copy.values() if isinstance(copy, dict) else copy)[:WIDEST]
+        return list(copy.values() if isinstance(copy, dict) else copy)[:MAX_FOLLOWED_MEMBERS]
 
     def _object(self, value: Any) -> list[Any]:
         held = value.__dict__
@@ -179,7 +182,7 @@ class Kept:
         return list(copy.values())
 
     def _function(self, function: FunctionType) -> list[Any]:
-        # What is typed at a prompt has no file, and is the user's.
+        # A function typed at a prompt has no file, and is the user's.
         theirs = function is self._step or function.__module__ == "__main__"
         if not theirs and not own(function.__code__.co_filename):
             return [getattr(function, "__wrapped__", None)]  # torch.no_grad() around a step
@@ -229,7 +232,7 @@ def _fill(cell: CellType, value: Any) -> None:
 
 
 def _named(code: Any) -> Iterator[str]:
-    """Global names in its code, and in that of functions inside it."""
+    """Return the global names in a function's code, and in that of functions inside it."""
     yield from code.co_names
     for one in code.co_consts:
         if hasattr(one, "co_names"):
@@ -240,7 +243,7 @@ def _where(tensor: Any) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _small(value: Any) -> Any:
+def _summary(value: Any) -> Any:
     if isinstance(value, bool | int | float | complex | str):
         return value if value == value else "nan"
     return id(value), len(value) if type(value) in (list, dict, set, deque) else 0
@@ -251,8 +254,8 @@ def _generator(torch: Any, value: Any) -> Callable[[], None] | None:
         state = value.get_state()
         return lambda: value.set_state(state) and None
     if isinstance(value, random.Random):
-        told = value.getstate()
-        return lambda: value.setstate(told)
+        state = value.getstate()
+        return lambda: value.setstate(state)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.random.Generator):
         bits = value.bit_generator
@@ -279,7 +282,8 @@ def _followed(torch: Any, value: Any) -> bool:
 
 
 def _trains(torch: Any, value: Any) -> bool:
-    """A second model or optimizer that the step names is as much a part of it as the first."""
+    """Return whether an object is a model or an optimizer that trains. A second one that the step
+    names is as much a part of it as the first."""
     if isinstance(value, torch.nn.Module):
         return any(parameter.requires_grad for parameter in value.parameters())
     return isinstance(value, torch.optim.Optimizer)
@@ -302,14 +306,16 @@ _OWNERS = (
     *(("torch.optim", name) for name in OPTIMIZERS),
     *(("torch.nn", name) for name in RECURRENT),
 )  # fmt: skip
-"""Whose functions a change or a seam may replace."""
+"""Classes and modules whose functions a fix or a seam may replace."""
 _HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 _CONFIGS = (
     ("torch._dynamo.config", "compiled_autograd"), ("torch._inductor.config", "fallback_random"),
 )  # fmt: skip
 
 
-class Process:
+class SavedProcess:
+    """The state of the process that a trial may change."""
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._back: list[Callable[[], None]] = []
@@ -325,8 +331,8 @@ class Process:
             self._contents(getattr(optimizer, name))
         self._contents(os.environ)
 
-    def code(self, functions: Iterator[FunctionType]) -> None:
-        """Of functions whose code a change will replace."""
+    def save_code(self, functions: Iterator[FunctionType]) -> None:
+        """Save the code of functions that a fix will replace."""
         for function in list(functions):
             code = function.__code__
             self._back.append(lambda f=function, c=code: setattr(f, "__code__", c))  # type: ignore[misc]
@@ -335,16 +341,16 @@ class Process:
         for back in reversed(self._back):
             back()
 
-    def _keep(self, ask: Callable[[], Any], tell: Callable[[Any], Any]) -> None:
-        """Told again only where it is another: settings that were never touched stay untouched."""
+    def _save(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        """Save a setting. It is set again only if it changed, so that others stay untouched."""
         try:
-            was = ask()
+            was = get()
         except (RuntimeError, AttributeError):  # older and newer ways to set TF32, mixed
             return
 
         def back() -> None:
-            if ask() != was:
-                tell(was)
+            if get() != was:
+                put(was)
 
         self._back.append(back)
 
@@ -365,14 +371,14 @@ class Process:
     def _settings(self) -> None:
         torch = self._torch
         cudnn = torch.backends.cudnn
-        self._keep(torch.get_num_threads, torch.set_num_threads)
-        self._keep(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+        self._save(torch.get_num_threads, torch.set_num_threads)
+        self._save(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
         for name in ("benchmark", "deterministic", "allow_tf32", "enabled"):
             self._attribute(cudnn, name)
-        self._keep(torch.get_default_dtype, torch.set_default_dtype)
-        self._keep(torch.is_grad_enabled, torch._C._set_grad_enabled)
-        self._keep(torch.is_anomaly_enabled, torch.set_anomaly_enabled)
-        self._keep(
+        self._save(torch.get_default_dtype, torch.set_default_dtype)
+        self._save(torch.is_grad_enabled, torch._C._set_grad_enabled)
+        self._save(torch.is_anomaly_enabled, torch.set_anomaly_enabled)
+        self._save(
             lambda: (
                 torch.are_deterministic_algorithms_enabled(),
                 torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -380,37 +386,28 @@ class Process:
             lambda was: torch.use_deterministic_algorithms(was[0], warn_only=was[1]),
         )
         for kind in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-            self._autocast(kind)
-        self._keep(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
+            for name in ("autocast_enabled", "autocast_dtype"):
+                get = getattr(torch, f"{'is' if name == 'autocast_enabled' else 'get'}_{name}")
+                put = getattr(torch, f"set_{name}")
+                self._save(functools.partial(get, kind), functools.partial(put, kind))
+        self._save(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
         for module, name in _CONFIGS:
             if module in sys.modules:
                 self._attribute(sys.modules[module], name)
 
-    def _autocast(self, kind: str) -> None:
-        torch = self._torch
-        self._keep(
-            lambda: torch.is_autocast_enabled(kind),
-            lambda was: torch.set_autocast_enabled(kind, was),
-        )
-        self._keep(
-            lambda: torch.get_autocast_dtype(kind), lambda was: torch.set_autocast_dtype(kind, was)
-        )
-
     def _attribute(self, owner: Any, name: str) -> None:
-        self._keep(lambda: getattr(owner, name), lambda was: setattr(owner, name, was))
+        self._save(lambda: getattr(owner, name), lambda was: setattr(owner, name, was))
 
     def _names(self, owner: Any) -> None:
         was = dict(vars(owner))
-        of_class = isinstance(owner, type)
+        is_class = isinstance(owner, type)
 
         def back() -> None:
             for name, value in list(vars(owner).items()):
                 if name in was and was[name] is not value:
                     setattr(owner, name, was[name])
-                elif (
-                    of_class and name not in was and not name.startswith("__")
-                ):  # of a module it is something imported late
-                    delattr(owner, name)
+                elif is_class and name not in was and not name.startswith("__"):
+                    delattr(owner, name)  # a new name in a module is something imported late
 
         self._back.append(back)
 
@@ -425,70 +422,66 @@ class Process:
         self._back.append(back)
 
 
-class Interrupts:
-    """From `wait` to `over` Ctrl-C is noted, not obeyed: what is put back is put back as a whole.
-    Then it is."""
+class HeldInterrupts:
+    """From `begin` to `end` Ctrl-C is noted, and obeyed at the end, so that what is put back
+    between them is put back as a whole."""
 
     def __init__(self) -> None:
-        self._theirs: Any = None
+        self._handler: Any = None
         self._pressed: list[tuple[Any, Any]] = []
 
-    def wait(self) -> None:
+    def begin(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._theirs = signal.signal(signal.SIGINT, lambda *given: self._pressed.append(given))
+            note = self._pressed.append
+            self._handler = signal.signal(signal.SIGINT, lambda *given: note(given))
 
-    def over(self) -> None:
-        if self._theirs is not None:
-            signal.signal(signal.SIGINT, self._theirs)
-        if self._pressed and callable(self._theirs):
-            self._theirs(*self._pressed[0])
+    def end(self) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        if self._pressed and callable(self._handler):
+            self._handler(*self._pressed[0])
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError after that time, in a step or between two. 0: never. Not in another
-    thread than the main one, and not where the program has set the alarm itself."""
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError after that time, in a step or between two; 0 means no limit. There is no
+    limit in another thread than the main one, or if the program has set the alarm itself."""
     alarm = getattr(signal, "setitimer", None)
     main = threading.current_thread() is threading.main_thread()
     if not seconds or alarm is None or not main or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
 
-    def rang(*given: Any) -> None:
+    def ring(*given: Any) -> None:
         raise TimeoutError(f"it had not ended after {seconds:.0f} s")
 
-    theirs = signal.signal(signal.SIGALRM, rang)
+    handler = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, theirs)
+        signal.signal(signal.SIGALRM, handler)
 
 
-class AsItWas:
-    """Whatever happens inside, and however it ends."""
-
-    def __init__(self, torch: Any, kept: Kept) -> None:
-        self._torch = torch
-        self._kept = kept
-
-    def __enter__(self) -> "AsItWas":
-        self.process = Process(self._torch)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        interrupts = Interrupts()
+@contextlib.contextmanager
+def everything_restored(torch: Any, state: SavedState) -> Iterator[SavedProcess]:
+    """Put process and state back at the end, whatever happens inside."""
+    process = SavedProcess(torch)
+    try:
+        yield process
+    finally:
+        interrupts = HeldInterrupts()
         try:
-            interrupts.wait()
-        finally:
+            interrupts.begin()
+        finally:  # also if Ctrl-C comes just before it is held
             try:
-                if self._torch.cuda.is_initialized():
-                    self._torch.cuda.synchronize()
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
             finally:
-                self.process.restore()
-                self._kept.restore()
+                process.restore()
+                state.restore()
                 gc.collect()
-                if self._torch.cuda.is_initialized():
-                    self._torch.cuda.empty_cache()
-                interrupts.over()
+                if torch.cuda.is_initialized():
+                    torch.cuda.empty_cache()
+                interrupts.end()

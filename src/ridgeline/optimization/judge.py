@@ -1,5 +1,5 @@
-"""Whether a changed program computes what the unchanged one does: the unchanged one's own trials,
-and what rounding alone does to it, are what it is judged by."""
+"""Judges whether the program with fixes computes what it computes without them. The standard is the
+baseline's own trials, and what rounding alone does to them."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -10,166 +10,153 @@ from ridgeline.equality.trials.parity import compare
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.bench import Bench
 from ridgeline.optimization.candidates import Candidate, alters, asked, precision
-from ridgeline.optimization.measure import FEWEST_STEPS, Measure, timed
+from ridgeline.optimization.measure import MIN_TIMED_STEPS, Measure, is_timed
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import SearchCode
 from ridgeline.records.parity import MEANS, Parity
 from ridgeline.records.trial import Asked, Draws, Trial
 
-REPEATS = 3
+BASELINE_RUNS = 3
+"""Runs of the unperturbed baseline, if there is time."""
 ULP = 2.0**-23
-_JITTERS = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""How far a type rounds: what that alone does to the program is tried, too."""
-MOST_WATCHED = 8
-LEFT = (
-    "; or does it go on from what a run before it has written? Then look for RIDGELINE_TRIAL in its"
-    " environment"
-)
-FAR_APART = 0.05
-"""First losses of a program that begins as it did before do not lie."""
-SHARE = 0.25
-"""Of the time, for the program as it is: where it starts slowly, a repeat less is run."""
+_ROUNDING = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""How far a type rounds. The baseline is also perturbed by this much."""
+MAX_WATCHED_STEPS = 8
+MAX_LOSS_DEVIATION = 0.05
+"""The first losses of a program that begins the same way each time lie closer than this."""
+MAX_BASELINE_SHARE = 0.25
+"""Share of the budget for the baseline. A program that starts slowly gets one repeat less."""
+_SAME = ("equal", "weak")
+OTHER_MASKS = "dropout drops others under it"
+NOT_COMPARED = "it could not be compared without dropout in the time that was left"
+WITHOUT_DROPOUT = "compared without dropout, which drops others under it"
 
 
 class Judge:
-    def __init__(self, bench: Bench, measure: Measure, say: Callable[[str], None]) -> None:
+    def __init__(self, bench: Bench, measure: Measure, doing: Callable[[str], None]) -> None:
         self._bench = bench
         self._measure = measure
-        self._say = say
+        self._doing = doing
         self.baseline: list[Trial] = []
-        self._owed: list[float] = []
-        """How far parameters are still to be moved, once a change that rounds is to be judged."""
-        self._redrawn = Redrawn(bench, say)
-        self._seen: Callable[[Outcome], None] = lambda found: None
+        self._postponed: list[float] = []
+        """Perturbed runs that are made once a fix that rounds is to be judged."""
+        self._dropout = DropoutJudge(bench, doing)
+        self._on_trial: Callable[[Outcome], None] = lambda outcome: None
 
     def learn(
-        self, possible: Sequence[Candidate], exact: bool, seen: Callable[[Outcome], None]
+        self, possible: Sequence[Candidate], exact: bool, on_trial: Callable[[Outcome], None]
     ) -> Reason | None:
         """Run the baseline; return why there is nothing to compare with, or None.
 
         `possible` are the fixes that may be tried: the coarsest precision among them says how far
         the perturbed runs have to be perturbed.
         """
-        self._seen = seen
-        coarse = None if exact else _JITTERS.get(precision(one.fix for one in possible))
-        moved = [ULP, *([coarse] if coarse else [])]
-        began = self._bench.left_s()
-        failure = self._learn_one(0.0)
-        later = [*moved, *([0.0] * (REPEATS - 1))]
-        best = sorted(possible, key=lambda one: one.promise)[-1:]
-        if self._short(began, len(moved)) and _exact(best):
-            later, self._owed = [0.0], [] if exact else moved
-        for number, jitter in enumerate(later, 1):
-            left = self._bench.left_s()
-            spent = began - left
-            if failure is not None or left <= 0:
-                break  # no change will be tried: more of it would tell nothing
-            if number > 2 and spent * (number + 1) / number > SHARE * began:
-                break  # two of it as it is would be better, but the changes need the time
-            failure = self._learn_one(jitter)
+        self._on_trial = on_trial
+        coarse = None if exact else _ROUNDING.get(precision(one.fix for one in possible))
+        perturbed = [ULP, *([coarse] if coarse else [])]
+        began_s = self._bench.left_s()
+        failure = self._run_baseline(0.0)
+        further = [*perturbed, *([0.0] * (BASELINE_RUNS - 1))]
+        spent_s = began_s - self._bench.left_s()
+        slow = spent_s * (1 + len(perturbed)) > MAX_BASELINE_SHARE * began_s
+        if slow and _alters_nothing(sorted(possible, key=lambda one: one.promise)[-1:]):
+            # What the most promising fix does not need waits for one that does.
+            further, self._postponed = [0.0], [] if exact else perturbed
+        for number, jitter in enumerate(further, 1):
+            left_s = self._bench.left_s()
+            spent_s = began_s - left_s
+            if failure is not None or left_s <= 0:
+                break  # no fix will be tried
+            if number > 2 and spent_s * (number + 1) / number > MAX_BASELINE_SHARE * began_s:
+                break  # two unperturbed runs would be better, but the fixes need the time
+            failure = self._run_baseline(jitter)
         return failure
 
-    def _short(self, began: float, more: int) -> bool:
-        """Of time: then what the most promising change does not need waits for one that does."""
-        spent = began - self._bench.left_s()
-        return spent * (1 + more) > SHARE * began
+    def postponed_s(self, fixes: Sequence[Candidate]) -> float:
+        """Return what judging these fixes will take besides their own trials."""
+        runs = 0 if _alters_nothing(fixes) else len(self._postponed)
+        return runs * self._bench.cost_s(())
 
-    def owed_s(self, fixes: Sequence[Candidate]) -> float:
-        """What judging these will take besides their own trials."""
-        return 0.0 if _exact(fixes) else len(self._owed) * self._bench.cost_s(())
-
-    def _catch_up(self, fixes: Sequence[Candidate]) -> None:
-        while self._owed and not _exact(fixes) and self._bench.left_s() > 0:
-            self._learn_one(self._owed.pop(0))
-
-    def _learn_one(self, jitter: float) -> Reason | None:
-        self._say("baseline, perturbed by one rounding unit" if jitter else "baseline")
-        found = self._bench.trial((), jitter=jitter)
-        if found.cut:
-            code = SearchCode.OUT_OF_TIME if self.baseline else SearchCode.NO_BASELINE_TIME
-            return because(code)
-        if found.trial is None:
+    def _run_baseline(self, jitter: float) -> Reason | None:
+        self._doing("baseline, perturbed by one rounding unit" if jitter else "baseline")
+        outcome = self._bench.trial((), jitter=jitter)
+        if outcome.cut:
+            return because(SearchCode.OUT_OF_TIME if self.baseline else SearchCode.NO_BASELINE_TIME)
+        if outcome.trial is None:
             run = len(self.baseline) + 1
-            return because(SearchCode.BASELINE_RUN_FAILED, cause=found.failure, run=run)
-        if not timed(found.trial):
+            return because(SearchCode.BASELINE_RUN_FAILED, cause=outcome.failure, run=run)
+        if not is_timed(outcome.trial):
             return because(
-                SearchCode.BASELINE_TOO_SHORT, ended=found.trial.ended,
-                needed_steps=MOST_WATCHED + 1 + FEWEST_STEPS,
+                SearchCode.BASELINE_TOO_SHORT, ended=outcome.trial.ended,
+                needed_steps=MAX_WATCHED_STEPS + 1 + MIN_TIMED_STEPS,
             )  # fmt: skip
-        if self._measure.of(found.trial) is None:
+        if self._measure.of(outcome.trial) is None:
             return because(SearchCode.NO_MEASURE, measure=self._measure.name)
-        self.baseline.append(found.trial)
+        self.baseline.append(outcome.trial)
         if not jitter:
-            self._seen(found)
+            self._on_trial(outcome)
         return None
 
-    def varies(self) -> str:
-        """A sentence where the program as it is computes other numbers each time it is run."""
+    def varies(self) -> Reason | None:
+        """Return what differs each time the baseline runs, because it is not seeded; else None."""
         first = [trial.watched[0] for trial in self.baseline if trial.watched]
-        data = {step.batch_sum for step in first}
+        if len({step.batch_sum for step in first}) > 1:
+            return because(SearchCode.DATA_VARIES)
         plain = [trial.watched[0] for trial in self.baseline if trial.watched and not trial.jitter]
         losses = [step.loss for step in plain if step.loss is not None]
-        if len(data) > 1:
-            what = "other data"
-        elif losses and max(losses) - min(losses) > FAR_APART * abs(max(losses, key=abs)):
-            what = "another first loss"
-        else:
-            return ""
-        return f"the program as it is has {what} each time it is run: seed it{LEFT}"
+        limit = MAX_LOSS_DEVIATION * abs(max(losses, key=abs, default=0.0))
+        if losses and max(losses) - min(losses) > limit:
+            return because(SearchCode.FIRST_LOSS_VARIES)
+        return None
 
     @property
     def peak_bytes(self) -> int:
         return round(median(trial.peak_bytes for trial in self.baseline)) if self.baseline else 0
 
     def parity(self, trials: Trial | Sequence[Trial], fixes: Sequence[Candidate]) -> Parity:
-        of = [one.fix for one in fixes]
-        return compare(self.baseline, trials, alters(of), precision(of))
+        return _compared(self.baseline, trials, fixes)
 
     def missing(self, trial: Trial, tried: Sequence[Candidate]) -> Reason | None:
         """Return why one of the fixes was not applied; None if all were."""
         applied = {one.fix for one in trial.applied}
-        for one in tried:
-            if one.fix.id not in applied:
-                told = [n.why for n in trial.not_applied if n.fix == one.fix.id]
-                if told:
-                    return because(SearchCode.NOT_APPLIED, detail=told[0])
+        for candidate in tried:
+            if candidate.fix.id not in applied:
+                details = [n.why for n in trial.not_applied if n.fix == candidate.fix.id]
+                if details:
+                    return because(SearchCode.NOT_APPLIED, detail=details[0])
                 return because(SearchCode.NOTHING_TO_CHANGE)
         return None
 
     def compared(self, trial: Trial, fixes: Sequence[Candidate]) -> Parity:
-        """Of a first trial, whose dropout may have dropped others."""
-        self._catch_up(fixes)
-        found = self.parity(trial, fixes)
-        draws = any(one.draws and _trains(one) for one in self.baseline)
-        if found.equality in FINE or not draws or _exact(fixes):
-            return found
-        return self._redrawn.compared(self.baseline, trial, fixes, found)
+        """Judge the first trial of a set of fixes, whose dropout may have dropped other
+        elements."""
+        while self._postponed and not _alters_nothing(fixes) and self._bench.left_s() > 0:
+            self._run_baseline(self._postponed.pop(0))
+        parity = self.parity(trial, fixes)
+        draws = any(
+            one.draws and any(step.backwards for step in one.watched) for one in self.baseline
+        )
+        if parity.equality in _SAME or not draws or _alters_nothing(fixes):
+            return parity
+        return self._dropout.compared(self.baseline, trial, fixes, parity)
 
 
-def _trains(trial: Trial) -> bool:
-    return any(step.backwards for step in trial.watched)
+class DropoutJudge:
+    """Judges fixes under which dropout may drop other elements: compiled code draws in another
+    order, and so does another layout, and another type or kernel on a GPU draws another mask. The
+    numbers alone would tell nothing. Where they differ, the fixed program gets a trial in which it
+    draws as it did before; if that is not enough, one in which nothing is dropped, against the
+    unchanged program without dropout."""
 
-
-def _exact(fixes: Sequence[Candidate]) -> bool:
-    return all(one.fix.alters == "nothing" for one in fixes)
-
-
-FINE = ("equal", "weak")
-OTHERS = "dropout drops others under it"
-UNASKED = "it could not be compared without dropout in the time that was left"
-WITHOUT = "compared without dropout, which drops others under it"
-
-
-class Redrawn:
-    def __init__(self, bench: Bench, say: Callable[[str], None]) -> None:
+    def __init__(self, bench: Bench, doing: Callable[[str], None]) -> None:
         self._bench = bench
-        self._say = say
-        self._undropped: list[Trial] = []
-        """The unchanged program without dropout."""
-        self._useless = False
-        """To compare without dropout: it could not be run so, or there is none."""
+        self._doing = doing
+        self._baseline: list[Trial] = []
+        """Trials of the unchanged program without dropout."""
+        self._impossible = False
+        """Whether the program cannot be run without dropout, or has none."""
         self._known: list[tuple[tuple[Asked, ...], Parity]] = []
-        """Of what was put on: it is asked again where the whole is confirmed."""
+        """Verdicts on sets of fixes: the whole is judged again when it is confirmed."""
 
     def compared(
         self,
@@ -178,76 +165,88 @@ class Redrawn:
         fixes: Sequence[Candidate],
         differs: Parity,
     ) -> Parity:
-        """`differs`: what comparing the trial as it is has said, and what stays where dropout does
-        not explain it. What it cannot explain (other data, skipped steps, losses that do not fall)
-        is asked of that trial, too."""
-        loosely = _compared(baseline, trial, fixes, OTHERS)
-        if not _fine(loosely) or not trial.draws:
+        """`differs` is the verdict on the trial as it is, which stands if dropout does not explain
+        it. What dropout cannot explain (other data, skipped steps, losses that do not fall) is
+        judged by that trial, too."""
+        loosely = _compared(baseline, trial, fixes, OTHER_MASKS)
+        if not _is_same(loosely) or not trial.draws:
             return differs
-        strictly = self._known_of(asked(fixes)) or self._strictly(baseline, fixes)
+        strictly = self._verdict_on(asked(fixes)) or self._strictly(baseline, fixes)
+        if strictly is None and self._impossible:
+            return differs
         if strictly is None:
-            return differs if self._useless else replace(differs, why=f"{differs.why}; {UNASKED}")
+            return replace(differs, why=f"{differs.why}; {NOT_COMPARED}")
         self._known.append((asked(fixes), strictly))
-        if not _fine(strictly):
+        if not _is_same(strictly):
             return strictly
         means = [check for check in loosely.checks if check.what == MEANS]
         return replace(strictly, checks=(*strictly.checks, *means))
 
-    def _known_of(self, on: Sequence[Asked]) -> Parity | None:
-        """Of these, or of more that were equal with them: one of those was left out since."""
-        every = ((of, found) for of, found in self._known if all(one in of for one in on))
-        return next((found for of, found in every if len(of) == len(on) or _fine(found)), None)
+    def _verdict_on(self, fixes: Sequence[Asked]) -> Parity | None:
+        """Return the verdict on these fixes, or on more that were equal together: one of them has
+        been dropped since."""
+        every = [(of, parity) for of, parity in self._known if all(one in of for one in fixes)]
+        fitting = (parity for of, parity in every if len(of) == len(fixes) or _is_same(parity))
+        return next(fitting, None)
 
     def _strictly(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> Parity | None:
-        """None: it cannot be asked, or there was no time."""
+        """Return None if this is impossible, or if there was no time."""
         rounding = [one.fix for one in fixes if one.fix.alters != "nothing"]
         compiled = any(fix.slot == "compile" for fix in rounding)
         alone = all(fix.slot == "compile" for fix in rounding)
-        found: Parity | None = None
-        if compiled and (alone or baseline[0].device == "cpu") and self._time_for(fixes, 0):
-            found = self._drawn("eager", baseline, fixes)
-        if found is not None and _fine(found):
-            return found
-        if self._useless or not self._without_dropout(baseline, fixes):
-            return found
-        without = self._drawn("none", self._undropped, fixes)
-        return replace(without, why=f"{without.why}; {WITHOUT}") if without is not None else found
+        parity: Parity | None = None
+        if compiled and (alone or baseline[0].device == "cpu") and self._has_time(fixes, 0):
+            parity = self._with_draws("eager", baseline, fixes)
+        if parity is not None and _is_same(parity):
+            return parity
+        if self._impossible or not self._run_without_dropout(baseline, fixes):
+            return parity
+        without = self._with_draws("none", self._baseline, fixes)
+        if without is None:
+            return parity
+        return replace(without, why=f"{without.why}; {WITHOUT_DROPOUT}")
 
-    def _drawn(
+    def _with_draws(
         self, draws: Draws, baseline: Sequence[Trial], fixes: Sequence[Candidate]
     ) -> Parity | None:
-        found = self._bench.trial(asked(fixes), draws=draws).trial
-        return _compared(baseline, found, fixes) if found is not None else None
+        trial = self._bench.trial(asked(fixes), draws=draws).trial
+        return _compared(baseline, trial, fixes) if trial is not None else None
 
-    def _without_dropout(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> bool:
-        """The unchanged program, once as it is and moved as far as the baseline was."""
-        wanted = list(dict.fromkeys(one.jitter for one in baseline))
-        missing = [jitter for jitter in wanted if jitter not in self._jitters()]
-        if not self._time_for(fixes, len(missing)):
+    def _run_without_dropout(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> bool:
+        """Run the unchanged program without dropout, unperturbed and perturbed as the baseline was.
+        Return whether it has been run so."""
+        known = {trial.jitter for trial in self._baseline}
+        missing = [jitter for jitter in dict.fromkeys(t.jitter for t in baseline)
+                   if jitter not in known]  # fmt: skip
+        if not self._has_time(fixes, len(missing)):
             return False
         for jitter in missing:
-            self._say("the program as it is, without dropout")
-            found = self._bench.trial((), jitter=jitter, draws="none")
-            if found.trial is None or found.trial.undropped == 0:
-                self._useless = not found.cut
+            self._doing("the program as it is, without dropout")
+            outcome = self._bench.trial((), jitter=jitter, draws="none")
+            if outcome.trial is None or outcome.trial.undropped == 0:
+                self._impossible = not outcome.cut
                 return False
-            self._undropped.append(found.trial)
+            self._baseline.append(outcome.trial)
         return True
 
-    def _jitters(self) -> set[float]:
-        return {trial.jitter for trial in self._undropped}
-
-    def _time_for(self, fixes: Sequence[Candidate], plain: int) -> bool:
-        takes = self._bench.cost_s(asked(fixes)) + plain * self._bench.cost_s(())
-        return takes < self._bench.left_s() - self._bench.held_s
+    def _has_time(self, fixes: Sequence[Candidate], baseline_runs: int) -> bool:
+        takes_s = self._bench.cost_s(asked(fixes)) + baseline_runs * self._bench.cost_s(())
+        return takes_s < self._bench.left_s() - self._bench.held_s
 
 
-def _fine(parity: Parity) -> bool:
-    return parity.equality in FINE
+def _is_same(parity: Parity) -> bool:
+    return parity.equality in _SAME
+
+
+def _alters_nothing(fixes: Sequence[Candidate]) -> bool:
+    return all(one.fix.alters == "nothing" for one in fixes)
 
 
 def _compared(
-    baseline: Sequence[Trial], trial: Trial, fixes: Sequence[Candidate], redrawn: str = ""
+    baseline: Sequence[Trial],
+    trials: Trial | Sequence[Trial],
+    candidates: Sequence[Candidate],
+    redrawn: str = "",
 ) -> Parity:
-    of = [one.fix for one in fixes]
-    return compare(baseline, trial, alters(of), precision(of), redrawn)
+    fixes = [one.fix for one in candidates]
+    return compare(baseline, trials, alters(fixes), precision(fixes), redrawn)

@@ -1,8 +1,8 @@
-"""Trials of earlier calls: a second one of the same program goes on where the first ended.
+"""Trials of earlier calls: a second call for the same program continues where the first ended.
 
-The n-th trial of a plan is the n-th that was kept, so the search takes the way it took before until
-it asks for one that was not run. Nothing is kept of another program: any change of its source, its
-arguments, torch or the machine is another one. Data files are not looked at.
+The n-th trial of a plan is the n-th that was kept, so that the search repeats what it did until it
+asks for a trial that was not run. Any change of the program's source, its arguments, torch or the
+machine makes it another program. Data files are not looked at.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from ridgeline.optimization.launcher import script_of
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
 
-RECORDED = "6"
-"""What a trial notes: those that noted less are not gone on from."""
-MOST_FILES = 2_000
+RECORD_VERSION = "6"
+"""Changes whenever a trial notes something new, so that older trials are not used."""
+MAX_SOURCE_FILES = 2_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_ALLOC_CONF")
 
@@ -34,15 +34,11 @@ class KeptTrials:
         self._taken: dict[str, int] = {}
 
     def take(self, plan: Plan) -> Outcome | None:
-        """The next one of this plan."""
+        """Return the next trial of this plan; None if there is none."""
         if self._folder is None:
             return None
-        name = self._name(plan)
-        try:
-            kept = _decoded(self._folder / name)
-        except (OSError, msgspec.DecodeError):
-            return None
-        number = self._taken.get(name, 0)
+        name = _file_name(plan)
+        kept, number = _read(self._folder / name), self._taken.get(name, 0)
         if number >= len(kept):
             return None
         self._taken[name] = number + 1
@@ -54,39 +50,40 @@ class KeptTrials:
         self._taken = {}
 
     def put(self, plan: Plan, outcome: Outcome) -> None:
-        """Failures too: what fails, or hangs, is not tried again. But what the budget ended tells
-        nothing."""
+        """Keep an outcome. Failures are kept too: what fails or hangs is not tried again. What the
+        budget ended is not kept, because it tells nothing."""
         if self._folder is None or outcome.cut:
             return
-        name = self._name(plan)
-        path = self._folder / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            before = _decoded(path)
-        except (OSError, msgspec.DecodeError):
-            before = []
-        self._taken[name] = len(before) + 1
+        path = self._folder / _file_name(plan)
+        before = _read(path)
+        self._taken[path.name] = len(before) + 1
         temporary = path.with_suffix(".part")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(msgspec.msgpack.encode([*before, outcome]))
             temporary.replace(path)
         except OSError:  # a full disk costs the next call time, not this one its answer
             temporary.unlink(missing_ok=True)
 
-    def _name(self, plan: Plan) -> str:
-        text = msgspec.json.encode(plan, order="deterministic")
-        return hashlib.sha256(text).hexdigest()[:16] + ".msgpack"
+
+def _file_name(plan: Plan) -> str:
+    text = msgspec.json.encode(plan, order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:16] + ".msgpack"
 
 
-def _decoded(path: Path) -> list[Outcome]:
-    """JSON has no nan: a loss that broke would come back as one that was not seen."""
-    return msgspec.msgpack.decode(path.read_bytes(), type=list[Outcome])
+def _read(path: Path) -> list[Outcome]:
+    """Return what was kept in a file. It is not JSON, which has no nan: a loss that broke would
+    come back as one that was not seen."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=list[Outcome])
+    except (OSError, msgspec.DecodeError):
+        return []
 
 
 def identity(target: Target) -> str:
-    """Of a program on this machine."""
-    parts = [RECORDED, target.kind, target.name, *target.arguments, os.getcwd(), platform.node()]
-    parts += [sys.version, _version("torch"), _version("ridgeline"), _devices()]
+    """Return a short name for a program on this machine, which changes with its source."""
+    parts = [RECORD_VERSION, target.kind, target.name, *target.arguments, os.getcwd()]
+    parts += [platform.node(), sys.version, _version("torch"), _version("ridgeline"), _devices()]
     parts += [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES]
     digest = hashlib.sha256("\0".join(parts).encode())
     script = script_of(target)
@@ -101,8 +98,8 @@ def identity(target: Target) -> str:
 
 
 def _sources(home: Path) -> Iterator[Path]:
-    """Python files under the program's folder; what we wrote there is not its own."""
-    found = 0
+    """Return the Python files under the program's folder, without the copies that we wrote."""
+    count = 0
     for folder, inside, names in os.walk(home):
         inside[:] = sorted(
             name
@@ -113,8 +110,8 @@ def _sources(home: Path) -> Iterator[Path]:
         for name in sorted(names):
             if name.endswith(".py") and not name.startswith("optimized_"):
                 yield Path(folder) / name
-                found += 1
-                if found >= MOST_FILES:
+                count += 1
+                if count >= MAX_SOURCE_FILES:
                     return
 
 

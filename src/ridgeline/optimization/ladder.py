@@ -1,32 +1,33 @@
-"""The search: changes in the order of what they may gain, each tried on top of those kept, kept
-where it is better and equal; partners tried as one; what did not pay alone tried again with what
-moves the bottleneck. Then `proof`: each is left out once, and the whole is confirmed."""
+"""The search for fixes. They are tried in the order of what they may gain, each on top of those
+that are kept, and kept if the program is better and computes the same. Partners are tried together,
+and what did not pay alone is tried again together with what moves the bottleneck. Then `proof`
+leaves each kept fix out once, and confirms the whole."""
 
 import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ridgeline.optimization.agenda import LEAST_BOUND, Agenda, Ask, Wants, compiles
+from ridgeline.optimization.agenda import MIN_BOUND, Agenda, Ask, SearchSettings, is_compiler
 from ridgeline.optimization.bench import Bench
-from ridgeline.optimization.candidates import Candidate, asked
+from ridgeline.optimization.candidates import LARGER_BATCH, Candidate, asked
 from ridgeline.optimization.contest import Contest
 from ridgeline.optimization.measure import MEASURES, typical_ms
-from ridgeline.optimization.proof import confirm, larger, leave_out
+from ridgeline.optimization.proof import confirm, enlarge_batch, leave_out
 from ridgeline.optimization.rungs import Key, key
-from ridgeline.optimization.search import Search, Voice
+from ridgeline.optimization.search import Progress, Search
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized, SearchCode, Total
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Asked
 from ridgeline.statistics.pooled import MOST
 
-MAY_GAIN = 1.05
-"""Where it may still gain so much, and did not fall behind, it is looked at again in the end."""
-MAX_TOLD_BOUND = 10.0
-"""A larger bound is not announced: it says only that almost all of the step may go."""
-SLOWEST = 2.0
-"""To save memory a step may take so many times as long, not more."""
+MIN_HOPEFUL_GAIN = 1.05
+"""An undecided fix whose interval reaches this gain is measured once more in the end."""
+MAX_SHOWN_BOUND = 10.0
+"""A larger bound is not shown: it says only that almost all of the step may go."""
+MAX_SLOWDOWN = 2.0
+"""To save memory or energy, a step may take this many times as long, not more."""
 
 
 class Ladder:
@@ -34,244 +35,242 @@ class Ladder:
         self,
         bench: Bench,
         candidates: Sequence[Candidate] | Ask,
-        wants: Wants | None = None,
-        voice: Voice | None = None,
+        settings: SearchSettings | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self._wants = wants or Wants()
+        self._settings = settings or SearchSettings()
         ask: Ask = candidates if callable(candidates) else lambda kept: candidates
-        self._search = Search(
-            bench, measure=MEASURES[self._wants.goal], exact=self._wants.keep_exact,
-            voice=voice or Voice(),
+        self.search = Search(
+            bench, measure=MEASURES[self._settings.goal], exact=self._settings.keep_exact,
+            progress=progress or Progress(),
         )  # fmt: skip
-        self._agenda = Agenda(self._search, ask, self._wants)
+        self._agenda = Agenda(self.search, ask, self._settings)
         self._undecided: dict[Key, tuple[tuple[Asked, ...], Contest | None, Parity | None]] = {}
-        self._alone: list[Candidate] = []
-        """Compilers that were worse with what is usual beside them."""
+        self._retry_alone: list[Candidate] = []
+        """Compilers that were slower together with the usual fixes."""
         self._trying: Candidate | None = None
         self._stopped: Reason | None = None
 
-    @property
-    def search(self) -> Search:
-        return self._search
-
     def climb(self, command: str) -> Optimized:
-        search = self._search
+        """Search, prove what was kept, and return the result. `command` is shown with it."""
+        search = self.search
         ended: Reason | None = None
         total: Total | None = None
         with_batch: Total | None = None
         try:
-            ended = self._learn()
+            possible = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
+            ended = search.judge.learn(
+                possible, search.exact, lambda outcome: search.history.add((), outcome)
+            )
             if ended is None:
-                search.grows = self._sizes()
+                search.larger_batch = self._larger_batch()
                 self._try_all()
                 leave_out(search)
                 total = confirm(search)
-                search.grows = None
-                sizes = self._sizes()
-                with_batch = larger(search, sizes) if sizes is not None else None
-        except KeyboardInterrupt:  # what is known so far is not lost
+                search.larger_batch = None
+                sizes = self._larger_batch()
+                with_batch = enlarge_batch(search, sizes) if sizes is not None else None
+        except KeyboardInterrupt:  # what is known so far is reported
             ended = because(SearchCode.INTERRUPTED)
-            if self._trying is not None and search.so_far and self._trying not in search.table:
+            if self._trying is not None and search.so_far and self._trying not in search.rungs:
                 ratio, pairs = search.so_far
                 reason = because(SearchCode.INTERRUPTED_AFTER, value=ratio, pairs=pairs)
-                search.table.untried(self._trying, reason)
-        judge = search.judge
-        if judge.baseline:
-            self._name_untried(ended)
+                search.rungs.not_tried(self._trying, reason)
+        if search.judge.baseline:
+            self._note_untried(ended)
         return Optimized(
             command=command,
-            goal=self._wants.goal,
+            goal=self._settings.goal,
             measured=search.measure.name,
-            baseline_ms=typical_ms(tuple(judge.baseline)),
-            baseline_bytes=judge.peak_bytes,
-            control=search.spreads.control(search.measure),
-            rungs=search.table.rungs(),
+            baseline_ms=typical_ms(search.judge.baseline),
+            baseline_bytes=search.judge.peak_bytes,
+            control=search.noise.control(search.measure),
+            rungs=search.rungs.all(),
             total=total,
             with_batch=with_batch,
             caveats=tuple(one.fix.redraws for one in search.kept if one.fix.redraws),
-            noise=search.spreads.noise(search.measure),
+            noise=search.noise.of_process(search.measure),
             stopped=ended or search.trouble or self._stopped,
         )
 
-    def _learn(self) -> Reason | None:
-        search = self._search
-        possible = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
-        return search.judge.learn(possible, search.exact, lambda found: search.arms.saw((), found))
-
-    def _name_unable(self) -> None:
+    def _note_unable(self) -> None:
         for one in self._agenda.without_rung():
             if (reason := self._agenda.unable(one)) is not None:
-                self._search.table.untried(one, reason)
+                self.search.rungs.not_tried(one, reason)
 
-    def _name_untried(self, ended: Reason | None) -> None:
+    def _note_untried(self, ended: Reason | None) -> None:
         """Note every fix that was not tried. `ended` is why the search ended, if not for time."""
-        self._name_unable()
+        self._note_unable()
         for one in self._agenda.without_rung():
             if ended is None:
                 self._stopped = because(SearchCode.OUT_OF_TIME)
-            self._search.table.untried(one, ended or because(SearchCode.OUT_OF_TIME))
+            self.search.rungs.not_tried(one, ended or because(SearchCode.OUT_OF_TIME))
 
     def _try_all(self) -> None:
-        """The first that may be tried and was not, until none is left: what is kept may make
-        others possible, and ends others."""
+        """Try the first fix that may be tried and was not, until none is left: what is kept may
+        make others possible, and rule others out."""
         while (one := self._agenda.next()) is not None:
-            if not self._time_for([one]):
+            if not self._has_time_to_try([one]):
                 self._stopped = because(SearchCode.OUT_OF_TIME)
-                self._search.table.untried(one, self._search.too_long(one))
+                self.search.rungs.not_tried(one, self.search.too_long(one))
                 continue
-            self._search.share_s = self._agenda.share_s(one)
-            if compiles(one):
-                self._with_companions(one)
+            self.search.share_s = self._agenda.share_s(one)
+            if is_compiler(one):
+                self._try_with_companions(one)
             else:
-                self._alone_or_with_partner(one)
-            if one not in self._search.table:
-                self._search.table.untried(one, because(SearchCode.OUT_OF_TIME))
-            self._other_options(one)
-        for one in self._alone:
-            if all(other.fix.slot != one.fix.slot for other in self._search.kept):
-                self._compiled_alone(one)
-        self._second_chances()
-        self._second_looks()
-        self._search.share_s = math.inf
-        self._name_unable()  # before one that is the reason is left out
+                self._try_alone_or_with_partner(one)
+            if one not in self.search.rungs:
+                self.search.rungs.not_tried(one, because(SearchCode.OUT_OF_TIME))
+            self._try_other_options(one)
+        for one in self._retry_alone:
+            if all(other.fix.slot != one.fix.slot for other in self.search.kept):
+                self._try_compiler_alone(one)
+        self._try_again_beside_new()
+        self._measure_undecided()
+        self.search.share_s = math.inf
+        self._note_unable()  # before a fix that is the reason is dropped
 
-    def _alone_or_with_partner(self, one: Candidate) -> None:
+    def _try_alone_or_with_partner(self, one: Candidate) -> None:
         partners = self._agenda.partners(one)
         first = [other for other in partners if other.fix.id == one.brings]
         if first and self._try([one, *first]).outcome == "FASTER":
             return
-        if first and not self._time_for([one]):
+        if first and not self._has_time_to_try([one]):
             return
         if self._try([one]).outcome not in ("SLOWER", "SAME", "UNDECIDED"):
             return
         for partner in self._agenda.partners(one):
             if partner not in first and self._try([one, partner]).outcome == "FASTER":
                 break
-        if self._search.table[one].status == "rejected":
+        if self.search.rungs[one].status == "rejected":
             self._agenda.again.append(one)
 
-    def _with_companions(self, one: Candidate) -> None:
-        """What a compiler gains depends on what it compiles, and compiling takes long: so all that
-        did not pay alone is put on at once; `proof` leaves each out again."""
-        beside = self._agenda.companions(one)
-        outcome = self._try([one, *beside], needed=1).outcome if beside else None
-        finer = [other for other in beside if other.fix.precision == one.fix.precision]
-        if outcome == "REFUSED" and 0 < len(finer) < len(beside) and self._time_for([one, *finer]):
-            # The lowest precision is the likeliest to have made other results of it.
-            outcome, beside = self._try([one, *finer], needed=1).outcome, finer
+    def _try_with_companions(self, one: Candidate) -> None:
+        """Try a compiler together with all that did not pay alone. What it gains depends on what it
+        compiles, and compiling takes long; `proof` leaves each fix out again."""
+        companions = self._agenda.companions(one)
+        outcome = self._try([one, *companions], needed=1).outcome if companions else None
+        finer = [other for other in companions if other.fix.precision == one.fix.precision]
+        fewer = 0 < len(finer) < len(companions)
+        if outcome == "REFUSED" and fewer and self._has_time_to_try([one, *finer]):
+            # The lowest precision is the likeliest to have changed the results.
+            outcome, companions = self._try([one, *finer], needed=1).outcome, finer
         if outcome == "FASTER":
-            self._agenda.again = [other for other in self._agenda.again if other not in beside]
-        elif outcome == "SLOWER" and one in self._search.table:
-            self._alone.append(one)  # what is quick comes first
+            again = self._agenda.again
+            self._agenda.again = [other for other in again if other not in companions]
+        elif outcome == "SLOWER" and one in self.search.rungs:
+            self._retry_alone.append(one)  # quick fixes come first
         else:
-            self._compiled_alone(one)
+            self._try_compiler_alone(one)
 
-    def _compiled_alone(self, one: Candidate) -> None:
-        if self._time_for([one]) and self._try([one]).outcome == "UNDECIDED":
+    def _try_compiler_alone(self, one: Candidate) -> None:
+        if self._has_time_to_try([one]) and self._try([one]).outcome == "UNDECIDED":
             self._agenda.again.append(one)
 
-    def _time_for(self, tried: Sequence[Candidate]) -> bool:
-        return self._search.time_to_try([*self._search.kept, *tried])
+    def _has_time_to_try(self, tried: Sequence[Candidate]) -> bool:
+        return self.search.has_time_to_try([*self.search.kept, *tried])
 
-    def _other_options(self, one: Candidate) -> None:
-        """Of a change that was applied: where one number paid, another may pay more."""
+    def _try_other_options(self, one: Candidate) -> None:
+        """Try other options of a fix that was applied: where one number paid, another may pay
+        more."""
         for options in one.others:
             other = replace(one, options=options, others=(), brings="")
-            rung = self._search.table[one]
+            rung = self.search.rungs[one]
             applied = rung.status in ("kept", "dropped") or rung.ratio is not None
             if one.fix.saves == "memory" and rung.status != "kept":
                 return  # more of what saves nothing saves nothing
-            if not applied or other in self._search.table:
-                return
-            if not self._time_for([other]):
+            if not applied or other in self.search.rungs or not self._has_time_to_try([other]):
                 return
             if self._try([other]).outcome == "UNDECIDED":
                 self._agenda.again.append(other)
 
-    def _second_chances(self) -> None:
-        """Those tried before something that moves the bottleneck was kept."""
+    def _try_again_beside_new(self) -> None:
+        """Try fixes again that were tried before something that moves the bottleneck was kept."""
         for one in self._agenda.again:
-            slots = {other.fix.slot for other in self._search.kept if other.fix.slot}
+            slots = {other.fix.slot for other in self.search.kept if other.fix.slot}
             if one.fix.slot in slots:
                 continue
-            beside = set(self._search.table[one].beside)
-            new = [c for c in self._search.kept if c.fix.slot in ("compile", "precision")]
-            if all(c.fix.id in beside for c in new):
+            beside = set(self.search.rungs[one].beside)
+            movers = [c for c in self.search.kept if c.fix.slot in ("compile", "precision")]
+            if all(c.fix.id in beside for c in movers):
                 continue
-            if self._time_for([one]):
+            if self._has_time_to_try([one]):
                 self._try([one])
 
-    def _second_looks(self) -> None:
-        """Undecided, and there is time: the most promising first."""
-        self._search.share_s = math.inf
-        undecided = [(self._search.table[one].ratio, one) for one in self._agenda.again]
+    def _measure_undecided(self) -> None:
+        """Measure undecided fixes once more if there is time, the most promising first."""
+        self.search.share_s = math.inf
+        ratios = [(self.search.rungs[one].ratio, one) for one in self._agenda.again]
         promising = [
             (ratio.value, one)
-            for ratio, one in undecided
+            for ratio, one in ratios
             if ratio is not None
             and ratio.pairs < MOST
-            and ratio.value > LEAST_BOUND
-            and ratio.ci_high > MAY_GAIN
+            and ratio.value > MIN_BOUND
+            and ratio.ci_high > MIN_HOPEFUL_GAIN
         ]
         for _, one in sorted(promising, key=lambda pair: -pair[0]):
-            others = [c.fix for c in self._search.kept if c.fix.id != one.fix.id]
+            others = [c.fix for c in self.search.kept if c.fix.id != one.fix.id]
             taken = {fix.slot for fix in others if fix.slot}
-            if self._search.table[one].status != "rejected" or one.fix.slot in taken:
+            if self.search.rungs[one].status != "rejected" or one.fix.slot in taken:
                 continue
-            if self._time_for([one]):
+            if self._has_time_to_try([one]):
                 self._try([one])
             else:
                 self._stopped = because(SearchCode.OUT_OF_TIME)
 
     def _try(self, tried: Sequence[Candidate], needed: int = 2) -> Contest:
-        """All at once; the first `needed` have to find something to change."""
-        search, self._trying = self._search, tried[0]
+        """Try these fixes together; the first `needed` have to find something to change."""
+        search, self._trying = self.search, tried[0]
         bound = self._agenda.bound(tried)
-        search.say(_announced(tried, bound))
+        search.doing(_announcement(tried, bound))
         slots = {one.fix.slot for one in tried if one.fix.slot}
-        same = {one.fix.id for one in tried}
-        replaced = [c for c in search.kept if c.fix.slot in slots or c.fix.id in same]
+        ids = {one.fix.id for one in tried}
+        replaced = [c for c in search.kept if c.fix.slot in slots or c.fix.id in ids]
         beside = [one for one in search.kept if one not in replaced]
-        after = [*beside, *tried]
-        result, parity = self._contested(tried, after, needed)
+        result, parity = self._contest(tried, [*beside, *tried], needed)
         if result.outcome == "FASTER" and (too_slow := self._too_slow(result)):
             result = replace(result, outcome="REFUSED", reason=too_slow)
-        if self._wants.goal in ("speed", "throughput"):  # bounds are about time
+        if self._settings.goal in ("speed", "throughput"):  # bounds are about time
             result = replace(result, bound=bound)
         search.bounds_refuted |= result.exceeds_bound
-        unfit = self._unfit(tried, result)
-        on = [one for one in tried if one not in unfit]
+        missing = {
+            key(one): reason
+            for one in tried
+            for trial in result.after[:1]
+            if (reason := search.judge.missing(trial, [one])) is not None
+        }
+        applied = [one for one in tried if key(one) not in missing]
         if result.outcome == "FASTER":
-            search.table.note(on, "kept", result, parity, beside)
-            for one in unfit:
-                missing = search.judge.missing(result.after[0], [one])
-                search.table.unfit(
-                    one, missing or because(SearchCode.NOTHING_TO_CHANGE), [*beside, *on]
-                )
+            search.rungs.note(applied, "kept", result, parity, beside)
+            for one in tried:
+                if key(one) in missing:
+                    search.rungs.not_applied(one, missing[key(one)], [*beside, *applied])
             for one in replaced:
-                search.table.drop(one, because(SearchCode.REPLACED, title=_named(tried[0])))
-            search.kept = [*beside, *on]
-            search.arms.decided()
-            search.spreads.kept(result.before, result.after, search.measure)
+                search.rungs.drop(one, because(SearchCode.REPLACED, title=_title(tried[0])))
+            search.kept = [*beside, *applied]
+            search.history.fix_kept()
+            search.noise.fix_kept(result.before, result.after, search.measure)
         elif result.outcome == "CUT":
             self._stopped = because(SearchCode.OUT_OF_TIME)
-            search.table.untried(tried[0], result.reason)
-        elif tried[0] not in on:
-            search.table.note(tried[:1], "not applied", result, parity, beside, tried[1:])
-        elif not unfit or needed == 1:
-            search.table.note(tried[:1], "rejected", result, parity, beside, on[1:])
-            search.table.only_with(on[0], on[1:], result.reason)
-        # else what it pays with found nothing to change: what is known of it alone stays
+            search.rungs.not_tried(tried[0], result.reason)
+        elif tried[0] not in applied:
+            search.rungs.note(tried[:1], "not applied", result, parity, beside, tried[1:])
+        elif not missing or needed == 1:
+            search.rungs.note(tried[:1], "rejected", result, parity, beside, applied[1:])
+            search.rungs.rejected_with(applied[0], applied[1:], result.reason)
+        # Otherwise its partner found nothing to change: what is known of the fix alone stays.
         return result
 
-    def _contested(
+    def _contest(
         self, tried: Sequence[Candidate], after: Sequence[Candidate], needed: int
     ) -> tuple[Contest, Parity | None]:
-        """Undecided once, and nothing else was kept since: those pairs count on."""
-        search, name = self._search, key(tried[0])
+        """Hold a contest. If the fix was undecided, and nothing else was kept since, the earlier
+        pairs count."""
+        search, name = self.search, key(tried[0])
         kept, so_far, known = self._undecided.pop(name, ((), None, None))
         same = so_far is not None and len(tried) == 1 and kept == asked(search.kept)
-        result, parity = search.judged(
+        result, parity = search.judged_contest(
             search.kept, after, tried[:needed], so_far=so_far if same else None
         )
         parity = parity or (known if same else None)
@@ -279,32 +278,28 @@ class Ladder:
             self._undecided[name] = (asked(search.kept), result, parity)
         return result, parity
 
-    def _unfit(self, tried: Sequence[Candidate], result: Contest) -> list[Candidate]:
-        """Those that found nothing to change."""
-        first, judge = result.after[:1], self._search.judge
-        return [one for one in tried for trial in first if judge.missing(trial, [one])]
-
     def _too_slow(self, result: Contest) -> Reason | None:
-        """What saves memory or energy may take time, but not any: of the unchanged program's step,
-        since two that take 1.7 × as long take 2.8 × together."""
-        before, after = typical_ms(tuple(self._search.judge.baseline)), result.step_ms[1]
-        if self._wants.goal in ("speed", "throughput") or after <= SLOWEST * before:
+        """Return whether a fix that saves memory or energy makes the step too slow. The limit is a
+        multiple of the baseline's step, because two fixes that take 1.7 × as long take 2.8 ×
+        together."""
+        before_ms, after_ms = typical_ms(self.search.judge.baseline), result.step_ms[1]
+        if self._settings.goal in ("speed", "throughput") or after_ms <= MAX_SLOWDOWN * before_ms:
             return None
-        return because(SearchCode.TOO_SLOW, factor=after / before)
+        return because(SearchCode.TOO_SLOW, factor=after_ms / before_ms)
 
-    def _sizes(self) -> Candidate | None:
-        """Larger batches, where they are wanted and possible."""
-        sizes = [one for one in self._agenda.all() if one.fix.id == "larger-batch"]
-        can_try = self._wants.batch and sizes and self._agenda.unable(sizes[0]) is None
-        return sizes[0] if can_try else None
-
-
-def _announced(tried: Sequence[Candidate], bound: float | None) -> str:
-    names = " with ".join(map(_named, tried))
-    told = bound is not None and bound <= MAX_TOLD_BOUND
-    return names + (f", at most {bound:.2f} ×" if told else "")
+    def _larger_batch(self) -> Candidate | None:
+        """Return the larger batches, if they are wanted and possible."""
+        sizes = [one for one in self._agenda.all() if one.fix.id == LARGER_BATCH]
+        able = self._settings.batch and sizes and self._agenda.unable(sizes[0]) is None
+        return sizes[0] if able else None
 
 
-def _named(one: Candidate) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in one.options.items())
-    return f"{one.fix.title} ({told})" if told else one.fix.title
+def _announcement(tried: Sequence[Candidate], bound: float | None) -> str:
+    titles = " with ".join(map(_title, tried))
+    shown = bound is not None and bound <= MAX_SHOWN_BOUND
+    return titles + (f", at most {bound:.2f} ×" if shown else "")
+
+
+def _title(one: Candidate) -> str:
+    options = ", ".join(f"{name} {value}" for name, value in one.options.items())
+    return f"{one.fix.title} ({options})" if options else one.fix.title

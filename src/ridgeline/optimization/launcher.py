@@ -1,4 +1,5 @@
-"""Where a program's own file is: the script among the words of torchrun, a module below here."""
+"""Where the file of a program is: the script among the arguments of torchrun, or a module below the
+current folder."""
 
 import os
 import shlex
@@ -12,9 +13,9 @@ MODULE = "torch.distributed.run"
 _NO_SCRIPT = ("-m", "--module", "--no-python", "--no_python")
 
 
-def behind(target: Target) -> int | None:
-    """Where the launcher's script stands among the target's arguments; None: there is no launcher,
-    or it was given a module."""
+def script_place(target: Target) -> int | None:
+    """Return where the launcher's script stands among the target's arguments; None if there is no
+    launcher, or if it was given a module."""
     if target.kind != "module" or target.name != MODULE:
         return None
     for place, word in enumerate(target.arguments):
@@ -25,18 +26,18 @@ def behind(target: Target) -> int | None:
     return None
 
 
-def typed(target: Target) -> str:
-    """As a person types it; "" where there is no launcher."""
+def launcher_command(target: Target) -> str:
+    """Return the command as a person types it; "" if there is no launcher."""
     if target.kind != "module" or target.name != MODULE:
         return ""
     return shlex.join(["torchrun", *target.arguments])
 
 
 def script_of(target: Target) -> Target | None:
-    """The script that trains, with its own arguments; None where it is a module or code."""
+    """Return the script that trains, with its own arguments; None if it is a module or code."""
     if target.kind == "script":
         return target
-    place = behind(target)
+    place = script_place(target)
     if place is None:
         return None
     name, *arguments = target.arguments[place:]
@@ -44,7 +45,8 @@ def script_of(target: Target) -> Target | None:
 
 
 def module_file(target: Target) -> Path | None:
-    """Of `-m package.train`, where it lies below this folder; its parents are not imported."""
+    """Return the file of `-m package.train` if it lies below the current folder. Its parent
+    packages are not imported."""
     if target.kind != "module":
         return None
     base = Path(*target.name.split("."))
@@ -67,8 +69,8 @@ def named_file(target: Target) -> Path:
 
 
 def with_script(target: Target, name: str) -> Target:
-    """The same with another script in its place."""
-    place = behind(target)
+    """Return the target with another script in the place of its own."""
+    place = script_place(target)
     if place is None:
         return replace(target, name=name)
     words = list(target.arguments)
@@ -76,13 +78,13 @@ def with_script(target: Target, name: str) -> Target:
     return replace(target, arguments=tuple(words))
 
 
-def recorded(target: Target, ours: list[str]) -> list[str]:
-    """What Python is given to run it under `ridgeline run`: `ours` are its options. Behind a
-    launcher that is each of its processes."""
-    place = behind(target)
+def recorded(target: Target, options: list[str]) -> list[str]:
+    """Return Python's arguments that run a target under `ridgeline run` with these options. Behind
+    a launcher each of its processes runs so."""
+    place = script_place(target)
     if place is not None:
         before, after = target.arguments[:place], target.arguments[place:]
-        return ["-m", MODULE, *before, "-m", "ridgeline", "run", *ours, "--", *after]
+        return ["-m", MODULE, *before, "-m", "ridgeline", "run", *options, "--", *after]
     typed = {"module": ["-m", target.name], "code": ["-c", target.name]}
     words = typed.get(target.kind, [target.name])
-    return ["-m", "ridgeline", "run", *ours, "--", *words, *target.arguments]
+    return ["-m", "ridgeline", "run", *options, "--", *words, *target.arguments]

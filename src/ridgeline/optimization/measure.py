@@ -1,4 +1,4 @@
-"""What is made smaller, by the goal: a number of a trial, less is better."""
+"""What a goal makes smaller, read from a trial, and how much it varies between processes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,39 +14,45 @@ from ridgeline.statistics.pooled import Pool
 from ridgeline.statistics.samples import pace
 
 Varies = Literal["time", "memory", "energy"]
-FEWEST_STEPS = 5
+MIN_TIMED_STEPS = 5
+PARTS = 4
+"""Parts of a trial's steps that are compared to see how much it varies within the process."""
+MIN_HIDING_INPUT_SHARE = 0.1
+"""A step that waits for input for this share of itself hides how much the rest of it varies."""
+MIN_SPEEDUP = 1.25
+ASSUMED_SPREAD = 0.05
+"""Least spread of a process that no longer waits for input, until more is known."""
 
 
 class Measure(Struct, frozen=True):
     name: Measured
     of: Callable[[Trial], float | None]
-    """None: this trial does not tell."""
+    """Returns the measured value, of which less is better; None if the trial does not tell."""
     varies: Varies = "time"
-    """Measures of one kind vary alike from process to process, and no others do."""
-    least_s: float = 0.0
-    """That timed steps have to take, or it cannot be told."""
+    """Measures of one kind vary alike from process to process; those of different kinds do not."""
+    min_s: float = 0.0
+    """Least time of the timed steps that this can be measured over."""
 
 
 def step_ns(trial: Trial) -> float | None:
-    """Of the steady steps, in the long run: with workers most wait for nothing, some for all."""
+    """Return the time of a steady step in the long run: with workers, most steps wait for nothing,
+    and some wait for all workers."""
     return pace(trial.step_ns) if trial.step_ns else None
 
 
 def samples(trial: Trial) -> float | None:
-    """Of a step."""
-    known = [one for one in trial.samples if one]
+    """Return the mean number of samples in a step."""
+    known = [number for number in trial.samples if number]
     return sum(known) / len(known) if known else None
 
 
 def _sample_ns(trial: Trial) -> float | None:
-    step, each = step_ns(trial), samples(trial)
-    return step / each if step and each else None
+    step, number = step_ns(trial), samples(trial)
+    return step / number if step and number else None
 
 
 def _sample_j(trial: Trial) -> float | None:
-    if trial.energy_j is None:
-        return None
-    return trial.energy_j / (samples(trial) or 1.0)
+    return None if trial.energy_j is None else trial.energy_j / (samples(trial) or 1.0)
 
 
 def _peak(trial: Trial) -> float | None:
@@ -59,66 +65,59 @@ MEASURES: dict[Goal, Measure] = {
     "speed": STEP,
     "throughput": SAMPLE,
     "memory": Measure("peak memory", _peak, "memory"),
-    "energy": Measure("energy a sample", _sample_j, "energy", least_s=1.5),
+    "energy": Measure("energy a sample", _sample_j, "energy", min_s=1.5),
 }
 
 
-def timed(trial: Trial) -> bool:
-    return len(trial.step_ns) >= FEWEST_STEPS
+def is_timed(trial: Trial) -> bool:
+    return len(trial.step_ns) >= MIN_TIMED_STEPS
 
 
-def typical_ms(trials: tuple[Trial, ...]) -> float:
-    known = [one for one in map(step_ns, trials) if one is not None]
+def typical_ms(trials: Sequence[Trial]) -> float:
+    known = [ns for ns in map(step_ns, trials) if ns is not None]
     return median(known) / 1e6 if known else 0.0
 
 
-def samples_s(trials: tuple[Trial, ...]) -> float | None:
-    known = [one for one in map(_sample_ns, trials) if one is not None]
+def samples_s(trials: Sequence[Trial]) -> float | None:
+    known = [ns for ns in map(_sample_ns, trials) if ns is not None]
     return 1e9 / median(known) if known else None
 
 
-PARTS = 4
-HIDDEN = 0.1
-"""Of the step, waited for input: so much hides how the rest of it wavers."""
-SHORTER = 1.25
-WAVERS = 0.05
-"""Of a process that waits no more, until more is known: at least."""
-
-
-class Spreads:
-    """One for each kind of measure. A peak of memory hardly varies: by its spread 32 of 100 larger
-    batches that gain nothing were kept, on a machine whose times vary by 10 %; by that of times 6
-    are."""
+class ProcessNoise:
+    """How far processes of one program lie apart, learnt apart for each kind of measure. A peak of
+    memory hardly varies: by its spread 32 of 100 larger batches that gain nothing were kept, on a
+    machine whose times vary by 10 %; by the spread of times 6 are."""
 
     def __init__(self, baseline: Sequence[Trial]) -> None:
-        """`baseline` grows."""
+        """`baseline` has the trials of the unchanged program; it grows during the search."""
         self._baseline = baseline
         self._first: dict[Varies, Pool] = {}
         self._now: dict[Varies, Pool] = {}
         self._counted: dict[Varies, list[float]] = {}
-        """Logarithms of the unchanged program's own trials that are in its pool."""
+        """Logarithms of the baseline's own trials that are in its pool."""
         self._seen: dict[Varies, int] = {}
 
     def now(self, measure: Measure) -> Pool:
-        """With what is kept."""
+        """Return the spread with what is kept."""
         return self._now.get(measure.varies) or self.unchanged(measure)
 
     def unchanged(self, measure: Measure) -> Pool:
-        """What the program's own trials tell of it. Steps that waver say nothing of memory."""
+        """Return the spread of the baseline, from its own trials. How much steps vary within a
+        process says nothing about memory."""
         if measure.varies not in self._first:
             pool = Pool()
-            wavers = [] if measure.varies == "memory" else self._baseline
-            pool.assume(median([_inside(trial) for trial in wavers] or [0.0]))
+            varying = [] if measure.varies == "memory" else self._baseline
+            pool.assume(median([_spread_within(trial) for trial in varying] or [0.0]))
             self._counted[measure.varies] = self._known(measure)
             self._seen[measure.varies] = len(self._baseline)
             pool.runs(self._counted[measure.varies])
             self._first[measure.varies] = pool
         return self._first[measure.varies]
 
-    def grown(self, measure: Measure) -> None:
-        """Where time is short, the program as it is runs twice at first, and once more when a
-        change that rounds is judged: of 114, 113 and 68 ms the third told that the machine was
-        disturbed, and 5.28 × [4.97, 5.61] stood on the first two."""
+    def baseline_grew(self, measure: Measure) -> None:
+        """Learn from further trials of the baseline. If time is short, it runs twice at first, and
+        once more when a fix that rounds is judged: of 114, 113 and 68 ms the third showed that the
+        machine was disturbed, and 5.28 × [4.97, 5.61] rested on the first two."""
         pool, counted = self.unchanged(measure), self._counted[measure.varies]
         for value in map(measure.of, self._baseline[self._seen[measure.varies] :]):
             if value:
@@ -126,25 +125,28 @@ class Spreads:
                 counted.append(math.log(value))
         self._seen[measure.varies] = len(self._baseline)
 
-    def kept(self, before: tuple[Trial, ...], after: tuple[Trial, ...], measure: Measure) -> None:
-        """A loader that takes 40 ms a step holds the steps steady, and once it takes 10 they waver
-        as the machine does, from 11 to 15 ms: by the spread of before, a change of nothing was then
-        called faster in 22 of 100 contests. Learnt anew, 4 of 100 are."""
+    def fix_kept(
+        self, before: tuple[Trial, ...], after: tuple[Trial, ...], measure: Measure
+    ) -> None:
+        """Learn the spread anew if a kept fix ended a wait for input. A loader that takes 40 ms a
+        step holds the steps steady; once it takes 10, they vary as the machine does, from 11 to
+        15 ms. By the earlier spread, a fix that changes nothing was then called faster in 22 of 100
+        contests, by the new one in 4."""
         waited, waits = (
             median([trial.input_share or 0.0 for trial in trials] or [0.0])
             for trials in (before, after)
         )
-        shorter = typical_ms(before) >= SHORTER * typical_ms(after)
-        shows = waited >= HIDDEN and waits < waited / 2 and shorter
-        if not shows or measure.varies == "memory":
+        no_longer_waits = waited >= MIN_HIDING_INPUT_SHARE and waits < waited / 2
+        shorter = typical_ms(before) >= MIN_SPEEDUP * typical_ms(after)
+        if measure.varies == "memory" or not (no_longer_waits and shorter):
             return
         pool, earlier = Pool(), self.now(measure).spread / math.sqrt(2)
-        pool.assume(max(median(map(_inside, after)), earlier, WAVERS))
+        pool.assume(max(median(map(_spread_within, after)), earlier, ASSUMED_SPREAD))
         pool.runs([math.log(value) for value in map(measure.of, after) if value])
         self._now[measure.varies] = pool
 
     def control(self, measure: Measure) -> Ratio | None:
-        """The program against itself: every other run against the one before it."""
+        """Return the ratio of the baseline to itself, from pairs of its own trials."""
         known = self._known(measure)
         pairs = [a - b for a, b in zip(known[::2], known[1::2], strict=False)]
         if not pairs:
@@ -155,21 +157,22 @@ class Spreads:
             pairs=len(pairs),
         )  # fmt: skip
 
-    def noise(self, measure: Measure) -> float:
-        """Of a process; 0 where there was but one."""
+    def of_process(self, measure: Measure) -> float:
+        """Return the spread of a process, as a standard deviation; 0 if there was only one."""
         return self.unchanged(measure).spread / math.sqrt(2) if len(self._baseline) > 1 else 0.0
 
     def _known(self, measure: Measure) -> list[float]:
-        """But the first: it reads the program's files from disk and finds a cold device, 22.8 ms a
-        step beside 18.3 twice on an H200."""
+        """Return the logarithms of the baseline's trials, if possible without the first: it reads
+        the program's files from disk and finds a cold device, 22.8 ms a step beside 18.3 twice on
+        an H200."""
         known = [math.log(value) for value in map(measure.of, self._baseline) if value]
         return known[1:] if len(known) > 2 else known
 
 
-def _inside(trial: Trial) -> float:
-    """How far the parts of one trial lie apart."""
+def _spread_within(trial: Trial) -> float:
+    """Return how far the parts of one trial lie apart, as a standard deviation of logarithms."""
     size = len(trial.step_ns) // PARTS
     if not size:
         return 0.0
-    parts = [math.log(median(trial.step_ns[at * size : (at + 1) * size])) for at in range(PARTS)]
-    return stdev(parts)
+    parts = [trial.step_ns[at * size : (at + 1) * size] for at in range(PARTS)]
+    return stdev(math.log(median(part)) for part in parts)

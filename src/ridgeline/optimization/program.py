@@ -1,4 +1,5 @@
-"""A program optimized: diagnosed first, then its changes tried, then written into its source."""
+"""Optimizes a program: diagnoses it, tries fixes, and writes those that are kept into its
+source."""
 
 import shutil
 import tempfile
@@ -13,226 +14,230 @@ from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.errors import RidgelineError, TargetError
 from ridgeline.fixes.fix import registered as fixes
 from ridgeline.measure.deadline import Deadline
-from ridgeline.optimization.agenda import Wants
-from ridgeline.optimization.bench import Fed, ProgramBench
-from ridgeline.optimization.candidates import Candidate, asked, candidates, rewritten
-from ridgeline.optimization.diagnosis import Diagnosed, diagnosed, looked_at
+from ridgeline.optimization.agenda import SearchSettings
+from ridgeline.optimization.bench import Feeding, ProgramBench
+from ridgeline.optimization.candidates import Candidate, asked, attention_edits, candidates
+from ridgeline.optimization.diagnosis import Diagnosis, diagnose, run_and_diagnose
 from ridgeline.optimization.kept_trials import KeptTrials, identity
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.launcher import (
+    launcher_command,
     module_file,
     named_file,
     script_of,
-    typed,
     with_script,
 )
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
-from ridgeline.optimization.search import Voice
+from ridgeline.optimization.search import Progress
 from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding
 from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
-from ridgeline.report.reasons import verdict_sentence
+from ridgeline.report.reasons import explain, verdict_sentence
 from ridgeline.report.views.findings import gain_text
 
-LEAST_STEPS, MOST_STEPS = 24, 60
-"""Of a trial: eight watched, and enough to time."""
+WATCHED_STEPS = 8
+MIN_TRIAL_STEPS, MAX_TRIAL_STEPS = 24, 60
+"""Steps of a trial, watched ones included in the minimum."""
 TRIAL_S = 3.0
-"""Of timed steps: longer ones tell no more."""
-WATCHED = 8
-AHEAD = 16
-"""More where there is a loader: the batches its workers have made ahead are not timed."""
+"""Time of the timed steps of a trial. A longer trial tells no more."""
+AHEAD_STEPS = 16
+"""Further steps of a trial with a loader: batches that its workers have made ahead are not
+timed."""
 WRITING_S = 3.0
 """Time reserved for writing copies and reports, but no more than `MAX_WRITING_SHARE` of the budget.
 """
 MAX_WRITING_SHARE = 0.05
-LOOKING = 2.0
-"""Times a trial of the copy: what looking at it takes."""
-MOST_PROBLEMS = 5
-NO_REFERENCE = "no float64 reference"
+LOOK_TRIALS = 2.0
+"""What diagnosing the patched copy takes, in trials of it."""
+MAX_PROBLEMS = 5
+MIN_ADVISED_PCT = 1.0
+"""A finding that costs a smaller part of the step is not worth advice."""
+MAX_INLINE_CODE = 100
+"""Longest code, in characters, that is shown within a line of text."""
 
 
-class Wishes(Struct, frozen=True, kw_only=True):
-    wants: Wants = Wants()
+class OptimizeSettings(Struct, frozen=True, kw_only=True):
+    search: SearchSettings = SearchSettings()
     budget_s: float = 600.0
     """Time limit for diagnosis, search, confirmation, the copy and its check together."""
     began_s: float | None = None
     """When the call began, by the monotonic clock; None stands for now."""
     seed: int = 0
     again: bool = False
-    """Measure everything again, whatever an earlier call has kept."""
+    """Whether everything is measured again, whatever an earlier call has kept."""
     write: bool = True
-    """Copies of the source."""
+    """Whether copies of the source are written."""
 
 
-def optimize(target: Target, wishes: Wishes, folder: Path, voice: Voice) -> Optimized:
-    """`folder`: of what is kept between calls, `.ridgeline` as a rule."""
-    whole = Deadline(wishes.budget_s, began_s=wishes.began_s)
-    deadline = whole.less(min(WRITING_S, MAX_WRITING_SHARE * wishes.budget_s))
+def optimize(
+    target: Target, settings: OptimizeSettings, folder: Path, progress: Progress
+) -> Optimized:
+    """Optimize a program within its budget. `folder` has what is kept between calls, and is usually
+    `.ridgeline`."""
+    whole = Deadline(settings.budget_s, began_s=settings.began_s)
+    deadline = whole.less(min(WRITING_S, MAX_WRITING_SHARE * settings.budget_s))
     home = folder / "optimize" / identity(target)
-    voice.say("looking at the program as it is")
-    known = diagnosed(target, folder / "runs", home, again=wishes.again, limit_s=deadline.left_s())
-    if wishes.wants.goal == "energy" and known.ground.device != "cuda":
+    progress.doing("looking at the program as it is")
+    diagnosis = diagnose(
+        target, folder / "runs", home, again=settings.again, limit_s=deadline.left_s()
+    )
+    if settings.search.goal == "energy" and diagnosis.ground.device != "cuda":
         raise TargetError(
             "--goal energy: only a GPU tells how much energy it takes, and this program uses none",
             "--goal speed: what takes less time takes less energy, as a rule",
         )
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as scratch:
-        bench, ladder = _ladder(target, wishes, known, home, Path(scratch), deadline, voice)
-        found = ladder.climb(typed(target) or known.summary.command)
+        bench, ladder = _ladder(
+            target, settings, diagnosis, home, Path(scratch), deadline, progress
+        )
+        optimized = ladder.climb(launcher_command(target) or diagnosis.summary.command)
         written, afterwards = None, ""
-        if found.total is not None and wishes.write:
-            written = _in_source(target, found, bench, ladder)
-            afterwards = _afterwards(target, written, folder / "runs", bench, ladder, known)
+        if optimized.total is not None and settings.write:
+            written = _write_into_source(target, optimized, bench, ladder)
+            afterwards = _diagnose_copy(target, written, folder / "runs", bench, ladder)
+    summary, varies = diagnosis.summary, ladder.search.judge.varies()
+    noted = [explain(reason) for reason in (bench.outdated, varies) if reason is not None]
     return replace(
-        found, afterwards=afterwards, device=known.summary.device, trials=bench.taken,
+        optimized, afterwards=afterwards, device=summary.device, trials=bench.taken,
         remembered=bench.remembered, written=written,
-        advice=advice(known.findings), diagnosis=verdict_sentence(known.summary.verdict),
-        run=known.directory.path.name,
-        problems=problems(
-            [*known.summary.problems, bench.forgot, ladder.search.judge.varies()],
-            _rests_on(ladder),
-        ),
+        advice=advice(diagnosis.findings), diagnosis=verdict_sentence(summary.verdict),
+        run=diagnosis.directory.path.name,
+        problems=problems([*summary.problems, *noted], _decisive_trials(ladder)),
         spent_s=whole.spent_s(),
     )  # fmt: skip
 
 
 def _ladder(
-    target: Target, wishes: Wishes, known: Diagnosed, home: Path, scratch: Path,
-    deadline: Deadline, voice: Voice,
+    target: Target, settings: OptimizeSettings, diagnosis: Diagnosis, home: Path, scratch: Path,
+    deadline: Deadline, progress: Progress,
 ) -> tuple[ProgramBench, Ladder]:  # fmt: skip
-    edits, why = rewritten(known.findings)
+    edits, no_attention = attention_edits(diagnosis.findings)
+    ground = diagnosis.ground
+    loader = feeding(ground.loaders)
+    ahead = AHEAD_STEPS if ground.loaders else 0
+    timed = round(1e3 * TRIAL_S / (diagnosis.step_ms or 1.0))
     plan = Plan(
-        seed=wishes.seed, steps=_steps(known), watch=WATCHED, trains=known.ground.trains,
-        least_s=MEASURES[wishes.wants.goal].least_s,
+        seed=settings.seed, watch=WATCHED_STEPS, trains=ground.trains,
+        steps=WATCHED_STEPS + ahead
+        + min(max(timed, MIN_TRIAL_STEPS - WATCHED_STEPS), MAX_TRIAL_STEPS),
+        least_s=MEASURES[settings.search.goal].min_s,
     )  # fmt: skip
-    if wishes.again:
+    if settings.again:
         shutil.rmtree(home / "trials", ignore_errors=True)
-    trials = KeptTrials(home / "trials")
     bench = ProgramBench(
-        target, scratch, plan, deadline=deadline, functions={"sdpa": edits}, kept=trials,
-        fed=_fed(known),
+        target, scratch, plan, deadline=deadline, functions={"sdpa": edits},
+        kept=KeptTrials(home / "trials"),
+        feeding=Feeding(
+            workers=loader.workers, prefetch=loader.prefetch_factor, ahead=ahead,
+            max_more=timed if ground.loaders else 0,
+        ),
     )  # fmt: skip
 
     def ask(kept: Sequence[Asked]) -> list[Candidate]:
-        share = max(ladder.search.waits_for_input, known.ground.input_share)
-        system = ladder.search.system_share
-        system = known.ground.system_share if system is None else system
-        ground = replace(known.ground, input_share=share, system_share=system)
-        found = candidates(ground, known.findings, goal=wishes.wants.goal, kept=kept)
+        system_share = ladder.search.system_share
+        now = replace(
+            ground,
+            input_share=max(ladder.search.input_share, ground.input_share),
+            system_share=ground.system_share if system_share is None else system_share,
+        )
         return [
-            replace(one, unable=because(SearchCode.CANNOT_HELP, detail=why))
-            if why and one.fix.id == "sdpa"
+            replace(one, unable=because(SearchCode.CANNOT_HELP, detail=no_attention))
+            if no_attention and one.fix.id == "sdpa"
             else one
-            for one in found
+            for one in candidates(now, diagnosis.findings, goal=settings.search.goal, kept=kept)
         ]
 
-    ladder = Ladder(bench, ask, wishes.wants, voice)
+    ladder = Ladder(bench, ask, settings.search, progress)
     return bench, ladder
 
 
-def _in_source(
-    target: Target, found: Optimized, bench: ProgramBench, ladder: Ladder
+def _write_into_source(
+    target: Target, optimized: Optimized, bench: ProgramBench, ladder: Ladder
 ) -> Written | None:
-    """A copy beside the script, run by itself; of a package's module a diff alone: what else the
-    package holds would look for the module and not for its copy."""
+    """Write a copy beside the script, and run it by itself. For a module of a package write a diff
+    alone: other modules of the package would import the module and not its copy."""
     script, module = script_of(target), module_file(target)
     if script is not None:
-        ladder.search.say("writing it into a copy of the source, and running that")
-        return _written(script, found, bench, ladder)
-    return write_diff(module, named_file(target), found) if module is not None else None
+        ladder.search.doing("writing it into a copy of the source, and running that")
+        return _write_copy(script, optimized, bench, ladder)
+    return write_diff(module, named_file(target), optimized) if module is not None else None
 
 
-def _written(
-    target: Target, found: Optimized, bench: ProgramBench, ladder: Ladder
+def _write_copy(
+    script: Target, optimized: Optimized, bench: ProgramBench, ladder: Ladder
 ) -> Written | None:
+    search = ladder.search
+    kept = asked(search.kept)
     try:
-        search = ladder.search
-        kept = asked(search.kept)
-        return write(target, found, bench, search.judge.baseline, search.arms.latest(kept), kept)
+        like = search.history.latest(kept)
+        return write(script, optimized, bench, search.judge.baseline, like, kept)
     except KeyboardInterrupt:  # what was proven is reported all the same
         return None
     except Exception as error:
         return Written(checked=f"no copy was written: {type(error).__name__}: {error}"[:300])
 
 
-def _afterwards(
-    target: Target, written: Written | None, runs: Path, bench: ProgramBench, ladder: Ladder,
-    known: Diagnosed,
-) -> str:  # fmt: skip
-    """What holds the copy back, where it does what the trials did and there is time to look."""
+def _diagnose_copy(
+    target: Target, written: Written | None, runs: Path, bench: ProgramBench, ladder: Ladder
+) -> str:
+    """Return what holds the copy back; "" if it does not do what the trials did, or if there is no
+    time to look."""
     kept = asked(ladder.search.kept)
-    left_s = bench.left_s() - known.concluding_s
-    if written is None or not written.agrees or left_s < LOOKING * bench.cost_s(kept):
+    left_s = bench.left_s()
+    if written is None or not written.agrees or left_s < LOOK_TRIALS * bench.cost_s(kept):
         return ""
-    ladder.search.say("looking at what holds it back now")
+    ladder.search.doing("looking at what holds it back now")
     try:
         copy = with_script(target, written.files[0])
-        found = looked_at(copy, runs, left_s, compiled=bench.compiled(kept))
+        found = run_and_diagnose(copy, runs, left_s, compiled=bench.compiled(kept))
     except (RidgelineError, KeyboardInterrupt):  # it is more than was asked for
         return ""
     return verdict_sentence(found.summary.verdict)
 
 
-def _rests_on(ladder: Ladder) -> list[Trial]:
-    """What the answer rests on: the unchanged program, and all that was kept."""
+def _decisive_trials(ladder: Ladder) -> list[Trial]:
+    """Return the trials that the answer rests on: of the baseline, and of all that was kept."""
     search = ladder.search
-    whole = search.arms.latest(asked(search.kept)) if search.kept else None
+    whole = search.history.latest(asked(search.kept)) if search.kept else None
     return [*search.judge.baseline, *([whole] if whole is not None else [])]
 
 
-def problems(diagnosis: Sequence[str], trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Each once. That there is no float64 reference is said among the checks of results."""
-    said = [*diagnosis, *(text for trial in trials for text in trial.problems)]
-    noted = [text for text in dict.fromkeys(said) if text and not text.startswith(NO_REFERENCE)]
-    more = len(noted) - MOST_PROBLEMS
-    return (*noted[:MOST_PROBLEMS], *([f"{more} more of the kind"] if more > 0 else []))
-
-
-def _fed(known: Diagnosed) -> Fed:
-    loader = feeding(known.ground.loaders)
-    most = round(1e3 * TRIAL_S / (known.summary.step.median_ms or 1.0))
-    return Fed(
-        workers=loader.workers, prefetch=loader.prefetch_factor,
-        ahead=AHEAD if known.ground.loaders else 0, most=most if known.ground.loaders else 0,
-    )  # fmt: skip
-
-
-def _steps(known: Diagnosed) -> int:
-    wanted = round(1e3 * TRIAL_S / (known.summary.step.median_ms or 1.0))
-    ahead = AHEAD if known.ground.loaders else 0
-    return WATCHED + ahead + min(max(wanted, LEAST_STEPS - WATCHED), MOST_STEPS)
-
-
-LEAST_PCT = 1.0
-"""Of the step: less cannot be seen in a trial either."""
-LONGEST = 100
-"""Characters of code that are still read in a line of text."""
+def problems(noted: Sequence[str], trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Return what went wrong in the diagnosis and in trials, each problem once."""
+    every = [*noted, *(text for trial in trials for text in trial.problems)]
+    distinct = [text for text in dict.fromkeys(every) if text]
+    more = len(distinct) - MAX_PROBLEMS
+    return (*distinct[:MAX_PROBLEMS], *([f"{more} more of the kind"] if more > 0 else []))
 
 
 def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """The most valuable first, as the findings are."""
+    """Return a line for each finding that no fix answers, the most valuable first, for the author
+    of the program. Waits for the device are among them: whether a number is needed at every step is
+    known to its author alone."""
     answered = {rule for one in fixes() for rule in one.fix.answers}
     known = {one.rule.id: one.rule for one in rules()}
-    open_ = [f for f in findings if f.rule not in answered and f.share_pct >= LEAST_PCT]
-    return tuple(dict.fromkeys(_line(one, known.get(one.rule)) for one in open_))
+    open_findings = [
+        f for f in findings if f.rule not in answered and f.share_pct >= MIN_ADVISED_PCT
+    ]
+    return tuple(dict.fromkeys(_line(one, known.get(one.rule)) for one in open_findings))
 
 
 def _line(finding: Finding, rule: Rule | None) -> str:
     place = f"{finding.place} " if finding.file else ""
-    what = _in_words(rule.text.fix) if rule is not None else ""
-    code = _in_code(finding.change)
-    wanted = f"{what}: {code}" if what and code else what or code
-    if not wanted and finding.docs:
-        wanted = f"see {finding.docs}"
-    said = f"{place}{finding.claim.rstrip('.')}" + (f": {wanted}" if wanted else "")
-    return f"{said} ({gain_text(finding)})"
+    words = _first_sentence(rule.text.fix) if rule is not None else ""
+    code = _inline_code(finding.change)
+    advised = f"{words}: {code}" if words and code else words or code
+    if not advised and finding.docs:
+        advised = f"see {finding.docs}"
+    claim = f"{place}{finding.claim.rstrip('.')}" + (f": {advised}" if advised else "")
+    return f"{claim} ({gain_text(finding)})"
 
 
-def _in_words(fix: str) -> str:
-    """The first sentence of a rule's fix, where it begins with one."""
+def _first_sentence(fix: str) -> str:
+    """Return the first sentence of a rule's text, "" if it begins with code."""
     opening = fix.strip().partition("\n\n")[0].replace("\n", " ")
     if opening.startswith("```"):
         return ""
@@ -240,10 +245,10 @@ def _in_words(fix: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def _in_code(fix: str) -> str:
-    """The fix, where it is so short that it can stand in a line."""
+def _inline_code(fix: str) -> str:
+    """Return the code of a fix if it is so short that it fits into a line of text, else ""."""
     lines = [line.partition("  #")[0].rstrip() for line in fix.splitlines()]
     code = [line for line in lines if line and not line.lstrip().startswith("#")]
     plain = all(line == line.lstrip() and not line.endswith((":", "(", "[", "{")) for line in code)
     joined = "; ".join(code)
-    return f"`{joined}`" if code and plain and len(joined) <= LONGEST else ""
+    return f"`{joined}`" if code and plain and len(joined) <= MAX_INLINE_CODE else ""

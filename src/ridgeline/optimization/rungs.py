@@ -1,4 +1,4 @@
-"""The rungs: what became of each change, as the search goes on."""
+"""The rungs of a search: what became of each fix, as the search goes on."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from ridgeline.records.facts import Ratio, Reason
 from ridgeline.records.optimized import Earlier, Rung, Status
 from ridgeline.records.parity import Parity
 
+MIN_COMPILING_S = 0.05
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -18,13 +19,13 @@ def key(one: Candidate) -> Key:
     return one.fix.id, tuple(sorted(one.options.items()))
 
 
-class Table:
-    """In the order of what was tried."""
+class Rungs:
+    """The rungs in the order in which the fixes were tried."""
 
-    def __init__(self, tell: Callable[[Rung], None]) -> None:
+    def __init__(self, settled: Callable[[Rung], None]) -> None:
         self._rungs: dict[Key, Rung] = {}
         self._titles: dict[str, str] = {}
-        self._tell = tell
+        self._settled = settled
         self._with: dict[Key, Earlier] = {}
         """For fixes that were tried beside another and not kept: how that contest ended."""
 
@@ -34,40 +35,42 @@ class Table:
     def __getitem__(self, one: Candidate) -> Rung:
         return self._rungs[key(one)]
 
-    def rungs(self) -> tuple[Rung, ...]:
+    def all(self) -> tuple[Rung, ...]:
         return tuple(self._rungs.values())
 
-    def untried(self, one: Candidate, reason: Reason) -> None:
+    def not_tried(self, one: Candidate, reason: Reason) -> None:
         """Note that a fix was not tried, unless it has a rung already."""
         if key(one) not in self._rungs:
             earlier = self._with.get(key(one))
             self._rungs[key(one)] = replace(_rung(one, "not tried", reason), earlier=earlier)
 
-    def only_with(self, one: Candidate, others: Sequence[Candidate], reason: Reason) -> None:
+    def rejected_with(self, one: Candidate, others: Sequence[Candidate], reason: Reason) -> None:
         """Note that `others` were rejected together with `one`: they have no rung of their own."""
         earlier = Earlier(together=(one.fix.title,), reason=reason)
         self._with |= {key(other): earlier for other in others}
 
-    def unfit(self, one: Candidate, reason: Reason, beside: Sequence[Candidate]) -> None:
+    def not_applied(self, one: Candidate, reason: Reason, beside: Sequence[Candidate]) -> None:
         """Note that a fix that was applied with others found nothing to change."""
         names = tuple(other.fix.id for other in beside)
         self._rungs[key(one)] = replace(_rung(one, "not applied", reason), beside=names)
 
     def note(
         self,
-        noted: Sequence[Candidate],
+        tried: Sequence[Candidate],
         status: Status,
         result: Contest,
         parity: Parity | None,
         beside: Sequence[Candidate],
         partners: Sequence[Candidate] = (),
     ) -> None:
+        """Note how the contest of the fixes `tried` ended. `beside` were applied already, and
+        `partners` were tried with them and have no rung."""
         before_ms, after_ms = result.step_ms
         before = result.before[0] if result.before else None
         after = result.after[0] if result.after else None
-        self._titles |= {one.fix.id: one.fix.title for one in (*noted, *partners)}
-        for one in noted:
-            together = tuple(c.fix.id for c in (*noted, *partners) if c is not one)
+        self._titles |= {one.fix.id: one.fix.title for one in (*tried, *partners)}
+        for one in tried:
+            together = tuple(c.fix.id for c in (*tried, *partners) if c is not one)
             earlier = self._otherwise(self._rungs.pop(key(one), None), together)
             self._rungs[key(one)] = replace(
                 _rung(one, status, result.reason),
@@ -87,7 +90,7 @@ class Table:
                 bound=result.bound,
                 bound_exceeded=result.exceeds_bound,
             )
-        self._tell(self._rungs[key(noted[0])])
+        self._settled(self._rungs[key(tried[0])])
 
     def _otherwise(self, was: Rung | None, together: tuple[str, ...]) -> Earlier | None:
         """Return how the fix did with other partners than these."""
@@ -99,12 +102,12 @@ class Table:
         return Earlier(together=titles, reason=was.reason)
 
     def drop(self, one: Candidate, reason: Reason, without: Ratio | None = None) -> None:
-        changed = replace(self._rungs[key(one)], status="dropped", reason=reason, without=without)
-        self._rungs[key(one)] = changed
-        self._tell(changed)
+        dropped = replace(self[one], status="dropped", reason=reason, without=without)
+        self._rungs[key(one)] = dropped
+        self._settled(dropped)
 
     def stays(self, one: Candidate, without: Ratio) -> None:
-        self._rungs[key(one)] = replace(self._rungs[key(one)], without=without)
+        self._rungs[key(one)] = replace(self[one], without=without)
 
 
 def _rung(one: Candidate, status: Status, reason: Reason) -> Rung:
@@ -114,11 +117,14 @@ def _rung(one: Candidate, status: Status, reason: Reason) -> Rung:
     )  # fmt: skip
 
 
-def pays_after(result: Contest, compiles_s: float = 0.0) -> int | None:
-    """Steps; None: nothing was compiled, or it never pays."""
+def pays_after(result: Contest, compile_s: float = 0.0) -> int | None:
+    """Return the number of steps after which compiling has paid; None if nothing was compiled, or
+    if it never pays."""
     if not result.after:
         return None
-    before, after = result.step_ms
-    spent = max(compiles_s, *(trial.compile_s for trial in result.after))
-    spent -= max((trial.compile_s for trial in result.before), default=0.0)
-    return math.ceil(1e3 * spent / (before - after)) if spent > 0.05 and before > after else None
+    before_ms, after_ms = result.step_ms
+    spent_s = max(compile_s, *(trial.compile_s for trial in result.after))
+    spent_s -= max((trial.compile_s for trial in result.before), default=0.0)
+    if spent_s <= MIN_COMPILING_S or before_ms <= after_ms:
+        return None
+    return math.ceil(1e3 * spent_s / (before_ms - after_ms))

@@ -68,6 +68,10 @@ class SearchCode(StrEnum):
     BASELINE_RUN_FAILED = "stop.baseline-run-failed"  # cause, run
     BASELINE_TOO_SHORT = "stop.baseline-too-short"  # ended, needed_steps
     PROOF_FAILED = "stop.proof-failed"  # cause
+    # Something that the result rests on is doubtful.
+    EARLIER_TRIALS_OUTDATED = "doubt.earlier-trials-outdated"  # then_s, now_s: a step, in seconds
+    DATA_VARIES = "doubt.data-varies"  # the baseline reads other data each time it is run
+    FIRST_LOSS_VARIES = "doubt.first-loss-varies"  # its first loss differs each time
 
 
 class Earlier(Struct, frozen=True, kw_only=True):

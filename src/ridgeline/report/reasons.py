@@ -84,6 +84,14 @@ _SEARCH: dict[str, str] = {
         "{ended:or_too_short}: {needed_steps} are needed to compare and time it"
     ),
     SearchCode.PROOF_FAILED: "it could not be confirmed: {cause}",
+    SearchCode.EARLIER_TRIALS_OUTDATED: (
+        "earlier trials were not reused: a step took {then_s:seconds} then, and takes "
+        "{now_s:seconds} now"
+    ),
+    SearchCode.DATA_VARIES: f"the baseline has other data each time it is run: seed it{_RUN_AGAIN}",
+    SearchCode.FIRST_LOSS_VARIES: (
+        f"the baseline has another first loss each time it is run: seed it{_RUN_AGAIN}"
+    ),
 }
 _WITHOUT_FIGURES: dict[str, str] = {
     SearchCode.FASTER: "",

@@ -60,5 +60,5 @@ def test_off_a_terminal_only_events_make_a_line(
 ) -> None:
     monkeypatch.setattr(optimize_progress.time, "monotonic", iter((0.0, 61.0, 99.0)).__next__)
     with voice(False, 600.0) as speaking:
-        speaking.say("looking")
+        speaking.doing("looking")
     assert capsys.readouterr().err == "1:01 of 10:00  looking\n"

@@ -76,7 +76,7 @@ def test_a_slip_in_an_option_of_ours_is_called_so() -> None:
 def test_a_name_that_is_no_change_is_answered_with_those_that_can_be_allowed() -> None:
     with pytest.raises(UsageError) as caught:
         _allowed("int8-dynamic,magic")
-    assert caught.value.message == "--allow magic: there is no such change"
+    assert caught.value.message == "--allow magic: there is no such fix"
     assert caught.value.hint == "one of: fp8-linear, int8-dynamic"
 
 
@@ -90,8 +90,8 @@ def test_a_name_that_needs_no_allowing_is_told_so(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        f"ridgeline: --allow {name}: it alters {alters}, and is tried without being allowed; to "
-        "allow are fp8-linear, int8-dynamic\n"
+        f"ridgeline: --allow {name}: it alters {alters} and is tried anyway; only these need to "
+        "be allowed: fp8-linear, int8-dynamic\n"
     )
 
 

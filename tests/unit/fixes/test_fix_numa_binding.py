@@ -97,7 +97,7 @@ def test_once_it_is_on_there_are_as_many_cores_as_the_node_has() -> None:
 
 
 def test_a_step_in_a_process_that_runs_already_is_not_bound() -> None:
-    here = function._here(find_fix("numa-binding"), "")
+    here = function._for_function(find_fix("numa-binding"), "")
     assert "a process of its own" in here.reason_to_skip(GPU)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ridgeline.fixes.fix import Fix
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.candidates import Candidate
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import Reason, because
@@ -31,7 +31,7 @@ Speed = Callable[[frozenset[str]], float]
 
 class FakeBench:
     held_s = 0.0
-    forgot = ""
+    outdated = None
 
     def __init__(
         self, speed: Speed, *, spread: float = 0.01, seed: int = 0, trials: int = 10_000
@@ -167,7 +167,7 @@ def times(**factors: float) -> Speed:
 
 
 def climbed(bench: FakeBench, *candidates: Candidate, keep_exact: bool = False) -> Optimized:
-    return Ladder(bench, candidates, Wants(keep_exact=keep_exact)).climb("train.py")
+    return Ladder(bench, candidates, SearchSettings(keep_exact=keep_exact)).climb("train.py")
 
 
 def statuses(found: Optimized) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.optimized import SearchCode
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
@@ -19,7 +19,7 @@ def test_a_fix_that_must_be_allowed_says_how(
     as_arguments: bool, allow: SearchCode, batch: SearchCode
 ) -> None:
     fixes = [candidate(name, alters="semantics") for name in ("int8-dynamic", "larger-batch")]
-    wants = Wants(as_arguments=as_arguments)
+    wants = SearchSettings(as_arguments=as_arguments)
     found = Ladder(FakeBench(times()), fixes, wants).climb("train.py")
     assert [rung.reason.code for rung in found.rungs] == [allow, batch]
     assert found.rungs[0].reason.facts == {"fix": "int8-dynamic"}

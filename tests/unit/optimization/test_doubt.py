@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.optimization.contest import doubtful, still_there
+from ridgeline.optimization.contest import is_confirmed, is_doubtful
 from ridgeline.records.facts import Ratio
 from ridgeline.records.trial import Asked
 from ridgeline.report.reasons import explain
@@ -31,15 +31,15 @@ def _ratio(value: float, low: float, high: float, pairs: int = 3) -> Ratio:
 def test_what_is_far_from_nothing_by_its_own_interval_is_in_no_doubt(
     ratio: Ratio, expected: bool
 ) -> None:
-    assert doubtful(ratio) is expected
+    assert is_doubtful(ratio) is expected
 
 
 def test_two_looks_together_have_to_be_surer_than_one() -> None:
     first = _ratio(1.21, 1.07, 1.38)
-    assert still_there(first, _ratio(1.2, 1.06, 1.36))
-    assert still_there(first, _ratio(1.25, 0.9, 1.7, pairs=1))
-    assert not still_there(first, _ratio(1.03, 0.91, 1.17))
-    assert not still_there(first, _ratio(1.05, 0.84, 1.31, pairs=1))
+    assert is_confirmed(first, _ratio(1.2, 1.06, 1.36))
+    assert is_confirmed(first, _ratio(1.25, 0.9, 1.7, pairs=1))
+    assert not is_confirmed(first, _ratio(1.03, 0.91, 1.17))
+    assert not is_confirmed(first, _ratio(1.05, 0.84, 1.31, pairs=1))
 
 
 class Lucky(FakeBench):

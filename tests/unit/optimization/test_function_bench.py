@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
-from ridgeline.optimization.function_program import FunctionProgram, Subject
-from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_program import FunctionProgram, StepSubject
+from ridgeline.optimization.function_state import SavedState
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain
 from tests.unit.optimization.function_case import Case, Net, differing
@@ -21,10 +21,10 @@ from tests.unit.optimization.function_case import Case, Net, differing
 
 def bench_of(case: Case, home: Path, step: Any = None, *, steps: int = 12) -> FunctionBench:
     step = step or case.step
-    kept = Kept(torch, (case.model, case.optimizer), step, case.loader)
-    subject = Subject(torch, step, case.model, case.optimizer, case.loader)
+    kept = SavedState(torch, (case.model, case.optimizer), step, case.loader)
+    subject = StepSubject(torch, step, case.model, case.optimizer, case.loader)
     return FunctionBench(
-        torch, subject, home, deadline=Deadline(60), steps=steps, watch=4, kept=kept
+        torch, subject, home, deadline=Deadline(60), steps=steps, watch=4, state=kept
     )
 
 

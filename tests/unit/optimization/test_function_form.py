@@ -77,9 +77,9 @@ def test_a_later_profile_of_the_users_still_names_modules(tmp_path: Path) -> Non
     code = """
         import sys, tempfile, pathlib, torch
         from torch import nn
-        from ridgeline.optimization.function import diagnosis
-        from ridgeline.optimization.function_state import Kept
-        from ridgeline.optimization.function_program import Subject
+        from ridgeline.optimization.function import diagnose_step
+        from ridgeline.optimization.function_state import SavedState
+        from ridgeline.optimization.function_program import StepSubject
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         def step(batch):
@@ -87,9 +87,9 @@ def test_a_later_profile_of_the_users_still_names_modules(tmp_path: Path) -> Non
             model(batch).sum().backward()
             optimizer.step()
         batches = [torch.ones(2, 4)]
-        kept = Kept(torch, (model, optimizer), step, batches)
-        subject = Subject(torch, step, model, optimizer, batches)
-        found = diagnosis(torch, subject, pathlib.Path(sys.argv[1]), kept)
+        kept = SavedState(torch, (model, optimizer), step, batches)
+        subject = StepSubject(torch, step, model, optimizer, batches)
+        found = diagnose_step(torch, subject, pathlib.Path(sys.argv[1]), kept)
         assert found.ground.trains and found.step_ms > 0
         with torch.profiler.profile(with_stack=True) as profile:
             model(batches[0])
@@ -160,9 +160,11 @@ def test_inside_a_run_it_says_so(tmp_path: Path) -> None:
 
 def test_what_needs_a_process_of_its_own_says_so() -> None:
     ground = Ground(device="cuda", optimizers=(OptimizerSeen(name="AdamW"),))
-    here = {name: function._here(find_fix(name), "no attention is written out") for name in (
-        "expandable-segments", "affinity", "whole-step-graph", "fused-optimizer",
-    )}  # fmt: skip
+    names = ("expandable-segments", "affinity", "whole-step-graph", "fused-optimizer")
+    here = {
+        name: function._for_function(find_fix(name), "no attention is written out")
+        for name in names
+    }
     assert "a process of its own" in here["expandable-segments"].reason_to_skip(ground)
     held = Ground(findings=("affinity",), processors=8)
     assert "a process of its own" in here["affinity"].reason_to_skip(held)

@@ -12,11 +12,11 @@ from ridgeline.equality.trials.parity import compare
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import function
-from ridgeline.optimization.candidates import allowed
+from ridgeline.optimization.candidates import allowed_fixes
 from ridgeline.optimization.function import optimize
 from ridgeline.optimization.function_bench import FunctionBench
-from ridgeline.optimization.function_program import Subject
-from ridgeline.optimization.function_state import Kept
+from ridgeline.optimization.function_program import StepSubject
+from ridgeline.optimization.function_state import SavedState
 from ridgeline.records.trial import Asked, Trial
 from ridgeline.report.reasons import explain
 
@@ -43,10 +43,10 @@ class Serving:
             return model(batch).softmax(-1) * self.factor  # type: ignore[no-any-return]
 
     def trial(self, home: Path, *fixes: str) -> Trial:
-        subject = Subject(torch, self.step, self.model, None, self.batches)
-        kept = Kept(torch, (self.model, None), self.step, self.batches)
+        subject = StepSubject(torch, self.step, self.model, None, self.batches)
+        kept = SavedState(torch, (self.model, None), self.step, self.batches)
         bench = FunctionBench(
-            torch, subject, home, deadline=Deadline(60), steps=12, watch=4, kept=kept
+            torch, subject, home, deadline=Deadline(60), steps=12, watch=4, state=kept
         )
         found = bench.trial(tuple(Asked(fix=name) for name in fixes))
         assert found.trial is not None, found.failure
@@ -145,13 +145,13 @@ def test_a_step_takes_what_is_given() -> None:
 
 
 def test_what_alters_results_is_allowed_by_name() -> None:
-    found = allowed(["int8-dynamic", " fp8-linear", "tf32", "int8-dynamic"])
+    found = allowed_fixes(["int8-dynamic", " fp8-linear", "tf32", "int8-dynamic"])
     assert found.names == ("int8-dynamic", "fp8-linear")
     assert found.needless[0].startswith("allow tf32: it alters rounding alone")
-    with pytest.raises(UsageError, match="there is no such change"):
-        allowed(["magic"])
+    with pytest.raises(UsageError, match="there is no such fix"):
+        allowed_fixes(["magic"])
     with pytest.raises(UsageError, match="batch=True"):
-        allowed(["larger-batch"])
+        allowed_fixes(["larger-batch"])
     serving = Serving()
     with pytest.raises(UsageError, match="one or the other"):
         optimize(

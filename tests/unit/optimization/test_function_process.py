@@ -11,7 +11,7 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader
 
-from ridgeline.optimization.function_state import Interrupts, Process, limited
+from ridgeline.optimization.function_state import HeldInterrupts, SavedProcess, time_limit
 
 
 def test_settings_patches_hooks_and_random_numbers_come_back(
@@ -21,7 +21,7 @@ def test_settings_patches_hooks_and_random_numbers_come_back(
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     theirs = (DataLoader.__init__, torch.nn.functional.cross_entropy, torch.Tensor.to)
     hooks = dict(optimizers._global_optimizer_pre_hooks)
-    process = Process(torch)
+    process = SavedProcess(torch)
     drawn = torch.rand(3), random.random()
 
     torch.set_num_threads(threads + 1)
@@ -54,19 +54,19 @@ def test_settings_patches_hooks_and_random_numbers_come_back(
 
 
 def test_ctrl_c_waits_until_everything_is_put_back() -> None:
-    interrupts, done = Interrupts(), []
-    interrupts.wait()
+    interrupts, done = HeldInterrupts(), []
+    interrupts.begin()
     os.kill(os.getpid(), signal.SIGINT)
     done.append("put back")
     with pytest.raises(KeyboardInterrupt):
-        interrupts.over()
+        interrupts.end()
     assert done == ["put back"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_step_that_hangs_is_ended() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(TimeoutError, match="had not ended"), limited(0.05):
+    with pytest.raises(TimeoutError, match="had not ended"), time_limit(0.05):
         time.sleep(5)
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
@@ -77,7 +77,7 @@ def test_an_alarm_of_the_programs_own_is_left(monkeypatch: pytest.MonkeyPatch) -
     theirs = signal.signal(signal.SIGALRM, lambda *given: rang.append(given))
     try:
         signal.setitimer(signal.ITIMER_REAL, 60)
-        with limited(30):
+        with time_limit(30):
             assert signal.getitimer(signal.ITIMER_REAL)[0] > 30
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

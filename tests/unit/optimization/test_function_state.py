@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from ridgeline.optimization import function_state
-from ridgeline.optimization.function_state import Kept, Process
+from ridgeline.optimization.function_state import SavedProcess, SavedState
 from tests.unit.optimization.function_case import Case, differing
 
 COUNTED = [0]
 
 
-def kept_of(*whole: Any, step: Any = None, data: Any = ()) -> Kept:
-    return Kept(torch, whole, step or (lambda batch: None), data)
+def kept_of(*whole: Any, step: Any = None, data: Any = ()) -> SavedState:
+    return SavedState(torch, whole, step or (lambda batch: None), data)
 
 
 def test_steps_taken_meanwhile_are_undone() -> None:
     case = Case()
     kept = kept_of(case.model, case.optimizer, step=case.step, data=case.loader)
-    process, before = Process(torch), case.state()
+    process, before = SavedProcess(torch), case.state()
     for batch in case.loader:
         case.step(case.model, case.optimizer, batch)
     assert len(differing(before, case.state())) > 5
@@ -129,7 +129,7 @@ def test_bindings_tell_what_a_step_sets_in_python() -> None:
 def test_a_second_model_that_the_step_trains_is_put_back_whatever_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(function_state, "LARGEST", 8)
+    monkeypatch.setattr(function_state, "MAX_TENSOR_BYTES", 8)
     second, data = nn.Linear(30, 30), torch.zeros(30, 30)
 
     def step(batch: Any) -> None:

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.search import Voice
+from ridgeline.optimization.search import Progress
 from ridgeline.records.facts import because
 from ridgeline.records.optimized import SearchCode
 from ridgeline.records.trial import Asked, TrialFailure
@@ -206,7 +206,7 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
     bench = FakeBench(times(recompute=0.8, hopeless=0.4))
     bench.peaks = {"recompute": 0.6, "hopeless": 0.3}
     found = Ladder(
-        bench, [candidate("recompute"), candidate("hopeless")], Wants(goal="memory")
+        bench, [candidate("recompute"), candidate("hopeless")], SearchSettings(goal="memory")
     ).climb("train.py")
     assert statuses(found) == {"recompute": "kept", "hopeless": "rejected"}
     assert found.total is not None
@@ -215,7 +215,9 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
 
 
 def test_energy_that_cannot_be_read_is_said() -> None:
-    found = Ladder(FakeBench(times()), [candidate("a")], Wants(goal="energy")).climb("train.py")
+    found = Ladder(FakeBench(times()), [candidate("a")], SearchSettings(goal="energy")).climb(
+        "train.py"
+    )
     assert found.stopped == because(SearchCode.NO_MEASURE, measure="energy a sample")
 
 
@@ -240,7 +242,9 @@ def test_a_larger_batch_stands_apart() -> None:
     sizes = replace(
         batch, options={"factor": "2"}, others=({"factor": "4"}, {"factor": "8"}, {"factor": "16"})
     )
-    found = Ladder(Batches(times()), [candidate("a"), sizes], Wants(batch=True)).climb("train.py")
+    found = Ladder(Batches(times()), [candidate("a"), sizes], SearchSettings(batch=True)).climb(
+        "train.py"
+    )
     assert found.total is not None
     assert found.with_batch is not None
     assert found.total.ratio.value == pytest.approx(1.5, rel=0.05)
@@ -258,7 +262,9 @@ def test_a_larger_batch_stands_apart() -> None:
 def test_what_alters_what_is_computed_is_tried_only_when_asked_for() -> None:
     int8 = candidate("int8", alters="semantics")
     assert statuses(climbed(FakeBench(times(int8=2.0)), int8)) == {"int8": "not tried"}
-    asked = Ladder(FakeBench(times(int8=2.0)), [int8], Wants(allow=("int8",))).climb("train.py")
+    asked = Ladder(FakeBench(times(int8=2.0)), [int8], SearchSettings(allow=("int8",))).climb(
+        "train.py"
+    )
     assert statuses(asked) == {"int8": "kept"}
 
 
@@ -291,7 +297,7 @@ def test_a_loader_that_a_fast_step_waits_for_is_seen_in_its_trials() -> None:
     search = ladder.search
     assert search.gained == pytest.approx(2.0, rel=0.05)
     # 40 % of a step half as long
-    assert search.waits_for_input == pytest.approx(0.2, rel=0.05)
+    assert search.input_share == pytest.approx(0.2, rel=0.05)
 
 
 def test_a_second_look_goes_on_with_the_pairs_of_the_first() -> None:
@@ -316,7 +322,7 @@ def test_a_set_is_bounded_by_what_all_of_its_members_may_save() -> None:
         candidate("half", usual=True, bound=1.2, little_beside=("graphs",)),
         candidate("graphs", slot="compile", slow_start=True, bound=1.25),
     )
-    found = Ladder(bench, tried, voice=Voice(say=said.append)).climb("train.py")
+    found = Ladder(bench, tried, progress=Progress(doing=said.append)).climb("train.py")
     rungs = {rung.fix: rung for rung in found.rungs}
     assert rungs["graphs"].together == ("half",)
     assert rungs["graphs"].bound == pytest.approx(1 / (1 - (1 - 1 / 1.25) - (1 - 1 / 1.2)))

@@ -10,13 +10,14 @@ from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import bench as bench_module
 from ridgeline.optimization.bench import (
-    COMPILING_S,
-    PATIENCE,
-    Fed,
+    MAX_COMPILING_S,
+    MAX_TRIAL_FACTOR,
+    Feeding,
     ProgramBench,
 )
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.records.facts import because
+from ridgeline.records.optimized import SearchCode
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
 
@@ -75,7 +76,9 @@ def test_a_change_under_which_it_hangs_is_ended_and_says_so(runs: Runs, tmp_path
     runs.walls["loader-workers"] = math.inf
     hung = bench.trial(WORKERS)
     assert hung.trial is None
-    assert hung.failure == because(TrialFailure.TIMED_OUT, limit_s=60 + PATIENCE * 2.0, step=None)
+    assert hung.failure == because(
+        TrialFailure.TIMED_OUT, limit_s=60 + MAX_TRIAL_FACTOR * 2.0, step=None
+    )
     assert bench.trial(()).trial is not None, "the rest goes on"
 
 
@@ -86,7 +89,7 @@ def test_patience_grows_with_the_program_and_with_compiling(runs: Runs, tmp_path
     bench.trial(COMPILE)
     first, quick, slow = runs.limits
     assert first == math.inf, "nothing is known yet: as long as there is time"
-    assert slow - quick == COMPILING_S - 60
+    assert slow - quick == MAX_COMPILING_S - 60
 
 
 def test_when_the_time_is_over_no_process_is_started(runs: Runs, tmp_path: Path) -> None:
@@ -143,7 +146,9 @@ def test_trials_of_another_time_are_forgotten(
     found = [second.trial(fixes) for fixes in ((), (), WORKERS)]
     assert [one.trial is not None and one.trial.step_ns[0] for one in found] == [step[0]] * 3
     assert (second.taken, second.remembered) == (3, 0)
-    assert second.forgot.endswith("a step took 100 ms then, and takes 20 ms now")
+    assert second.outdated == because(
+        SearchCode.EARLIER_TRIALS_OUTDATED, then_s=pytest.approx(0.1), now_s=pytest.approx(0.02)
+    )
     third = made(tmp_path, KeptTrials(tmp_path / "trials"))
     assert [third.trial(fixes).remembered for fixes in ((), (), WORKERS)] == [True] * 3
 
@@ -270,8 +275,10 @@ def test_a_program_that_was_not_given_the_time_to_begin_may_have_it_in_the_next_
 
 
 def test_a_trial_is_longer_where_more_is_made_ahead(runs: Runs, tmp_path: Path) -> None:
-    fed = Fed(workers=2, ahead=16, most=100)
-    bench = ProgramBench(TARGET, tmp_path, Plan(steps=80), deadline=Deadline(math.inf), fed=fed)
+    feeding = Feeding(workers=2, ahead=16, max_more=100)
+    bench = ProgramBench(
+        TARGET, tmp_path, Plan(steps=80), deadline=Deadline(math.inf), feeding=feeding
+    )
     eight = Asked(fix="prefetch", options={"factor": "8"})
     four = Asked(fix="loader-workers", options={"workers": "4"})
     larger = Asked(fix="larger-batch", options={"factor": "8"})

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization import program
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.search import Voice
+from ridgeline.optimization.search import Progress
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized
@@ -39,16 +39,16 @@ def optimized(monkeypatch: pytest.MonkeyPatch, folder: Path, **noted: Any) -> Op
         name="r", run_dir="r", command="train.py", status="finished",
         verdict=Verdict(bound="compute-bound", reason=because(LimitCode.NO_STEP)), **noted,
     )  # fmt: skip
-    known = program.Diagnosed(
+    known = program.Diagnosis(
         directory=RunDirectory(folder), summary=summary, ground=Ground(device="cpu")
     )
     speeds = {"a": 2.0, "b": 0.5}
     bench = TroubledBench(lambda on: min([speeds[name] for name in on], default=1.0))
-    monkeypatch.setattr(program, "diagnosed", lambda *args, **how: known)
+    monkeypatch.setattr(program, "diagnose", lambda *args, **how: known)
     ladder = Ladder(bench, [candidate("a"), candidate("b")])
     monkeypatch.setattr(program, "_ladder", lambda *args: (bench, ladder))
-    wishes = program.Wishes(write=False)
-    return program.optimize(Target(kind="script", name="train.py"), wishes, folder, Voice())
+    wishes = program.OptimizeSettings(write=False)
+    return program.optimize(Target(kind="script", name="train.py"), wishes, folder, Progress())
 
 
 def test_the_diagnosis_the_unchanged_program_and_the_whole_are_heard(
@@ -69,6 +69,6 @@ def test_they_are_bounded_and_the_rest_is_counted() -> None:
 
 
 def test_what_the_checks_of_results_say_is_not_said_again() -> None:
-    one = Trial(problems=("no float64 reference: a call of the model takes too long",))
+    one = Trial(no_reference="no float64 reference: a call of the model takes too long")
     assert program.problems((), [one]) == ()
     assert program.problems(("a fault",), []) == ("a fault",)

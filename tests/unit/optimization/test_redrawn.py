@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.optimization.candidates import asked
-from ridgeline.optimization.judge import UNASKED, WITHOUT, Judge
+from ridgeline.optimization.judge import NOT_COMPARED, WITHOUT_DROPOUT, Judge
 from ridgeline.optimization.measure import STEP
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.report.reasons import explain
@@ -31,7 +31,7 @@ def test_another_type_that_drops_others_is_compared_without_dropout() -> None:
     parity = rung(found, "half").parity
     assert parity is not None
     assert parity.equality == "equal"
-    assert parity.why.endswith(WITHOUT)
+    assert parity.why.endswith(WITHOUT_DROPOUT)
     assert found.total is not None
     assert found.total.parity.equality == "equal"
     assert results_word(found.total.parity) == "equal to rounding"
@@ -95,7 +95,7 @@ def test_where_no_time_is_left_for_it_that_is_said() -> None:
     """Whether dropout is why results differ is not known, and nothing is kept by a guess."""
     found = climbed(dropping("half", half=2.0, trials=7), HALF)
     assert statuses(found) == {"half": "rejected"}
-    assert explain(rung(found, "half").reason).endswith(UNASKED)
+    assert explain(rung(found, "half").reason).endswith(NOT_COMPARED)
 
 
 def test_what_is_left_of_a_set_that_was_equal_is_not_compared_again() -> None:

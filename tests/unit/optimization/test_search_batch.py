@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import because
@@ -39,7 +39,7 @@ def climbed(bench: ClockedBench) -> Optimized:
     ladder = Ladder(
         bench,  # type: ignore[arg-type]
         lambda kept: candidates(RESIDENT, (), kept=kept),
-        Wants(batch=True),
+        SearchSettings(batch=True),
     )
     return ladder.climb("train.py")
 

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.candidates import Candidate, candidates
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.records.facts import because
@@ -145,7 +145,7 @@ def test_what_found_nothing_to_change_is_asked_again_once_its_partner_is_kept() 
             return super().trial(fixes, **told)  # type: ignore[arg-type]
 
     asked = (candidate("pad", together=("half",)), candidate("half"))
-    found = Ladder(Bench(speed), asked, Wants()).climb("train.py")
+    found = Ladder(Bench(speed), asked, SearchSettings()).climb("train.py")
     assert kept(found) == {"half", "pad"}
 
 
@@ -252,7 +252,7 @@ def test_time_is_held_back_for_a_larger_batch() -> None:
     bench = FakeBench(
         lambda names: 1.03 ** len(names) * (1.5 if "a" in names else 1.0), spread=0.005, trials=40
     )
-    found = Ladder(bench, [*made, batch], Wants(batch=True)).climb("train.py")
+    found = Ladder(bench, [*made, batch], SearchSettings(batch=True)).climb("train.py")
     assert found.stopped == because(SearchCode.OUT_OF_TIME)
     assert found.total is not None
     assert found.with_batch is not None

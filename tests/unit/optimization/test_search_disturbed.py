@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.candidates import candidates
-from ridgeline.optimization.contest import Arms
+from ridgeline.optimization.contest import TrialHistory
 from ridgeline.optimization.ladder import Ladder
-from ridgeline.optimization.measure import STEP, Spreads
+from ridgeline.optimization.measure import STEP, ProcessNoise
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.run import LoaderSeen
@@ -45,7 +45,7 @@ def test_a_disturbed_trial_is_run_again_and_claims_nothing(at: int) -> None:
 def test_a_machine_that_stays_slow_is_believed() -> None:
     speed = {"now": 1.0}
     bench = FakeBench(lambda names: speed["now"])
-    arms = Arms(bench)
+    arms = TrialHistory(bench)
     for _ in range(3):
         arms.trial(())
     speed["now"] = 1 / 3
@@ -120,17 +120,17 @@ def _of(ms: float) -> Trial:
 
 def test_a_later_run_of_the_program_as_it_is_tells_how_far_apart_they_are() -> None:
     baseline = [_of(114), _of(113)]
-    spreads = Spreads(baseline)
-    pool = spreads.now(STEP)
-    narrow, noise = pool.spread, spreads.noise(STEP)
-    spreads.grown(STEP)
+    noise_of = ProcessNoise(baseline)
+    pool = noise_of.now(STEP)
+    narrow, noise = pool.spread, noise_of.of_process(STEP)
+    noise_of.baseline_grew(STEP)
     assert pool.spread == narrow, "nothing was run since"
     baseline.append(_of(68))
-    spreads.grown(STEP)
+    noise_of.baseline_grew(STEP)
     wide = pool.spread
     assert wide > 5 * narrow, "a contest that has begun sees it"
-    assert spreads.noise(STEP) > 5 * noise
-    spreads.grown(STEP)
+    assert noise_of.of_process(STEP) > 5 * noise
+    noise_of.baseline_grew(STEP)
     assert pool.spread == wide, "counted once"
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization import program
-from ridgeline.optimization.agenda import Wants
+from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidates import Candidate, candidates
 from ridgeline.optimization.kept_trials import KeptTrials
@@ -136,7 +136,9 @@ def test_what_is_nothing_without_another_is_dropped_with_it() -> None:
 def test_what_saves_memory_may_take_twice_the_unchanged_step_and_not_twice_each() -> None:
     bench = FakeBench(times(a=0.6, b=0.6), spread=0.001)
     bench.peaks = {"a": 0.5, "b": 0.5}
-    found = Ladder(bench, [candidate("a"), candidate("b")], Wants(goal="memory")).climb("train.py")
+    found = Ladder(bench, [candidate("a"), candidate("b")], SearchSettings(goal="memory")).climb(
+        "train.py"
+    )
     assert told(found)["a"][0] == "kept"
     assert told(found)["b"] == ("rejected", "a step takes 2.8 × as long")
 
@@ -174,7 +176,9 @@ def test_a_change_kept_with_its_last_options_has_no_second_rung() -> None:
 
 def test_no_time_for_a_larger_batch_is_said() -> None:
     batch = replace(candidate("larger-batch", alters="semantics"), options={"factor": "2"})
-    found = Ladder(Batches(times(), trials=4), [batch], Wants(batch=True)).climb("train.py")
+    found = Ladder(Batches(times(), trials=4), [batch], SearchSettings(batch=True)).climb(
+        "train.py"
+    )
     assert told(found)["larger-batch"] == ("not tried", "too little time was left")
     assert found.stopped == because(SearchCode.OUT_OF_TIME)
 
@@ -212,7 +216,7 @@ def test_a_sample_s_time_is_not_judged_by_how_little_memory_varies() -> None:
     won = 0
     for seed in range(40):
         bench = Batches(times(), spread=0.1, seed=seed)
-        found = Ladder(bench, [batch], Wants(goal="memory", batch=True)).climb("train.py")
+        found = Ladder(bench, [batch], SearchSettings(goal="memory", batch=True)).climb("train.py")
         won += told(found)["larger-batch"][0] == "kept"
     assert won <= 5  # 12 by the spread of memory
 
@@ -227,7 +231,7 @@ def test_memory_is_not_judged_by_how_much_steps_vary() -> None:
 
     bench = Wavering(times())
     bench.peaks = {"a": 0.9}
-    found = Ladder(bench, [candidate("a")], Wants(goal="memory")).climb("train.py")
+    found = Ladder(bench, [candidate("a")], SearchSettings(goal="memory")).climb("train.py")
     assert told(found)["a"][0] == "kept"
     assert len(bench.ran) <= 15  # 33 with the steps' own spread
 
@@ -256,7 +260,7 @@ def test_a_copy_is_compared_with_a_trial_of_all_that_was_kept(
     monkeypatch.setattr(program, "write", lambda *told: given.extend(told))
     target = Target(kind="script", name="train.py", arguments=())
     bench = ProgramBench(target, tmp_path, Plan(), deadline=Deadline(math.inf))
-    program._written(target, found, bench, ladder)
+    program._write_copy(target, found, bench, ladder)
     assert given[4].fixes == ("a",)
 
 
@@ -282,7 +286,9 @@ def test_what_the_copy_draws_otherwise_is_said_and_is_not_exact() -> None:
     found = Ladder(FakeBench(times(stays=2.0)), [stays]).climb("train.py")
     assert found.caveats == ("the copy shuffles otherwise",)
     assert "the copy shuffles otherwise" in doubts(RecordedLadder(found))
-    exact = Ladder(FakeBench(times(stays=2.0)), [stays], Wants(keep_exact=True)).climb("train.py")
+    exact = Ladder(FakeBench(times(stays=2.0)), [stays], SearchSettings(keep_exact=True)).climb(
+        "train.py"
+    )
     assert told(exact)["stays"] == ("not tried", "it alters random draws")
     assert not exact.caveats
 
@@ -304,14 +310,20 @@ class Redrawn(FakeBench):
 
 
 @pytest.mark.parametrize(
-    ("field", "by", "says"),
-    [("batch_sum", 0.5, "other data"), ("loss", 0.3, "another first loss"), ("loss", 1e-4, "")],
+    ("field", "by", "code"),
+    [
+        ("batch_sum", 0.5, SearchCode.DATA_VARIES),
+        ("loss", 0.3, SearchCode.FIRST_LOSS_VARIES),
+        ("loss", 1e-4, None),
+    ],
 )
-def test_a_program_that_is_another_each_time_is_told_so(field: str, by: float, says: str) -> None:
+def test_a_baseline_that_is_not_seeded_is_reported(
+    field: str, by: float, code: SearchCode | None
+) -> None:
     ladder = Ladder(Redrawn(field, by), [candidate("a")])
     ladder.climb("train.py")
-    assert says in ladder.search.judge.varies()
-    assert bool(ladder.search.judge.varies()) == bool(says)
+    reason = ladder.search.judge.varies()
+    assert reason == (because(code) if code is not None else None)
 
 
 def test_a_program_that_runs_once_alone_says_what_may_be_why() -> None:

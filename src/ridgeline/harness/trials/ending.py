@@ -1,7 +1,7 @@
-"""The end of a trial: its record written, and the program ended where its last step ends.
+"""The end of a trial: writes its record, and ends the program when its last step ends.
 
-Nothing of the program runs after that: a checkpoint in a `finally`, a handler of everything that is
-raised, a thread that never ends would make of the end of a trial a result, or a hang.
+Nothing of the program runs after that. A checkpoint in a `finally`, a handler of all exceptions, or
+a thread that never ends would turn the end of a trial into a result, or let it hang.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from ridgeline.harness.trials.session import TrialSession
 from ridgeline.records.trial import Plan, Trial
 
 RESULT = "trial.msgpack"
-"""JSON has no nan: a loss that broke would come back as one that was not seen."""
+"""Not JSON, which has no nan: a loss that broke would come back as one that was not seen."""
 
 
 class Ending:
@@ -31,33 +31,33 @@ class Ending:
         home: Path,
         plan: Plan,
         session: TrialSession,
-        drawing: LoaderDraws,
+        loader_draws: LoaderDraws,
         rank: int,
         world: int,
     ) -> None:
         self._home = home
         self._plan = plan
         self._session = session
-        self._drawing = drawing
+        self._loader_draws = loader_draws
         self._rank = rank
         self._world = world
         self._pid = os.getpid()
-        self._leave = os._exit
+        self._exit = os._exit
         self._written = False
 
-    def put_on(self) -> None:
+    def install(self) -> None:
         atexit.register(self.write)
-        os._exit = self._left  # type: ignore[assignment]
+        os._exit = self._program_exits  # type: ignore[assignment]
         self._session.over = self.at_once
 
     def at_once(self) -> None:
-        """Does not return."""
+        """End the program. This does not return."""
         self._last_words()
         if self._world > 1:
             time.sleep(FOR_OTHER_RANKS_S)
         with contextlib.suppress(Exception):
             remove_own()
-        self._leave(0)
+        self._exit(0)
 
     def write(self) -> None:
         if self._written or self._rank or os.getpid() != self._pid:  # a fork that ends by itself
@@ -71,21 +71,21 @@ class Ending:
         temporary.write_bytes(found)
         temporary.replace(self._home / RESULT)
 
-    def _left(self, status: int) -> None:
-        """The program's own os._exit, which runs nothing that is registered for the end."""
+    def _program_exits(self, status: int) -> None:
+        """Write the record if the program calls os._exit, which runs no exit handler."""
         if os.getpid() == self._pid:
             self._last_words()
-        self._leave(status)
+        self._exit(status)
 
     def _last_words(self) -> None:
         for do in (self.write, lambda: self._session.farewell("finished", "")):
-            with contextlib.suppress(Exception):  # arm says that there is no record
+            with contextlib.suppress(Exception):  # the trial then has no record, and is said to
                 do()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
 
-    def _stood(self) -> tuple[str, ...]:
+    def _unmoved(self) -> tuple[str, ...]:
         watch = self._session.watch
         try:
             with self._session.program.torch.no_grad():
@@ -114,7 +114,7 @@ class Ending:
             not_applied=left,
             watched=tuple(watch.steps),
             looked=watch.later.looked,
-            stood=self._stood(),
+            stood=self._unmoved(),
             handed=watch.later.handed if watch.later.counted else {},
             evaluation=watch.evaluation,
             tensors=watch.tensors,
@@ -129,26 +129,26 @@ class Ending:
             device="cuda" if cuda else "cpu",
             draws=watch.draws is not False,
             undropped=None if session.progress.compiling.seen else watch.undropped,
-            workers_draw=self._drawing.in_workers,
+            workers_draw=self._loader_draws.in_workers,
             jitter=plan.jitter,
             settings=tuple(watch.settings),
             queue=session.queue.noted,
             energy_j=session.meter.joules,
-            ended=_elsewhere(session.progress.index),
+            ended=_why_no_step(session.progress.index),
             problems=tuple(dict.fromkeys(watch.problems)),
         )
 
 
-def _elsewhere(steps: int) -> str:
-    """Why there was no step, where that can be told: the work was done in other processes."""
+def _why_no_step(steps: int) -> str:
+    """Return why no step was seen, if the work was done in other processes; else ""."""
     if steps:
         return ""
-    own, others = (_worked(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own, others = map(_processor_s, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if others > max(own, 1.0):
         return "no step was seen: the program trains in processes that it starts itself"
     return ""
 
 
-def _worked(who: Any) -> float:
+def _processor_s(who: Any) -> float:
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime

@@ -1,5 +1,5 @@
-"""A function of the user's run from other source: compiled from the patched text of its file, under
-its own name and file, and put in the place of the old code."""
+"""Replaces the code of a user's function: the new code is compiled from the patched text of its
+file, under its own name and file."""
 
 import os
 import sys
@@ -12,13 +12,13 @@ from ridgeline.records.trial import FunctionEdit
 
 
 def rewrite(program: Program, fix: str, edits: tuple[FunctionEdit, ...]) -> None:
-    """At the model's first training call, when all files have been imported. `change` is applied
-    where each of them was."""
+    """Replace the functions at the model's first training call, when all files have been imported.
+    The fix counts as applied at each function that was replaced."""
     left = list(edits)
 
     def swap(model: Any) -> str:
         for edit in list(left):
-            if _swapped(edit):
+            if _replace_code(edit):
                 left.remove(edit)
                 program.did(fix, f"{edit.name}() rewritten", f"{edit.file}:{edit.line}")
         if left:
@@ -29,7 +29,7 @@ def rewrite(program: Program, fix: str, edits: tuple[FunctionEdit, ...]) -> None
     program.on_model(fix, swap)
 
 
-def _swapped(edit: FunctionEdit) -> bool:
+def _replace_code(edit: FunctionEdit) -> bool:
     done = False
     for function in found_at(edit):
         code = _code_at(compile(edit.text, function.__code__.co_filename, "exec"), edit)
@@ -40,7 +40,7 @@ def _swapped(edit: FunctionEdit) -> bool:
 
 
 def found_at(edit: FunctionEdit) -> Iterator[types.FunctionType]:
-    """That function, wherever its file's module or a class of it holds it."""
+    """Return the function, wherever the module of its file or a class in it holds it."""
     path = os.path.realpath(edit.file)
     for module in list(sys.modules.values()):
         held = getattr(module, "__dict__", None)

@@ -1,5 +1,5 @@
-"""A run whose steps are timed, whose first steps are watched, and in which changes are put on: the
-session of a trial."""
+"""The session of a trial: a run with fixes applied, whose first steps are watched and whose other
+steps are timed."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -11,12 +11,14 @@ from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MOST_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
+from ridgeline.harness.trials.function_edits import rewrite
 from ridgeline.harness.trials.loader_queue import QueueWatch
 from ridgeline.harness.trials.process_memory import ON_DEVICE
 from ridgeline.harness.trials.random_draws import NoDropout
 from ridgeline.harness.trials.timed_steps import EnergyMeter
 from ridgeline.harness.trials.watched_steps import Watch
 from ridgeline.harness.usercode.forked_work import FORK_MARK, DirectWork, ForkedWork
+from ridgeline.harness.usercode.load import first_words
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
 
@@ -32,20 +34,20 @@ class TrialSession(Session):
         self.meter = EnergyMeter(torch)
         self.queue = QueueWatch()
         self.over: Callable[[], None] | None = None
-        """Ends the program where its last step ends."""
-        self._only_called = 0
-        """Steps that were none: see `_only_calls`."""
+        """Ends the program; called when its last step has ended."""
+        self._not_steps = 0
+        """How many were counted as steps and were none: see `_only_calls`."""
         self._plan = plan
         self._directory = directory
         self._jitter = plan.jitter
         self.steps = plan.steps
-        """That are taken at least."""
+        """How many steps are taken at least."""
         self._timed_ns = 0
-        """When the first timed step began; 0: none has."""
+        """When the first timed step began; 0 before that."""
         self._awaited: Any = None
-        """The module whose outputs are waited for."""
-        self.progress.needs_all = True  # every arm pays the same
-        # One whose loader waits would be sampled, and slowed, and its rivals would not.
+        """The module whose outputs are to be noted when it returns."""
+        self.progress.needs_all = True  # every trial pays the same
+        # A program whose loader waits would be sampled, and slowed, and its candidates would not.
         self.progress.recording.sample = _nothing  # type: ignore[method-assign]
         self._end_step = self.progress.end_step
         self.progress.end_step = self._step_ended  # type: ignore[method-assign]
@@ -53,15 +55,15 @@ class TrialSession(Session):
     def _work(self, directory: Path) -> DirectWork:
         return ForkedWork(self._torch, directory / FORK_MARK)
 
-    def draw(self) -> None:
-        """As the plan says, from now on."""
+    def set_draws(self) -> None:
+        """Make the program draw random numbers as the plan says."""
         if self._plan.draws != "own":
             setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
         if self._plan.draws == "none":
-            undropped = NoDropout(self._torch)
-            undropped.install()
+            no_dropout = NoDropout(self._torch)
+            no_dropout.install()
             if not any(find_fix(one.fix).fix.slot == "compile" for one in self._plan.fixes):
-                self.watch.no_dropout = undropped  # which calls a compiled model makes is not seen
+                self.watch.no_dropout = no_dropout  # calls of a compiled model are not seen
 
     def input_seen(self, iterator: Any, batch: Any) -> Any:
         self._guarded(self.queue.batch_taken, iterator, self.progress.index)
@@ -75,7 +77,7 @@ class TrialSession(Session):
                 if trains and self._stepping.ends_with_forward and not self._in_closure:
                     self._guarded(self._end_before, module)
                 if self._jitter and next(module.parameters(), None) is not None:
-                    self._guarded(self._moved, module)
+                    self._guarded(self._perturb, module)
                 if self.watch.over:
                     self._guarded(self.watch.later.called, args, kwargs)
                 else:
@@ -92,12 +94,13 @@ class TrialSession(Session):
         return False
 
     def _end_before(self, module: Any) -> None:
-        """The step before, so that what this call is given is seen in its own."""
+        """End the step before this call, so that its inputs are counted in their own step."""
         if next(module.parameters(), None) is not None and self._mine(trains=True):
             self.progress.end_step(self._stepping.training_forward_begins())
 
     def call_returned(self, module: Any, value: Any) -> Any:
-        """An outermost module's value, before the call ends and with it perhaps the step."""
+        """Note what an outermost module returns, before the call ends and with it perhaps the
+        step."""
         if self._awaited is module:
             self._awaited = None
             self._guarded(self.watch.returned, value)
@@ -133,26 +136,27 @@ class TrialSession(Session):
         compiled = self.progress.compiling.ns > 0
         self._end_step(end)
         if self._only_calls:
-            self._only_called = self.progress.index
-        elif self.progress.index <= self._only_called:  # counted from the start again
-            self._only_called = 0
+            self._not_steps = self.progress.index
+        elif self.progress.index <= self._not_steps:  # counted from the start again
+            self._not_steps = 0
         if end is not End.EARLIER and not self._only_calls:
-            was = self.watch.over
-            if was:
+            was_over = self.watch.over
+            if was_over:
                 self.watch.later.step_ended(self.progress.index - 1)
             self._apart(self.watch.step_ended)
-            if self.watch.over and not was:
+            if self.watch.over and not was_over:
                 self._guarded(self.meter.prepare)
-                self._guarded(self._say_where)
+                self._guarded(self._mark_device)
                 self.progress.timeline.restart(self.progress.clock())
                 self.progress.system.begin(anew=True)
             self.program.step_ended()
             if self.watch.later.looked is None:
-                self._guarded(self._metered, compiled)
+                self._guarded(self._read_meter, compiled)
                 self._look_if_due()
 
-    def _metered(self, compiled: bool) -> None:
-        """The step after the last watched one is not timed; nor is one that compiles."""
+    def _read_meter(self, compiled: bool) -> None:
+        """Begin after the step that follows the last watched one, which is not timed, and begin
+        again after a step that compiles."""
         taken, first = self._taken, self._plan.watch + 1
         if taken == first or (taken > first and compiled):
             self._timed_ns = self.progress.clock()
@@ -161,26 +165,26 @@ class TrialSession(Session):
             self.meter.ended(taken, taken >= self.steps - 1 and not self.goes_on)
 
     def _look_if_due(self) -> None:
-        """Before the last step: what it leaves standing."""
+        """Note the parameters before the last step, which shows whether they still move."""
         due = self._plan.watch < self.steps <= self._taken + 1
         if due and self.watch.over and not self.goes_on:
             self.progress.system.end()
             self._apart(self.watch.later.look, self.progress.index)
             self.progress.timeline.restart(self.progress.clock())
 
-    def _say_where(self) -> None:
+    def _mark_device(self) -> None:
         if self._torch.cuda.is_initialized():
             (self._directory / ON_DEVICE).touch()
 
     @property
     def goes_on(self) -> bool:
-        """The timed steps have not taken long enough yet, however many they are."""
+        """Whether the timed steps have not taken long enough yet, however many they are."""
         passed_s = (self.progress.clock() - self._timed_ns) / 1e9
         return self._timed_ns > 0 and passed_s < self._plan.least_s
 
     @property
     def _taken(self) -> int:
-        return self.progress.index - self._only_called
+        return self.progress.index - self._not_steps
 
     def _broke(self, where: str, error: Exception) -> None:
         super()._broke(where, error)
@@ -189,8 +193,9 @@ class TrialSession(Session):
 
     @property
     def _only_calls(self) -> bool:
-        """A cell called once a token, a policy once a move: no backward has come yet, and what is
-        counted as steps of an inference are parts of the first one that trains."""
+        """Whether no backward has come yet in a program that trains: it calls a cell once per
+        token, or a policy once per move, and what is counted as steps are parts of the first that
+        trains."""
         return self._plan.trains and self._stepping.mode == "call"
 
     def _stop_if_due(self) -> None:
@@ -199,9 +204,9 @@ class TrialSession(Session):
             self._stopped = True
             self.over()
 
-    def _moved(self, module: Any) -> None:
-        """Each parameter's elements by that part of themselves, up or down; the program's own
-        random numbers are left alone."""
+    def _perturb(self, module: Any) -> None:
+        """Move each element of the parameters by the planned part of itself, up or down, without
+        drawing from the program's own random numbers."""
         torch, size, self._jitter = self._torch, self._jitter, 0.0
         generator = torch.Generator("cpu").manual_seed(0)
         with torch.no_grad(), self.watch.uncounted():
@@ -213,7 +218,7 @@ class TrialSession(Session):
                     parameter.mul_(1 + size * up.to(parameter.device, parameter.dtype))
 
     def _apart(self, do: Any, *given: Any) -> None:
-        """Calls of its own are not the program's."""
+        """Do our own work without counting its calls as the program's."""
         closed, self.gate.closed = self.gate.closed, True
         try:
             self._guarded(do, *given)
@@ -227,11 +232,26 @@ class TrialSession(Session):
             self.watch.problems.append(f"{type(error).__name__}: {error}"[:200])
 
 
+def apply_fixes(program: Program, plan: Plan) -> None:
+    """Apply the fixes of a plan; one that raises is noted as not applied."""
+    for one in plan.fixes:
+        try:
+            find_fix(one.fix).apply(program, one.options)
+        except Exception as error:
+            why = f"it could not be applied: {type(error).__name__}: {first_words(error)}"
+            program.found_nothing(one.fix, why[:300])
+    if plan.functions:
+        rewrite(program, "sdpa", plan.functions)
+
+
 def _nothing(makes_batches: bool = False) -> None:
     pass
 
 
 class OutputSeams(Seams):
+    """The seams of a program that does not train: they also see what its modules return, which is
+    all that such a program computes."""
+
     def __init__(self, torch: Any, session: TrialSession) -> None:
         super().__init__(torch, session)
         self._returned = session.call_returned

@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ridgeline.harness.trials.random_draws import NoDropout
-from ridgeline.optimization.function_state import Process
+from ridgeline.optimization.function_state import SavedProcess
 
 
 @pytest.fixture
 def undropped() -> Iterator[NoDropout]:
-    process = Process(torch)
+    process = SavedProcess(torch)
     found = NoDropout(torch)
     found.install()
     yield found
@@ -117,7 +117,7 @@ def test_what_is_done_in_place_afterwards_leaves_the_input_alone(undropped: NoDr
 
 def test_all_is_put_back() -> None:
     before = (nn.functional.dropout, nn.functional.scaled_dot_product_attention, nn.LSTM.forward)
-    process = Process(torch)
+    process = SavedProcess(torch)
     NoDropout(torch).install()
     assert nn.functional.dropout is not before[0]
     process.restore()

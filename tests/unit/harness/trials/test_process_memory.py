@@ -147,7 +147,7 @@ def test_a_program_says_where_its_timed_steps_begin_that_it_works_on_a_device(
     torch = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: cuda))
     session = TrialSession.__new__(TrialSession)
     session._torch, session._directory = torch, tmp_path
-    session._say_where()
+    session._mark_device()
     assert (tmp_path / ON_DEVICE).exists() == cuda
 
 

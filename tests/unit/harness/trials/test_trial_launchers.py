@@ -1,7 +1,7 @@
 import pytest
 
 from ridgeline.harness.capture.step_boundaries import Anchor, Turn
-from ridgeline.harness.trials.begin import _launches
+from ridgeline.harness.trials.begin import _is_launcher
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from ridgeline.harness.trials.begin import _launches
     ],
 )
 def test_a_launcher_is_told_from_a_program_that_trains(typed: list[str], launches: bool) -> None:
-    assert _launches(typed) is launches
+    assert _is_launcher(typed) is launches
 
 
 def test_an_optimizer_that_is_gone_does_not_come_back_as_another() -> None:
