@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from ridgeline.comparison.host import open_target
 from ridgeline.comparison.pair_folder import Files, find_pairs, title_of
-from ridgeline.comparison.targets import open_target
 from ridgeline.equality.calls.examine import Accepts, by_rule, strength_of, thinned
 from ridgeline.equality.calls.judge import Pair, Rule, judge
 from ridgeline.equality.calls.outputs import Outputs, outputs_of, put_together

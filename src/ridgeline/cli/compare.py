@@ -12,7 +12,7 @@ from ridgeline.cli.output import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from ridgeline.comparison.arms import Options
+    from ridgeline.comparison.contenders import Options
     from ridgeline.records.comparison import Comparison, PairFolder
     from ridgeline.report.document import Report
 
@@ -157,8 +157,8 @@ def _compared(
 ) -> "Comparison | PairFolder":
     import msgspec
 
+    from ridgeline.comparison.contenders import SkippedError
     from ridgeline.comparison.functions import compare_functions
-    from ridgeline.comparison.messages import SkippedError
     from ridgeline.comparison.pair_folder import compare_folder
     from ridgeline.comparison.scripts import compare_script_files
     from ridgeline.errors import RidgelineError
@@ -207,7 +207,7 @@ def _kind(target: str) -> str:
 
 
 def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
-    from ridgeline.comparison.arms import Options
+    from ridgeline.comparison.contenders import Options
     from ridgeline.units import parse_seconds, parse_share
 
     budget, timeout = chosen["budget"], chosen["timeout"]

@@ -1,17 +1,13 @@
-"""The Python face: `ridgeline.benchmark` and `ridgeline.compare`, for notebooks and tests.
-
-Everything happens in the caller's process; random numbers and tensors are as before afterwards.
-"""
+"""The Python interface: `ridgeline.benchmark` and `ridgeline.compare`, for notebooks and tests."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ridgeline.comparison.arms import ArmFailed, Disturbing, Options, stand
-from ridgeline.comparison.messages import Opened
+from ridgeline.comparison.contenders import CONTROL, Disturbing, Options, VariantFailed, stand
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.harness.usercode.workload import (
     GOALS,
@@ -31,14 +27,16 @@ if TYPE_CHECKING:
     from ridgeline.report.document import Document
 
 BUDGET_S = 10.0
+Inputs = tuple[object, ...] | Mapping[str, object]
 
 
 class Timing:
-    """How long one call takes; `print` it."""
+    """How long one call takes. `print` it for the median with its interval."""
 
     def __init__(self, name: str, record: Latency) -> None:
         self.name = name
         self.record = record
+        """All that was measured."""
 
     @property
     def median_s(self) -> float:
@@ -46,7 +44,7 @@ class Timing:
 
     @property
     def ci_s(self) -> tuple[float, float]:
-        """95 % interval of the median."""
+        """The 95 % interval of the median, in seconds."""
         summary = self.record.summary
         return summary.ci_low_ns / 1e9, summary.ci_high_ns / 1e9
 
@@ -55,8 +53,10 @@ class Timing:
         return tuple(ns / 1e9 for ns in self.record.samples_ns)
 
     def to_json(self) -> str:
+        from ridgeline.report.renderers import json
+
         document = {"schema": "ridgeline.timing/1", "name": self.name}
-        return _encoded(document | msgspec.to_builtins(self.record))
+        return json.render(document | msgspec.to_builtins(self.record))
 
     def __str__(self) -> str:
         from ridgeline.report.numbers import timing_text
@@ -67,13 +67,19 @@ class Timing:
 
 
 class Comparison:
-    """What a comparison found; `print` it. `record` has all of it."""
+    """The result of a comparison. `print` it for the whole report.
+
+    `verdict`, `ratio`, `ci` and `results` are those of the one candidate; with several, ask
+    `candidates["name"]`.
+    """
 
     def __init__(self, record: records.Comparison) -> None:
         self.record = record
+        """All that was measured."""
 
     @property
     def verdict(self) -> Verdict:
+        """FASTER, SLOWER, SAME, UNDECIDED, or INVALID if the results differ."""
         return self._only.verdict
 
     @property
@@ -83,15 +89,17 @@ class Comparison:
 
     @property
     def ci(self) -> tuple[float, float]:
+        """The 95 % interval of the ratio."""
         return self._only.deciding.ci_low, self._only.deciding.ci_high
 
     @property
     def results(self) -> records.Results:
+        """Whether the candidate computes what the baseline computes, and how well that is known."""
         return self._only.results
 
     @property
     def candidates(self) -> dict[str, records.Candidate]:
-        return {candidate.arm.name: candidate for candidate in self.record.candidates}
+        return {candidate.variant.name: candidate for candidate in self.record.candidates}
 
     def to_json(self) -> str:
         from ridgeline.report.renderers import json
@@ -115,12 +123,12 @@ class Comparison:
 
         return terminal.render_text(self._document(), 120).strip("\n")
 
+    __repr__ = __str__
+
     def _document(self) -> "Document":
         from ridgeline.report.views.comparison import document
 
         return document(self.record)
-
-    __repr__ = __str__
 
     @property
     def _only(self) -> records.Candidate:
@@ -131,19 +139,34 @@ class Comparison:
 
 
 def benchmark(
-    function: Callable[..., Any],
-    *args: Any,
+    function: Callable[..., object],
+    *args: object,
     budget: str | float = 2.0,
     budget_s: float | None = None,
     device: str | None = None,
     name: str | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Timing:
-    """Time `function(*args, **kwargs)` to steady state, for `budget` ("500ms", "2s" or seconds) at
-    most; `budget_s` is its old name.
+    """Time `function(*args, **kwargs)` to steady state.
 
-    The device is the GPU where anything has touched one, else the CPU. The function is called some
-    hundred times: what it changes stays changed, random numbers apart.
+    >>> import ridgeline, torch
+    >>> x = torch.randn(512, 512)
+    >>> timing = ridgeline.benchmark(torch.mm, x, x)
+    >>> print(timing)  # the median with its interval, percentiles, warnings
+    >>> timing.median_s, timing.ci_s
+
+    The function is called until its times are steady, then sampled. Compilation, autotuning and
+    caches are warm by then, and on a GPU each sample waits for the device. Use `compare` to learn
+    which of two functions is faster: two timings one after the other call identical code different
+    in 41 to 87 % of cases.
+
+    Args:
+        function: What is timed. It is called some hundred times; what it changes stays changed,
+            except for the state of random number generators.
+        budget: The time limit: "500ms", "2s", or seconds.
+        budget_s: The old name of `budget`.
+        device: "cpu" or "cuda:0". By default the GPU, once anything has used one, else the CPU.
+        name: What the timing is called when printed; by default the function's name.
     """
     from functools import partial
 
@@ -156,15 +179,15 @@ def benchmark(
     seconds = _seconds(budget, budget_s)
     call = partial(function, *args, **kwargs) if args or kwargs else function
     with undisturbed():
-        call()  # whatever it uses is in use now: the device shows
+        call()  # from now on the device that it uses is known
         record = time_calls(call, device or Host().device(), budget_s=seconds)
-    return Timing(name or _name_of(function), record)
+    return Timing(name or str(getattr(function, "__name__", type(function).__name__)), record)
 
 
 def compare(
-    variants: Mapping[str, Callable[..., Any]],
+    variants: Mapping[str, Callable[..., object]],
     *,
-    inputs: tuple[Any, ...] | Mapping[str, Any] | None = None,
+    inputs: Inputs | None = None,
     budget: str | float = BUDGET_S,
     budget_s: float | None = None,
     threshold: float = 0.02,
@@ -176,13 +199,41 @@ def compare(
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare variants in interleaved rounds, the first one the baseline.
+    """Find out which variant is faster, and whether all compute the same.
 
-    A variant is a function without arguments, or one that takes `inputs`; without inputs, one that
-    returns a callable is a factory, and what it returned is timed. `budget` is "90s", "2m" or
-    seconds (`budget_s` is its old name). `check` may be your own
-    `check(baseline_output, candidate_output)`, or False; `tolerance` is the relative error allowed
-    to a variant that changes precision on purpose.
+    >>> import ridgeline, torch
+    >>> x = torch.randn(4096, 4096)
+    >>> def with_relu(x): return x.relu().sum()
+    >>> def with_clamp(x): return x.clamp(min=0).sum()
+    >>> found = ridgeline.compare({"relu": with_relu, "clamp": with_clamp}, inputs=(x,))
+    >>> print(found)
+    >>> found.verdict, found.ratio, found.ci, found.results.ok
+
+    The first variant is the baseline. All are timed in the same shuffled rounds, the baseline
+    twice: the second time is the A/A control, which shows how far apart identical code looks here.
+    The rounds end as soon as the verdict is clear. Results are checked against a float64 reference
+    where there can be one; a variant with other results is INVALID, however fast it is.
+
+    Everything runs in the caller's process. Weights, gradients, optimizer states and random
+    numbers are put back afterwards.
+
+    Args:
+        variants: Functions by name. Each takes `inputs`. Without inputs, each is called without
+            arguments; one that returns a callable, or (callable, arguments), is a factory, and
+            what it returned is timed.
+        inputs: The arguments of every variant: a tuple, or a mapping of keyword arguments.
+        budget: The time limit: "90s", "2m", or seconds.
+        budget_s: The old name of `budget`.
+        threshold: The share that matters: differences below 0.02, which is 2 %, are SAME.
+        goal: "speed", "memory" or "throughput"; by default speed.
+        items: How many samples or tokens a call handles, for the goal throughput.
+        check: Whether results are compared, or your own
+            `check(baseline_output, candidate_output)`. It rejects a variant by False, by a
+            sentence, or by an AssertionError.
+        tolerance: The relative error allowed to variants that change precision on purpose.
+        cold: Empty the device's last-level cache before each call.
+        seed: For the order of the rounds and for the variants' random numbers.
+        on_progress: Called with a sentence as work goes on.
     """
     from ridgeline.comparison.functions import together
     from ridgeline.comparison.host import Host
@@ -195,27 +246,34 @@ def compare(
     options = Options(
         budget_s=seconds, threshold=threshold, goal=goal, cold=cold, checked=bool(check), seed=seed
     )
-    say = on_progress or (lambda now: None)
     host = Host(cold=cold)
-    with undisturbed(), _put_back(variants, inputs):
-        standings = stand(list(variants), lambda arm, name: host)
-        for standing in standings:
-            if standing.arm != "control":
-                workload = _workload(variants[standing.name], standing.name, inputs, declared, seed)
-                standing.opened = _shared(host.adopt(standing.arm, workload))
+    with undisturbed(), _state_restored(variants, inputs):
+        contenders = stand(list(variants), lambda variant, name: host)
+        for contender in contenders:
+            if contender.variant == CONTROL:
+                continue
+            function = variants[contender.name]
+            workload = _workload(function, contender.name, inputs, declared, seed)
+            contender.opened = host.adopt(contender.variant, workload)
+            if contender.opened.changed:
+                raise _cannot_share(Disturbing(contender.opened.changed))
         try:
-            return Comparison(together(host, standings, options, say))
-        except ArmFailed as failed:
+            return Comparison(together(host, contenders, options, on_progress or _say_nothing))
+        except VariantFailed as failed:
             raise failed.error from failed
         except Disturbing as disturbing:
             raise _cannot_share(disturbing) from None
 
 
+def _say_nothing(text: str) -> None:
+    """Progress that nobody asked for."""
+
+
 @contextmanager
-def _put_back(
-    variants: Mapping[str, Callable[..., Any]], inputs: tuple[Any, ...] | Mapping[str, Any] | None
+def _state_restored(
+    variants: Mapping[str, Callable[..., object]], inputs: Inputs | None
 ) -> Iterator[None]:
-    """What the variants can reach (weights, gradients, optimizer state, buffers, modes) as it was:
+    """Put back what the variants can reach (weights, gradients, optimizer states, buffers, modes):
     the rounds call a training step some thousand times, on the caller's own model."""
     import torch
 
@@ -224,8 +282,7 @@ def _put_back(
     kept = []
     for name, function in variants.items():
         _, args, kwargs = unpacked((function, inputs or ())) or (function, (), {})
-        whole = Workload(name=name, function=function, args=args, kwargs=kwargs)
-        kept.append(Keeping(whole))
+        kept.append(Keeping(Workload(name=name, function=function, args=args, kwargs=kwargs)))
     threads = torch.get_num_threads()
     try:
         yield
@@ -243,30 +300,28 @@ def _seconds(budget: str | float, budget_s: float | None) -> float:
     return parse_seconds("budget_s", budget_s)
 
 
-def _refuse_nonsense(variants: Any, threshold: Any, goal: Any, items: Any, tolerance: Any) -> None:
+def _refuse_nonsense(
+    variants: object, threshold: object, goal: object, items: object, tolerance: object
+) -> None:
     example = 'compare({"slow": f, "fast": g})'
     if not isinstance(variants, Mapping):
-        raise UsageError(f"variants are a dict of functions, not a {type(variants).__name__}",
-                         example)  # fmt: skip
+        kind = type(variants).__name__
+        raise UsageError(f"variants are a dict of functions, not a {kind}", example)
     if len(variants) < 2:
         raise UsageError("a comparison needs two variants", example)
     if goal is not None and goal not in GOALS:
         raise UsageError(f"goal is {goal!r}", f"it may be one of: {', '.join(GOALS)}")
     numbers = {"threshold": threshold, "items": items, "tolerance": tolerance}
     for name, value in numbers.items():
-        given = value is not None or name == "threshold"
-        if given and not (is_number(value) and value > 0):
+        is_given = value is not None or name == "threshold"
+        if is_given and not (is_number(value) and value > 0):  # type: ignore[operator]
             raise UsageError(f"{name} is {value!r}, not a number above 0")
 
 
 def _workload(
-    function: Callable[..., Any],
-    name: str,
-    inputs: tuple[Any, ...] | Mapping[str, Any] | None,
-    declared: Declared,
-    seed: int,
+    function: Callable[..., object], name: str, inputs: Inputs | None, declared: Declared, seed: int
 ) -> Workload:
-    from ridgeline.comparison.targets import build
+    from ridgeline.comparison.host import build
 
     if not callable(function):
         raise UsageError(f"{name!r} is {function!r}, which cannot be called")
@@ -278,22 +333,8 @@ def _workload(
     return Workload(name=name, function=function, args=args, kwargs=kwargs, declared=declared)
 
 
-def _shared(opened: Opened) -> Opened:
-    if opened.changed:
-        raise _cannot_share(Disturbing(opened.changed))
-    return opened
-
-
 def _cannot_share(disturbing: Disturbing) -> RidgelineError:
     return UsageError(
         f"the variants cannot share a process: one changes {disturbing}",
         "put them into files and use `ridgeline compare --isolate`",
     )
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _encoded(document: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ridgeline.comparison.arms import (
+from ridgeline.comparison.contenders import (
     BASELINE,
     CONTROL,
-    ArmFailed,
+    Contender,
     Disturbing,
     Options,
     Say,
-    Standing,
+    SkippedError,
+    VariantFailed,
     stand,
 )
-from ridgeline.comparison.messages import SkippedError
 from ridgeline.comparison.preparation import (
     NO_TIME,
     collect_all,
@@ -27,7 +27,7 @@ from ridgeline.comparison.preparation import (
     shots_of,
     warm_all,
 )
-from ridgeline.comparison.remote import RemoteHost, remote_for
+from ridgeline.comparison.remote_host import RemoteHost, remote_for
 from ridgeline.comparison.verdicts import Trial, assemble
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.deadline import BudgetEnded
@@ -60,10 +60,10 @@ def without_broken(
             comparison = compare(left)
         except BudgetEnded as ended:
             raise _undecided(ended) from ended
-        except ArmFailed as failed:
-            if failed.arm in (BASELINE, CONTROL) or len(left) == 2:
+        except VariantFailed as failed:
+            if failed.variant in (BASELINE, CONTROL) or len(left) == 2:
                 raise failed.error from failed
-            at = int(failed.arm)
+            at = int(failed.variant)
             broken.append(skipped(left.pop(at), failed.error))
         else:
             return msgspec.structs.replace(comparison, broken=tuple(broken))
@@ -90,7 +90,7 @@ NOT_YET_DONE = {
 
 
 def skipped(name: str, error: Exception) -> Skipped:
-    """An arm or a pair that was not measured, as a row of the table."""
+    """An variant or a pair that was not measured, as a row of the table."""
     if isinstance(error, SkippedError):
         return Skipped(name=name, status="SKIP", reason=str(error))
     if isinstance(error, RidgelineError):
@@ -103,13 +103,13 @@ def _compare(targets: Sequence[str], options: Options, say: Say) -> Comparison:
         return isolated(targets, options, say)
     say("starting")
     with remote_for(options) as host:
-        standings = stand(targets, lambda arm, name: host)
+        contenders = stand(targets, lambda variant, name: host)
         try:
-            for standing in standings:
-                if standing.arm != CONTROL:
-                    say(f"{standing.name}: building")
-                    standing.open(options.seed)
-            comparison = together(host, standings, options, say)
+            for contender in contenders:
+                if contender.variant != CONTROL:
+                    say(f"{contender.name}: building")
+                    contender.open(options.seed)
+            comparison = together(host, contenders, options, say)
             return _noting(comparison, _printed(host))
         except Disturbing as disturbing:
             why = f"each variant ran in its own process, because one changes {disturbing}"
@@ -135,18 +135,18 @@ UNKNOWN_SURROUNDINGS = Surroundings(device="", threads=0, cores=0)
 
 
 def together(
-    host: "Host | RemoteHost", standings: list[Standing], options: Options, say: Say
+    host: "Host | RemoteHost", contenders: list[Contender], options: Options, say: Say
 ) -> Comparison:
-    """The arms are open on `host`. Raises Disturbing where they cannot share it."""
-    collect_all(standings, options, say, shared=True)
-    examine_all(standings, options, say, shared=True)
+    """The variants are open on `host`. Raises Disturbing where they cannot share it."""
+    collect_all(contenders, options, say, shared=True)
+    examine_all(contenders, options, say, shared=True)
     began = perf_counter_ns()
-    warm_all(standings, options.left_s(0.0), say, shared=True, cold=options.cold)
-    settling = plan(standings, options, options.left_s((perf_counter_ns() - began) / 1e9))
-    host.begin_rounds()
+    warm_all(contenders, options.left_s(0.0), say, shared=True, cold=options.cold)
+    settling = plan(contenders, options, options.left_s((perf_counter_ns() - began) / 1e9))
+    host.ask("begin_rounds")
     rounds = Rounds(options.seed, perf_counter_ns)
     stopped = rounds.run(
-        shots_of(standings, shared=True),
+        shots_of(contenders, shared=True),
         until=settling.looks.rounds,
         limit_ns=settling.limit_ns,
         decide=settling.decided,
@@ -154,17 +154,17 @@ def together(
     )
     surroundings, notes = UNKNOWN_SURROUNDINGS, tuple[str, ...]()
     try:
-        surroundings = host.end_rounds()
-        notes += look_after([s for s in standings if s.arm != CONTROL], options, say)
+        surroundings = host.ask("end_rounds")
+        notes += look_after([s for s in contenders if s.variant != CONTROL], options, say)
         if stopped != "interrupted":
-            notes += look_again(standings, options, say)
+            notes += look_again(contenders, options, say)
     except KeyboardInterrupt:  # the rounds are taken: what they say stays
         stopped = "interrupted"
     except BudgetEnded:
         notes += (f"the checks after the rounds were not finished: {NO_TIME}",)
     return assemble(
         Trial(
-            standings=standings,
+            contenders=contenders,
             rounds=rounds.taken,
             rounds_s=rounds.elapsed_ns / 1e9,
             settling=settling,
@@ -215,7 +215,7 @@ class _Run:
         self._warming_s = 0.0
         self._rounds = Rounds(options.seed, perf_counter_ns)
         self._settling: Settling | None = None
-        self._first: list[Standing] = []
+        self._first: list[Contender] = []
         self._surroundings: Surroundings | None = None
         self._stopped: Stopped = "all rounds"
         self._notes: tuple[str, ...] = ()
@@ -228,30 +228,32 @@ class _Run:
         """Fresh processes, built and warmed, and their share of the rounds."""
         options, sets = self._options, self._options.processes
         set_began = perf_counter_ns()
-        standings = stand(self._targets, lambda arm, name: stack.enter_context(remote_for(options)))
-        for standing in standings:
-            self._say(f"set {number + 1} of {sets}, {standing.name}: building")
-            standing.open(options.seed)
+        contenders = stand(
+            self._targets, lambda variant, name: stack.enter_context(remote_for(options))
+        )
+        for contender in contenders:
+            self._say(f"set {number + 1} of {sets}, {contender.name}: building")
+            contender.open(options.seed)
         opening_s = (perf_counter_ns() - set_began) / 1e9
         checked = number == 0 and options.checked  # the results of one set are those of all
         chosen = msgspec.structs.replace(options, checked=checked)
-        collect_all(standings, chosen, self._say, shared=False)
-        examine_all(standings, chosen, self._say, shared=False)
+        collect_all(contenders, chosen, self._say, shared=False)
+        examine_all(contenders, chosen, self._say, shared=False)
         began = perf_counter_ns()
         sets_left = sets if options.deadline is None else sets - number
         warm_s = options.left_s(0.0) / sets_left
-        warm_all(standings, warm_s, self._say, shared=False, cold=options.cold)
+        warm_all(contenders, warm_s, self._say, shared=False, cold=options.cold)
         warming_s = (perf_counter_ns() - began) / 1e9
         self._warming_s += warming_s
         if self._settling is None:
             left_s = options.left_s(warming_s * sets)
             if options.deadline is not None:  # later sets will take as long to prepare as this one
                 left_s -= (opening_s + warming_s) * (sets - 1)
-            self._settling = plan(standings, options, left_s, sets=sets)
-            self._first = standings
-        standings[0].ask("begin_rounds")
+            self._settling = plan(contenders, options, left_s, sets=sets)
+            self._first = contenders
+        contenders[0].ask("begin_rounds")
         stopped = self._rounds.run(
-            shots_of(standings, shared=False),
+            shots_of(contenders, shared=False),
             until=(len(self._rounds.taken) + self._settling.per_set,),
             limit_ns=self._settling.limit_ns / sets,
             decide=lambda taken: False,
@@ -260,9 +262,9 @@ class _Run:
         )
         if stopped != "all rounds":
             self._stopped = stopped  # one set cut short cuts the whole short
-        self._surroundings = standings[0].ask("end_rounds")
+        self._surroundings = contenders[0].ask("end_rounds")
         if number == 0:
-            own = [s for s in standings if s.arm != CONTROL]
+            own = [s for s in contenders if s.variant != CONTROL]
             self._notes += look_after(own, options, self._say)
         return stopped
 
@@ -282,7 +284,7 @@ class _Run:
         surroundings = self._surroundings or UNKNOWN_SURROUNDINGS
         return assemble(
             Trial(
-                standings=self._first,
+                contenders=self._first,
                 rounds=self._rounds.taken,
                 rounds_s=self._rounds.elapsed_ns / 1e9,
                 settling=self._settling,

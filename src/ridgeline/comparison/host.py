@@ -6,21 +6,20 @@ answer is therefore a record that can travel.
 """
 
 import gc
+import inspect
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 
-from ridgeline.comparison import host
-from ridgeline.comparison.arms import BASELINE
-from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, Warmed
+from ridgeline.comparison.contenders import BASELINE, Collected, Examined, Opened, Peak, Warmed
 from ridgeline.comparison.preparation import BLOCK_NS
-from ridgeline.comparison.targets import open_target
 from ridgeline.cost.counting.operands import stored_bytes
+from ridgeline.equality.calls.calling import seed_all
 from ridgeline.equality.calls.collection import (
     BUDGET_S,
     Evidence,
@@ -31,9 +30,9 @@ from ridgeline.equality.calls.collection import (
 from ridgeline.equality.calls.examine import examine
 from ridgeline.equality.calls.guards import cached_replay, examine_floor
 from ridgeline.equality.calls.held_state import reachable
-from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.harness.usercode.load import explain, module_at, split
-from ridgeline.harness.usercode.workload import Declared, Workload
+from ridgeline.errors import RidgelineError, TargetError, UsageError
+from ridgeline.harness.usercode.load import explain, module_at, named, split
+from ridgeline.harness.usercode.workload import Declared, Workload, declared_in, unpacked
 from ridgeline.machine import identity, nvml, processor
 from ridgeline.measure.clock import Clock, Reading, clock_for
 from ridgeline.measure.latency import Session
@@ -46,8 +45,68 @@ LATE_S = 3.0
 _MOST_WARM_SAMPLES = 200
 
 
+EXAMPLE = "ridgeline compare slow.py:step fast.py:step"
+
+
+def open_target(target: str, seed: int) -> Workload:
+    """Import a target and build what it names: `file.py:name` is a function without arguments."""
+    where, name = split(target)
+    if not name:
+        raise UsageError(f"{target!r} names no function", f"write file.py:name, as in `{EXAMPLE}`")
+    seed_all(seed)
+    module = module_at(where)
+    function = named(module, name, where)
+    if not callable(function):
+        raise TargetError(f"{target} is no function: it is {str(function)[:60]!r}")
+    if isinstance(function, torch.nn.Module):
+        raise TargetError(
+            f"{target} is a module, and what to call it with is not known",
+            "name a function that calls it, or one that returns (module, inputs)",
+        )
+    _refuse_arguments(function, target)
+    return build(function, target, declared_in(vars(module), where), seed)
+
+
+def build(function: Callable[[], Any], name: str, declared: Declared, seed: int) -> Workload:
+    """Call a function once. If it returns a callable it was a factory, and what it returned is
+    timed; else the function itself is."""
+    seed_all(seed)
+    start = perf_counter_ns()
+    try:
+        built = function()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except (Exception, SystemExit) as error:
+        raise explain(error, f"calling {name}") from error
+    took_ns = perf_counter_ns() - start
+    parts = unpacked(built)
+    if parts is None:
+        return Workload(name=name, function=function, declared=declared, first_call_ns=took_ns)
+    timed, args, kwargs = parts
+    return Workload(
+        name=name,
+        function=timed,
+        args=args,
+        kwargs=kwargs,
+        declared=declared,
+        rebuild=lambda: build(function, name, declared, seed),
+    )
+
+
+def _refuse_arguments(function: Callable[..., Any], target: str) -> None:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{target} takes arguments: {error}",
+            "name a function without any; it may return (function, inputs)",
+        ) from error
+    except ValueError:  # built-in functions without a signature: the call will tell
+        return
+
+
 class Host:
-    """Workloads by arm, and what can be asked of them."""
+    """Workloads by variant, and what can be asked of them."""
 
     def __init__(self, cold: bool = False) -> None:
         self._cold = cold
@@ -56,26 +115,28 @@ class Host:
         self._late: dict[str, Evidence] = {}
         self._sessions: dict[str, Session] = {}
         self._recompiles: dict[str, int] = {}
-        self._settings = host.current_settings()
-        self._threads = threading.active_count()
+        self._settings = current_settings()
         self._watch: Any = None
         self._throttle: Throttle | None = None
         self._clock: Clock | None = None
         self._flush: Callable[[], object] | None = None
+
+    def ask(self, method: str, **arguments: Any) -> Any:
+        return getattr(self, method)(**arguments)
 
     @property
     def calls_made(self) -> int:
         """Grows while calls come back: a sign of life."""
         return sum(w.calls_made for w in self._workloads.values())
 
-    def open(self, arm: str, target: str, seed: int, device: str | None = None) -> Opened:
+    def open(self, variant: str, target: str, seed: int, device: str | None = None) -> Opened:
         """Import and build a target. `device` is what was asked for, where anything was."""
         if device is not None and not device.startswith("cpu") and not torch.cuda.is_available():
             raise UsageError(f"there is no device {device} here", "leave --device out, or use cpu")
-        return self.adopt(arm, open_target(target, seed))
+        return self.adopt(variant, open_target(target, seed))
 
-    def adopt(self, arm: str, workload: Workload) -> Opened:
-        self._workloads[arm] = workload
+    def adopt(self, variant: str, workload: Workload) -> Opened:
+        self._workloads[variant] = workload
         declared = workload.declared
         return Opened(
             goal=declared.goal,
@@ -93,11 +154,11 @@ class Host:
         return "cpu"
 
     def collect(
-        self, arm: str, seed: int, as_baseline: bool, budget_s: float | None = None
+        self, variant: str, seed: int, as_baseline: bool, budget_s: float | None = None
     ) -> Collected:
-        """Return what the first calls of an arm return and change, and how long they took.
+        """Return what the first calls of a variant return and change, and how long they took.
         `budget_s` limits the calls after those that are compared, if it is less than usual."""
-        workload = self._workloads[arm]
+        workload = self._workloads[variant]
         like = None if as_baseline else self._evidence.get("baseline")
         try:
             evidence = collect(
@@ -106,15 +167,15 @@ class Host:
             )  # fmt: skip
         except (Exception, SystemExit) as error:
             raise explain(error, f"calling {workload.name}") from error
-        self._evidence[arm] = evidence
+        self._evidence[variant] = evidence
         cold = tuple(evidence.call_ns)
         if workload.first_call_ns is not None:
             cold = (workload.first_call_ns, *cold)
         return Collected(call_ns=cold, changed=self._changed())
 
-    def first_calls(self, arm: str) -> Collected:
+    def first_calls(self, variant: str) -> Collected:
         """The first call alone, where nobody wants results compared."""
-        workload = self._workloads[arm]
+        workload = self._workloads[variant]
         clock, took = self._clock_now(), []
         if workload.first_call_ns is not None:
             took.append(workload.first_call_ns)
@@ -122,12 +183,12 @@ class Host:
             took.append(self._guarded(workload, lambda: clock.time(workload, 1)).wall_ns)
         return Collected(call_ns=tuple(took), changed=self._changed())
 
-    def save(self, arm: str, path: str) -> None:
-        save_evidence(self._evidence[arm], Path(path))
+    def save(self, variant: str, path: str) -> None:
+        save_evidence(self._evidence[variant], Path(path))
 
-    def load(self, arm: str, path: str) -> None:
-        """Evidence of an arm that lives in another process."""
-        self._evidence[arm] = load_evidence(Path(path))
+    def load(self, variant: str, path: str) -> None:
+        """Evidence of a variant that lives in another process."""
+        self._evidence[variant] = load_evidence(Path(path))
 
     def examine(self, candidate: str, rtol: float | None, check_in: str) -> Examined:
         """The candidate's results against the baseline's; `check_in` is the target whose file has
@@ -142,13 +203,13 @@ class Host:
         )
         return Examined(results=results, guards=guards)
 
-    def look_again(self, arm: str, seed: int, budget_s: float | None = None) -> None:
+    def look_again(self, variant: str, seed: int, budget_s: float | None = None) -> None:
         """Evidence once more, now that the workload has been called some thousand times: one that
         behaved while it was looked at may have begun to remember since."""
-        workload = self._workloads[arm]
-        like = None if arm == BASELINE else self._late.get(BASELINE)
+        workload = self._workloads[variant]
+        like = None if variant == BASELINE else self._late.get(BASELINE)
         late_s = LATE_S if budget_s is None else min(budget_s, LATE_S)
-        self._late[arm] = self._guarded(
+        self._late[variant] = self._guarded(
             workload,
             lambda: collect(
                 workload, seed=seed, calls=1, as_baseline=False, like=like, budget_s=late_s
@@ -159,59 +220,59 @@ class Host:
         """The guard against cached replay, by that later evidence."""
         return cached_replay(self._late[BASELINE], self._late[candidate])
 
-    def floor(self, arm: str, measured_ns: float, may_measure: bool = True) -> Guard:
-        """Return whether the arm was faster than its own arithmetic allows. `may_measure` says that
-        there is time to measure a ceiling again."""
+    def floor(self, variant: str, measured_ns: float, may_measure: bool = True) -> Guard:
+        """Return whether the variant was faster than its own arithmetic allows. `may_measure` says
+        whether there is time to measure a ceiling again."""
         return examine_floor(
-            self._evidence[arm], measured_ns, self.device(), may_measure=may_measure
+            self._evidence[variant], measured_ns, self.device(), may_measure=may_measure
         )
 
-    def warm_up(self, arm: str, limit_s: float) -> Warmed:
-        """Size the arm's block and run it until it is steady."""
-        workload, clock = self._workloads[arm], self._clock_now()
+    def warm_up(self, variant: str, limit_s: float) -> Warmed:
+        """Size the variant's block and run it until it is steady."""
+        workload, clock = self._workloads[variant], self._clock_now()
         before = self._flusher() if self._cold else None
         # One flush takes longer than most calls: cold blocks are as short as the clock allows.
         shortest = clock.shortest_ns if self._cold else BLOCK_NS
         session = Session(clock, workload.timed, shortest_ns=shortest, before=before)
-        self._sessions[arm] = session
+        self._sessions[variant] = session
 
         def run() -> None:
             session.size_block()
             session.warm_up(1e9 * limit_s, _MOST_WARM_SAMPLES, lambda phase, share: None)
 
         self._guarded(workload, run)
-        return _warmed(session, self._evidence.get(arm))
+        return _warmed(session, self._evidence.get(variant))
 
-    def resize(self, arm: str, calls: int) -> None:
+    def resize(self, variant: str, calls: int) -> None:
         """Make a block so many calls long."""
-        self._sessions[arm].calls = calls
+        self._sessions[variant].calls = calls
 
-    def block(self, arm: str) -> Block:
+    def block(self, variant: str) -> Block:
         """One sample."""
-        session = self._sessions[arm]
-        workload = self._workloads[arm]
+        session = self._sessions[variant]
+        workload = self._workloads[variant]
 
         def run() -> Reading:
             if not self._cold and 4 * session.per_call_ns[-1] < BLOCK_NS:
-                workload.timed()  # the other arm left its own data in the caches
+                workload.timed()  # the other variant left its own data in the caches
             session.read()
             return session.readings[-1]
 
         before = _graphs_compiled()
         reading = self._guarded(workload, run)
-        self._recompiles[arm] = self._recompiles.get(arm, 0) + _graphs_compiled() - before
+        self._recompiles[variant] = self._recompiles.get(variant, 0) + _graphs_compiled() - before
         throttled = self._throttle.look() if self._throttle else ""
         return Block(reading, session.calls, throttled)
 
-    def peak(self, arm: str) -> Peak:
+    def peak(self, variant: str) -> Peak:
         """Peak memory of one call, with what the workload holds."""
-        workload = self._workloads[arm]
+        workload = self._workloads[variant]
         found, method = self._guarded(workload, lambda: peak_of(workload, self.device()))
         return Peak(bytes=found, method=method)
 
-    def recompiles(self, arm: str) -> int:
-        """Graphs compiled while the arm's blocks ran."""
-        return self._recompiles.get(arm, 0)
+    def recompiles(self, variant: str) -> int:
+        """Graphs compiled while the variant's blocks ran."""
+        return self._recompiles.get(variant, 0)
 
     def begin_rounds(self) -> None:
         """Begin to watch the surroundings."""
@@ -225,7 +286,7 @@ class Host:
         return self._watch.surroundings()  # type: ignore[no-any-return]
 
     def _changed(self) -> tuple[str, ...]:
-        return host.changed_settings(self._settings, host.current_settings())
+        return changed_settings(self._settings, current_settings())
 
     def _clock_now(self) -> Clock:
         if self._clock is None:
@@ -324,8 +385,8 @@ def _read(get: object) -> str:
         return "set by torch.backends' fp32_precision"
 
 
-# A power cap is how a sustained load ordinarily runs on a large GPU, and holds for all arms of a
-# round alike; heat and brakes come and go between two samples.
+# A power cap is how a sustained load ordinarily runs on a large GPU, and holds for all variants of
+# a round alike; heat and brakes come and go between two samples.
 _CAUSES = (
     (nvml.HW_THERMAL | nvml.SW_THERMAL, "thermal throttling"),
     (nvml.HW_POWER_BRAKE, "external power brake"),

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ridgeline.comparison.arms import Options, Say
+from ridgeline.comparison.contenders import Options, Say, SkippedError
 from ridgeline.comparison.functions import compare_functions, skipped
-from ridgeline.comparison.messages import SkippedError
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.comparison import Pair, PairFolder, Skipped
 

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.comparison.arms import BASELINE, CONTROL, Disturbing, Options, Say, Standing
+from ridgeline.comparison.contenders import BASELINE, CONTROL, Contender, Disturbing, Options, Say
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round, Stopped
 from ridgeline.records.comparison import Estimate, Goal
@@ -45,7 +45,7 @@ class Settling:
         items: Sequence[float] | None = None,
         sets: int = 1,
     ) -> None:
-        """`items` a call of each arm handles, where throughput is compared; `sets` of processes
+        """`items` a call of each variant handles, where throughput is compared; `sets` of processes
         that share the rounds."""
         self.limit_ns = limit_ns
         self.by_events = by_events
@@ -104,7 +104,7 @@ class Settling:
         )
 
     def per_call(self, rounds: Sequence[Round]) -> Floats:
-        """Nanoseconds a call, by round and arm."""
+        """Nanoseconds a call, by round and variant."""
         return np.array([[self._sample(b) for b in r.blocks] for r in rounds], dtype=np.float64)
 
     def table(self, rounds: Sequence[Round]) -> RoundTable:
@@ -157,12 +157,13 @@ BLOCK_NS = 10e6
 """A sample's length: 10 ms is 1000 times what the clock, a context switch's cost and the loop
 itself leave uncertain, and a stall of a scheduler's slice (3 to 4 ms) does not rule it."""
 ALIKE = 3.0
-"""Arms whose calls differ by less than this have blocks of as many calls."""
+"""Variants whose calls differ by less than this have blocks of as many calls."""
 _MOST = 1 << 20
 
 
 def even_calls(call_ns: Sequence[float]) -> list[int]:
-    """For each arm, by its steady time of a call: enough calls for it and all that are alike."""
+    """Return the calls of a block for each variant, from its steady time of a call; variants that
+    take about as long have blocks of as many calls."""
     fitting = [min(max(math.ceil(BLOCK_NS / max(ns, 1.0)), 1), _MOST) for ns in call_ns]
     return [
         max(calls for calls, other in zip(fitting, call_ns, strict=True) if _alike(ns, other))
@@ -176,7 +177,7 @@ def _alike(one: float, other: float) -> bool:
 
 NO_TIME = "too little of the budget was left"
 WARMUP_SHARE = 0.25
-"""Of the budget, over all arms: a compiler's time is not in it, only what follows it."""
+"""Of the budget, over all variants: a compiler's time is not in it, only what follows it."""
 _LEAST_SHARE = 0.25
 """Share of a budget without a deadline that is kept for the rounds, however long the warm-up took.
 """
@@ -197,96 +198,98 @@ CALLS_FOR_MEMORY, CALLS_AGAIN = 4, 4
 run the variant under observation, which makes a call several times as long."""
 
 
-def collect_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
-    """First calls and evidence, the baseline first. `shared`: all arms live in one process, where
-    an arm that changes its settings changes them for all."""
-    for standing in standings:
-        if standing.arm == CONTROL and shared:
+def collect_all(contenders: Sequence[Contender], options: Options, say: Say, shared: bool) -> None:
+    """Make the first calls and collect evidence, the baseline first. `shared`: all variants live in
+    one process, where one that changes its settings changes them for all."""
+    for contender in contenders:
+        if contender.variant == CONTROL and shared:
             continue  # the same workload as the baseline
-        say(f"{standing.name}: first calls")
-        if options.checked and standing.arm != CONTROL:
-            standing.collected = standing.ask(
+        say(f"{contender.name}: first calls")
+        if options.checked and contender.variant != CONTROL:
+            contender.collected = contender.ask(
                 "collect",
-                arm=standing.arm,
+                variant=contender.variant,
                 seed=options.seed,
-                as_baseline=standing.arm == BASELINE,
-                budget_s=_evidence_s(len(standings) - 1, options),
+                as_baseline=contender.variant == BASELINE,
+                budget_s=_evidence_s(len(contenders) - 1, options),
             )
         else:
-            standing.collected = standing.ask("first_calls", arm=standing.arm)
-        if shared and standing.collected is not None and standing.collected.changed:
-            raise Disturbing(standing.collected.changed)
+            contender.collected = contender.ask("first_calls", variant=contender.variant)
+        if shared and contender.collected is not None and contender.collected.changed:
+            raise Disturbing(contender.collected.changed)
 
 
-def _evidence_s(arms: int, options: Options) -> float | None:
+def _evidence_s(variants: int, options: Options) -> float | None:
     if options.deadline is None:
         return None
-    return EVIDENCE_SHARE * max(options.deadline.left_s(), 0.0) / arms
+    return EVIDENCE_SHARE * max(options.deadline.left_s(), 0.0) / variants
 
 
-def examine_all(standings: Sequence[Standing], options: Options, say: Say, shared: bool) -> None:
+def examine_all(contenders: Sequence[Contender], options: Options, say: Say, shared: bool) -> None:
     """Each candidate's evidence against the baseline's."""
     if not options.checked:
         return
-    baseline = standings[0]
+    baseline = contenders[0]
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         path = str(Path(folder) / "baseline.pt")
         if not shared:
-            baseline.ask("save", arm=BASELINE, path=path)
-        for standing in standings[2:]:
-            say(f"{standing.name}: comparing results")
+            baseline.ask("save", variant=BASELINE, path=path)
+        for contender in contenders[2:]:
+            say(f"{contender.name}: comparing results")
             if not shared:
-                standing.ask("load", arm=BASELINE, path=path)
-            both = [s for s in (standing, baseline) if s.opened is not None]
+                contender.ask("load", variant=BASELINE, path=path)
+            both = [s for s in (contender, baseline) if s.opened is not None]
             declared = [s.opened.rtol for s in both if s.opened and s.opened.rtol]
             checks = [s.name for s in both if s.opened and s.opened.has_check]
-            standing.examined = standing.ask(
+            contender.examined = contender.ask(
                 "examine",
-                candidate=standing.arm,
+                candidate=contender.variant,
                 rtol=options.rtol or (declared[0] if declared else None),
                 check_in=checks[0] if checks else "",
             )
 
 
 def warm_all(
-    standings: Sequence[Standing], budget_s: float, say: Say, shared: bool, cold: bool
+    contenders: Sequence[Contender], budget_s: float, say: Say, shared: bool, cold: bool
 ) -> None:
-    each_s = budget_s * WARMUP_SHARE / len(standings)
-    for standing in standings:
-        if standing.arm == CONTROL and shared:
-            standing.warmed = standings[0].warmed
+    each_s = budget_s * WARMUP_SHARE / len(contenders)
+    for contender in contenders:
+        if contender.variant == CONTROL and shared:
+            contender.warmed = contenders[0].warmed
             continue
-        say(f"{standing.name}: warming up")
-        standing.warmed = standing.ask("warm_up", arm=standing.arm, limit_s=each_s)
+        say(f"{contender.name}: warming up")
+        contender.warmed = contender.ask("warm_up", variant=contender.variant, limit_s=each_s)
     if not cold:  # a flush before each call: there blocks are as short as the clock allows
-        _even_blocks(standings, shared)
+        _even_blocks(contenders, shared)
 
 
-def _even_blocks(standings: Sequence[Standing], shared: bool) -> None:
-    warmed = [standing.warmed for standing in standings if standing.warmed is not None]
+def _even_blocks(contenders: Sequence[Contender], shared: bool) -> None:
+    warmed = [contender.warmed for contender in contenders if contender.warmed is not None]
     counts = even_calls([w.steady_ns for w in warmed])
-    for standing, found, calls in zip(standings, warmed, counts, strict=True):
-        if not (standing.arm == CONTROL and shared):
-            standing.ask("resize", arm=standing.arm, calls=calls)
+    for contender, found, calls in zip(contenders, warmed, counts, strict=True):
+        if not (contender.variant == CONTROL and shared):
+            contender.ask("resize", variant=contender.variant, calls=calls)
         longer = calls / found.block_calls
-        standing.warmed = msgspec.structs.replace(
+        contender.warmed = msgspec.structs.replace(
             found, block_calls=calls, block_ns=found.block_ns * longer
         )
 
 
-def plan(standings: Sequence[Standing], options: Options, left_s: float, sets: int = 1) -> Settling:
+def plan(
+    contenders: Sequence[Contender], options: Options, left_s: float, sets: int = 1
+) -> Settling:
     """How many rounds the time left allows, now that it is known what one takes."""
     if options.deadline is None:
         left_s = max(left_s, _LEAST_SHARE * options.budget)
     else:
-        left_s -= min(afterwards_s(standings, options), AFTERWARDS_SHARE * max(left_s, 0.0))
-    warmed = [s.warmed for s in standings if s.warmed is not None]
-    items = [s.opened.items for s in _opened(standings) if s.opened and s.opened.items]
-    by_item = goal_of(standings, options) == "throughput" and len(items) == len(standings)
+        left_s -= min(afterwards_s(contenders, options), AFTERWARDS_SHARE * max(left_s, 0.0))
+    warmed = [s.warmed for s in contenders if s.warmed is not None]
+    items = [s.opened.items for s in _opened(contenders) if s.opened and s.opened.items]
+    by_item = goal_of(contenders, options) == "throughput" and len(items) == len(contenders)
     round_ns = sum(w.block_ns for w in warmed)
     return Settling(
         options,
-        names=[standing.name for standing in standings],
+        names=[contender.name for contender in contenders],
         round_ns=round_ns,
         limit_ns=options.limit_ns(left_s, round_ns),
         by_events=events_agree([w.events_share for w in warmed]),
@@ -295,60 +298,60 @@ def plan(standings: Sequence[Standing], options: Options, left_s: float, sets: i
     )
 
 
-def goal_of(standings: Sequence[Standing], options: Options) -> Goal:
+def goal_of(contenders: Sequence[Contender], options: Options) -> Goal:
     """What was asked for, else what a candidate's file or the baseline's says."""
-    said = [s.opened.goal for s in (*standings[2:], standings[0]) if s.opened and s.opened.goal]
+    said = [s.opened.goal for s in (*contenders[2:], contenders[0]) if s.opened and s.opened.goal]
     return options.goal or (said[0] if said else "speed")
 
 
-def shots_of(standings: Sequence[Standing], shared: bool) -> list[Callable[[], Block]]:
-    """One sample of each arm; in one process the control is the baseline once more."""
+def shots_of(contenders: Sequence[Contender], shared: bool) -> list[Callable[[], Block]]:
+    """One sample of each variant; in one process the control is the baseline once more."""
 
-    def shot(standing: Standing) -> Callable[[], Block]:
-        arm = BASELINE if shared and standing.arm == CONTROL else standing.arm
-        return lambda: standing.ask("block", arm=arm)
+    def shot(contender: Contender) -> Callable[[], Block]:
+        variant = BASELINE if shared and contender.variant == CONTROL else contender.variant
+        return lambda: contender.ask("block", variant=variant)
 
-    return [shot(standing) for standing in standings]
+    return [shot(contender) for contender in contenders]
 
 
-def afterwards_s(standings: Sequence[Standing], options: Options) -> float:
+def afterwards_s(contenders: Sequence[Contender], options: Options) -> float:
     """Return the seconds to reserve for what follows the rounds, estimated from the length of the
     variants' calls."""
-    own = [s for s in standings if s.arm != CONTROL]
-    again_s = sum(_again_s(standing) for standing in own) if options.checked else 0.0
-    return sum(_memory_s(standing) for standing in own) + again_s + CLOSING_S
+    own = [s for s in contenders if s.variant != CONTROL]
+    again_s = sum(_again_s(contender) for contender in own) if options.checked else 0.0
+    return sum(_memory_s(contender) for contender in own) + again_s + CLOSING_S
 
 
-def _memory_s(standing: Standing) -> float:
-    return CALLS_FOR_MEMORY * _call_s(standing)
+def _memory_s(contender: Contender) -> float:
+    return CALLS_FOR_MEMORY * _call_s(contender)
 
 
-def _again_s(standing: Standing) -> float:
-    return LATE_S + CALLS_AGAIN * _call_s(standing)
+def _again_s(contender: Contender) -> float:
+    return LATE_S + CALLS_AGAIN * _call_s(contender)
 
 
-def _call_s(standing: Standing) -> float:
-    return standing.warmed.steady_ns / 1e9 if standing.warmed is not None else 0.0
+def _call_s(contender: Contender) -> float:
+    return contender.warmed.steady_ns / 1e9 if contender.warmed is not None else 0.0
 
 
-def look_after(standings: Sequence[Standing], options: Options, say: Say) -> tuple[str, ...]:
+def look_after(contenders: Sequence[Contender], options: Options, say: Say) -> tuple[str, ...]:
     """Recompilations, and peak memory: after the rounds, because that looking glass is slow and
     leaves traces. Returns what there was no time for, in sentences."""
     left: list[str] = []
-    for standing in standings:
-        standing.recompiles = standing.ask("recompiles", arm=standing.arm)
-        if options.checked and standing.warmed is not None:
-            standing.floor = standing.ask(
+    for contender in contenders:
+        contender.recompiles = contender.ask("recompiles", variant=contender.variant)
+        if options.checked and contender.warmed is not None:
+            contender.floor = contender.ask(
                 "floor",
-                arm=standing.arm,
-                measured_ns=standing.warmed.steady_ns,
+                variant=contender.variant,
+                measured_ns=contender.warmed.steady_ns,
                 may_measure=_has_time(options, FLOOR_S),
             )
-        if not _has_time(options, _memory_s(standing) + CLOSING_S):
-            left.append(f"the memory of {standing.name} was not measured: {NO_TIME}")
+        if not _has_time(options, _memory_s(contender) + CLOSING_S):
+            left.append(f"the memory of {contender.name} was not measured: {NO_TIME}")
             continue
-        say(f"{standing.name}: memory")
-        standing.peak = standing.ask("peak", arm=standing.arm)
+        say(f"{contender.name}: memory")
+        contender.peak = contender.ask("peak", variant=contender.variant)
     return tuple(left)
 
 
@@ -356,32 +359,32 @@ def _has_time(options: Options, needed_s: float) -> bool:
     return options.deadline is None or options.deadline.left_s() >= needed_s
 
 
-def look_again(standings: Sequence[Standing], options: Options, say: Say) -> tuple[str, ...]:
+def look_again(contenders: Sequence[Contender], options: Options, say: Say) -> tuple[str, ...]:
     """Cached replay, looked for once more after the rounds. In one process only: the evidence of
-    all arms is at hand there. Returns what there was no time for, in sentences."""
+    all variants is at hand there. Returns what there was no time for, in sentences."""
     if not options.checked:
         return ()
-    own = [standing for standing in standings if standing.arm != CONTROL]
-    needed_s = sum(_again_s(standing) for standing in own) + CLOSING_S
+    own = [contender for contender in contenders if contender.variant != CONTROL]
+    needed_s = sum(_again_s(contender) for contender in own) + CLOSING_S
     if not _has_time(options, needed_s):
         return (f"results were not checked again after the rounds: {NO_TIME}",)
-    for standing in own:
-        say(f"{standing.name}: checking results again")
-        standing.ask(
+    for contender in own:
+        say(f"{contender.name}: checking results again")
+        contender.ask(
             "look_again",
-            arm=standing.arm,
+            variant=contender.variant,
             seed=options.seed,
             budget_s=None if options.deadline is None else LATE_S,
         )
-    for standing in standings[2:]:
-        guard = standing.ask("replays", candidate=standing.arm)
-        if guard.outcome == "failed" and standing.examined is not None:
-            others = [g for g in standing.examined.guards if g.name != guard.name]
+    for contender in contenders[2:]:
+        guard = contender.ask("replays", candidate=contender.variant)
+        if guard.outcome == "failed" and contender.examined is not None:
+            others = [g for g in contender.examined.guards if g.name != guard.name]
             late = msgspec.structs.replace(guard, detail=f"after the rounds, {guard.detail}")
-            standing.examined = msgspec.structs.replace(standing.examined, guards=(late, *others))
+            contender.examined = msgspec.structs.replace(contender.examined, guards=(late, *others))
     return ()
 
 
-def _opened(standings: Sequence[Standing]) -> list[Standing]:
-    """Arms whose file was read; the control's is the baseline's."""
-    return [standings[0] if s.arm == CONTROL and s.opened is None else s for s in standings]
+def _opened(contenders: Sequence[Contender]) -> list[Contender]:
+    """Variants whose file was read; the control's is the baseline's."""
+    return [contenders[0] if s.variant == CONTROL and s.opened is None else s for s in contenders]

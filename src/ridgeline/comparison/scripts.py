@@ -14,9 +14,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.comparison.arms import Options, Say, Standing, stand
+from ridgeline.comparison.contenders import (
+    Collected,
+    Contender,
+    Examined,
+    Options,
+    Peak,
+    Say,
+    Warmed,
+    stand,
+)
 from ridgeline.comparison.functions import spent_s, without_broken
-from ridgeline.comparison.messages import Collected, Examined, Peak, Warmed
 from ridgeline.comparison.preparation import CLOSING_S, Settling
 from ridgeline.comparison.verdicts import Trial, assemble
 from ridgeline.equality.scripts import ScriptRecord, compare_scripts
@@ -44,7 +52,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int
 
 
-class ScriptArm:
+class ScriptRuns:
     """Runs of one script, and what they left behind."""
 
     def __init__(self, script: str, options: Options, folder: Path) -> None:
@@ -53,6 +61,9 @@ class ScriptArm:
         self._options = options
         self._folder = folder
         folder.mkdir()
+
+    def ask(self, method: str, **arguments: Any) -> Any:
+        return getattr(self, method)(**arguments)
 
     def run(self) -> ScriptRun:
         """Once more, from start to end."""
@@ -86,7 +97,7 @@ class ScriptArm:
         return Block(reading(self.run(), by), 1)
 
     def _environment(self) -> dict[str, str]:
-        # What one arm compiles must not be found ready by another.
+        # What one variant compiles must not be found ready by another.
         own = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
         device = self._options.device
         if device is not None:
@@ -149,26 +160,26 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         began = perf_counter_ns()
         home = Path(folder)
-        standings = stand(scripts, lambda arm, name: ScriptArm(name, options, home / arm))
-        first = _first_runs(standings, say)
+        contenders = stand(scripts, lambda variant, name: ScriptRuns(name, options, home / variant))
+        first = _first_runs(contenders, say)
         by, why = _unit(options, first)
-        settling = _plan(options, standings, by)
+        settling = _plan(options, contenders, by)
         watch = Watch(_cpu())
         rounds = Rounds(options.seed, perf_counter_ns)
         stopped = rounds.run(
-            [_shot(standing, by) for standing in standings],
+            [_shot(contender, by) for contender in contenders],
             until=settling.looks.rounds,
             limit_ns=settling.limit_ns,
             decide=settling.decided,
             on_round=settling.reporter(say),
         )
-        for standing in standings:
-            _describe(standing, by)
+        for contender in contenders:
+            _describe(contender, by)
         if options.checked:
-            _examine(standings, options)
+            _examine(contenders, options)
         return assemble(
             Trial(
-                standings=standings,
+                contenders=contenders,
                 rounds=rounds.taken,
                 rounds_s=rounds.elapsed_ns / 1e9,
                 settling=settling,
@@ -183,12 +194,12 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
         )
 
 
-def _first_runs(standings: Sequence[Standing], say: Say) -> list[ScriptRun]:
+def _first_runs(contenders: Sequence[Contender], say: Say) -> list[ScriptRun]:
     """One run of each before the rounds: bytecode, file caches and compiled kernels."""
     found = []
-    for standing in standings:
-        say(f"{standing.name}: first run")
-        found.append(standing.ask("run"))
+    for contender in contenders:
+        say(f"{contender.name}: first run")
+        found.append(contender.ask("run"))
     return found
 
 
@@ -207,33 +218,33 @@ def _unit(options: Options, runs: Sequence[ScriptRun]) -> tuple[By, str]:
     return "run", f"{seen}: timed by the whole run, start-up included"
 
 
-def _plan(options: Options, standings: Sequence[Standing], by: By) -> Settling:
-    round_ns = sum(standing.host.runs[0].wall_ns for standing in standings)
+def _plan(options: Options, contenders: Sequence[Contender], by: By) -> Settling:
+    round_ns = sum(contender.host.runs[0].wall_ns for contender in contenders)
     left_s = options.left_s(0.0)
     if options.deadline is not None:
         left_s -= CLOSING_S
     limit_ns = options.limit_ns(left_s, round_ns)
-    names = [standing.name for standing in standings]
+    names = [contender.name for contender in contenders]
     return Settling(options, names=names, round_ns=round_ns, limit_ns=limit_ns)
 
 
-def _shot(standing: Standing, by: By) -> Any:
+def _shot(contender: Contender, by: By) -> Any:
     def shot() -> Block:
-        block: Block = standing.ask("block", by=by)
+        block: Block = contender.ask("block", by=by)
         return block
 
     return shot
 
 
-def _describe(standing: Standing, by: By) -> None:
-    """The runs of an arm in the words every arm is described with."""
-    first, *later = standing.host.runs
+def _describe(contender: Contender, by: By) -> None:
+    """The runs of a variant in the words every variant is described with."""
+    first, *later = contender.host.runs
     runs = later or [first]
     steady_ns = median(reading(run, by).total_ns for run in runs)
     # Start-up and compiling: all of the first run that was no steady step (or no steady run).
     excess_ns = first.wall_ns - (first.record.steps if by == "step" else 1) * steady_ns
-    standing.collected = Collected(call_ns=(first.wall_ns,), changed=())
-    standing.warmed = Warmed(
+    contender.collected = Collected(call_ns=(first.wall_ns,), changed=())
+    contender.warmed = Warmed(
         block_calls=1,
         block_ns=first.wall_ns,
         steady=True,
@@ -245,19 +256,19 @@ def _describe(standing: Standing, by: By) -> None:
     )
     on_device = max(run.record.device_peak_bytes for run in runs)
     if on_device:
-        standing.peak = Peak(bytes=on_device, method="CUDA caching allocator, whole run")
+        contender.peak = Peak(bytes=on_device, method="CUDA caching allocator, whole run")
     else:
         resident = round(median(run.peak_rss_bytes for run in runs))
-        standing.peak = Peak(bytes=resident, method="largest resident size of the process")
+        contender.peak = Peak(bytes=resident, method="largest resident size of the process")
 
 
-def _examine(standings: Sequence[Standing], options: Options) -> None:
-    baseline, control = (standings[at].host.runs for at in (0, 1))
-    for standing in standings[2:]:
+def _examine(contenders: Sequence[Contender], options: Options) -> None:
+    baseline, control = (contenders[at].host.runs for at in (0, 1))
+    for contender in contenders[2:]:
         results = compare_scripts(
-            baseline[0].record, control[0].record, standing.host.runs[0].record, options.rtol
+            baseline[0].record, control[0].record, contender.host.runs[0].record, options.rtol
         )
-        standing.examined = Examined(results=results, guards=())
+        contender.examined = Examined(results=results, guards=())
 
 
 def _cpu() -> Any:

@@ -19,7 +19,7 @@ import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.comparison.arms import BASELINE, Say
+from ridgeline.comparison.contenders import BASELINE, Say
 from ridgeline.comparison.host import Host
 from ridgeline.comparison.preparation import even_calls, events_agree, kept
 from ridgeline.harness.usercode.workload import Workload
@@ -198,9 +198,9 @@ def tally(
     )
 
 
-def one_candidate(table: RoundTable, arm: int) -> RoundTable:
+def one_candidate(table: RoundTable, variant: int) -> RoundTable:
     """The rounds as if only this candidate had run beside the baseline and its control."""
-    columns = [0, 1, arm]
+    columns = [0, 1, variant]
     places = table.positions[:, columns]
     return RoundTable(
         samples=table.samples[:, columns],
@@ -235,14 +235,16 @@ ENOUGH_WINDOWS = 20
 
 
 class InTurn(Struct, frozen=True):
-    """One arm fully, then the other."""
+    """One variant fully, then the other."""
 
     first: tuple[Block, ...]
     second: tuple[Block, ...]
 
     def samples(self, by_events: bool) -> tuple[Floats, Floats]:
         """Nanoseconds a call."""
-        first, second = ([per_call(b, by_events) for b in arm] for arm in (self.first, self.second))
+        first, second = (
+            [per_call(b, by_events) for b in variant] for variant in (self.first, self.second)
+        )
         return np.array(first), np.array(second)
 
 
@@ -254,9 +256,9 @@ class Taken(Struct, frozen=True):
     stopped: Literal["budget", "interrupted"]
 
 
-def window_length(limit_ns: float, block_ns: float, arms: int) -> int:
+def window_length(limit_ns: float, block_ns: float, variants: int) -> int:
     """The longer windows where enough of them fit."""
-    fitting = limit_ns / (LONG * (arms + 2) * max(block_ns, 1.0))
+    fitting = limit_ns / (LONG * (variants + 2) * max(block_ns, 1.0))
     return LONG if fitting >= ENOUGH_WINDOWS else SHORT
 
 
@@ -270,8 +272,8 @@ def take(
     between: Callable[[], None],
     say: Say,
 ) -> Taken:
-    """Windows until the limit: one at least, however long it takes. Arm 0 is the baseline, arm 2
-    the identical candidate. `between` is called between two windows."""
+    """Take windows until the limit, one at least, however long it takes. Shot 0 is the baseline's,
+    shot 2 the identical candidate's. `between` is called between two windows."""
     rounds = Rounds(seed, now_ns)
     windows: list[tuple[Round, ...]] = []
     sequences: list[InTurn] = []
@@ -302,9 +304,9 @@ def take(
 
 
 def judge_all(taken: Taken, by_events: bool, seed: int, say: Say) -> tuple[list[Judged], int]:
-    """Each window with each candidate, and how many rounds were left out. The sequence is the same
-    for all: its second arm is scaled by the effect, since to time three more arms would take a
-    third of the windows away."""
+    """Judge each window with each candidate; return also how many rounds were left out. The
+    sequence is the same for all: its second half is scaled by the effect, since timing three more
+    variants would cost a third of the windows."""
     judged, discarded = [], 0
     for at, (window, sequence) in enumerate(zip(taken.rounds, taken.sequences, strict=True)):
         say(f"judging window {at + 1} of {len(taken.rounds)}")
@@ -312,14 +314,14 @@ def judge_all(taken: Taken, by_events: bool, seed: int, say: Say) -> tuple[list[
         discarded += left_out
         table = table_of(used, by_events)
         first, second = sequence.samples(by_events)
-        for arm, effect in enumerate(EFFECTS, start=2):
-            one = Window(effect, one_candidate(table, arm), first, second * (1.0 + effect))
+        for variant, effect in enumerate(EFFECTS, start=2):
+            one = Window(effect, one_candidate(table, variant), first, second * (1.0 + effect))
             judged.append(judge(one, seed + at))
     return judged, discarded
 
 
 def table_of(rounds: Sequence[Round], by_events: bool) -> RoundTable:
-    """All arms, as `analyse` takes them."""
+    """All variants, as `analyse` takes them."""
     return RoundTable(
         samples=np.array([[per_call(b, by_events) for b in r.blocks] for r in rounds]),
         positions=np.array([r.positions for r in rounds]),
@@ -332,12 +334,12 @@ def per_call(block: Block, by_events: bool) -> float:
 
 
 WARMUP_SHARE = 0.1
-"""Of the budget: all arms are one kernel, so that the first warms it for the others."""
+"""Of the budget: all variants are one kernel, so that the first warms it for the others."""
 _CANDIDATES = ("identical", *(f"{effect:.0%} slower" for effect in EFFECTS[1:]))
 
 
 class Bed(Struct, frozen=True):
-    """What is timed, warm: one shot an arm, and what became known on the way."""
+    """What is timed, warm: one shot a variant, and what became known on the way."""
 
     host: Host
     shots: tuple[Shot, ...]
@@ -398,33 +400,34 @@ def selftest(device: torch.device, *, budget_s: float, seed: int, say: Say) -> S
 
 
 def lay(device: torch.device, budget_s: float, say: Say) -> Bed:
-    """Build the arms and warm them up; the control is the baseline once more, as in `compare`."""
+    """Build the variants and warm them up. The control is the baseline once more, as in
+    `compare`."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     product, clock = Product(device), clock_for(str(device))
     spend = spender(device, clock)
     slowed = tuple(Slowed(product, effect, spend) for effect in EFFECTS[1:])
     calls: tuple[Callable[[], object], ...] = (product, product, *slowed)
-    arms = (BASELINE, *_CANDIDATES)
+    variants = (BASELINE, *_CANDIDATES)
     host = Host()
 
     def now_slower() -> None:
         calibrate(slowed, work_of(product, device, clock))
 
     warmed = []
-    for arm, call in zip(arms, calls, strict=True):
-        say(f"{arm}: warming up")
-        host.adopt(arm, Workload(name=arm, function=call))
-        warmed.append(host.warm_up(arm, WARMUP_SHARE * budget_s / len(arms)))
-        if arm == BASELINE:
+    for variant, call in zip(variants, calls, strict=True):
+        say(f"{variant}: warming up")
+        host.adopt(variant, Workload(name=variant, function=call))
+        warmed.append(host.warm_up(variant, WARMUP_SHARE * budget_s / len(variants)))
+        if variant == BASELINE:
             now_slower()
     counts = even_calls([w.steady_ns for w in warmed])
-    for arm, each in zip(arms, counts, strict=True):
-        host.resize(arm, each)
+    for variant, each in zip(variants, counts, strict=True):
+        host.resize(variant, each)
     names = (BASELINE, BASELINE, *_CANDIDATES)
     return Bed(
         host=host,
-        shots=tuple(partial(host.block, arm) for arm in names),
+        shots=tuple(partial(host.block, variant) for variant in names),
         calibrate=now_slower,
         block_ns=sum(
             w.block_ns * each / w.block_calls for w, each in zip(warmed, counts, strict=True)

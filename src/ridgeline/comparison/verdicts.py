@@ -7,13 +7,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.comparison.arms import Options, Standing
-from ridgeline.comparison.messages import Warmed
+from ridgeline.comparison.contenders import Contender, Options, Warmed
 from ridgeline.comparison.preparation import Settling, events_agree, goal_of, kept
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.rounds import Round, Stopped
 from ridgeline.records.comparison import (
-    Arm,
     Candidate,
     Comparison,
     Goal,
@@ -22,6 +20,7 @@ from ridgeline.records.comparison import (
     Results,
     Skipped,
     Surroundings,
+    Variant,
     VerdictCode,
 )
 from ridgeline.records.facts import Reason, Verdict, because
@@ -36,7 +35,7 @@ UNCHECKED = Results(
 class Trial(Struct, kw_only=True):
     """All that was measured."""
 
-    standings: Sequence[Standing]
+    contenders: Sequence[Contender]
     rounds: Sequence[Round]
     rounds_s: float
     """What the rounds alone took."""
@@ -59,22 +58,22 @@ def assemble(trial: Trial) -> Comparison:
             "allow more time with --budget",
         )
     rounds, discarded, heat = kept(trial.rounds)
-    options, standings = trial.options, trial.standings
+    options, contenders = trial.options, trial.contenders
     found = trial.settling.analysis(rounds, trial.stopped)
     samples = trial.settling.per_call(rounds)
-    arms = [
-        _arm(standing, samples[:, at].tolist(), rounds, at, discarded, trial.settling)
-        for at, standing in enumerate(standings)
+    variants = [
+        _variant(contender, samples[:, at].tolist(), rounds, at, discarded, trial.settling)
+        for at, contender in enumerate(contenders)
     ]
-    goal = goal_of(standings, options)
+    goal = goal_of(contenders, options)
     candidates = [
-        _assembled_candidate(trial, found, arms, goal, number)
-        for number in range(len(standings) - 2)
+        _assembled_candidate(trial, found, variants, goal, number)
+        for number in range(len(contenders) - 2)
     ]
     return Comparison(
-        baseline=arms[0],
+        baseline=variants[0],
         control=found.control,
-        control_arm=arms[1],
+        control_variant=variants[1],
         candidates=tuple(candidates),
         unit=trial.unit,
         mode=trial.mode,
@@ -96,21 +95,21 @@ def assemble(trial: Trial) -> Comparison:
     )
 
 
-def _arm(
-    standing: Standing,
+def _variant(
+    contender: Contender,
     samples: list[float],
     rounds: Sequence[Round],
     at: int,
     discarded: int,
     settling: Settling,
-) -> Arm:
+) -> Variant:
     blocks = [r.blocks[at] for r in rounds]
-    warmed, opened, collected = standing.warmed, standing.opened, standing.collected
+    warmed, opened, collected = contender.warmed, contender.opened, contender.collected
     clock = warmed.clock if warmed else "wall"
     if clock != "wall" and not settling.by_events:
         clock = "wall, device-wide wait"
-    return Arm(
-        name=standing.name,
+    return Variant(
+        name=contender.name,
         samples_ns=tuple(samples),
         summary=summarize(samples),
         outliers=classify(samples),
@@ -121,38 +120,38 @@ def _arm(
         warmup_ns=warmed.excess_ns if warmed else None,
         warmup_calls=warmed.calls if warmed else 0,
         steady=warmed.steady if warmed else True,
-        recompiles=standing.recompiles,
-        peak_bytes=standing.peak.bytes if standing.peak else None,
-        peak_method=standing.peak.method if standing.peak else "",
+        recompiles=contender.recompiles,
+        peak_bytes=contender.peak.bytes if contender.peak else None,
+        peak_method=contender.peak.method if contender.peak else "",
         items=opened.items if opened else None,
         discarded=discarded,
     )
 
 
 def _assembled_candidate(
-    trial: Trial, found: Analysis, arms: Sequence[Arm], goal: Goal, number: int
+    trial: Trial, found: Analysis, variants: Sequence[Variant], goal: Goal, number: int
 ) -> Candidate:
-    standing, base = trial.standings[2 + number], trial.standings[0]
-    baseline, arm = arms[0], arms[2 + number]
+    contender, base = trial.contenders[2 + number], trial.contenders[0]
+    baseline, variant = variants[0], variants[2 + number]
     estimate = found.estimates[number]
     second = found.processor_estimates[number] if found.processor_estimates else None
     deciding = second if second and found.decided_by[number] == "processor_time" else estimate
-    results = standing.examined.results if standing.examined else UNCHECKED
-    guards = standing.examined.guards if standing.examined else ()
-    floor = floor_of_candidate(base.floor, standing.floor)
-    guards += tuple(g for g in (_streams(standing), floor) if g is not None)
+    results = contender.examined.results if contender.examined else UNCHECKED
+    guards = contender.examined.guards if contender.examined else ()
+    floor = floor_of_candidate(base.floor, contender.floor)
+    guards += tuple(g for g in (_streams(contender), floor) if g is not None)
     verdict, reason = validity(found.verdicts[number], found.reasons[number], results, guards)
-    memory = _ratio(baseline.peak_bytes, arm.peak_bytes)
-    by_item = goal == "throughput" and bool(baseline.items and arm.items)
-    pays_after, pays = payback(base.warmed, standing.warmed, verdict, trial.unit)
+    memory = _ratio(baseline.peak_bytes, variant.peak_bytes)
+    by_item = goal == "throughput" and bool(baseline.items and variant.items)
+    pays_after, pays = payback(base.warmed, contender.warmed, verdict, trial.unit)
     return Candidate(
-        arm=arm,
+        variant=variant,
         verdict=verdict,
         reason=reason,
         estimate=estimate,
         results=results,
         guards=guards,
-        cpu_ratio=_ratio(baseline.cpu_median_ns, arm.cpu_median_ns),
+        cpu_ratio=_ratio(baseline.cpu_median_ns, variant.cpu_median_ns),
         memory_ratio=memory,
         decided_by="" if verdict == "INVALID" else found.decided_by[number],
         processor_estimate=second,
@@ -163,8 +162,8 @@ def _assembled_candidate(
     )
 
 
-def _streams(standing: Standing) -> Guard | None:
-    warmed = standing.warmed
+def _streams(contender: Contender) -> Guard | None:
+    warmed = contender.warmed
     if warmed is None or warmed.clock == "wall":
         return None
     if events_agree([warmed.events_share]):
@@ -253,7 +252,7 @@ def failures(found: Comparison | PairFolder, conditions: Sequence[str]) -> tuple
     if not conditions:
         return ()
     return tuple(
-        f"{candidate.arm.name} is {candidate.verdict}"
+        f"{candidate.variant.name} is {candidate.verdict}"
         for comparison in _comparisons(found)
         for candidate in comparison.candidates
         if _trips(candidate, conditions, comparison.goal)

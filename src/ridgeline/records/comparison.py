@@ -15,7 +15,7 @@ from ridgeline.records.latency import Summary
 Goal = Literal["speed", "memory", "throughput"]
 Strength = Literal["strong", "weak", "none"]
 DecidedBy = Literal["", "clock", "processor_time"]
-"""Which measure a verdict rests on. "clock" is the arm's own clock: wall time, or the device's
+"""Which measure a verdict rests on. "clock" is the variant's own clock: wall time, or the device's
 events on a GPU. "processor_time" may decide on a crowded machine. "" means there is no verdict."""
 
 
@@ -38,7 +38,7 @@ class VerdictCode(StrEnum):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """A ratio of two arms over the rounds, with its interval."""
+    """A ratio of two variants over the rounds, with its interval."""
 
     ratio: float
     ci_low: float
@@ -95,7 +95,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 class OrderEffect(Struct, frozen=True, kw_only=True):
-    """Whether the place in a round, or who ran just before, changed an arm's time."""
+    """Whether the place in a round, or who ran just before, changed a variant's time."""
 
     share: float
     """The largest such change, as a share."""
@@ -104,7 +104,7 @@ class OrderEffect(Struct, frozen=True, kw_only=True):
     """ "fast after slow", "slow when first": which one it was."""
 
 
-class Arm(Struct, frozen=True, kw_only=True):
+class Variant(Struct, frozen=True, kw_only=True):
     """One variant, timed."""
 
     name: str
@@ -169,7 +169,7 @@ class Guard(Struct, frozen=True, kw_only=True):
 class Candidate(Struct, frozen=True, kw_only=True):
     """One variant against the baseline."""
 
-    arm: Arm
+    variant: Variant
     verdict: Verdict
     reason: Reason
     """What decided the verdict, or what is missing for one. Its fact `rounds_factor` says how many
@@ -235,9 +235,9 @@ class Skipped(Struct, frozen=True, kw_only=True, tag=True):
 class Comparison(Struct, frozen=True, kw_only=True):
     """A whole comparison."""
 
-    baseline: Arm
+    baseline: Variant
     control: Control
-    control_arm: Arm | None = None
+    control_variant: Variant | None = None
     candidates: tuple[Candidate, ...]
     unit: Literal["call", "run", "step"]
     mode: Literal["one process", "isolated processes", "scripts"]
@@ -288,12 +288,16 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def log_ratios(self, candidate: Candidate) -> list[float]:
         """Return the logarithm of each round's ratio; [] where samples were left out, since then
         rounds cannot be paired. For throughput the ratio is of time an item."""
-        before, after = self.baseline.samples_ns, candidate.arm.samples_ns
+        before, after = self.baseline.samples_ns, candidate.variant.samples_ns
         if len(before) != len(after):
             return []
         more_items = 1.0
-        if candidate.throughput_ratio is not None and self.baseline.items and candidate.arm.items:
-            more_items = candidate.arm.items / self.baseline.items
+        if (
+            candidate.throughput_ratio is not None
+            and self.baseline.items
+            and candidate.variant.items
+        ):
+            more_items = candidate.variant.items / self.baseline.items
         return [
             math.log(base / sample * more_items)
             for base, sample in zip(before, after, strict=True)

@@ -3,7 +3,6 @@
 from typing import Any
 
 from ridgeline.records.comparison import (
-    Arm,
     Candidate,
     Comparison,
     Control,
@@ -14,6 +13,7 @@ from ridgeline.records.comparison import (
     Pair,
     Results,
     Surroundings,
+    Variant,
     VerdictCode,
 )
 from ridgeline.records.facts import because
@@ -27,9 +27,9 @@ REASON = because(VerdictCode.TOO_FEW_ROUNDS, rounds=3, needed=6)
 EQUAL = Results(status="equal", method="made up", strength="strong", detail="")
 
 
-def arm(name: str) -> Arm:
+def variant(name: str) -> Variant:
     samples = (1e6,) * 10
-    return Arm(
+    return Variant(
         name=name, samples_ns=samples, summary=summarize(samples), outliers=Outliers(),
         block_calls=10, cpu_median_ns=1e6, clock="wall",
     )  # fmt: skip
@@ -37,14 +37,14 @@ def arm(name: str) -> Arm:
 
 def candidate(verdict: Any, name: str = "fast", goal_met: bool | None = None) -> Candidate:
     return Candidate(
-        arm=arm(name), verdict=verdict, reason=REASON, estimate=EVEN, results=EQUAL,
+        variant=variant(name), verdict=verdict, reason=REASON, estimate=EVEN, results=EQUAL,
         goal_met=goal_met,
     )  # fmt: skip
 
 
 def comparison(*candidates: Candidate, goal: Any = "speed", broken: Any = ()) -> Comparison:
     return Comparison(
-        baseline=arm("slow"), control=Control(estimate=EVEN, floor=0.01, differs=False),
+        baseline=variant("slow"), control=Control(estimate=EVEN, floor=0.01, differs=False),
         candidates=candidates, unit="call", mode="one process", cache="warm", goal=goal,
         threshold=0.02, alpha=0.05, looks=(10,), stopped="all rounds", rounds=10, budget_s=1.0,
         spent_s=1.0, seed=0, drift=Drift(share=0.0, significant=False),

@@ -11,12 +11,14 @@ def test_a_block_is_at_least_ten_milliseconds() -> None:
     assert even_calls([1e3])[0] * 1e3 >= BLOCK_NS
 
 
-def test_arms_of_about_the_same_speed_have_as_many_calls() -> None:
+def test_variants_of_about_the_same_speed_have_as_many_calls() -> None:
     assert even_calls([1.0e6, 1.1e6, 0.9e6]) == [12, 12, 12]
     assert even_calls([2e6, 5e6]) == [5, 5]
 
 
-def test_an_arm_far_faster_has_its_own_and_the_slow_one_no_longer_blocks_than_it_needs() -> None:
+def test_an_variant_far_faster_has_its_own_and_the_slow_one_no_longer_blocks_than_it_needs() -> (
+    None
+):
     assert even_calls([20e6, 20e3]) == [1, 500]
 
 

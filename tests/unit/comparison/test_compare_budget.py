@@ -5,11 +5,19 @@ from typing import Any
 
 import pytest
 
-from ridgeline.comparison import scripts as script_arm
-from ridgeline.comparison.arms import Options, Standing, stand
+from ridgeline.comparison import scripts
+from ridgeline.comparison.contenders import (
+    Collected,
+    Contender,
+    Examined,
+    Opened,
+    Options,
+    Peak,
+    Warmed,
+    stand,
+)
 from ridgeline.comparison.functions import together, without_broken
-from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, Warmed
-from ridgeline.comparison.remote import RemoteHost
+from ridgeline.comparison.remote_host import RemoteHost
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.measure.clock import Reading
@@ -35,17 +43,14 @@ class SlowHost:
         self.asked: list[str] = []
         self.call_s = takes_s.get("call", takes_s.get("block", 0.1))
 
-    def __getattr__(self, method: str) -> Any:
-        def answer(**arguments: Any) -> Any:
-            self.asked.append(method)
-            takes_s = self._takes_s.get(method, 0.0)
-            if takes_s >= self._deadline.left_s():
-                self._clock.now_s += max(self._deadline.left_s(), 0.0)
-                raise BudgetEnded(method, arguments.get("arm", ""))
-            self._clock.now_s += takes_s
-            return self._answer(method)
-
-        return answer
+    def ask(self, method: str, **arguments: Any) -> Any:
+        self.asked.append(method)
+        takes_s = self._takes_s.get(method, 0.0)
+        if takes_s >= self._deadline.left_s():
+            self._clock.now_s += max(self._deadline.left_s(), 0.0)
+            raise BudgetEnded(method, arguments.get("variant", ""))
+        self._clock.now_s += takes_s
+        return self._answer(method)
 
     def _answer(self, method: str) -> Any:
         ns = 1e9 * self.call_s
@@ -75,13 +80,13 @@ def compared(budget_s: float, **takes_s: float) -> tuple[Comparison, SlowHost, C
     host = SlowHost(clock, deadline, **takes_s)
 
     def compare(targets: Any) -> Comparison:
-        standings: list[Standing] = stand(targets, lambda arm, name: host)
-        for standing in standings[::2]:
-            standing.open(0)
+        contenders: list[Contender] = stand(targets, lambda variant, name: host)
+        for contender in contenders[::2]:
+            contender.open(0)
         with pytest.MonkeyPatch.context() as patch:
             name = "ridgeline.comparison.functions.perf_counter_ns"
             patch.setattr(name, lambda: int(1e9 * clock.now_s))
-            return together(host, standings, options, lambda text: None)  # type: ignore[arg-type]
+            return together(host, contenders, options, lambda text: None)  # type: ignore[arg-type]
 
     try:
         return without_broken(["base", "new"], compare), host, clock
@@ -135,7 +140,7 @@ def test_a_remote_host_is_not_asked_once_the_budget_is_over() -> None:
     ) as host:
         clock.now_s = 6.0
         with pytest.raises(BudgetEnded) as caught:
-            host.open("baseline", "slow.py:step", 0)
+            host.ask("open", variant="baseline", target="slow.py:step", seed=0)
     assert (caught.value.stage, caught.value.about) == ("open", "slow.py:step")
 
 
@@ -149,10 +154,10 @@ def test_a_script_is_ended_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tmp_
         clock.now_s += limit_s
         return Ended(code=None, wall_ns=int(1e9 * limit_s))
 
-    monkeypatch.setattr(script_arm, "run_to_end", run_to_end)
-    arm = script_arm.ScriptArm("train.py", options, tmp_path / "arm")
+    monkeypatch.setattr(scripts, "run_to_end", run_to_end)
+    variant = scripts.ScriptRuns("train.py", options, tmp_path / "variant")
     clock.now_s = 4.0
     for _ in range(2):
         with pytest.raises(BudgetEnded):
-            arm.run()
+            variant.run()
     assert limits == [16.0], "once it is over, no process is started"

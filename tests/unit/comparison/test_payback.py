@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.comparison.messages import Warmed
+from ridgeline.comparison.contenders import Warmed
 from ridgeline.comparison.verdicts import payback
 
 

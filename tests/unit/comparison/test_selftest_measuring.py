@@ -24,7 +24,7 @@ MS = 1e6
 
 
 class Machine:
-    """Six arms on a clock of its own; every sample takes its arm's time."""
+    """Six variants on a clock of its own; every sample takes its variant's time."""
 
     def __init__(self, factors: tuple[float, ...] = (1.0,) * ARMS, stop_at: int | None = None):
         self.now = 0.0
@@ -38,16 +38,16 @@ class Machine:
         return int(self.now)
 
     def shots(self) -> list[Callable[[], Block]]:
-        return [self._shot(arm) for arm in range(len(self._factors))]
+        return [self._shot(variant) for variant in range(len(self._factors))]
 
-    def _shot(self, arm: int) -> Callable[[], Block]:
+    def _shot(self, variant: int) -> Callable[[], Block]:
         def shot() -> Block:
             self.taken += 1
             if self.taken == self._stop_at:
                 raise KeyboardInterrupt
-            took = 10 * MS * self._factors[arm] * float(np.exp(self._noise.normal(0, 0.01)))
+            took = 10 * MS * self._factors[variant] * float(np.exp(self._noise.normal(0, 0.01)))
             self.now += took
-            self.order.append(arm)
+            self.order.append(variant)
             return Block(Reading(total_ns=took, wall_ns=took, cpu_ns=took), 2)
 
         return shot
@@ -111,8 +111,8 @@ def test_calibration_comes_after_whole_windows_only() -> None:
 
 def test_long_windows_only_where_enough_of_them_fit() -> None:
     twenty = 20 * 60 * 8 * 10 * MS
-    assert window_length(1.01 * twenty, 10 * MS, arms=6) == LONG
-    assert window_length(0.99 * twenty, 10 * MS, arms=6) == SHORT
+    assert window_length(1.01 * twenty, 10 * MS, variants=6) == LONG
+    assert window_length(0.99 * twenty, 10 * MS, variants=6) == SHORT
 
 
 def _judged(machine: Machine) -> dict[float, set[tuple[str, str]]]:
@@ -123,14 +123,14 @@ def _judged(machine: Machine) -> dict[float, set[tuple[str, str]]]:
     return {e: {(j.rounds, j.sequence) for j in judged if j.effect == e} for e in EFFECTS}
 
 
-def test_each_candidate_is_judged_by_its_own_arm() -> None:
+def test_each_candidate_is_judged_by_its_own_variant() -> None:
     found = _judged(Machine((1.0, 1.0, 1.0, 1.02, 1.05, 1.10)))
     assert {rounds for rounds, _ in found[0.0]} <= {"SAME", "UNDECIDED"}
     assert {rounds for rounds, _ in found[0.05] | found[0.1]} == {"SLOWER"}
 
 
 def test_the_sequence_is_scaled_by_the_effect() -> None:
-    found = _judged(Machine())  # no arm is really slower, and the rounds say so
+    found = _judged(Machine())  # no variant is really slower, and the rounds say so
     assert {sequence for _, sequence in found[0.1]} == {"SLOWER"}
     assert "SLOWER" not in {rounds for rounds, _ in found[0.1]}
 

@@ -78,7 +78,7 @@ def test_windows_are_counted_by_effect_in_order_of_size() -> None:
 def test_one_candidate_keeps_the_order_it_ran_in_among_the_three() -> None:
     samples = np.arange(12, dtype=np.float64).reshape(2, 6) + 1
     positions = np.array([[5, 0, 1, 2, 3, 4], [0, 4, 1, 2, 5, 3]])
-    found = one_candidate(RoundTable(samples=samples, positions=positions), arm=4)
+    found = one_candidate(RoundTable(samples=samples, positions=positions), variant=4)
     assert found.samples.tolist() == [[1, 2, 5], [7, 8, 11]]
     assert found.positions.tolist() == [[2, 0, 1], [0, 1, 2]]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ridgeline.comparison.arms import Options
+from ridgeline.comparison.contenders import Options
 from ridgeline.comparison.preparation import Settling, events_agree, kept, settled
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.rounds import Block, Round

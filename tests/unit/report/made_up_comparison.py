@@ -6,7 +6,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.records.comparison import (
-    Arm,
     Candidate,
     Comparison,
     Control,
@@ -20,6 +19,7 @@ from ridgeline.records.comparison import (
     Results,
     Skipped,
     Surroundings,
+    Variant,
     VerdictCode,
 )
 from ridgeline.records.facts import because
@@ -43,7 +43,7 @@ def samples(median_ns: float, rounds: int = 60) -> tuple[float, ...]:
     return (*wobble[:-1], 3 * median_ns) if rounds else ()
 
 
-def arm(name: str = "fast.py:step", median_ns: float = 9.4e6, **changed: Any) -> Arm:
+def variant(name: str = "fast.py:step", median_ns: float = 9.4e6, **changed: Any) -> Variant:
     values: dict[str, Any] = {
         "name": name,
         "samples_ns": samples(median_ns),
@@ -57,7 +57,7 @@ def arm(name: str = "fast.py:step", median_ns: float = 9.4e6, **changed: Any) ->
         "cpu_median_ns": 1.9 * median_ns,
         "clock": "wall",
     }  # fmt: skip
-    return Arm(**{**values, **changed})
+    return Variant(**{**values, **changed})
 
 
 def results(**changed: Any) -> Results:
@@ -91,11 +91,11 @@ def candidate(
     figure: Estimate | None = None,
     *,
     median_ns: float = 9.4e6,
-    of_arm: dict[str, Any] | None = None,
+    of_variant: dict[str, Any] | None = None,
     **changed: Any,
 ) -> Candidate:
     values: dict[str, Any] = {
-        "arm": arm(name, median_ns, **(of_arm or {})),
+        "variant": variant(name, median_ns, **(of_variant or {})),
         "verdict": verdict,
         "reason": FASTER,
         "estimate": figure or estimate(),
@@ -108,7 +108,7 @@ def candidate(
 
 def comparison(*candidates: Candidate, **changed: Any) -> Comparison:
     values: dict[str, Any] = {
-        "baseline": arm("slow.py:step", 12.3e6),
+        "baseline": variant("slow.py:step", 12.3e6),
         "control": Control(estimate=estimate(1.001, 0.993, 1.009), floor=0.008, differs=False),
         "candidates": candidates or (candidate(),),
         "unit": "call",
@@ -148,11 +148,11 @@ def saving_memory(**changed: Any) -> Comparison:
         "SLOWER",
         estimate(0.96, 0.95, 0.97),
         median_ns=12.8e6,
-        of_arm={"peak_bytes": 370 * 2**20, "peak_method": "allocator"},
+        of_variant={"peak_bytes": 370 * 2**20, "peak_method": "allocator"},
         memory_ratio=3.238,
         goal_met=True,
     )
-    heavy = arm("slow.py:step", 12.3e6, peak_bytes=1198 * 2**20, peak_method="allocator")
+    heavy = variant("slow.py:step", 12.3e6, peak_bytes=1198 * 2**20, peak_method="allocator")
     return comparison(saved, **{"goal": "memory", "baseline": heavy, **changed})
 
 
@@ -160,7 +160,7 @@ def folder() -> PairFolder:
     compiled = candidate(
         "optimized_regional_compile.py",
         figure=estimate(2.1, 2.04, 2.17),
-        of_arm={"first_call_ns": 39e9},
+        of_variant={"first_call_ns": 39e9},
         pays="after 1,900 calls",
         pays_after=1900,
         results=weak("the input is the same in every call"),
@@ -197,4 +197,4 @@ def with_names(name: str) -> Comparison:
             results=weak(f"weak {name}"),
         )
     )
-    return replace(whole, baseline=arm(f"base {name}"), notes=(f"note {name}",))
+    return replace(whole, baseline=variant(f"base {name}"), notes=(f"note {name}",))

@@ -38,7 +38,7 @@ def test_what_has_no_end_lies_at_the_edge() -> None:
     assert found.place(0.0) == 0
 
 
-def test_an_arm_of_which_nothing_is_known_leaves_the_others_room() -> None:
+def test_an_variant_of_which_nothing_is_known_leaves_the_others_room() -> None:
     lost = Control(estimate=estimate(3.4, 1e-7, 9e7), floor=2.4, differs=False)
     control, fast, *_ = draw(
         comparison(candidate(figure=estimate(14.5, 9.0, 24.0)), control=lost), 80

@@ -9,7 +9,7 @@ from ridgeline.records.comparison import Comparison
 from ridgeline.report.renderers import csv as renderer
 from ridgeline.report.views import comparison as view
 from ridgeline.report.views import pair_folder
-from tests.unit.report.made_up_comparison import arm, candidate, comparison, folder, with_names
+from tests.unit.report.made_up_comparison import candidate, comparison, folder, variant, with_names
 
 
 def csv(c: Comparison) -> str:
@@ -28,8 +28,10 @@ def test_a_row_a_sample_round_by_round() -> None:
     assert len(table) == 1 + 2 * 60
 
 
-def test_an_arm_with_fewer_samples_has_fewer_rows() -> None:
-    short = comparison(candidate(of_arm={"samples_ns": (1.0,)}), baseline=arm("s", samples_ns=()))
+def test_an_variant_with_fewer_samples_has_fewer_rows() -> None:
+    short = comparison(
+        candidate(of_variant={"samples_ns": (1.0,)}), baseline=variant("s", samples_ns=())
+    )
     assert rows(csv(short)) == [["round", "arm", "ns"], ["1", "fast.py:step", "1.0"]]
 
 

@@ -12,13 +12,13 @@ from ridgeline.report.renderers import json as renderer
 from ridgeline.report.views.comparison import data
 from ridgeline.report.views.pair_folder import folder_data
 from tests.unit.report.made_up_comparison import (
-    arm,
     candidate,
     comparison,
     estimate,
     folder,
     results,
     saving_memory,
+    variant,
     with_names,
 )
 
@@ -64,7 +64,7 @@ def test_candidates_of_one_name_keep_their_own_samples(name: str) -> None:
 
 
 def test_figures_are_in_the_unit_of_their_name() -> None:
-    slow_start = candidate(of_arm={"first_call_ns": 39e9, "peak_bytes": 1024, "items": 4.0})
+    slow_start = candidate(of_variant={"first_call_ns": 39e9, "peak_bytes": 1024, "items": 4.0})
     found = data(comparison(slow_start))["candidates"][0]
     assert found["median_ms"] == 9.4
     assert found["first_call_ms"] == 39_000
@@ -74,7 +74,7 @@ def test_figures_are_in_the_unit_of_their_name() -> None:
 
 def test_what_is_not_a_number_is_null_in_json() -> None:
     hollow = candidate(figure=estimate(nan, 0.0, inf), results=results(worst_error=inf))
-    c = comparison(hollow, baseline=arm("slow", samples_ns=(1.0, nan)))
+    c = comparison(hollow, baseline=variant("slow", samples_ns=(1.0, nan)))
     text = renderer.render(data(c))
     d = msgspec.json.decode(text)
     assert d["ratio"] is None
@@ -108,7 +108,7 @@ def test_a_candidate_that_broke_is_named() -> None:
 
 
 def test_no_samples_make_a_document_too() -> None:
-    empty = candidate(of_arm={"samples_ns": ()})
+    empty = candidate(of_variant={"samples_ns": ()})
     assert data(comparison(empty))["samples"]["fast.py:step"]["values"] == []
 
 

@@ -90,7 +90,7 @@ def test_a_name_brings_no_tag_along(name: str) -> None:
 
 
 def test_without_samples_the_page_has_its_table_and_its_intervals() -> None:
-    page = html(comparison(candidate(of_arm={"samples_ns": ()}), baseline=candidate().arm))
+    page = html(comparison(candidate(of_variant={"samples_ns": ()}), baseline=candidate().variant))
     assert "Ratio of each round" not in page
     assert "Ratios with their intervals" in page
 

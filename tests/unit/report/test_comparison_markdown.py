@@ -96,5 +96,5 @@ def test_a_folder_is_one_table_and_a_fold_for_each_measured_pair() -> None:
 
 
 def test_no_samples_are_no_trouble() -> None:
-    c = replace(comparison(candidate(of_arm={"samples_ns": ()})), notes=("odd",))
+    c = replace(comparison(candidate(of_variant={"samples_ns": ()})), notes=("odd",))
     assert "- **note**: odd" in markdown(c)

@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.report.numbers import interval, median, times
 from ridgeline.report.views.comparison import band_meaning
-from tests.unit.report.made_up_comparison import arm, comparison
+from tests.unit.report.made_up_comparison import comparison, variant
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_ratio_without_an_interval(ratio: float, written: str) -> None:
 
 
 def test_a_median_names_its_unit_once_where_all_share_it() -> None:
-    assert median(arm(median_ns=12.3e6).summary) == "12.3 ms [12.2, 12.4]"
-    assert median(arm(median_ns=1.005e6).summary) == "1.01 ms [995 µs, 1.02 ms]"
+    assert median(variant(median_ns=12.3e6).summary) == "12.3 ms [12.2, 12.4]"
+    assert median(variant(median_ns=1.005e6).summary) == "1.01 ms [995 µs, 1.02 ms]"
 
 
 def test_the_band_is_what_identical_code_showed_where_that_is_more() -> None:

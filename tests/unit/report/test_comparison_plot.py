@@ -9,7 +9,7 @@ from ridgeline.records.comparison import Comparison
 from ridgeline.report.document import ForestChart, RoundsChart, SamplesChart
 from ridgeline.report.renderers.charts import draw, fenced
 from ridgeline.report.views.comparison import document
-from tests.unit.report.made_up_comparison import arm, candidate, comparison, estimate
+from tests.unit.report.made_up_comparison import candidate, comparison, estimate, variant
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -48,7 +48,7 @@ def test_nothing_is_drawn_outside_the_picture() -> None:
 
 def test_a_stall_is_marked_at_the_edge_and_does_not_flatten_the_rest() -> None:
     steady = [10e6 + 1e4 * (i % 7) for i in range(59)]
-    c = comparison(baseline=arm("slow", 10e6, samples_ns=(*steady, 900e6)))
+    c = comparison(baseline=variant("slow", 10e6, samples_ns=(*steady, 900e6)))
     text = picture(c, SamplesChart)
     drawn(text)
     assert "round 60: 900 ms" in text
@@ -57,17 +57,19 @@ def test_a_stall_is_marked_at_the_edge_and_does_not_flatten_the_rest() -> None:
 
 
 def test_every_other_sample_is_a_dot() -> None:
-    quiet = arm("slow", 10e6, samples_ns=tuple(10e6 + 1e4 * (i % 7) for i in range(60)))
+    quiet = variant("slow", 10e6, samples_ns=tuple(10e6 + 1e4 * (i % 7) for i in range(60)))
     root = drawn(
-        picture(comparison(candidate(of_arm={"samples_ns": ()}), baseline=quiet), SamplesChart)
+        picture(comparison(candidate(of_variant={"samples_ns": ()}), baseline=quiet), SamplesChart)
     )
     (dots,) = [p for p in root.iter(f"{SVG}path") if "dots" in p.attrib["class"]]
     assert dots.attrib["d"].count("M") == 60
 
 
 def test_a_sample_that_is_no_number_leaves_a_gap() -> None:
-    holed = arm("slow", 10e6, samples_ns=(1e7, nan, 1.1e7))
-    text = picture(comparison(candidate(of_arm={"samples_ns": ()}), baseline=holed), SamplesChart)
+    holed = variant("slow", 10e6, samples_ns=(1e7, nan, 1.1e7))
+    text = picture(
+        comparison(candidate(of_variant={"samples_ns": ()}), baseline=holed), SamplesChart
+    )
     assert "nan" not in text
     drawn(text)
 
@@ -78,7 +80,8 @@ def test_the_histogram_counts_every_round_once() -> None:
     )
     base[5] *= 40
     c = comparison(
-        candidate(of_arm={"samples_ns": tuple(fast)}), baseline=arm("s", samples_ns=tuple(base))
+        candidate(of_variant={"samples_ns": tuple(fast)}),
+        baseline=variant("s", samples_ns=tuple(base)),
     )
     text = picture(c, RoundsChart)
     tips = [t.text or "" for t in drawn(text).iter(f"{SVG}title")]
@@ -89,8 +92,8 @@ def test_the_histogram_counts_every_round_once() -> None:
 
 def test_by_item_the_ratios_are_of_time_an_item() -> None:
     wide = candidate(figure=estimate(2.0, 1.9, 2.1), throughput_ratio=2.0,
-                     of_arm={"items": 64.0, "samples_ns": (1e7, 1e7, 1e7)})  # fmt: skip
-    base = arm("s", 1e7, items=32.0, samples_ns=(1e7, 1e7, 1e7))
+                     of_variant={"items": 64.0, "samples_ns": (1e7, 1e7, 1e7)})  # fmt: skip
+    base = variant("s", 1e7, items=32.0, samples_ns=(1e7, 1e7, 1e7))
     c = comparison(wide, baseline=base, goal="throughput")
     assert "0 below and 0 above" in picture(c, RoundsChart)
     bars = [t.text or "" for t in drawn(picture(c, RoundsChart)).iter(f"{SVG}title")]
@@ -101,12 +104,16 @@ def test_by_item_the_ratios_are_of_time_an_item() -> None:
 
 @pytest.mark.parametrize("values", [(), (1e7,)])
 def test_too_little_to_draw_is_not_drawn(values: tuple[float, ...]) -> None:
-    c = comparison(candidate(of_arm={"samples_ns": values}), baseline=arm("s", samples_ns=values))
+    c = comparison(
+        candidate(of_variant={"samples_ns": values}), baseline=variant("s", samples_ns=values)
+    )
     assert picture(c, RoundsChart) == ""
 
 
 def test_without_an_estimate_only_the_control_is_in_the_forest() -> None:
     c = comparison(candidate(figure=estimate(nan, nan, nan)))
     assert picture(c, ForestChart).count("<circle") == 1
-    bare = comparison(candidate(of_arm={"samples_ns": ()}), baseline=arm("s", samples_ns=()))
+    bare = comparison(
+        candidate(of_variant={"samples_ns": ()}), baseline=variant("s", samples_ns=())
+    )
     assert picture(bare, SamplesChart) == ""

@@ -22,7 +22,6 @@ from ridgeline.report.views import pair_folder
 from tests.unit.report.made_up_comparison import (
     OPEN,
     SAME,
-    arm,
     candidate,
     comparison,
     estimate,
@@ -30,6 +29,7 @@ from tests.unit.report.made_up_comparison import (
     results,
     saving_memory,
     undecided,
+    variant,
     weak,
     with_names,
 )
@@ -118,10 +118,10 @@ def test_throughput_shows_rates_and_what_became_of_a_call() -> None:
     wide = candidate(
         figure=estimate(1.6, 1.55, 1.65),
         median_ns=20e6,
-        of_arm={"items": 64.0},
+        of_variant={"items": 64.0},
         throughput_ratio=1.6,
     )
-    c = comparison(wide, goal="throughput", baseline=arm("slow.py:step", 16e6, items=32.0))
+    c = comparison(wide, goal="throughput", baseline=variant("slow.py:step", 16e6, items=32.0))
     answer = "MORE THROUGHPUT 1.60 × [1.55, 1.65] (2 k/s → 3.2 k/s), a call 16 ms → 20 ms"
     assert first(c) == answer
     assert "of time an item" in shown(c)
@@ -137,7 +137,7 @@ def several() -> Comparison:
         candidate(
             "compiled.py:step",
             figure=estimate(2.1, 2.05, 2.16),
-            of_arm={"first_call_ns": 39e9},
+            of_variant={"first_call_ns": 39e9},
             pays="after 1,900 calls",
             pays_after=1900,
             results=weak(),
@@ -235,7 +235,7 @@ def test_a_control_that_differs_is_said_first() -> None:
 
 def test_outliers_discarded_rounds_and_compilations_are_counted() -> None:
     odd = candidate(
-        of_arm={
+        of_variant={
             "outliers": Outliers(mild_high=2, severe_high=1),
             "discarded": 4,
             "recompiles": 2,
@@ -280,15 +280,15 @@ def test_the_next_command_is_what_was_typed_and_one_option_more() -> None:
 
 
 def test_names_that_are_no_targets_get_the_argument_of_the_python_call() -> None:
-    c = replace(undecided(), baseline=arm("a"))
+    c = replace(undecided(), baseline=variant("a"))
     assert shown(c).endswith("with 4 × the rounds:  budget=240\n")
 
 
 def test_no_samples_and_no_numbers_still_print() -> None:
-    empty = arm("slow.py:step", 1.0, samples_ns=())
+    empty = variant("slow.py:step", 1.0, samples_ns=())
     empty = replace(empty, summary=replace(empty.summary, count=0, median_ns=nan))
     hollow = candidate(verdict="UNDECIDED", figure=estimate(nan, nan, nan), guards=())
-    text = shown(comparison(replace(hollow, arm=empty), baseline=empty))
+    text = shown(comparison(replace(hollow, variant=empty), baseline=empty))
     assert text.startswith(" UNDECIDED —")
     assert "nan" not in text
 

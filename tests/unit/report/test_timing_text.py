@@ -4,12 +4,12 @@ from msgspec.structs import replace
 
 from ridgeline.records.latency import Latency
 from ridgeline.report.numbers import timing_text
-from tests.unit.report.made_up_comparison import arm
+from tests.unit.report.made_up_comparison import variant
 
 
 def timed(**changed: object) -> Latency:
     latency = Latency(
-        summary=arm(median_ns=12.3e6).summary,
+        summary=variant(median_ns=12.3e6).summary,
         samples_ns=(),
         block_calls=4,
         warmup_ns=(),

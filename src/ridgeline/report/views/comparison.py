@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.records.comparison import (
-    Arm,
     Candidate,
     Comparison,
     Estimate,
@@ -21,6 +20,7 @@ from ridgeline.records.comparison import (
     Guard,
     Results,
     Skipped,
+    Variant,
 )
 from ridgeline.records.facts import Verdict
 from ridgeline.report.document import (
@@ -137,12 +137,14 @@ def _judged_memory(comparison: Comparison, candidate: Candidate) -> Judged:
 
 def _judged_throughput(comparison: Comparison, candidate: Candidate) -> Judged:
     """The estimate is of time an item, so that it is the throughput's own."""
-    before, after = items_per_second(comparison.baseline), items_per_second(candidate.arm)
+    before, after = items_per_second(comparison.baseline), items_per_second(candidate.variant)
     rates = f" ({before} → {after})" if before and after else ""
     speed = ""
     # With as many items a call, the time a call would say the same again.
-    if comparison.baseline.items != candidate.arm.items:
-        took = (time(arm.summary.median_ns) for arm in (comparison.baseline, candidate.arm))
+    if comparison.baseline.items != candidate.variant.items:
+        took = (
+            time(variant.summary.median_ns) for variant in (comparison.baseline, candidate.variant)
+        )
         speed = f"a {comparison.unit} {' → '.join(took)}"
     figure = f"{_ratio(candidate.deciding, ' ×')}{rates}"
     verdict = candidate.verdict
@@ -156,7 +158,7 @@ def headline(comparison: Comparison) -> tuple[Judged, tuple[str, ...]]:
     number = len(comparison.candidates) + len(comparison.broken)
     if number == 1 and comparison.candidates:
         (only,) = comparison.candidates
-        about = (f"{only.arm.name} {against}", f"results {results_words(only.results)}")
+        about = (f"{only.variant.name} {against}", f"results {results_words(only.results)}")
         return judged(comparison, only), about
     words = [judged(comparison, candidate).word for candidate in comparison.candidates]
     tally = tally_of([*words, *(skipped.status for skipped in comparison.broken)])
@@ -167,7 +169,7 @@ def headline(comparison: Comparison) -> tuple[Judged, tuple[str, ...]]:
             word = f"NONE OF {number} {_GOAL_REACHED[comparison.goal]}"
         return Judged(word=word, tone="unsure"), tuple(part for part in (against, tally) if part)
     return judged(comparison, best), (
-        f"{best.arm.name} {against}",
+        f"{best.variant.name} {against}",
         f"results {results_words(best.results)}",
         f"the best of {number}: {tally}",
     )
@@ -193,7 +195,7 @@ def blocks_of(comparison: Comparison) -> Iterator[Block]:
     if len(candidates) == 1 and candidates[0].verdict not in ("FASTER", "SLOWER"):
         yield Paragraph(explain(candidates[0].reason))
     yield _variant_table(comparison)
-    marks = [_control_mark(comparison), *(interval_mark(c, c.arm.name) for c in candidates)]
+    marks = [_control_mark(comparison), *(interval_mark(c, c.variant.name) for c in candidates)]
     yield _forest(marks, comparison)
     all_notes = notes(comparison)
     if loud := tuple(note for note in all_notes if note.level != "plain"):
@@ -203,10 +205,10 @@ def blocks_of(comparison: Comparison) -> Iterator[Block]:
     yield _samples_chart(comparison)
     for candidate in candidates:
         yield RoundsChart(
-            mark=interval_mark(candidate, candidate.arm.name),
+            mark=interval_mark(candidate, candidate.variant.name),
             log_ratios=tuple(comparison.log_ratios(candidate)),
             band=comparison.noise_band,
-            title=f"Ratio of each round: {candidate.arm.name}",
+            title=f"Ratio of each round: {candidate.variant.name}",
         )
     for candidate in candidates:
         yield _evidence(candidate, several=len(candidates) > 1)
@@ -224,7 +226,7 @@ def _variant_table(comparison: Comparison) -> Table:
         Column("results", "words"),
         *(Column(cost, starts_part=True) for cost in ("peak memory", "items", first, "pays after")),
     )
-    control, differs = comparison.control_arm, comparison.control.differs
+    control, differs = comparison.control_variant, comparison.control.differs
     rows = [
         row("baseline", "", _median(comparison.baseline), "1", "",
             *_costs(comparison, comparison.baseline), "", tone="quiet"),
@@ -236,12 +238,12 @@ def _variant_table(comparison: Comparison) -> Table:
         answer = judged(comparison, candidate)
         rows.append(
             row(
-                candidate.arm.name,
+                candidate.variant.name,
                 Cell(answer.word if several else "", tone=answer.tone, bold=True),
-                _median(candidate.arm),
+                _median(candidate.variant),
                 Cell(believed_ratio(candidate), tone="plain" if several else answer.tone),
                 results_words(candidate.results, short=True),
-                *_costs(comparison, candidate.arm),
+                *_costs(comparison, candidate.variant),
                 pays_after(comparison, candidate),
             )
         )
@@ -255,23 +257,23 @@ def skipped_row(skipped: Skipped, columns: int, note: str = "") -> Row:
     return row(skipped.name, status, *[""] * (columns - 2), note=note, tone="quiet")
 
 
-def _median(arm: Arm) -> str:
-    return time(arm.summary.median_ns) if arm.summary.count else ""
+def _median(variant: Variant) -> str:
+    return time(variant.summary.median_ns) if variant.summary.count else ""
 
 
-def _costs(comparison: Comparison, arm: Arm) -> tuple[str, str, str]:
+def _costs(comparison: Comparison, variant: Variant) -> tuple[str, str, str]:
     """Return the peak memory, items a second and the first call, where they were measured."""
     return (
-        "" if arm.peak_bytes is None else units.bytes_(arm.peak_bytes),
-        items_per_second(arm) if comparison.goal == "throughput" else "",
-        "" if arm.first_call_ns is None else time(arm.first_call_ns),
+        "" if variant.peak_bytes is None else units.bytes_(variant.peak_bytes),
+        items_per_second(variant) if comparison.goal == "throughput" else "",
+        "" if variant.first_call_ns is None else time(variant.first_call_ns),
     )
 
 
-def items_per_second(arm: Arm) -> str:
-    if arm.items is None or not is_ratio(arm.summary.median_ns):
+def items_per_second(variant: Variant) -> str:
+    if variant.items is None or not is_ratio(variant.summary.median_ns):
         return ""
-    return f"{units.count(arm.items / (arm.summary.median_ns / 1e9))}/s"
+    return f"{units.count(variant.items / (variant.summary.median_ns / 1e9))}/s"
 
 
 def _ratio(estimate: Estimate, sign: str = "") -> str:
@@ -303,7 +305,7 @@ def pays_after(comparison: Comparison, candidate: Candidate) -> str:
 
 
 def memory_change(comparison: Comparison, candidate: Candidate) -> str:
-    before, after = comparison.baseline.peak_bytes, candidate.arm.peak_bytes
+    before, after = comparison.baseline.peak_bytes, candidate.variant.peak_bytes
     if before is None or after is None:
         return ""
     return f"{units.bytes_(before)} → {units.bytes_(after)}"
@@ -347,16 +349,16 @@ def band_meaning(comparison: Comparison) -> str:
     return f"± {share(band)} {meaning}"
 
 
-def samples_of(comparison: Comparison) -> list[tuple[str, Arm]]:
+def samples_of(comparison: Comparison) -> list[tuple[str, Variant]]:
     """Return each variant under a name of its own: "baseline", "control", the candidates' names."""
     named = [("baseline", comparison.baseline)]
-    if comparison.control_arm is not None:
-        named.append(("control", comparison.control_arm))
+    if comparison.control_variant is not None:
+        named.append(("control", comparison.control_variant))
     for candidate in comparison.candidates:
-        name, taken, number = candidate.arm.name, {key for key, _ in named}, 2
+        name, taken, number = candidate.variant.name, {key for key, _ in named}, 2
         while name in taken:
-            name, number = f"{candidate.arm.name} ({number})", number + 1
-        named.append((name, candidate.arm))
+            name, number = f"{candidate.variant.name} ({number})", number + 1
+        named.append((name, candidate.variant))
     return named
 
 
@@ -364,11 +366,11 @@ def _samples_chart(comparison: Comparison) -> SamplesChart:
     strips = (
         SampleStrip(
             name=name,
-            samples_ns=arm.samples_ns,
-            median_ns=arm.summary.median_ns,
+            samples_ns=variant.samples_ns,
+            median_ns=variant.summary.median_ns,
             is_baseline=name in ("baseline", "control"),
         )
-        for name, arm in samples_of(comparison)
+        for name, variant in samples_of(comparison)
     )
     return SamplesChart(strips=tuple(strips))
 
@@ -384,7 +386,7 @@ def _evidence(candidate: Candidate, several: bool) -> Section:
         item(guard.name, f"{guard.outcome}{f': {guard.detail}' if guard.detail else ''}")
         for guard in candidate.guards
     ]
-    title = f"Results and guards: {candidate.arm.name}" if several else "Results and guards"
+    title = f"Results and guards: {candidate.variant.name}" if several else "Results and guards"
     return Section(title=title, blocks=(Labelled(tuple(items)),), detail="page", folded=True)
 
 
@@ -427,7 +429,9 @@ def _verdict_notes(comparison: Comparison) -> Iterator[Item]:
         if candidate.verdict in ("INVALID", "UNDECIDED", "SAME"):
             level: Level = "error" if candidate.verdict == "INVALID" else "plain"
             why = explain(candidate.reason)
-            yield item("verdict", f"{candidate.arm.name} {candidate.verdict}: {why}", level=level)
+            yield item(
+                "verdict", f"{candidate.variant.name} {candidate.verdict}: {why}", level=level
+            )
 
 
 Said = list[tuple[Candidate, Level, str]]
@@ -474,7 +478,7 @@ def _grouped(comparison: Comparison, label: str, said: Said) -> Iterator[Item]:
     """Yield what holds for every candidate without a name, what holds for some with theirs."""
     names: dict[tuple[Level, str], list[str]] = {}
     for candidate, level, text in said:
-        names.setdefault((level, text), []).append(candidate.arm.name)
+        names.setdefault((level, text), []).append(candidate.variant.name)
     for (level, text), who in names.items():
         prefix = "" if len(who) == len(comparison.candidates) else f"{', '.join(who)}: "
         yield item(label, f"{prefix}{text}", level=level)
@@ -499,28 +503,33 @@ def _order_notes(comparison: Comparison) -> Iterator[Item]:
 def _variant_notes(comparison: Comparison) -> Iterator[Item]:
     named = [
         ("baseline", comparison.baseline),
-        *((candidate.arm.name, candidate.arm) for candidate in comparison.candidates),
+        *((candidate.variant.name, candidate.variant) for candidate in comparison.candidates),
     ]
-    for name, arm in named:
-        if not arm.steady:
-            calls = f" after {plural(arm.warmup_calls, 'call')}" if arm.warmup_calls else ""
+    for name, variant in named:
+        if not variant.steady:
+            calls = f" after {plural(variant.warmup_calls, 'call')}" if variant.warmup_calls else ""
             yield item("warm-up", f"{name} had not become steady{calls}", level="warning")
-        if arm.recompiles:
-            count = plural(arm.recompiles, "compilation")
+        if variant.recompiles:
+            count = plural(variant.recompiles, "compilation")
             yield item("compile", f"{name}: {count} while the rounds ran", level="warning")
-    discarded = max(arm.discarded for _, arm in named)
+    discarded = max(variant.discarded for _, variant in named)
     if discarded:  # a round is left out whole, so that each variant lost as many
         text = f"{plural(discarded, 'round')} left out, taken while the device was throttled"
         yield item("discarded", text, level="warning")
     yield from _processor_time_notes(comparison)
-    outliers = "; ".join(_outliers(name, arm) for name, arm in named if arm.outliers.total)
+    outliers = "; ".join(
+        _outliers(name, variant) for name, variant in named if variant.outliers.total
+    )
     if outliers:
         yield item("outliers", f"counted and kept: {outliers}")
 
 
-def _outliers(name: str, arm: Arm) -> str:
-    total, severe = arm.outliers.total, arm.outliers.severe_low + arm.outliers.severe_high
-    count = len(arm.samples_ns) or arm.summary.count
+def _outliers(name: str, variant: Variant) -> str:
+    total, severe = (
+        variant.outliers.total,
+        variant.outliers.severe_low + variant.outliers.severe_high,
+    )
+    count = len(variant.samples_ns) or variant.summary.count
     if severe == total:
         return f"{name} {severe} severe of {count}"
     return f"{name} {total} of {count}" + (f", {severe} severe" if severe else "")
@@ -612,7 +621,7 @@ class NextStep(Struct, frozen=True):
         words = [self.option, *([self.value] if self.value else [])]
         if typed:
             return shlex.join(["ridgeline", *self._inserted(typed, words)])
-        names = [comparison.baseline.name, *(c.arm.name for c in comparison.candidates)]
+        names = [comparison.baseline.name, *(c.variant.name for c in comparison.candidates)]
         if all(name.partition(":")[0].endswith(".py") for name in names):
             return shlex.join(["ridgeline", "compare", *names, *words])
         seconds = self.value.removesuffix("s")
@@ -693,7 +702,7 @@ def data(comparison: Comparison) -> dict[str, Any]:
             "floor": c.control.floor,
             "differs": c.control.differs,
         },
-        "baseline": _arm_data(c.baseline),
+        "baseline": _variant_data(c.baseline),
         "candidates": candidates,
         "broken": [skipped_data(skipped) for skipped in c.broken],
         **{name: getattr(c, name) for name in same},
@@ -704,8 +713,12 @@ def data(comparison: Comparison) -> dict[str, Any]:
         "surroundings": msgspec.to_builtins(c.surroundings),
         "notes": list(c.notes),
         "samples": {
-            key: {"count": len(arm.samples_ns), "unit": "ns", "values": list(arm.samples_ns)}
-            for key, arm in samples_of(c)
+            key: {
+                "count": len(variant.samples_ns),
+                "unit": "ns",
+                "values": list(variant.samples_ns),
+            }
+            for key, variant in samples_of(c)
         },
     }
 
@@ -713,7 +726,7 @@ def data(comparison: Comparison) -> dict[str, Any]:
 def _candidate_data(comparison: Comparison, candidate: Candidate) -> dict[str, Any]:
     k = candidate
     return {
-        "name": k.arm.name,
+        "name": k.variant.name,
         "summary": judged(comparison, k).text,
         "verdict": k.verdict,
         **msgspec.to_builtins(k.deciding),
@@ -729,33 +742,33 @@ def _candidate_data(comparison: Comparison, candidate: Candidate) -> dict[str, A
         "throughput_ratio": k.throughput_ratio,
         "pays_after": k.pays_after,
         "pays": k.pays,
-        **_arm_data(k.arm),
+        **_variant_data(k.variant),
     }
 
 
-def _arm_data(arm: Arm) -> dict[str, Any]:
-    summary = arm.summary
+def _variant_data(variant: Variant) -> dict[str, Any]:
+    summary = variant.summary
     items = None
-    if arm.items is not None and summary.median_ns > 0:
-        items = arm.items / (summary.median_ns / 1e9)
+    if variant.items is not None and summary.median_ns > 0:
+        items = variant.items / (summary.median_ns / 1e9)
     same = (
         *("clock", "warmup_calls", "steady", "recompiles"),
         *("peak_bytes", "peak_method", "items", "discarded"),
     )
     return {
-        "name": arm.name,
+        "name": variant.name,
         **{f"{name}_ms": _ms(getattr(summary, f"{name}_ns")) for name in _SUMMARY},
         "median_ci_low_ms": _ms(summary.ci_low_ns),
         "median_ci_high_ms": _ms(summary.ci_high_ns),
         "sample_count": summary.count,
         "refused": list(summary.refused),
-        "calls_per_sample": arm.block_calls,
-        "cpu_median_ms": _ms(arm.cpu_median_ns),
-        "first_call_ms": _ms(arm.first_call_ns),
-        "warmup_ms": _ms(arm.warmup_ns),
-        **{name: getattr(arm, name) for name in same},
+        "calls_per_sample": variant.block_calls,
+        "cpu_median_ms": _ms(variant.cpu_median_ns),
+        "first_call_ms": _ms(variant.first_call_ns),
+        "warmup_ms": _ms(variant.warmup_ns),
+        **{name: getattr(variant, name) for name in same},
         "items_per_second": items,
-        "outliers": msgspec.to_builtins(arm.outliers),
+        "outliers": msgspec.to_builtins(variant.outliers),
     }
 
 
@@ -771,11 +784,11 @@ def figures(comparison: Comparison) -> Figures:
     """Return one row for each sample, round by round; within a round in the order of the table, not
     in the order in which the variants ran."""
     named = samples_of(comparison)
-    longest = max(len(arm.samples_ns) for _, arm in named)
+    longest = max(len(variant.samples_ns) for _, variant in named)
     rows = [
-        [i + 1, name, arm.samples_ns[i]]
+        [i + 1, name, variant.samples_ns[i]]
         for i in range(longest)
-        for name, arm in named
-        if i < len(arm.samples_ns)
+        for name, variant in named
+        if i < len(variant.samples_ns)
     ]
     return Figures(("round", "arm", "ns"), rows)

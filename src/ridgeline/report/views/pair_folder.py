@@ -92,7 +92,7 @@ def _pair_section(pair: Pair) -> Section:
 
 def _forest(measured: Sequence[Pair]) -> ForestChart:
     marks = [
-        interval_mark(candidate, _pair_name(pair, candidate.arm.name))
+        interval_mark(candidate, _pair_name(pair, candidate.variant.name))
         for pair in measured
         for candidate in pair.comparison.candidates
         if candidate.verdict != "INVALID" and is_ratio(candidate.deciding.ratio)
@@ -133,19 +133,19 @@ def _pair_table(folder: PairFolder) -> Table:
 
 
 def _pair_row(pair: Pair, candidate: Candidate) -> Row:
-    comparison, arm = pair.comparison, candidate.arm
+    comparison, variant = pair.comparison, candidate.variant
     answer = judged(comparison, candidate)
     memory = ""
     # Elsewhere memory stands in the pair's own section.
     if comparison.goal == "memory" and candidate.memory_ratio is not None:
         memory = memory_change(comparison, candidate) or times(candidate.memory_ratio)
     return row(
-        _pair_name(pair, arm.name),
+        _pair_name(pair, variant.name),
         Cell(answer.word, tone=answer.tone, bold=True),
         believed_ratio(candidate),
         results_words(candidate.results, short=True),
         memory,
-        "" if arm.first_call_ns is None else time(arm.first_call_ns),
+        "" if variant.first_call_ns is None else time(variant.first_call_ns),
         pays_after(comparison, candidate),
         note=_pair_note(candidate),
         tone="plain",

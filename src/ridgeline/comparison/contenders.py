@@ -1,4 +1,4 @@
-"""The arms of a comparison, and how each fares before the rounds begin."""
+"""The variants of a comparison, and how each fares before the rounds begin."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -6,20 +6,65 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.comparison.messages import Collected, Examined, Opened, Peak, SkippedError, Warmed
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.deadline import Deadline
-from ridgeline.records.comparison import Goal, Guard
+from ridgeline.records.comparison import Goal, Guard, Results
 
 BASELINE, CONTROL = "baseline", "control"
 
 
-class ArmFailed(Exception):
-    """An arm could not be built, called or timed; `error` says why in a sentence."""
+class Opened(Struct, frozen=True, kw_only=True):
+    """A target, built."""
 
-    def __init__(self, arm: str, error: Exception) -> None:
-        super().__init__(arm)
-        self.arm = arm
+    goal: Goal | None
+    items: float | None
+    rtol: float | None
+    has_check: bool
+    changed: tuple[str, ...]
+    """Process-wide settings that building it changed."""
+    device: str
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    call_ns: tuple[float, ...]
+    changed: tuple[str, ...]
+
+
+class Examined(Struct, frozen=True, kw_only=True):
+    results: Results
+    guards: tuple[Guard, ...]
+
+
+class Warmed(Struct, frozen=True, kw_only=True):
+    block_calls: int
+    block_ns: float
+    """What a block takes by the wall clock."""
+    steady: bool
+    steady_ns: float
+    """A call's time at the end."""
+    excess_ns: float
+    """What all calls so far took beyond as many steady ones."""
+    calls: int
+    events_share: float
+    """Device events over wall time: under 1 where work escaped the events' stream."""
+    clock: str
+
+
+class Peak(Struct, frozen=True, kw_only=True):
+    bytes: int | None
+    method: str
+
+
+class SkippedError(Exception):
+    """A workload said that this machine cannot do it (unittest.SkipTest)."""
+
+
+class VariantFailed(Exception):
+    """A variant could not be built, called or timed; `error` says why in a sentence."""
+
+    def __init__(self, variant: str, error: Exception) -> None:
+        super().__init__(variant)
+        self.variant = variant
         self.error = error
 
 
@@ -31,10 +76,10 @@ class Disturbing(Exception):
         self.changes = tuple(changes)
 
 
-class Standing(Struct, kw_only=True):
-    """All that is known of one arm."""
+class Contender(Struct, kw_only=True):
+    """All that is known of one variant."""
 
-    arm: str
+    variant: str
     name: str
     host: Any
     """A Host or a RemoteHost."""
@@ -48,22 +93,24 @@ class Standing(Struct, kw_only=True):
 
     def open(self, seed: int) -> None:
         """Build it on its host."""
-        self.opened = self.ask("open", arm=self.arm, target=self.name, seed=seed)
+        self.opened = self.ask("open", variant=self.variant, target=self.name, seed=seed)
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Ask the arm's host; what goes wrong is this arm's failure."""
+        """Ask the variant's host; what goes wrong is this variant's failure."""
         try:
-            return getattr(self.host, method)(**arguments)
+            return self.host.ask(method, **arguments)
         except (RidgelineError, SkippedError) as error:
-            raise ArmFailed(self.arm, error) from error
+            raise VariantFailed(self.variant, error) from error
 
 
-def stand(targets: Sequence[str], host: Callable[[str, str], Any]) -> list[Standing]:
-    """The arms: the baseline, its control, and each candidate by its place among the targets.
-    `host` gives an arm, told by arm and name, its place to run."""
+def stand(targets: Sequence[str], host: Callable[[str, str], Any]) -> list[Contender]:
+    """The variants: the baseline, its control, and each candidate by its place among the targets.
+    `host` gives a variant, told by variant and name, its place to run."""
     names = {BASELINE: targets[0], CONTROL: targets[0]}
     names |= {str(at): target for at, target in enumerate(targets) if at}
-    return [Standing(arm=arm, name=n, host=host(arm, n)) for arm, n in names.items()]
+    return [
+        Contender(variant=variant, name=n, host=host(variant, n)) for variant, n in names.items()
+    ]
 
 
 Say = Callable[[str], None]
