@@ -9,6 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+FINDINGS_SCHEMA = 2
+"""Raised from 1 when rules that could not look became records."""
 Confidence = Literal["high", "medium", "low", "unmeasured"]
 """unmeasured: read in the source, not seen in a measurement."""
 Source = Literal["measured", "derived", "estimated", "read"]
@@ -115,7 +117,7 @@ class UnaskedRule(Struct, frozen=True):
 class Findings(Struct, frozen=True, kw_only=True):
     """findings.json: all of them, the most valuable first."""
 
-    schema: int = 1
+    schema: int = FINDINGS_SCHEMA
     findings: tuple[Finding, ...] = ()
     gain_bound: float = 1.0
     """Of all of them together, no time counted twice."""
