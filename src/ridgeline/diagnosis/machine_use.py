@@ -1,4 +1,8 @@
-"""What the program used of its machine over a span: GPUs, processors, energy."""
+"""What the program used of its machine over a span: GPUs, processors, energy.
+
+Energy is from the GPUs' own counters if they have them, else from their power summed over time,
+else from the processor's counter, which leaves out memory, fans and losses. It is never the
+wall's."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -10,17 +14,36 @@ from ridgeline.records.run import DeviceSample, Telemetry
 from ridgeline.records.run_summary import Energy, Telemetered
 
 NEAR_NS = 2_000_000_000
-"""How far outside the span a sample may lie and still say something about its end: samples come
-ten times a second, and once a second in a long run."""
-_ENOUGH = 0.5
+"""A sample this far outside the span still says something about its end: samples come ten times a
+second, and once a second in a long run."""
+MIN_COVERED_SHARE = 0.5
+"""Samples must cover this share of a span."""
+MIN_THROTTLED_SHARE = 0.1
+"""A reason for low clocks seen in fewer samples did not make the step what it is."""
+MIN_WORKER_CORES = 0.01
+"""A process that used less of a processor did no work: a resource tracker, an idle compile pool."""
+SAMPLE_NS = 100_000_000
+HOST_SAMPLE_NS = 1_000_000_000
+"""The host's use is read once a second, and stands in the samples until it is read again."""
+COUNTER = "GPU energy counter"
+POWER = "GPU power, summed"
+PACKAGE = "processor energy counter (RAPL)"
+_JOULES_PER_KWH = 3.6e6
+_MILLION = 1e6
 
 Points = Sequence[tuple[int, float]]
 """(time, value), in the order of time."""
+Readings = dict[int, list[tuple[int, DeviceSample]]]
+"""By device, in the order of time."""
+
+
+# ---------------------------------------------------------------------------------- counters
 
 
 def growth(points: Points, start_ns: int, end_ns: int) -> float | None:
-    """Of a counter, linear between samples; None where samples cover less than half the span, or
-    the counter went back (it was reset). A part that is not covered grew as the rest did."""
+    """Return how much a counter grew in a span, linear between samples. Return None if samples
+    cover less than half the span, or if the counter was reset. A part that is not covered grew as
+    the rest did."""
     near = _near(points, start_ns, end_ns)
     covered = _covered(near, start_ns, end_ns)
     # Two samplers of one counter may read it in the other order than their clocks say, by a hair;
@@ -28,19 +51,19 @@ def growth(points: Points, start_ns: int, end_ns: int) -> float | None:
     if covered is None or any(b < a / 2 for (_, a), (_, b) in pairwise(near)):
         return None
     first, last = covered
-    grown = (_at(near, last) - _at(near, first)) * (end_ns - start_ns) / (last - first)
+    grown = (_value_at(near, last) - _value_at(near, first)) * (end_ns - start_ns) / (last - first)
     return grown if grown >= 0 else None
 
 
 def amount(points: Points, start_ns: int, end_ns: int) -> float | None:
-    """Of a rate a second, summed by trapezes; None as for `growth`."""
+    """Return what a rate per second amounted to in a span, summed by trapezes; None as `growth`."""
     near = _near(points, start_ns, end_ns)
     covered = _covered(near, start_ns, end_ns)
     if covered is None:
         return None
     first, last = covered
     inner = [(at, value) for at, value in near if first < at < last]
-    path = [(first, _at(near, first)), *inner, (last, _at(near, last))]
+    path = [(first, _value_at(near, first)), *inner, (last, _value_at(near, last))]
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(path))
     return area / 1e9 * (end_ns - start_ns) / (last - first)
 
@@ -53,11 +76,11 @@ def _covered(points: Points, start_ns: int, end_ns: int) -> tuple[int, int] | No
     if len(points) < 2 or end_ns <= start_ns:
         return None
     first, last = max(points[0][0], start_ns), min(points[-1][0], end_ns)
-    return (first, last) if last - first >= _ENOUGH * (end_ns - start_ns) else None
+    return (first, last) if last - first >= MIN_COVERED_SHARE * (end_ns - start_ns) else None
 
 
-def _at(points: Points, at_ns: int) -> float:
-    """Between the samples on both sides of a moment that they enclose."""
+def _value_at(points: Points, at_ns: int) -> float:
+    """Return the value at a moment that the samples enclose."""
     after = bisect_left(points, at_ns, key=lambda point: point[0])
     if points[after][0] == at_ns:
         return points[after][1]
@@ -65,12 +88,12 @@ def _at(points: Points, at_ns: int) -> float:
     return v0 + (v1 - v0) * (at_ns - t0) / (t1 - t0)
 
 
-Readings = dict[int, list[tuple[int, DeviceSample]]]
-"""By device, in the order of time."""
+# -------------------------------------------------------------------------------------- GPUs
 
 
 def inside(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -> list[Telemetry]:
-    """Samples within the span, by time; where it is too short to hold one, the nearest."""
+    """Return the samples within the span, by time. Return the nearest one if the span is too short
+    to hold any."""
     ordered = sorted(telemetry, key=lambda sample: sample.at_ns)
     held = [sample for sample in ordered if start_ns <= sample.at_ns <= end_ns]
     if held:
@@ -81,7 +104,8 @@ def inside(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -> list[T
 
 
 def readings(telemetry: Sequence[Telemetry]) -> Readings:
-    """Of all devices; of several ranks' telemetry, put together, each device once."""
+    """Return the samples of every device. In the telemetry of several ranks, put together, each
+    device is one."""
     found: Readings = {}
     for sample in sorted(telemetry, key=lambda sample: sample.at_ns):
         for device in sample.devices:
@@ -92,10 +116,12 @@ def readings(telemetry: Sequence[Telemetry]) -> Readings:
 def at_work(
     telemetry: Sequence[Telemetry], start_ns: int, end_ns: int, on_gpu: bool | None = None
 ) -> tuple[int, ...]:
-    """Devices the program was seen on; else those that did anything.
+    """Return the devices that the program was seen on, else those that did anything. In a container
+    no process id can be matched, and telemetry has every GPU that was visible.
 
-    `on_gpu`: whether the program is known to use one. If so and all were idle (a starved program
-    may show 0 % for seconds), the one with most memory in use; if not, none."""
+    `on_gpu` says whether the program is known to use a GPU. If so and all were idle (a starved
+    program may show 0 % for seconds), return the one with most memory in use; if not, return none.
+    """
     if on_gpu is False:
         return ()
     seen = readings(inside(telemetry, start_ns, end_ns))
@@ -111,15 +137,6 @@ def _busy(device: DeviceSample) -> bool:
     return device.utilisation_percent is None or device.utilisation_percent > 0
 
 
-# A reason seen in fewer looks than this did not make the step what it is.
-_OFTEN = 0.1
-# A process that used less of a processor did no work: a resource tracker, an idle compile pool.
-_WORKS = 0.01
-_LOOK_NS = 100_000_000
-# The host is looked at once a second, and what was read stands in the samples until the next look.
-_HOST_LOOK_NS = 1_000_000_000
-
-
 def telemetered(
     telemetry: Sequence[Telemetry],
     start_ns: int,
@@ -128,33 +145,55 @@ def telemetered(
     on_gpu: bool | None = None,
     cores: int = 0,
 ) -> Telemetered:
-    """GPUs: utilisation and clocks are means over all at work, power their sum, temperature the
-    highest. `on_gpu`: whether the program is known to use one. `cores`: all of the machine's, 0
-    where they are not known."""
+    """Return the telemetry of a span in a few numbers. Utilisation and clocks are means over all
+    GPUs at work, power is their sum, temperature the highest. `on_gpu` says whether the program is
+    known to use a GPU; `cores` is how many the machine has, 0 if that is not known."""
     held = inside(telemetry, start_ns, end_ns)
-    working = at_work(telemetry, start_ns, end_ns, on_gpu)
     seen = readings(held)
-    gpus = [[device for _, device in seen[index]] for index in working]
-    looks = [device for gpu in gpus for device in gpu]
+    gpus = [
+        [device for _, device in seen[index]]
+        for index in at_work(telemetry, start_ns, end_ns, on_gpu)
+    ]
+    samples = [device for gpu in gpus for device in gpu]
     powers = [p for gpu in gpus if (p := _mean(d.power_w for d in gpu)) is not None]
     used = _mean(_mean(d.utilisation_percent for d in gpu) for gpu in gpus)
+    throttled = Counter(reason for device in samples for reason in device.throttle)
     workers = _worker_seconds(telemetry, start_ns, end_ns)
     seconds = max((end_ns - start_ns) / 1e9, 1e-9)
     return Telemetered(
         gpu_utilisation=used / 100 if used is not None else None,
         sm_mhz=_mean(_mean(d.sm_mhz for d in gpu) for gpu in gpus),
-        sm_max_mhz=_highest(looks, lambda d: d.sm_max_mhz),
+        sm_max_mhz=_highest(samples, lambda d: d.sm_max_mhz),
         power_w=sum(powers) if powers else None,
-        temperature_c=_highest(looks, lambda d: d.temperature_c),
-        throttle=_reasons(looks),
-        other_processes=max((d.others for d in looks), default=0),
+        temperature_c=_highest(samples, lambda d: d.temperature_c),
+        throttle=tuple(
+            reason
+            for reason, times in throttled.most_common()
+            if times >= MIN_THROTTLED_SHARE * len(samples)
+        ),
+        other_processes=max((d.others for d in samples), default=0),
         program_cores=_program_cores(telemetry, start_ns, end_ns),
         worker_cores=sum(workers) / seconds if held else None,
-        workers=sum(used_s / seconds >= _WORKS for used_s in workers),
+        workers=sum(used_s / seconds >= MIN_WORKER_CORES for used_s in workers),
         other_cores=_other_cores(telemetry, start_ns, end_ns, cores) if cores else None,
         cores=cores,
         samples=len(held),
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _highest(
+    samples: Sequence[DeviceSample], figure: Callable[[DeviceSample], int | None]
+) -> float | None:
+    known = [value for device in samples if (value := figure(device)) is not None]
+    return float(max(known)) if known else None
+
+
+# -------------------------------------------------------------------------------- processors
 
 
 def _program_cores(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -> float | None:
@@ -169,53 +208,47 @@ def _program_cores(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -
 def _other_cores(
     telemetry: Sequence[Telemetry], start_ns: int, end_ns: int, cores: int
 ) -> float | None:
-    """What the host used, less the program and its workers over the same second: a program that
-    compiled on all cores just before the span is not another one."""
+    """Return what the host used, less the program and its workers over the same second: a program
+    that compiled on all cores just before the span is not another one."""
     others, seconds = 0.0, 0.0
-    for first, last, percent in _host_looks(telemetry):
-        if last <= start_ns or first >= end_ns:
+    ordered = sorted(telemetry, key=lambda sample: sample.at_ns)
+    first = ordered[0].at_ns if ordered else 0
+    for sample in ordered:  # find the moments again at which the sampler has read the host's use
+        last = sample.at_ns
+        if last - first < HOST_SAMPLE_NS:
             continue
-        program = _program_cores(telemetry, first, last)
+        begin, first = first, last
+        if sample.host_cpu_percent is None or last <= start_ns or begin >= end_ns:
+            continue
+        program = _program_cores(telemetry, begin, last)
         if program is None:
             continue
-        span = (last - first) / 1e9
-        workers = sum(_worker_seconds(telemetry, first, last)) / span
-        others += span * (cores * percent / 100 - program - workers)
+        span = (last - begin) / 1e9
+        workers = sum(_worker_seconds(telemetry, begin, last)) / span
+        others += span * (cores * sample.host_cpu_percent / 100 - program - workers)
         seconds += span
     return max(others / seconds, 0.0) if seconds else None
 
 
-def _host_looks(telemetry: Sequence[Telemetry]) -> list[tuple[int, int, float]]:
-    """(from, to, percent) of each look at the host, found again as the sampler times them."""
-    ordered = sorted(telemetry, key=lambda sample: sample.at_ns)
-    looks, before = [], ordered[0].at_ns if ordered else 0
-    for sample in ordered:
-        if sample.at_ns - before >= _HOST_LOOK_NS:
-            if sample.host_cpu_percent is not None:
-                looks.append((before, sample.at_ns, sample.host_cpu_percent))
-            before = sample.at_ns
-    return looks
-
-
 def _worker_seconds(telemetry: Sequence[Telemetry], start_ns: int, end_ns: int) -> list[float]:
-    """CPU seconds of each worker within the span, of which it may have lived only a part."""
+    """Return the CPU seconds of each worker within the span, of which it may have lived only a
+    part."""
     began = min((sample.at_ns for sample in telemetry), default=0)
     spent = []
     for points in _cpu_seconds(telemetry, worker=True).values():
         born = points[0][0]
-        # One that was not there at the first look began with nothing, no longer ago than a look.
+        # A worker that the first sample has not began with nothing, no longer ago than a sample.
         if start_ns < born <= end_ns and born > began:
-            points = [(max(start_ns, born - _LOOK_NS), 0.0), *points]
+            points = [(max(start_ns, born - SAMPLE_NS), 0.0), *points]
         first, last = max(points[0][0], start_ns), min(points[-1][0], end_ns)
-        grown = growth(points, first, last)
-        spent.append(grown if grown is not None else 0.0)
+        spent.append(growth(points, first, last) or 0.0)
     return spent
 
 
 def _cpu_seconds(
     telemetry: Sequence[Telemetry], *, worker: bool
 ) -> dict[int, list[tuple[int, float]]]:
-    """By process, in the order of time."""
+    """Return the counter of each process, in the order of time."""
     found: dict[int, list[tuple[int, float]]] = {}
     for sample in sorted(telemetry, key=lambda sample: sample.at_ns):
         for process in sample.processes:
@@ -224,29 +257,7 @@ def _cpu_seconds(
     return found
 
 
-def _reasons(looks: Sequence[DeviceSample]) -> tuple[str, ...]:
-    """Most frequent first."""
-    seen = Counter(reason for device in looks for reason in device.throttle)
-    return tuple(reason for reason, times in seen.most_common() if times >= _OFTEN * len(looks))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _highest(
-    looks: Sequence[DeviceSample], figure: Callable[[DeviceSample], int | None]
-) -> float | None:
-    known = [value for device in looks if (value := figure(device)) is not None]
-    return float(max(known)) if known else None
-
-
-COUNTER = "GPU energy counter"
-POWER = "GPU power, summed"
-PACKAGE = "processor energy counter (RAPL)"
-_JOULES_PER_KWH = 3.6e6
-_MILLION = 1e6
+# ------------------------------------------------------------------------------------ energy
 
 
 def energy(
@@ -261,12 +272,12 @@ def energy(
     on_gpu: bool | None = None,
     samples_s: float | None = None,
 ) -> Energy:
-    """Over a span that holds `steps` steps and `samples` samples, of all GPUs together.
+    """Return the energy over a span that holds `steps` steps and `samples` samples, of all GPUs
+    together, and what a million samples cost in money and CO2.
 
-    `telemetry` of several ranks may be put together: a GPU that two of them saw counts once.
-    `on_gpu`: whether the program is known to use a GPU; if so the processor's share alone would
-    mislead and is not given. `samples_s`: the program's rate, which the price is by, so that the
-    two agree; it needs no counter."""
+    The telemetry of several ranks may be put together: a GPU that two of them saw counts once. If
+    `on_gpu` says that the program uses a GPU, the processor's share alone would mislead and is not
+    given. The price is by `samples_s`, the program's rate, and needs no counter."""
     cost = None
     if price_per_hour is not None and samples_s:
         cost = price_per_hour / 3600 / samples_s * _MILLION
@@ -274,9 +285,15 @@ def energy(
     if seconds <= 0:
         return Energy(cost_per_million_samples=cost)
     working = at_work(telemetry, start_ns, end_ns, on_gpu)
-    joules, source = _of_gpus(telemetry, working, start_ns, end_ns)
+    joules, source = _gpu_energy(telemetry, working, start_ns, end_ns)
     if joules is None and not working and not on_gpu:
-        joules, source = _of_package(telemetry, start_ns, end_ns)
+        counted = [
+            (sample.at_ns, sample.package_energy_j)
+            for sample in sorted(telemetry, key=lambda sample: sample.at_ns)
+            if sample.package_energy_j is not None
+        ]
+        joules = growth(counted, start_ns, end_ns)
+        source = PACKAGE if joules is not None else ""
     each = joules / samples if joules is not None and samples > 0 else None
     carbon = None
     if carbon_g_per_kwh is not None and each is not None:
@@ -291,30 +308,19 @@ def energy(
     )
 
 
-def _of_gpus(
+def _gpu_energy(
     telemetry: Sequence[Telemetry], working: Sequence[int], start_ns: int, end_ns: int
 ) -> tuple[float | None, str]:
-    """All of them or none: a GPU left out would make the others look frugal."""
+    """Return the joules of all working GPUs or of none: one that is left out would make the others
+    look frugal."""
     total, source, seen = 0.0, COUNTER, readings(telemetry)
     for index in working:
         counted = [(at, d.energy_j) for at, d in seen[index] if d.energy_j is not None]
         joules = growth(counted, start_ns, end_ns)
-        if joules is None or joules == 0:  # some counters stand still: a GPU at work never does
+        if not joules:  # some counters stand still: a GPU at work never does
             power = [(at, d.power_w) for at, d in seen[index] if d.power_w is not None]
             joules, source = amount(power, start_ns, end_ns), POWER
         if joules is None:
             return None, ""
         total += joules
     return (total, source) if working else (None, "")
-
-
-def _of_package(
-    telemetry: Sequence[Telemetry], start_ns: int, end_ns: int
-) -> tuple[float | None, str]:
-    counted = [
-        (sample.at_ns, sample.package_energy_j)
-        for sample in sorted(telemetry, key=lambda sample: sample.at_ns)
-        if sample.package_energy_j is not None
-    ]
-    joules = growth(counted, start_ns, end_ns)
-    return (joules, PACKAGE) if joules is not None else (None, "")
