@@ -1,10 +1,9 @@
-"""Every rule asked, the answers ranked: what holds the program back, the most valuable first.
+"""Asks every rule and ranks the findings: what holds the program back, the most valuable first.
 
-Value is exposed time, weighted by how sure it is. Two findings charged with the same time are not
-added twice: the later one says whose time it shares. And one is marked to come `after` another
-where until then it would gain nothing: behind a loader that workers cannot fill, the device's own
-work is hidden.
-"""
+The value of a finding is its exposed time, weighted by how sure it is. Time that two findings are
+charged with counts once: the later finding names the rule whose time it shares. A finding that
+gains nothing until another is fixed is marked to come `after` that one: behind a loader that
+workers cannot fill, the device's own work is hidden."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,82 +18,86 @@ from ridgeline.diagnosis.shares import Kind
 from ridgeline.diagnosis.unexplained_time import Remains, largest_loss, remains
 from ridgeline.records.finding import Confidence, Finding, Findings, UnaskedRule
 
-LEAST_PCT = 0.5
-"""Of the step: what is below it is not worth a line in a file."""
-SAID_PCT = 3.0
-"""Of the step: a smaller one explains nothing; two runs of the same program differ by as much."""
-_WAITING: dict[Budget, Kind] = {
+MIN_KEPT_PCT = 0.5
+"""A finding of a smaller share of the step, or of the memory, is not worth a line in a file."""
+MIN_EXPLAINING_PCT = 3.0
+"""A finding of a smaller share of the step explains nothing: two runs of one program differ by as
+much."""
+_KIND_OF_BUDGET: dict[Budget, Kind] = {
     "input": "input",
     "transfer": "transfer",
     "overhead": "overhead",
     "communication": "communication",
 }
 WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.4, "unmeasured": 0.1}
-WAITING = 0.2
-"""Of the step: an input wait from which on the work behind it is hidden."""
-LEFT = 0.3
-"""Of a finding's own share: less than this left of its budget, and it shares another's time."""
-MOST = 50
-"""Findings kept; a program has never had more than a dozen above 1 %."""
-LONGEST_CLAIM, LONGEST_CHANGE = 400, 4000
-"""Characters: a line of the user's source can be of any length."""
-CRAMPED = 0.85
-"""Of the device's memory in use: from here on saving memory is worth as much as saving time."""
+MIN_HIDING_WAIT = 0.2
+"""An input wait of this share of the step hides the device's work behind it."""
+MIN_BUDGET_LEFT = 0.3
+"""A finding shares another's time if less than this part of its own share is left of the budget."""
+MAX_FINDINGS = 50
+"""How many findings are kept; no program has had more than a dozen above 1 %."""
+MAX_CLAIM_LENGTH, MAX_CHANGE_LENGTH = 400, 4000
+"""In characters: a line of the user's source can have any length."""
+MIN_CRAMPED_SHARE = 0.85
+"""If this share of the device's memory is in use, saving memory is worth as much as saving time."""
 
 
 def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None = None) -> Findings:
-    """A rule that fails is said among the problems; the others still answer."""
+    """Ask every rule, rank what they find, and name what they leave unexplained. A rule that fails
+    is among the problems; the others still answer."""
     every = (attempts.part("the rules", registered) or ()) if rules is None else rules
     drawn: list[tuple[Finding, Budget]] = []
-    unlooked = []
+    unasked = []
     for one in every:
         lacks = tuple(need for need in one.rule.needs if not case.has(need))
         if lacks:
-            unlooked.append(UnaskedRule(one.rule.id, lacks))
+            unasked.append(UnaskedRule(one.rule.id, lacks))
             continue
         looked = attempts.part(f"the rule {one.rule.id}", lambda one=one: [*one.look(case)])  # type: ignore[misc]
         drawn += [(_bounded(finding, one.rule), one.rule.budget) for finding in looked or ()]
-    kept = [(f, b) for f, b in drawn if f.share_pct >= LEAST_PCT or f.memory_pct >= LEAST_PCT
+    kept = [(f, b) for f, b in drawn if f.share_pct >= MIN_KEPT_PCT or f.memory_pct >= MIN_KEPT_PCT
             or f.confidence == "unmeasured" or f.wrong_results]  # fmt: skip
-    kept = _told_apart(kept)
+    kept = _with_own_ids(kept)
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
-    ordered = tuple(_ordered(kept[:MOST], case))
-    told = _explained(ordered, {one.rule.id: one.rule.budget for one in every})
-    rest = attempts.part("what remains", lambda: remains(case, told)) or Remains()
+    ordered = tuple(_ordered(kept[:MAX_FINDINGS], case))
+    explained = _explained(ordered, {one.rule.id: one.rule.budget for one in every})
+    rest = attempts.part("what remains", lambda: remains(case, explained)) or Remains()
     return Findings(
         findings=ordered,
         gain_bound=round(total_bound(ordered), 3),
-        left_out=len(kept[MOST:]),
+        left_out=len(kept[MAX_FINDINGS:]),
         answers=attempts.part("the answers", lambda: answers(case)) or (),
         ceiling_pct=rest.ceiling_pct,
         ceiling=rest.ceiling,
         remains=rest.parts,
         unexplained=rest.unexplained,
-        loss=attempts.part("the largest loss", lambda: largest_loss(case, told, ordered)),
-        unlooked=tuple(unlooked),
+        loss=attempts.part("the largest loss", lambda: largest_loss(case, explained, ordered)),
+        unlooked=tuple(unasked),
     )
 
 
 def total_bound(findings: Sequence[Finding]) -> float:
-    """What fixing all would gain at most, no time counted twice."""
+    """Return the most that fixing all findings can gain, no time counted twice."""
     share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
     return 1 / (1 - min(share, 0.995))
 
 
 def _explained(findings: Sequence[Finding], budgets: Mapping[str, Budget]) -> dict[Kind, float]:
-    """How much of each kind of waiting has a finding worth a line, of the step. By its bound: in a
-    trace alone the share of launches is less than the trace shows, for it is of untraced steps."""
-    told: dict[Kind, float] = {}
+    """Return the share of the step that findings worth a line explain, by kind of waiting. The
+    bound counts: in a trace alone the share of launches is less than the trace shows, because it is
+    of untraced steps."""
+    shares: dict[Kind, float] = {}
     for finding in findings:
-        kind = _WAITING.get(budgets.get(finding.rule, "work"))
-        if kind is not None and finding.share_pct >= SAID_PCT and not finding.shares_with:
+        kind = _KIND_OF_BUDGET.get(budgets.get(finding.rule, "work"))
+        if kind is not None and finding.share_pct >= MIN_EXPLAINING_PCT and not finding.shares_with:
             most = max(finding.share_pct / 100, 1 - 1 / max(finding.gain_bound, 1.0))
-            told[kind] = told.get(kind, 0.0) + most
-    return told
+            shares[kind] = shares.get(kind, 0.0) + most
+    return shares
 
 
-def _told_apart(drawn: list[tuple[Finding, Budget]]) -> list[tuple[Finding, Budget]]:
-    """With ids that differ: of several in one function the second by line is #2, in every run."""
+def _with_own_ids(drawn: list[tuple[Finding, Budget]]) -> list[tuple[Finding, Budget]]:
+    """Return the findings with different ids: the second by line in one function is #2, in every
+    run."""
     seen: dict[str, int] = {}
     found = []
     for finding, budget in sorted(drawn, key=lambda pair: (pair[0].id, pair[0].line or 0)):
@@ -106,9 +109,9 @@ def _told_apart(drawn: list[tuple[Finding, Budget]]) -> list[tuple[Finding, Budg
 
 def _bounded(finding: Finding, rule: Rule) -> Finding:
     claim, change = finding.claim, finding.change
-    if len(claim) > LONGEST_CLAIM:
-        claim = f"{claim[: LONGEST_CLAIM - 1]}…"
-    if len(change) > LONGEST_CHANGE:
+    if len(claim) > MAX_CLAIM_LENGTH:
+        claim = f"{claim[: MAX_CLAIM_LENGTH - 1]}…"
+    if len(change) > MAX_CHANGE_LENGTH:
         change = ""  # half a fix is none
     return replace(finding, family=rule.family, claim=claim, change=change)
 
@@ -129,7 +132,7 @@ def _cramped(case: Case) -> bool:
     return (
         full is not None
         or growth(case) is not None
-        or bool(used and whole and used >= CRAMPED * whole)
+        or bool(used and whole and used >= MIN_CRAMPED_SHARE * whole)
     )
 
 
@@ -141,7 +144,7 @@ def _ordered(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> list[Findin
     for finding, budget in drawn:
         share = finding.share_pct / 100
         room = left.get(budget, 1.0)
-        if share and budget in first and room < LEFT * share:
+        if share and budget in first and room < MIN_BUDGET_LEFT * share:
             finding = replace(finding, shares_with=first[budget].rule)
         else:
             left[budget] = room - share
@@ -153,7 +156,7 @@ def _ordered(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> list[Findin
 
 
 def _budgets(case: Case) -> dict[Budget, float]:
-    """How much of the step there is to be charged; without shares nothing is known."""
+    """Return how much of the step can be charged to findings, by budget; nothing without shares."""
     if case.shares is None:
         return {}
     of = case.shares.undisturbed
@@ -169,10 +172,10 @@ def _budgets(case: Case) -> dict[Budget, float]:
 
 
 def _hiding(drawn: Sequence[tuple[Finding, Budget]], case: Case) -> Finding | None:
-    """The finding behind which the device's work is hidden: a loader with workers that the device
-    waits for works beside it, and alone decides how often a step can be."""
+    """Return the finding behind which the device's work is hidden: a loader with workers works
+    beside the device, and if the device waits for it, it alone decides how often a step can be."""
     loaders = case.capture.loaders if case.capture is not None else ()
     beside = any(loader.workers and loader.batches for loader in loaders)
-    if not beside or case.share_of("input") < WAITING or (case.busy or 0.0) >= SATURATED:
+    if not beside or case.share_of("input") < MIN_HIDING_WAIT or (case.busy or 0.0) >= SATURATED:
         return None
     return next((finding for finding, budget in drawn if budget == "input"), None)

@@ -1,4 +1,4 @@
-"""Memory that keeps growing, and how much there is: for the ranking, and the rules of memory."""
+"""Whether memory keeps growing, and how much of it there is."""
 
 import math
 
@@ -8,23 +8,25 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.records.finding import Evidence
 
-HORIZON = 100_000
-"""Steps of a usual training: 450,000 for ResNet-50 on ImageNet, 10,000 for a short fine-tuning."""
-LEAST_FILLED = 0.05
-"""Of the memory there is, after that many steps: less is no reason to change a program."""
-LEAST_SEEN = 0.1
-"""Of the program's resident size, over the steps seen, where nothing but the resident size grows:
+USUAL_STEPS = 100_000
+"""Steps of a usual training: ResNet-50 on ImageNet takes 450,000, a short fine-tuning 10,000."""
+MIN_FILLED_SHARE = 0.05
+"""Growth that fills a smaller share of the memory in that many steps is no reason to change a
+program."""
+MIN_RESIDENT_GROWTH = 0.1
+"""If nothing but the resident size grows, it must grow by this share of itself over the steps seen:
 an allocator's own habits were seen to move it by 3 %."""
-AGREES = 0.5
-"""Of what the traced steps of a host leave behind, that its resident size must show too."""
-WATCHED_S = 3.0
-"""Seconds after the trace, from which on the resident size alone is believed."""
-RESOLVED = 8 * 2**20
-"""Bytes, over the steps timed: less of a resident size is its own wandering."""
-ROOM = 16 * 2**30
-"""Bytes taken for what there is, where nobody knows it."""
-LARGE = 0.5
-"""Of the device's memory: from here on the batch, or the model, cannot be doubled."""
+MIN_AGREEMENT = 0.5
+"""The resident size must show this share of what the traced steps of a host leave behind."""
+MIN_WATCHED_S = 3.0
+"""The resident size alone is believed once it was watched for this long after the trace."""
+MIN_RESOLVED_BYTES = 8 * 2**20
+"""A resident size that moves by less than this over the timed steps only wanders."""
+USUAL_ROOM_BYTES = 16 * 2**30
+"""How much memory there is taken to be if that is not known."""
+MIN_LARGE_SHARE = 0.5
+"""If this share of the device's memory is in use, neither the batch nor the model can be
+doubled."""
 
 
 class Growth(Struct, frozen=True, kw_only=True):
@@ -34,11 +36,11 @@ class Growth(Struct, frozen=True, kw_only=True):
     on: str
     """device, host"""
     room_bytes: int
-    """There is of it; 0 where nobody knows."""
+    """How much of it there is; 0 if that is not known."""
     used_bytes: int
     evidence: tuple[Evidence, ...]
     sure: bool = True
-    """Torch's own allocator says so; False: only the resident size does."""
+    """Whether torch's own allocator shows the growth, and not only the resident size."""
     ran_out: bool = False
     """Whether the program died because this memory ran out."""
     confirmed: bool = True
@@ -52,8 +54,8 @@ class Growth(Struct, frozen=True, kw_only=True):
 
     @property
     def filled(self) -> float:
-        """Of all the memory, what it takes in the end: of a usual number of steps."""
-        return min(self.bytes_per_step * HORIZON / (self.room_bytes or ROOM), 1.0)
+        """The share of all the memory that the growth takes in a usual number of steps."""
+        return min(self.bytes_per_step * USUAL_STEPS / (self.room_bytes or USUAL_ROOM_BYTES), 1.0)
 
 
 def growth(case: Case) -> Growth | None:
@@ -77,7 +79,7 @@ def growth(case: Case) -> Growth | None:
         ran_out=_ran_out(case, on_gpu),
         confirmed=_confirmed(case, in_run, exact),
     )
-    return grown if grown.filled >= LEAST_FILLED else None
+    return grown if grown.filled >= MIN_FILLED_SHARE else None
 
 
 def _rate(case: Case, in_trace: float, in_run: float | None) -> float:
@@ -88,7 +90,7 @@ def _rate(case: Case, in_trace: float, in_run: float | None) -> float:
     if case.on_gpu or case.memory.host_growth_exact:
         return in_run if in_run > 0 and _more_than_variables(case, in_run) else 0.0
     # The resident size is rough. Where it confirms the growth, the trace has the exact number.
-    return in_trace if in_run >= AGREES * in_trace else 0.0
+    return in_trace if in_run >= MIN_AGREEMENT * in_trace else 0.0
 
 
 def _confirmed(case: Case, in_run: float | None, exact: bool) -> bool:
@@ -99,7 +101,7 @@ def _confirmed(case: Case, in_run: float | None, exact: bool) -> bool:
         return False
     if exact:
         return case.on_gpu or in_run is not None
-    return (in_run or 0.0) * _steps(case) >= RESOLVED
+    return (in_run or 0.0) * _steps(case) >= MIN_RESOLVED_BYTES
 
 
 def _belongs_to_a_call(case: Case, rate: float) -> bool:
@@ -115,7 +117,7 @@ def _is_read_again(case: Case, rate: float) -> bool:
     """Return whether each traced step works on more bytes than the step before, by as much as
     memory grows."""
     traced = case.traced_memory
-    return traced is not None and traced.work_growth_bytes >= AGREES * rate
+    return traced is not None and traced.work_growth_bytes >= MIN_AGREEMENT * rate
 
 
 def _more_than_variables(case: Case, rate: float) -> bool:
@@ -126,7 +128,7 @@ def _more_than_variables(case: Case, rate: float) -> bool:
     traced = case.traced_memory
     if traced is None or not _same(traced.device, case.on_gpu):
         return True
-    if traced.growth_bytes >= AGREES * rate and not _is_read_again(case, rate):
+    if traced.growth_bytes >= MIN_AGREEMENT * rate and not _is_read_again(case, rate):
         return True
     return rate * _steps(case) >= traced.forward_bytes
 
@@ -140,10 +142,10 @@ def _of_host(case: Case) -> Growth | None:
     if not rate or rate < 0 or (exact and not case.on_gpu):  # `growth` has judged a CPU's
         return None
     if not exact:
-        if not peak or _watched_s(case) < WATCHED_S:
+        if not peak or _watched_s(case) < MIN_WATCHED_S:
             return None
         before = peak - rate * _alone_steps(case)  # only the peak covers the whole run
-        if rate * _steps(case) < LEAST_SEEN * before:
+        if rate * _steps(case) < MIN_RESIDENT_GROWTH * before:
             return None
     what = "malloc's own count" if exact else "resident size"
     grown = Growth(
@@ -157,7 +159,7 @@ def _of_host(case: Case) -> Growth | None:
         ran_out=_ran_out(case, False),
         sure=exact,
     )
-    return grown if not exact or grown.filled >= LEAST_FILLED else None
+    return grown if not exact or grown.filled >= MIN_FILLED_SHARE else None
 
 
 def _steps(case: Case) -> int:
@@ -218,7 +220,7 @@ def until_when(grown: Growth, step_ms: float) -> str:
 
 
 def full_in(grown: Growth, step_ms: float) -> str:
-    """memory is full after 12,000 steps (21 min); "" where nobody knows how much there is."""
+    """Return "12,000 steps (21 min)"; "" if it is not known how much memory there is."""
     left = grown.steps_left
     if left is None:
         return ""
@@ -227,7 +229,7 @@ def full_in(grown: Growth, step_ms: float) -> str:
 
 
 def device_bytes(case: Case) -> int:
-    """Memory of the GPU; 0 where nobody knows."""
+    """Return the memory of the GPU; 0 if that is not known."""
     known = case.memory.device_total_bytes or 0
     if not known and case.device is not None and case.device.kind == "cuda":
         known = case.device.memory_bytes
@@ -235,20 +237,20 @@ def device_bytes(case: Case) -> int:
 
 
 def peak_bytes(case: Case) -> int:
-    """Most that was allocated on the GPU: over the run, else in the trace."""
+    """Return the most that was allocated on the GPU: over the run, else in the trace."""
     traced = case.traced_memory
     in_trace = traced.peak_bytes if traced is not None and traced.device != "cpu" else 0
     return case.memory.device_peak_bytes or in_trace
 
 
 def fills_half(case: Case) -> bool:
-    """It ran out, or holds so much of the device that nothing in it can be doubled. Not yet short:
-    that is said from 85 % on."""
+    """Return whether memory ran out, or whether so much of the device is in use that nothing in it
+    can be doubled. It is not short yet: that begins at 85 %."""
     full = case.capture.out_of_memory if case.capture is not None else None
     if full is not None and full.on == "device":
         return True
     whole = device_bytes(case)
-    return bool(whole) and peak_bytes(case) >= LARGE * whole
+    return bool(whole) and peak_bytes(case) >= MIN_LARGE_SHARE * whole
 
 
 def _same(device: str, on_gpu: bool) -> bool:
@@ -256,7 +258,7 @@ def _same(device: str, on_gpu: bool) -> bool:
 
 
 def host_bytes(case: Case) -> int:
-    """Memory of the host; 0 where nobody knows."""
+    """Return the memory of the host; 0 if that is not known."""
     return case.run.environment.memory_bytes if case.run is not None else 0
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.memory_room import LARGE, device_bytes, peak_bytes
+from ridgeline.diagnosis.memory_room import MIN_LARGE_SHARE, device_bytes, peak_bytes
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._user_code import model_call, source_of
@@ -39,7 +39,7 @@ def look(case: Case) -> Iterator[Finding]:
     unused = max(reserved - peak, 0) / reserved if reserved and peak else 0.0
     whole = device_bytes(case)
     asks = segments.calls >= MIN_DRIVER_CALLS
-    large = bool(whole) and reserved >= LARGE * whole
+    large = bool(whole) and reserved >= MIN_LARGE_SHARE * whole
     retried = case.memory.retries > 0
     wasted = unused >= MIN_UNUSED_SHARE and (asks or large or retried)
     share = _share(case, segments) if asks else 0.0

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import (
-    HORIZON,
-    ROOM,
+    USUAL_ROOM_BYTES,
+    USUAL_STEPS,
     Growth,
     each_step,
     growth,
@@ -78,7 +78,7 @@ def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
     if not lines or traced is None or not traced.backwards:
         return
     line, each = lines[0], traced.nodes * NODE_BYTES
-    filled = min(each * HORIZON / (host_bytes(case) or ROOM), 1.0)
+    filled = min(each * USUAL_STEPS / (host_bytes(case) or USUAL_ROOM_BYTES), 1.0)
     seen = case.memory.host_growth_bytes_per_step
     hidden = seen is not None and each >= VISIBLE_BYTES and seen < each / 2
     if filled < MIN_NODES_SHARE or hidden:
