@@ -6,7 +6,7 @@ The public names are loaded when first touched, so that `import ridgeline` costs
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ridgeline.version import __version__ as __version__
 
 _HOME = {
     "MemoryProfiler": "ridgeline.integrations.profiler",
@@ -43,8 +43,6 @@ __all__ = [
 `analyze_weight_distribution` are there too, for those who know them from the course."""
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ridgeline.comparison.api import benchmark, compare
     from ridgeline.cost.formulas import formula
     from ridgeline.errors import RidgelineError
@@ -58,10 +56,8 @@ if TYPE_CHECKING:
     )
     from ridgeline.integrations.profiler import profile_memory as profile_memory
     from ridgeline.integrations.profiler import quick_profile as quick_profile
+    from ridgeline.optimization.function import optimize
     from ridgeline.trace.study import read_trace
-
-    # Imported, its layer would lie below those that ask this module for the version.
-    optimize: Callable[..., Any]
 
 
 def __getattr__(name: str) -> Any:

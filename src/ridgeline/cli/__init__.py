@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from ridgeline import __version__
 from ridgeline.errors import RidgelineError
+from ridgeline.version import __version__
 
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
 

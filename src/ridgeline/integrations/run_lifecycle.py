@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from ridgeline import __version__
 from ridgeline.harness.capture.environment import environment
 from ridgeline.records.facts import because
 from ridgeline.records.run import RunFile, Settings, Target
 from ridgeline.records.run_directory import RunDirectory, started
 from ridgeline.records.run_summary import Efficiency, MissingCode, RunSummary
+from ridgeline.version import __version__
 
 MIN_FREE_DISK_BYTES = 64 * 1024
 """With less than this free on the disk, a program may have been unable to write how it ended."""

@@ -131,7 +131,7 @@ def optimize(
 
         result = ridgeline.optimize(step, model=model, optimizer=optimizer, loader=loader)
         print(result)          # what was kept, the speedup with its interval, what to write
-        result.kept            # ("bf16-autocast", "compile")
+        result.kept            # ("autocast", "compile")
         result.total.ratio     # the speedup of all of it: value, ci_low, ci_high
 
     Args:

@@ -26,7 +26,6 @@ MAX_LOSS_DEVIATION = 0.05
 """The first losses of a program that begins the same way each time lie closer than this."""
 MAX_BASELINE_SHARE = 0.25
 """Share of the budget for the baseline. A program that starts slowly gets one repeat less."""
-_SAME = ("equal", "weak")
 OTHER_MASKS = "dropout drops others under it"
 NOT_COMPARED = "it could not be compared without dropout in the time that was left"
 WITHOUT_DROPOUT = "compared without dropout, which drops others under it"
@@ -136,7 +135,7 @@ class Judge:
         draws = any(
             one.draws and any(step.backwards for step in one.watched) for one in self.baseline
         )
-        if parity.equality in _SAME or not draws or _alters_nothing(fixes):
+        if parity.is_proven or not draws or _alters_nothing(fixes):
             return parity
         return self._dropout.compared(self.baseline, trial, fixes, parity)
 
@@ -169,7 +168,7 @@ class DropoutJudge:
         it. What dropout cannot explain (other data, skipped steps, losses that do not fall) is
         judged by that trial, too."""
         loosely = _compared(baseline, trial, fixes, OTHER_MASKS)
-        if not _is_same(loosely) or not trial.draws:
+        if not loosely.is_proven or not trial.draws:
             return differs
         strictly = self._verdict_on(asked(fixes)) or self._strictly(baseline, fixes)
         if strictly is None and self._impossible:
@@ -177,7 +176,7 @@ class DropoutJudge:
         if strictly is None:
             return replace(differs, why=f"{differs.why}; {NOT_COMPARED}")
         self._known.append((asked(fixes), strictly))
-        if not _is_same(strictly):
+        if not strictly.is_proven:
             return strictly
         means = [check for check in loosely.checks if check.what == MEANS]
         return replace(strictly, checks=(*strictly.checks, *means))
@@ -186,7 +185,7 @@ class DropoutJudge:
         """Return the verdict on these fixes, or on more that were equal together: one of them has
         been dropped since."""
         every = [(of, parity) for of, parity in self._known if all(one in of for one in fixes)]
-        fitting = (parity for of, parity in every if len(of) == len(fixes) or _is_same(parity))
+        fitting = (parity for of, parity in every if len(of) == len(fixes) or parity.is_proven)
         return next(fitting, None)
 
     def _strictly(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> Parity | None:
@@ -197,7 +196,7 @@ class DropoutJudge:
         parity: Parity | None = None
         if compiled and (alone or baseline[0].device == "cpu") and self._has_time(fixes, 0):
             parity = self._with_draws("eager", baseline, fixes)
-        if parity is not None and _is_same(parity):
+        if parity is not None and parity.is_proven:
             return parity
         if self._impossible or not self._run_without_dropout(baseline, fixes):
             return parity
@@ -232,10 +231,6 @@ class DropoutJudge:
     def _has_time(self, fixes: Sequence[Candidate], baseline_runs: int) -> bool:
         takes_s = self._bench.cost_s(asked(fixes)) + baseline_runs * self._bench.cost_s(())
         return takes_s < self._bench.left_s() - self._bench.held_s
-
-
-def _is_same(parity: Parity) -> bool:
-    return parity.equality in _SAME
 
 
 def _alters_nothing(fixes: Sequence[Candidate]) -> bool:

@@ -78,7 +78,7 @@ class CopyCheck(Struct, frozen=True):
         elif all(map(self._is_slow, trials)):
             seconds = units.seconds(self.total.after_ms / 1e3)
             parts.append(f"the trials reached {expected:.2f} ×, {seconds}")
-        same = parity is None or parity.equality in ("equal", "weak")
+        same = parity is None or parity.is_proven
         return "; ".join(parts), fast and same and not missing
 
     @property
@@ -107,9 +107,9 @@ class CopyCheck(Struct, frozen=True):
             # What alters semantics altered the trial's as well: the copy must still do the same.
             known: Alters = "rounding" if most == "semantics" else most
             parity = compare([self.like], trial, known, lowest)
-        if self.baseline and (parity is None or parity.equality in ("differs", "unknown")):
+        if self.baseline and (parity is None or not parity.is_proven):
             plain = compare(self.baseline, trial, most, lowest)
-            if parity is None or plain.equality in ("equal", "weak"):
+            if parity is None or plain.is_proven:
                 parity, whose = plain, "the unchanged program's"
         return parity, whose
 
@@ -117,7 +117,7 @@ class CopyCheck(Struct, frozen=True):
 def _results(parity: Parity, whose: str) -> str:
     checks = {check.what for check in parity.checks}
     what = "losses" if checks & {"losses", MEANS} else "results"
-    if parity.equality in ("equal", "weak"):
+    if parity.is_proven:
         like = "like" if MEANS in checks else "equal to"
         weak = "" if parity.equality == "equal" else f" ({parity.why})"
         return f"{what} {like} {whose}{weak}"

@@ -202,7 +202,7 @@ class Search:
             parity = self.judge.compared(trial, after)
             self.noise.baseline_grew(measure)
             parities.append(parity)
-            if parity.equality not in ("differs", "unknown"):
+            if parity.is_proven:
                 return None
             return because(SearchCode.RESULTS_DIFFER, detail=parity.why)
 

@@ -1,5 +1,5 @@
-"""What trying changes on a program came to: every change tried, kept, rejected or not tried, each
-with its reason; and the whole of what was kept, measured again."""
+"""The result of an optimization: every fix with what became of it and why, and all that was kept,
+measured again."""
 
 from enum import StrEnum
 from typing import Literal
@@ -16,12 +16,10 @@ Status = Literal[
     "rejected",  # tried, and not faster, not equal, or it failed
     "dropped",  # kept once, and no longer of use beside the others
     "not applied",  # it found nothing to change
-    "not tried",  # it cannot win here, or there was no time
+    "not tried",  # it cannot help here, or there was no time
 ]
-
-
 Measured = Literal["step time", "time a sample", "peak memory", "energy a sample"]
-"""What is made smaller: by the goal."""
+"""What the goal makes smaller."""
 
 
 class SearchCode(StrEnum):
@@ -96,40 +94,40 @@ class Rung(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
     means that the results differ or that no trial with it could be measured."""
     alters: Alters = "nothing"
     beside: tuple[str, ...] = ()
-    """Changes that were on already when it was measured."""
+    """Fixes that were applied already when it was measured."""
     together: tuple[str, ...] = ()
-    """Changes it was tried with as one."""
+    """Fixes that were tried together with it."""
     earlier: Earlier | None = None
     """How it did when it was tried with other partners."""
     ratio: Ratio | None = None
-    """Against what was kept when it was tried: those beside it, and what it took the place of."""
+    """Against what was kept when it was tried: the fixes beside it, and those that it replaced."""
     step_ms: float | None = None
-    """With it and those beside it."""
+    """A step with the fix and those beside it."""
     before_ms: float | None = None
-    """With those beside it alone, in the same pairs of processes."""
+    """A step with only those beside it, in the same pairs of processes."""
     without: Ratio | None = None
-    """Leave-one-out: all that was kept against all but this one. None: not asked, see `ratio`."""
+    """All that was kept, against all but this fix; None if it was not left out."""
     bound: float | None = None
-    """The most that the change could gain, together with those it was tried with and on top of
+    """The most that the fix could gain, together with those it was tried with and on top of
     those beside it, as estimated before the trial. None if there was no bound."""
     bound_exceeded: bool = False
-    """Whether the change gained more than the bound, so that the bound was wrong."""
+    """Whether the fix gained more than the bound, so that the bound was wrong."""
     parity: Parity | None = None
     peak_bytes: int | None = None
     peak_before_bytes: int | None = None
     compile_s: float = 0.0
     pays_after: int | None = None
-    """Steps after which what compiling took is won back; None: at once, or never (`why` says)."""
+    """Steps after which compiling has paid; None if it pays at once, or never."""
     spent_s: float = 0.0
 
 
 class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
-    """All that was kept against the unchanged program, in fresh processes."""
+    """All that was kept, against the unchanged program in fresh processes."""
 
     ratio: Ratio
-    """Of what the goal measures."""
+    """The ratio of what the goal measures."""
     confirmed: bool = True
-    """False: the fresh processes do not show it to be better."""
+    """Whether the fresh processes show that it is better."""
     fixes: tuple[str, ...] = ()
     before_ms: float
     after_ms: float
@@ -141,7 +139,7 @@ class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     compile_s: float = 0.0
     pays_after: int | None = None
     applied: tuple[Applied, ...] = ()
-    """As put on in those processes, with the user's own lines."""
+    """The fixes as they were applied in those processes, with the user's own lines."""
 
     @property
     def is_better(self) -> bool:
@@ -149,20 +147,21 @@ class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """What was kept, in copies of the user's files."""
+    """What was kept, written into copies of the user's files."""
 
     files: tuple[str, ...] = ()
-    """The first is the script; others are copies of modules it imports."""
+    """Copies: first of the script, then of modules that it imports."""
     diff: str = ""
     diff_file: str = ""
     by_hand: tuple[str, ...] = ()
-    """What could not be edited safely: what to write where."""
+    """For what could not be edited safely: what to write where."""
     notes: tuple[str, ...] = ()
-    """Names that were taken."""
+    """Names of copies that were taken already."""
     checked: str = ""
     """What the patched program did by itself, in a sentence."""
     agrees: bool | None = None
-    """By itself it is as fast as the trial and computes the same; None: it was not run."""
+    """Whether the copy alone is as fast as the trial and computes the same; None if it was not
+    run."""
 
 
 class Optimized(Struct, frozen=True, kw_only=True):
@@ -174,24 +173,24 @@ class Optimized(Struct, frozen=True, kw_only=True):
     measured: Measured = "step time"
     device: str = ""
     baseline_ms: float = 0.0
-    """A step of the unchanged program: the middle of its trials."""
+    """A step of the unchanged program: the median of its trials."""
     baseline_bytes: int = 0
     control: Ratio | None = None
-    """The unchanged program against itself, by the same pairs: what is no difference."""
+    """The unchanged program against itself, in pairs: what is no difference."""
     rungs: tuple[Rung, ...] = ()
     total: Total | None = None
-    """Like for like. None: nothing was kept, or there was no time to confirm it."""
+    """None if nothing was kept, or if there was no time to confirm it."""
     with_batch: Total | None = None
-    """With another batch size besides, a sample's time against a sample's time: not the same
-    training, so never mixed with `total`."""
+    """All that was kept with a larger batch, by the time of a sample. It is not the same training,
+    and never mixed with `total`."""
     advice: tuple[str, ...] = ()
-    """What a finding asks for that no change can be put on from outside: at which line, what."""
+    """What findings ask for that no fix can do: what to change, and at which line."""
     caveats: tuple[str, ...] = ()
-    """True of what was kept, and no trial shows it."""
+    """What is true of the kept fixes and shows in no trial."""
     diagnosis: str = ""
     """What holds the unchanged program back, in a sentence."""
     afterwards: str = ""
-    """What holds the patched copy back; "": there was no copy, or no time to look."""
+    """What holds the patched copy back; "" if there was no copy, or no time to look."""
     run: str = ""
     """Name of the run in which the program was diagnosed."""
     replay: str = ""
@@ -201,17 +200,17 @@ class Optimized(Struct, frozen=True, kw_only=True):
     resume: str = ""
     """The command that continues from here with the same time."""
     noise: float = 0.0
-    """How far apart two processes of the same program come out, as a standard deviation."""
+    """How far processes of the same program lie apart, as a standard deviation."""
     trials: int = 0
     remembered: int = 0
-    """Trials of an earlier call that were gone on from."""
+    """Trials that were taken from an earlier call."""
     spent_s: float = 0.0
     stopped: Reason | None = None
     """Why the search ended before everything was tried; None if it did not."""
     written: Written | None = None
     problems: tuple[str, ...] = ()
-    """Of ours: what could not be seen or reckoned in the diagnosis, in trials of the unchanged
-    program and in one of all that was kept. Each once."""
+    """What went wrong in our own work: in the diagnosis, in trials of the unchanged program, and in
+    the trial of all that was kept. Each problem stands once."""
 
     @property
     def interrupted(self) -> bool:

@@ -1,11 +1,11 @@
-"""Whether a changed program computes what the unchanged one does, and how that is known."""
+"""Whether a program with fixes computes what the unchanged one does, and how that is known."""
 
 from typing import Literal
 
 from msgspec import Struct
 
 Alters = Literal["nothing", "rounding", "semantics"]
-"""What a change may alter, by its kind."""
+"""What a fix may alter."""
 Equality = Literal[
     "equal",  # every check that was asked for passed
     "weak",  # what could be compared is equal, but it is not enough to be sure
@@ -13,11 +13,11 @@ Equality = Literal[
     "unknown",  # nothing could be compared
 ]
 MEANS = "mean losses"
-"""The check that stands for losses step by step where samples are drawn otherwise."""
+"""The check that stands for losses step by step if samples are drawn in another order."""
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One comparison of a changed trial with the baseline's."""
+    """One comparison of a trial with the baseline's."""
 
     what: str
     """losses, gradient norms, applied steps, samples, parameters, buffers, evaluation"""
@@ -30,7 +30,8 @@ class Check(Struct, frozen=True, kw_only=True):
     batches: int | None = None
     """Batches whose outputs were compared."""
     doubt: bool = False
-    """It lies beyond the band by little: passed, and the answer is weak."""
+    """Whether the difference lies a little beyond the noise band: passed, but the answer is
+    weak."""
 
 
 class Parity(Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class Parity(Struct, frozen=True, kw_only=True):
     """A sentence for the table."""
     checks: tuple[Check, ...] = ()
     missing: tuple[str, ...] = ()
-    """What could not be compared, and why: the loader draws in its workers."""
+    """What could not be compared, and why, such as that the loader draws in its workers."""
 
     @property
     def is_proven(self) -> bool:

@@ -1,6 +1,6 @@
-"""One trial: the user's own program in a process of its own, with changes put on from outside,
-stopped after some steps. Written by that process; what it computed is kept small enough to compare
-(numbers a step, two numbers a tensor)."""
+"""One trial: a fresh process of the user's program with fixes applied from outside, which is ended
+after some steps. The process writes the record itself, small enough to be compared: a few numbers
+for each step and each tensor."""
 
 from enum import StrEnum
 from typing import Literal
@@ -12,8 +12,8 @@ Draws = Literal[
     "eager",  # compiled code draws the random numbers that eager code would
     "none",  # that, and dropout drops nothing
 ]
-"""What is drawn between a model's call and the backward: not as the program does where it is to be
-compared with another that would drop others."""
+"""What is drawn between a model's call and the backward. Trials that are compared may have to draw
+other numbers than the program does."""
 
 
 class TrialFailure(StrEnum):
@@ -34,15 +34,15 @@ class TrialFailure(StrEnum):
 
 
 class Asked(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
-    """A change asked for, with its own settings: workers=4."""
+    """A fix that is to be applied, with its options, such as workers=4."""
 
     fix: str
     options: dict[str, str] = {}
 
 
 class FunctionEdit(Struct, frozen=True, kw_only=True):
-    """A function of the user's to be run from other source: its file, its first line, the whole
-    file's new text, in which it begins at `new_line`."""
+    """A function of the user's that is to run from other source. `text` is the new text of the
+    whole file, in which the function begins at `new_line`."""
 
     file: str
     line: int
@@ -52,38 +52,39 @@ class FunctionEdit(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
-    """What is asked of a trial."""
+    """What a trial is to do."""
 
     fixes: tuple[Asked, ...] = ()
     seed: int = 0
     steps: int = 40
-    """Then the program is ended."""
+    """The program is ended after so many steps."""
     least_s: float = 0.0
-    """It goes on until those after the watched ones have taken as long: a counter of energy moves
-    a few times a second, and steps may be ten times as fast as those they were counted by."""
+    """The timed steps must take at least this long: a counter of energy moves a few times a second,
+    and steps may be ten times as fast as those they were planned by."""
     watch: int = 8
-    """Steps whose results are kept, the first ones."""
+    """How many of the first steps are watched: their results are kept."""
     jitter: float = 0.0
-    """Parameters are moved by so much of themselves before the first step, up or down: what
-    rounding alone does to this program."""
+    """Parameters are perturbed by this part of themselves before the first step, up or down, to see
+    what rounding alone does to the program."""
     draws: Draws = "own"
     trains: bool = True
-    """False: inference; changes of the model are put on at its first call of any kind."""
+    """Whether the program trains. If not, fixes of the model are applied at its first call of any
+    kind."""
     functions: tuple[FunctionEdit, ...] = ()
 
 
 class Applied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
-    """A change that found something to change."""
+    """A fix that found something to change."""
 
     fix: str
     what: str
     """DataLoader at data.py:41: num_workers 0 → 4"""
     places: tuple[str, ...] = ()
-    """file:line of the user's own calls it was put on, for the patch."""
+    """file:line of the user's own calls that it was applied to, for the patch."""
 
 
 class NotApplied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
-    """A change that found nothing to change: never the same as one that changed nothing."""
+    """A fix that found nothing to change."""
 
     fix: str
     why: str
@@ -95,18 +96,18 @@ class TensorPrint(Struct, frozen=True, kw_only=True):
     name: str
     norm: float
     projection: float
-    """On a direction of length 1 drawn from its name and size: equal tensors have equal ones."""
+    """On a direction that is drawn from its name and size: equal tensors have equal projections."""
     moved: float
-    """Norm of its difference from where it was before the first step."""
+    """Norm of its difference from what it was before the first step."""
     numel: int
     buffer: bool = False
     dtype: str = ""
-    """float32, int64; "" where it was not noted. A parameter kept in fewer bits is another program,
-    whatever its norm says."""
+    """float32, int64; "" if it was not noted. A parameter kept in fewer bits is another program,
+    whatever its norm."""
     sketch: tuple[float, ...] = ()
-    """Of its way from where it was: elements with random signs summed, two sums for each twelfth.
-    Two ways lie as far apart as their sketches, give or take a quarter: one number would be a draw
-    of luck."""
+    """A sketch of how it moved: its elements with random signs, summed to two numbers for each
+    twelfth. Two tensors moved as differently as their sketches, give or take a quarter; a single
+    number would depend on luck."""
 
 
 class OutputPrint(Struct, frozen=True, kw_only=True):
@@ -114,70 +115,70 @@ class OutputPrint(Struct, frozen=True, kw_only=True):
 
     numel: int
     norm: float
-    """Of all elements that are finite."""
+    """Norm of all elements that are finite."""
     sketch: tuple[float, ...] = ()
-    """As a TensorPrint's, of some of them in equal distances: two numbers for each twelfth, so that
-    samples left out at the end of a batch show where they are missing."""
+    """As of a TensorPrint, of elements at equal distances, so that samples that are left out at the
+    end of a batch show."""
     whole: bool = False
-    """Integers, tokens or classes: they do not round, they are the same or others."""
+    """Whether they are integers, such as tokens or classes, which do not round."""
     odd: int = 0
-    """Elements that are not finite: a mask of -inf."""
+    """How many elements are not finite, such as a mask of -inf."""
     rows: int = 0
-    """Its first dimension, mostly the samples. 0: it has none, or it was not noted."""
+    """Its first dimension, mostly the samples; 0 if it has none, or it was not noted."""
     rest: "OutputPrint | None" = None
-    """Beside a mask of finite numbers (-65504, -1e9) its other elements are nothing in a norm: they
-    are printed by themselves. None: there is no such mask."""
+    """The other elements beside a mask of finite numbers (-65504, -1e9), in whose norm they would
+    not show; None if there is no such mask."""
 
 
 class WatchedStep(Struct, frozen=True, kw_only=True):
-    """What a step computed. None: not seen, which is not the same as zero."""
+    """What a step computed. None means not seen, which is not the same as zero."""
 
     loss: float | None = None
-    """nan and inf are kept as they are."""
+    """May be nan or inf."""
     gradient_norm: float | None = None
     """Over all parameters the step updated, before the update."""
     gradients: int = 0
     """Parameters that had a gradient."""
     applied: bool = True
-    """False: a gradient scaler threw the update away."""
+    """Whether the update was applied, and not skipped by a gradient scaler."""
     samples: int | None = None
-    """That the loader handed out since the step before."""
+    """Samples that the loader handed out since the step before."""
     batch_sum: float | None = None
-    """Sum over the first tensor of each batch: the same data have the same."""
+    """Sum over the first tensor of each batch, which is equal for equal data."""
     forwards: int = 0
     backwards: int = 0
     learning_rate: float | None = None
     outputs: tuple[OutputPrint, ...] = ()
-    """What the model returned, in the order of its calls; of inference alone."""
+    """What the model returned, in the order of its calls; for inference only."""
     outputs_changed: float | None = None
-    """How far those outputs lie two steps later from what they were, as a part of their norm; inf
-    where they cannot be read any more. None: the program does not keep them so long."""
+    """How far those outputs have changed two steps later, as a part of their norm; inf if they
+    cannot be read any more, None if the program does not keep them so long."""
 
 
 class LaterStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One after the watched ones: what was counted in passing."""
+    """A step after the watched ones, with what was counted in passing."""
 
     number: int
-    """From 0, the watched ones included."""
+    """Number of the step from 0, watched steps included."""
     loss: float | None = None
-    """None: not seen, or not finite."""
+    """None if it was not seen, or is not finite."""
     broke: str = ""
-    """What it is where it is not finite: nan, inf, -inf."""
+    """nan, inf or -inf, if the loss is not finite."""
     forwards: int = 0
     backwards: int = 0
     updates: int = 0
     """Steps of optimizers that were applied."""
     handed: int | None = None
-    """Elements of the tensors that outermost modules were given; None: not counted."""
+    """Elements of the tensors that outermost modules were given; None if they were not counted."""
 
 
 class Queued(Struct, frozen=True, kw_only=True):
-    """Of a loader with workers, where a step had taken its batch."""
+    """The queue of a loader with workers, when a step had taken its batch."""
 
     step: int
     epoch: int
     ready: int
-    """Batches that were made and not taken yet."""
+    """Batches that lie ready."""
 
 
 class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
@@ -186,68 +187,69 @@ class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     applied: tuple[Applied, ...] = ()
     not_applied: tuple[NotApplied, ...] = ()
     step_ns: tuple[int, ...] = ()
-    """From the end of one step to the end of the next; by the device's clock where there is one."""
+    """From the end of one step to the end of the next, by the device's clock if there is one."""
     samples: tuple[int | None, ...] = ()
-    """Of the steps in `step_ns`; None: not seen."""
+    """Samples of the steps in `step_ns`; None if they were not seen."""
     queue: tuple[Queued, ...] = ()
     input_share: float | None = None
-    """Of those steps' time, waiting for the loader; None: not seen."""
+    """Share of those steps spent waiting for the loader; None if it was not seen."""
     system_share: float | None = None
-    """Of the steps after the watched ones: what the system did for the program; of all threads."""
+    """Share of the processor time after the watched steps that the system used, in all threads."""
     energy_j: float | None = None
-    """Of one of those steps, on average; None: the machine does not tell."""
+    """Mean energy of one of those steps; None if the machine does not report it."""
     watched: tuple[WatchedStep, ...] = ()
-    """The first steps only: watching takes time, and those steps are not timed."""
+    """The first steps, which are watched and not timed, because watching takes time."""
     later: tuple[LaterStep, ...] = ()
-    """Those that follow."""
+    """The steps that follow."""
     looked: int | None = None
-    """The index of the last step, which is not timed: where parameters were was noted before it."""
+    """Index of the last step, which is not timed: the parameters were noted before it."""
     stood: tuple[str, ...] = ()
-    """Parameters that it has left where they were."""
+    """Parameters that the last step has left as they were."""
     handed: dict[int, int] = {}
-    """Of `later`, by the step's index; they are put together when the trial is read."""
+    """For `later`, by the step's index, until the trial is read."""
     evaluation: tuple[float, ...] = ()
-    """The model's outputs on its first batch after the last watched step, in evaluation mode:
-    their norms and projections. It sees what a loss cannot: batch-norm statistics."""
+    """Norms and projections of the model's outputs on its first batch after the last watched step,
+    in evaluation mode. They show what a loss does not, such as batch-norm statistics."""
     tensors: tuple[TensorPrint, ...] = ()
-    """After the last watched step."""
+    """Prints after the last watched step."""
     early: tuple[TensorPrint, ...] = ()
-    """After the second: before rounding has grown, in a program that lets it grow."""
+    """Prints after the second step, before rounding has grown."""
     gradients: tuple[TensorPrint, ...] = ()
-    """Of the first update, by their parameters' names: `moved` is their norm."""
+    """Gradients of the first update, by the names of their parameters; `moved` is their norm."""
     outputs: tuple[float, ...] = ()
-    """Of the model in evaluation mode on its first batch, before the first step, as `evaluation`
-    is after the last."""
+    """The same as `evaluation`, before the first step."""
     float64_error: float | None = None
     """How far those outputs lie from what the same model returns in float64, as a part of their
     norm. None: there is no reference, and `no_reference` says why."""
     no_reference: str = ""
     """Why the model was not evaluated in float64; "" if it was, or was never called."""
     peak_bytes: int = 0
-    """Of the device; on a host of the program with the processes it starts."""
+    """Peak of the device; on a host, of the program with the processes it starts."""
     own_peak_bytes: int = 0
-    """Of the program's own process on the host. 0: not noted."""
+    """Peak of the program's own process on the host; 0 if it was not noted."""
     others_bytes: int = 0
-    """Of the processes it started, beside what they share with it, where its last step ended."""
+    """Memory of the processes it started, besides what they share with it, when its last step
+    ended."""
     device: str = "cpu"
     compile_s: float = 0.0
     first_step_s: float = 0.0
     """From the start of the process to the end of its first step."""
     draws: bool = True
-    """Random numbers were drawn between the model's call and the backward, by dropout or the like;
-    or it was not seen whether."""
+    """Whether random numbers were drawn between the model's call and the backward, by dropout or
+    the like, or this was not seen."""
     undropped: int | None = None
-    """Elements that dropout was asked to drop in the watched steps, where it drops none, as many as
-    it would on average; None: not counted."""
+    """Elements that dropout would have dropped on average in the watched steps, if it was made to
+    drop none; None if this was not counted."""
     workers_draw: bool = False
-    """Samples are made in worker processes by code that draws random numbers: their equality
-    cannot be asked for."""
+    """Whether samples are made in worker processes by code that draws random numbers: then they
+    cannot be expected to be equal."""
     jitter: float = 0.0
-    """The inputs were moved by so much of themselves (1.2e-7: one ulp of float32), to see what
-    rounding alone does to this program. 0: as they are."""
+    """How far the parameters were perturbed; 1.2e-7 is one unit of float32's last place, 0 is not
+    at all."""
     settings: tuple[str, ...] = ()
-    """What the optimizers were told that alters results, a parameter group each: AdamW, 34
-    parameters, lr 0.001, weight_decay 0.01 … Not fused, foreach, capturable."""
+    """Settings of the optimizers that alter results, by parameter group: AdamW, 34 parameters,
+    weight_decay=0.01 and so on, but not fused, foreach or capturable."""
     ended: str = ""
-    """"" where it took the steps asked for, else why not: the program ended before, raised …"""
+    """Why it took fewer steps than planned, such as that the program ended before; "" if it did
+    not."""
     problems: tuple[str, ...] = ()
