@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Sequence
 
+from ridgeline.source.file import last_name
+
 _PRODUCTS = ("matmul", "bmm")
 _FAR_BELOW = -1e4
 """A mask filled with less than this leaves nothing of a weight in any type."""
@@ -90,9 +92,3 @@ def number(node: ast.expr) -> float | None:
     except (ValueError, TypeError, SyntaxError):
         return None
     return value if isinstance(value, int | float) else None
-
-
-def last_name(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""

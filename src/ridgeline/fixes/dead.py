@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterator, Sequence
 
+from ridgeline.source.file import last_name
+
 _PURE = {
     *("ones", "zeros", "full", "arange", "ones_like", "zeros_like", "full_like", "tril", "triu"),
     *("size", "dim", "view", "reshape", "expand", "unsqueeze", "to", "bool", "type", "float"),
@@ -52,11 +54,8 @@ def _pure(statement: ast.stmt) -> bool:
     for node in ast.walk(statement):
         if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
             return False
-        if isinstance(node, ast.Call):
-            func = node.func
-            name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-            if name not in _PURE:
-                return False
+        if isinstance(node, ast.Call) and last_name(node) not in _PURE:
+            return False
     return True
 
 

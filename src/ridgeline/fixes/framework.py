@@ -19,7 +19,7 @@ from ridgeline.fixes.places import at
 from ridgeline.fixes.writing import kinds_at
 from ridgeline.records.edit import Edit, Import, Insert, Keyword, Within
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import Function, calls_in, dotted_name
+from ridgeline.source.file import Function, calls_in, dotted_name, last_name
 
 _AT_ITS_LINE = ("loader", "optimizer")
 """Groups of changes that are written where the program itself makes the object."""
@@ -282,6 +282,6 @@ def _fit(files: Files, loop: Loop) -> Site | None:
         Site(file, tree, call)
         for file, tree in files.trees.items()
         for call in calls_in(tree.module)
-        if dotted_name(call.func).rpartition(".")[2] == "fit" and (call.args or call.keywords)
+        if last_name(call) == "fit" and (call.args or call.keywords)
     ]
     return found[0] if len(found) == 1 else None

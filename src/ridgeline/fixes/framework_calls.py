@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ridgeline.fixes.fix import Source
 from ridgeline.fixes.framework_settings import Framework
-from ridgeline.source.file import SourceFile, calls_in, dotted_name, parsed
+from ridgeline.source.file import SourceFile, calls_in, dotted_name, last_name, parsed
 from ridgeline.source.program import program_files
 
 _HUGGING_FACE = ("transformers", "trl", "sentence_transformers", "setfit")
@@ -53,7 +53,7 @@ class Site(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return dotted_name(self.call.func).rpartition(".")[2]
+        return last_name(self.call)
 
     @property
     def place(self) -> str:
@@ -87,8 +87,7 @@ class Files:
         tree = self.trees.get(self.start)
         if tree is None or not any(_imports(one) for one in self.trees.values()):
             return None
-        on_it = [c for c in calls_in(tree.module) if c.lineno <= line <= (c.end_lineno or c.lineno)]
-        for call in on_it:
+        for call in tree.calls_on_line(line):
             if (found := self._started(tree, call)) is not None:
                 return found
         for node in ast.walk(tree.module):

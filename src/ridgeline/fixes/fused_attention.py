@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from ridgeline.fixes.attention_parts import (
     dropped,
     far_below,
-    last_name,
     number,
     operands,
     taking_part,
@@ -24,6 +23,7 @@ from ridgeline.fixes.attention_parts import (
 from ridgeline.fixes.dead import dead
 from ridgeline.source.attention import is_causal
 from ridgeline.source.bindings import bindings
+from ridgeline.source.file import last_name
 
 _FUNCTIONAL = "torch.nn.functional"
 _WIDTH = 100

@@ -13,6 +13,7 @@ from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE
 from ridgeline.records.finding import Source as Told
 from ridgeline.records.sites import OpSite
 from ridgeline.source.calls import all_calls, calls_at, start_of_statement
+from ridgeline.source.file import parsed_expression
 
 PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::matmul")
 SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
@@ -260,10 +261,7 @@ def _dropped_after(case: Case, site: OpSite, dropout: str) -> str:
 
 def _without_dropout(case: Case, site: OpSite) -> str:
     calls = calls_at(case.sources, site.place, ("scaled_dot_product_attention",))
-    try:
-        node = ast.parse(calls[0].text, mode="eval").body if calls else None
-    except SyntaxError:
-        node = None
+    node = parsed_expression(calls[0].text) if calls else None
     if not isinstance(node, ast.Call):
         return "F.scaled_dot_product_attention(q, k, v)"
     node.keywords = [k for k in node.keywords if k.arg != "dropout_p"]

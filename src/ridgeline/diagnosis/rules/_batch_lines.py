@@ -16,7 +16,7 @@ from ridgeline.records.run import PythonLine
 from ridgeline.records.sites import InputSite
 from ridgeline.source.calls import calls_at
 from ridgeline.source.datasets import draws_random_numbers
-from ridgeline.source.file import SourceFile
+from ridgeline.source.file import SourceFile, calls_in, last_name
 from ridgeline.source.loaders import collating
 
 MIN_SAMPLES = 15
@@ -161,8 +161,7 @@ def _called(text: str) -> set[str]:
         tree: ast.AST = ast.parse(text.rstrip(" :") + (":\n pass" if text.endswith(":") else ""))
     except SyntaxError:
         return set(re.findall(r"(\w+)\s*\(", text))
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+    return {last_name(call) for call in calls_in(tree)}
 
 
 _UNKNOWN = re.compile(r"(?:transform|augment|random|compose|collate)", re.IGNORECASE)

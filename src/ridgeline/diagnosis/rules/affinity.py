@@ -11,6 +11,7 @@ from ridgeline.diagnosis.rules._machine import below_ceilings, cores, host_use, 
 from ridgeline.diagnosis.rules._user_code import located_call, user_calls
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.source.calls import SourceCall
+from ridgeline.source.file import parsed_expression
 
 FULL_CORE_TOLERANCE = 0.12
 """How far from a whole number of cores the use of full ones may be. Two readings a look and the
@@ -83,9 +84,8 @@ def _call(case: Case, held: int) -> tuple[SourceCall | None, bool]:
 def _cores_given(text: str) -> int | None:
     """Return the number of cores in {0}, [0, 1], cores[:2] or range(4); 0 for all of them, None if
     it is not known."""
-    try:
-        call = ast.parse(text, mode="eval").body
-    except SyntaxError:
+    call = parsed_expression(text)
+    if call is None:
         return None
     if not isinstance(call, ast.Call) or not call.args:
         return 0  # asks for it

@@ -113,7 +113,9 @@ def _where(case: Case) -> tuple[Place | None, int | None, str]:
     for file in [made.file if made is not None else "", name]:
         source = case.sources.get(file) if file else None
         if source is not None and (line := _setting(source)) is not None:
-            place = Place(file=as_traced(case, file), line=line, function=_function(source, line))
+            place = Place(
+                file=as_traced(case, file), line=line, function=source.function_name(line)
+            )
             return place, line, SETTING
     if made is not None:
         place = Place(file=made.file, line=made.line, function=made.function)
@@ -124,7 +126,3 @@ def _where(case: Case) -> tuple[Place | None, int | None, str]:
 def _setting(source: SourceFile) -> int | None:
     lines = [i for i, text in enumerate(source.lines, 1) if "cudnn.benchmark" in text]
     return next((i for i in lines if "=" in source.line(i)), None)
-
-
-def _function(source: SourceFile, line: int) -> str:
-    return str(getattr(source.scope(line), "name", ""))

@@ -96,7 +96,7 @@ def _where(case: Case, site: OpSite) -> tuple[Place | None, int | None, str]:
         source = case.sources.get(file) if file else None
         for number, text in enumerate(source.lines if source is not None else (), 1):
             if source is not None and "cudnn.benchmark" in text and "True" in text:
-                function = str(getattr(source.scope(number), "name", ""))
+                function = source.function_name(number)
                 place = Place(file=as_traced(case, file), line=number, function=function)
                 return place, number, OFF
     return site.place, None, OFF

@@ -256,12 +256,9 @@ def _in_loop(case: Case, place: Place, every: Sequence[Cast]) -> _Written | None
 def _is_constant(source: SourceFile, call: SourceCall, which: int = 0) -> bool:
     """Return whether the cast tensor is not assigned in the loop around the call: the innermost
     loop, or the outermost if `which` is -1."""
-    for node in ast.walk(source.module):
-        if isinstance(node, ast.Call) and ast.get_source_segment(source.text, node) == call.text:
-            loops = [p for p in source.parents(node) if isinstance(p, ast.For | ast.While)]
-            if loops and (node.func.end_lineno or node.lineno) == call.line:
-                return bool(call.on) and not _is_assigned(loops[which], call.on)
-    return False
+    parents = source.parents(call.node) if call.node is not None else ()
+    loops = [p for p in parents if isinstance(p, ast.For | ast.While)]
+    return bool(loops and call.on) and not _is_assigned(loops[which], call.on)
 
 
 def _is_assigned(loop: ast.AST, name: str) -> bool:

@@ -17,7 +17,6 @@ from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.step_work import TraceMemory
 from ridgeline.records.trace import Place
-from ridgeline.source.file import SourceFile
 from ridgeline.source.kept_tensors import GraphNames
 
 NODE_US = 5.0
@@ -115,7 +114,7 @@ def _called(case: Case, seen: Teacher) -> tuple[Place | None, str]:
         return next((site.place for site in seen.sites if site.place is not None), None), ""
     source = case.sources.get(file)
     written = source.line(int(line)) if source is not None else ""
-    function = _function(source, int(line)) if source is not None else ""
+    function = source.function_name(int(line)) if source is not None else ""
     return Place(file=file, line=int(line), function=function), written
 
 
@@ -216,12 +215,12 @@ def _place(case: Case) -> tuple[Place | None, str]:
         file, _, line = module.place.rpartition(":")
         if file and line.isdigit():
             source = case.sources.get(file)
-            function = _function(source, int(line)) if source is not None else ""
+            function = source.function_name(int(line)) if source is not None else ""
             written = source.line(int(line)) if source is not None else ""
             return Place(file=file, line=int(line), function=function), written
     for source in user_sources(case):
         names = GraphNames(source)
-        for scope in (source.module, *_functions(source)):
+        for scope in (source.module, *source.functions):
             calls = [c for c in names.model_calls(scope) if not names.is_under_no_grad(c)]
             looped = sorted(calls, key=lambda c: (-source.loops(c), c.lineno))
             if looped and getattr(scope, "name", "") != "forward":
@@ -230,16 +229,6 @@ def _place(case: Case) -> tuple[Place | None, str]:
                 return Place(file=source.file, line=line_, function=name), source.line(line_)
     site = next((s for s in case.sites.ops if s.phase == "forward" and s.place), None)
     return (site.place if site is not None else None), ""
-
-
-def _functions(source: SourceFile) -> Iterator[ast.AST]:
-    for node in ast.walk(source.module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def _function(source: SourceFile, line: int) -> str:
-    return str(getattr(source.scope(line), "name", ""))
 
 
 def _callee(written: str) -> str:

@@ -147,11 +147,8 @@ def _flat(dims: object) -> list[int]:
 def _change(call: SourceCall | None, chunk: int) -> str:
     """Their own head, hidden state and targets, where the call shows them."""
     head, hidden, targets = "head", "hidden", "targets"
-    try:
-        node = ast.parse(call.text, mode="eval").body if call is not None else None
-    except SyntaxError:
-        node = None
-    if isinstance(node, ast.Call) and len(node.args) >= 2:
+    node = call.node if call is not None else None
+    if node is not None and len(node.args) >= 2:
         first, second = node.args[0], node.args[1]
         if isinstance(second, ast.Name | ast.Attribute):
             targets = ast.unparse(second)

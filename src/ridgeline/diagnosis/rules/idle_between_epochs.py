@@ -330,11 +330,8 @@ def _statement(case: Case, cause: _Cause) -> str:
 def _in_a_thread(call: SourceCall) -> str:
     """Return code that saves a copy with `torch.save` from a thread, or "" if the call is not
     `torch.save`."""
-    try:
-        made = ast.parse(call.text, mode="eval").body
-    except SyntaxError:
-        return ""
-    if not isinstance(made, ast.Call) or len(made.args) < 2 or call.on != "torch":
+    made = call.node
+    if made is None or len(made.args) < 2 or call.on != "torch":
         return ""
     kept, path = ast.unparse(made.args[0]), ast.unparse(made.args[1])
     if kept.endswith(".state_dict()"):

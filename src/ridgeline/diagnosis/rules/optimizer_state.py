@@ -11,6 +11,7 @@ from ridgeline.diagnosis.rules._evidence import derived, measured
 from ridgeline.diagnosis.rules._user_code import located_call, place_at, user_calls
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.calls import SourceCall
+from ridgeline.source.file import parsed_expression
 
 STATE_TENSORS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2,
                  "RMSprop": 1, "Adagrad": 1}  # fmt: skip
@@ -109,8 +110,5 @@ def _written(text: str, node: ast.expr) -> str:
 
 
 def _parsed(text: str) -> ast.Call | None:
-    try:
-        node = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
+    node = parsed_expression(text)
     return node if isinstance(node, ast.Call) else None

@@ -24,6 +24,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
+from ridgeline.source.file import last_name
 from ridgeline.source.loops import SourceLoop, loops_at
 
 RULE = Rule(id="unfused-optimizer", family="launch", budget="overhead", needs=("sites",))
@@ -245,7 +246,7 @@ def _made_at(case: Case, seen: OptimizerSeen | None, update: _Update, traced: st
     steps = place_at(seen.place) if seen is not None else None
     first = [*files_of(update.sites), *([steps.file] if steps is not None else ())]
     for source in user_sources(case, first):
-        for node in ast.walk(source.module):
+        for node in source.nodes:
             if (
                 isinstance(node, ast.Assign | ast.Return | ast.Expr)
                 and isinstance(call := node.value, ast.Call)
@@ -295,8 +296,7 @@ def _own_loop(
 
 def _names(call: ast.Call, seen: str) -> str:
     """Return the optimizer that a call makes; "" if it makes none, or not the one that was seen."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    name = call.func.id if isinstance(call.func, ast.Name) else name
+    name = last_name(call)
     if seen:
         return name if name == seen else ""
     fused = any(k.arg == "fused" and ast.unparse(k.value) == "True" for k in call.keywords)

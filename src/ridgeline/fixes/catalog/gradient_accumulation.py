@@ -22,7 +22,7 @@ from ridgeline.fixes.rehearsal import rehearsed
 from ridgeline.records.edit import Edit, Replace, Top
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import calls_in, dotted_name
+from ridgeline.source.file import dotted_name, parsed
 from ridgeline.source.models import called
 from ridgeline.units import percent
 
@@ -156,8 +156,8 @@ def _call(text: str, line: int, kind: str) -> ast.Call | str:
     where = called(text, line, kind)
     if isinstance(where, str):
         return where
-    for call in calls_in(ast.parse(text)):
-        on = call.lineno <= line <= (call.end_lineno or call.lineno)
-        if on and dotted_name(call.func) == where.name and (call.args or call.keywords):
+    file = parsed(text)
+    for call in file.calls_on_line(line) if file is not None else ():
+        if dotted_name(call.func) == where.name and (call.args or call.keywords):
             return call
     return f"no call of {where.name} is on line {line}"

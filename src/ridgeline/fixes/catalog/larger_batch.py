@@ -17,7 +17,7 @@ from ridgeline.fixes.program import Made, Program
 from ridgeline.records.edit import Edit, Keyword
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import calls_in, dotted_name
+from ridgeline.source.file import last_name, parsed
 
 FACTORS = (2, 4, 8, 16, 32)
 FEWEST = 16
@@ -160,16 +160,10 @@ def _samples(given: Mapping[str, Any]) -> int | None:
 
 def _written_size(text: str | None, line: int) -> int | str:
     """As the call on that line says it; else why it cannot be known."""
-    try:
-        module = ast.parse(text or "")
-    except (SyntaxError, ValueError):
+    file = parsed(text or "")
+    if file is None:
         return "cannot be read"
-    found = [
-        call
-        for call in calls_in(module)
-        if dotted_name(call.func).rpartition(".")[2] == "DataLoader"
-        and call.lineno <= line <= (call.end_lineno or call.lineno)
-    ]
+    found = [call for call in file.calls_on_line(line) if last_name(call) == "DataLoader"]
     if len(found) != 1:
         return "makes its DataLoader by another name, with some batch_size"
     call = found[0]

@@ -14,6 +14,7 @@ from ridgeline.harness.capture.places import here
 from ridgeline.records.edit import Edit, Keyword, Replace
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import parsed
 
 WHY = "the program goes on while the GPU fetches the batch"
 NAMED = 256
@@ -115,17 +116,11 @@ def _edits(file: str, line: int) -> list[Edit]:
 
 def _calls(source: str, line: int) -> list[ast.Call]:
     """Of `.to(…)` and `.cuda(…)`, on that line."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):
-        return []
+    file = parsed(source)
     return [
-        node
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("to", "cuda")
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        call
+        for call in (file.calls_on_line(line) if file is not None else ())
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
     ]
 
 
