@@ -265,7 +265,7 @@ def _answer(
 ) -> None:
     from ridgeline.cli.output import deliver
     from ridgeline.report.views.trace_query import trace_query_report
-    from ridgeline.trace.exports.sql import MOST_ROWS, query
+    from ridgeline.trace.exports.sql import MAX_ROWS, query
 
     with _progress(quiet) as say:
         say("reading")
@@ -273,9 +273,9 @@ def _answer(
         traces = [_opened(path, reading) for path in kept]
         say("asking")
         columns, found = query(traces, sql)
-    rows, truncated = found[:MOST_ROWS], len(found) > MOST_ROWS
+    rows, truncated = found[:MAX_ROWS], len(found) > MAX_ROWS
     if truncated:
-        said = f"more than {MOST_ROWS:,} rows; the first {MOST_ROWS:,} were taken"
+        said = f"more than {MAX_ROWS:,} rows; the first {MAX_ROWS:,} were taken"
         click.echo(f"ridgeline: {said}", err=True)
     report = trace_query_report(columns, rows, truncated=truncated, left_out=left_out)
     deliver(report, wanted.as_json, wanted.output, full=full or wanted.output is not None)

@@ -53,10 +53,10 @@ _MEMORY_GIB: dict[str, tuple[float, ...]] = {
     "MI325X": (256,),
 }  # fmt: skip
 """What the runtime reports, which is below the box's figure where ECC or firmware take a part."""
-_SLACK = 0.03
+_MAX_MEMORY_DIFFERENCE_SHARE = 0.03
 """An H100 reports 79.18 GiB, an A100 of 40 GB 39.39, a V100 31.74: within 1 % of the list."""
 
-_SAME_AS = (
+_SAME_CHIPS = (
     (re.compile(r"V100-(?:DGXS|SXM3)-(?:16|32)GB.*", re.IGNORECASE), "V100 SXM2"),
     (re.compile(r"A100-SXM-80GB", re.IGNORECASE), "A100 80GB SXM"),
     (re.compile(r"A100-SXM-40GB", re.IGNORECASE), "A100 40GB"),
@@ -97,7 +97,7 @@ def _row(properties: DeviceProperties) -> tuple[Datasheet | None, str]:
     if named is not None:
         return named, ""
     bare = _BRAND.sub("", name)
-    for pattern, product in _SAME_AS:
+    for pattern, product in _SAME_CHIPS:
         row = next(r for r in TABLE if r.product == product)
         if pattern.fullmatch(bare) and not 0 < properties.cores < row.cores:
             return row, f"the chip of {bare}"
@@ -118,7 +118,9 @@ def _fits(row: Datasheet, properties: DeviceProperties) -> bool:
     if properties.warp and amd != (properties.warp == 64):
         return False
     gib = properties.memory_bytes / 2**30
-    near = any(abs(gib / size - 1) <= _SLACK for size in _MEMORY_GIB[row.product])
+    near = any(
+        abs(gib / size - 1) <= _MAX_MEMORY_DIFFERENCE_SHARE for size in _MEMORY_GIB[row.product]
+    )
     return near and properties.cores == row.cores
 
 

@@ -198,9 +198,9 @@ def _of(when: str, check: Check) -> Check:
     )
 
 
-SAME = 0.01
-"""Changes below this share of a step are called none: two steps of one trace differ by more."""
-_MOST_PARTS = 2
+MIN_CHANGE_SHARE = 0.01
+"""A smaller change is called none: two steps of one trace differ by more."""
+_MAX_PARTS = 2
 _CAUSES = {
     "input": "input wait",
     "transfer": "waiting for transfers",
@@ -223,7 +223,7 @@ def verdict(
 ) -> str:
     change = after_ns - before_ns
     what = "a step" if per == "step" else "the trace"
-    small = SAME * max(before_ns, after_ns)
+    small = MIN_CHANGE_SHARE * max(before_ns, after_ns)
     if abs(change) < small or not change:
         said = f"{what} takes the same time ({_time(after_ns)})"
     else:
@@ -252,13 +252,13 @@ def _parts(
     ]
     causes.sort(key=lambda part: -abs(part[0]))
     each = " a device" if max(devices_before, devices_after) > 1 else ""
-    parts = [f"{name} {_more(ns)}{each}" for ns, name in causes if abs(ns) >= least][:_MOST_PARTS]
+    parts = [f"{name} {_more(ns)}{each}" for ns, name in causes if abs(ns) >= least][:_MAX_PARTS]
     busy = next((r for r in rows if r.of == "total" and r.name == "busy"), None)
     if busy is None:
         ops = [r for r in rows if r.of == "op" and abs(r.change_ns) >= least]
         top = sorted(ops, key=lambda r: -abs(r.change_ns))
-        return parts + [f"{r.name} {_more(r.change_ns)}" for r in top[:_MOST_PARTS]]
-    if abs(busy.change_ns) < max(least, SAME * max(busy.before_ns, busy.after_ns)):
+        return parts + [f"{r.name} {_more(r.change_ns)}" for r in top[:_MAX_PARTS]]
+    if abs(busy.change_ns) < max(least, MIN_CHANGE_SHARE * max(busy.before_ns, busy.after_ns)):
         return [*parts, "kernels equal"]
     kinds = [r for r in rows if r.of == "category" and r.change_ns * busy.change_ns > 0]
     top = sorted(kinds, key=lambda r: -abs(r.change_ns))[:1]

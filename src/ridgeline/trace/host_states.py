@@ -18,7 +18,9 @@ from ridgeline.trace.intervals import NOTHING, Spans, closed, merge, subtract, u
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.trace import Trace, once_per_trace
 
-CHATTER_NS = 200_000
+MAX_LAUNCH_PAUSE_NS = 200_000
+"""A pause between two operators up to this length is the cost of launching; a longer one is the
+program's own code."""
 
 ORDER: tuple[Cause, ...] = (
     "garbage collection",
@@ -62,7 +64,7 @@ def states_of(trace: Trace, links: Links, lane: int) -> HostStates:
         ),
     }
     working = merge(_spans(ops), _spans(calls))
-    raw["launch-bound"] = closed(merge(working, *raw.values()), CHATTER_NS)
+    raw["launch-bound"] = closed(merge(working, *raw.values()), MAX_LAUNCH_PAUSE_NS)
     disjoint: dict[Cause, Spans] = {}
     taken = NOTHING
     for cause in ORDER:

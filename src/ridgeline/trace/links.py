@@ -190,7 +190,8 @@ def _levels(parent: Rows) -> list[Rows]:
     return np.split(order, cuts)
 
 
-SMALL_TABLE = 1 << 20
+MAX_MARKED_KEYS = 1 << 20
+"""Up to so many possible keys, marking each key in a table is faster than sorting the rows."""
 
 
 def distinct(*columns: NDArray[np.integer]) -> tuple[Rows, Rows]:
@@ -205,7 +206,7 @@ def distinct(*columns: NDArray[np.integer]) -> tuple[Rows, Rows]:
             width = len(key) + 1
         key = key * span + (column.astype(np.int64) - low)
         width *= span
-    first, number = _marked(key, width) if width <= SMALL_TABLE + 2 * len(key) else _sorted(key)
+    first, number = _marked(key, width) if width <= MAX_MARKED_KEYS + 2 * len(key) else _sorted(key)
     return np.stack([c[first].astype(np.int64) for c in columns], axis=1), number
 
 

@@ -17,8 +17,8 @@ from ridgeline.trace.outliers import headline_checks
 from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import Steps
 
-JUMP_NS = 60_000_000_000
-"""A minute without one event: no profiler window holds that, a broken clock does."""
+MAX_PAUSE_NS = 60_000_000_000
+"""No profiler window has a minute without one event; a trace with a broken clock has."""
 _LAUNCH = re.compile(r"^(cuda|hip|cu)(Launch|ExtLaunch|ExtModuleLaunch|ModuleLaunch|LaunchKernel)")
 _COUNTS = re.compile(
     r"Out-of-range = (?P<range>\d+).*?Invalid ext correlations = (?P<invalid>\d+)"
@@ -113,7 +113,7 @@ def _clock(trace: Trace) -> Iterator[Check]:
     order = np.argsort(start, kind="stable")
     reach = np.maximum.accumulate(end[order])
     holes = start[order][1:] - reach[:-1]
-    jumps = int((holes > JUMP_NS).sum())
+    jumps = int((holes > MAX_PAUSE_NS).sum())
     if jumps:
         yield Check(
             id="clock-jump", severity="error", count=jumps,
@@ -122,9 +122,9 @@ def _clock(trace: Trace) -> Iterator[Check]:
             affects=("idle", "overlap", "phases", "critical path", "launch"),
         )  # fmt: skip
     longest = max(int(t.dur.max()) for t in tables if t is trace.device) if len(trace.device) else 0
-    if longest > JUMP_NS:
+    if longest > MAX_PAUSE_NS:
         yield Check(
-            id="endless", severity="error", count=int((trace.device.dur > JUMP_NS).sum()),
+            id="endless", severity="error", count=int((trace.device.dur > MAX_PAUSE_NS).sum()),
             claim=f"a device operation is said to last {longest / 1e9:,.0f} s",
             affects=("idle", "kernels", "overlap", "critical path"),
         )  # fmt: skip

@@ -7,10 +7,11 @@ from ridgeline import units
 from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, KernelRow, OpRow, Window
 from ridgeline.records.trust import Check
 
-BUSY = 0.95
-"""Above this share of busy time idling is not what to look at."""
-COPYING = 0.5
-"""Of busy time between host and device: a device that mostly copies is busy with no work."""
+MIN_BUSY_SHARE = 0.95
+"""From this share of busy time on, the verdict says what the device was busy with, and not why it
+idled."""
+MIN_COPY_SHARE = 0.5
+"""From this share of copies between host and device on, a busy device does no useful work."""
 _LINK = re.compile(r"Memcpy (?:HtoD|DtoH)|Copy(?:HostToDevice|DeviceToHost)")
 _GPUS = re.compile(r"^nccl:|cudnn|cublas|^cuda|::_(?:flash|efficient)_attention")
 """Operators that only run on a GPU."""
@@ -52,11 +53,11 @@ def verdict(
     many = f"{len(known)} devices" if len(known) > 1 else "the device"
     are, idles = ("are", "idle") if len(known) > 1 else ("is", "idles")
     copied = copied_share(kernels)
-    if copied >= COPYING and copied * share > 1 - share:
+    if copied >= MIN_COPY_SHARE and copied * share > 1 - share:
         part = _percent(copied)
         said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
         return f"{said}, but {part} of that copies data to or from the host"
-    if share >= BUSY or not idle.causes:
+    if share >= MIN_BUSY_SHARE or not idle.causes:
         said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
         if not categories:
             return said

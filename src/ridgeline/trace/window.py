@@ -133,17 +133,18 @@ def steps_of(trace: Trace) -> Steps:
     return Steps(numbers, spans.ts[rows], spans.end[rows])
 
 
-MOST_EVENTS = 250_000
-LEAST_STEPS = 5
-"""However many events they have: fewer say little of what varies."""
+MAX_EVENTS = 250_000
+"""Findings are drawn from a part of a trace with more events."""
+MIN_STEPS = 5
+"""The part has this many steps, however many events they have: fewer say little of what varies."""
 
 
 def middle_part(trace: Trace) -> tuple[Trace, str] | None:
     """The part, and its steps as `--steps` would have them; None where the whole is short enough,
     or has too few marks to be cut."""
     events, steps = trace.origin.events, steps_of(trace)
-    wanted = max(LEAST_STEPS, len(steps) * MOST_EVENTS // max(events, 1))
-    if events <= MOST_EVENTS or len(steps) < wanted + 2:
+    wanted = max(MIN_STEPS, len(steps) * MAX_EVENTS // max(events, 1))
+    if events <= MAX_EVENTS or len(steps) < wanted + 2:
         return None
     first = (len(steps) - wanted) // 2
     last = first + wanted - 1

@@ -24,7 +24,7 @@ def test_a_table_and_a_sort_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0)
     columns = [noise.integers(-1, 40, 500) for _ in range(3)]
     by_table = distinct(*columns)
-    monkeypatch.setattr(module, "SMALL_TABLE", -2000)
+    monkeypatch.setattr(module, "MAX_MARKED_KEYS", -2000)
     by_sort = distinct(*columns)
     assert all(np.array_equal(a, b) for a, b in zip(by_table, by_sort, strict=True))
 

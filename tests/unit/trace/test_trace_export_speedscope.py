@@ -80,7 +80,7 @@ def test_a_span_that_outlives_its_parent_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_row_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SPANS", 3)
+    monkeypatch.setattr(module, "MAX_SPANS", 3)
     trace = Made()
     for i in range(10):
         trace.op(f"op{i}", 100 * i, i + 1)

@@ -30,7 +30,7 @@ def test_a_short_trace_is_not_cut(tmp_path: Path) -> None:
 def test_the_middle_steps_are_a_trace_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "MOST_EVENTS", 10)
+    monkeypatch.setattr(window, "MAX_EVENTS", 10)
     whole = long(tmp_path, 31)
     cut = window.middle_part(whole)
     assert cut is not None
@@ -45,7 +45,7 @@ def test_the_middle_steps_are_a_trace_of_their_own(
 
 
 def test_too_few_marks_to_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "MOST_EVENTS", 10)
+    monkeypatch.setattr(window, "MAX_EVENTS", 10)
     assert window.middle_part(long(tmp_path, 6)) is None
     assert window.middle_part(parse(Made().op("aten::mm", 0, 5).write(tmp_path, "a.json"))) is None
 

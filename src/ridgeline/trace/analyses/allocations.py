@@ -162,8 +162,8 @@ def _around(trace: Trace, table: Events, at: int, lane: int) -> list[str]:
     return [trace.text(int(table.name[row])) for row in rows[np.argsort(table.ts[rows])]]
 
 
-MOST_MODULES = 50
-MOST_SIZES = 5
+MAX_MODULES = 50
+MAX_SIZES = 5
 _OPS = 3
 _SEGMENT = re.compile(r"(cuda|hip)(Malloc|Free)$|(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess)$")
 
@@ -304,7 +304,7 @@ def _held(
                      last_bytes=result / steps)
         for (kind, deep), (calls, held, result) in sums.items()
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda m: (-m.held_bytes, m.depth)))[:MOST_MODULES]
+    return tuple(sorted(found, key=lambda m: (-m.held_bytes, m.depth)))[:MAX_MODULES]
 
 
 def _last_block(events: Allocations, frames: Frames) -> Levels:
@@ -369,7 +369,7 @@ def _stays(
     net = np.zeros(len(sizes), np.int64)
     np.add.at(net, which, np.sign(events.bytes[rows]))
     steps = len(marks) - 1
-    order = np.argsort(-(net * sizes), kind="stable")[:MOST_SIZES]
+    order = np.argsort(-(net * sizes), kind="stable")[:MAX_SIZES]
     found = []
     for i in order.tolist():
         if net[i] < steps:  # less than one a step: nothing that goes on

@@ -20,7 +20,7 @@ from ridgeline.trace.places import CallPaths, Places, place_of, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import steps_of
 
-MOST = 200
+MAX_SITES = 200
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
 _TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> Host", re.IGNORECASE)
 _PAGEABLE, _PINNED = re.compile("Pageable", re.IGNORECASE), re.compile("Pinned", re.IGNORECASE)
@@ -79,7 +79,7 @@ def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ..
                 host_ns=float(trace.calls.dur[held].sum()) / steps if len(held) else 0.0,
             )
         )
-    return tuple(sorted(found, key=lambda site: -(site.exposed_ns + site.host_ns))[:MOST])
+    return tuple(sorted(found, key=lambda site: -(site.exposed_ns + site.host_ns))[:MAX_SITES])
 
 
 def _over_link(name: str) -> bool:

@@ -21,9 +21,9 @@ from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.view import driving_lanes, synchronising
 
-LONGEST = 2_000_000
-"""Operations walked at most; 130 thousand took 0.1 s under a profiler."""
-SHOWN = 30
+MAX_OPERATIONS = 2_000_000
+"""The walk ends after so many device operations; 130 thousand took 0.1 s under a profiler."""
+MAX_PARTS = 30
 
 _LAUNCH, _STREAM, _EVENT, _SYNC, _UNKNOWN, _UNWALKED = range(6)
 _WAITS = (
@@ -87,7 +87,7 @@ def critical_path(trace: Trace, links: Links, window: Window) -> CriticalPath:
         wait_ns=total["wait"],
         top=tuple(
             PathShare(what=s.what, side=s.side, ns=s.ns, share=s.ns / window.ns, count=s.count)
-            for s in shares[:SHOWN]
+            for s in shares[:MAX_PARTS]
         ),
         trust=_trust(trace, walk, begun),
     )
@@ -171,7 +171,7 @@ def _walk(
     onward[device.ts <= window.start_ns] = -1
     following = onward.data  # plain integers without a list of them all
     path: list[int] = []
-    while row >= 0 and len(path) < LONGEST:
+    while row >= 0 and len(path) < MAX_OPERATIONS:
         path.append(row)
         row = following[row]
     return _Walk(np.array(path, np.int64), final, row >= 0)
@@ -293,7 +293,7 @@ def _trust(trace: Trace, walk: _Walk, begun: Starts) -> Trust:
     if walk.capped:
         return Trust(
             confidence="unreliable",
-            why=f"the path was left after {LONGEST:,} device operations",
+            why=f"the path was left after {MAX_OPERATIONS:,} device operations",
         )
     why = []
     lost = int((begun.lane[rows] < 0).sum())

@@ -210,7 +210,7 @@ def _charge_syncs(ns: NDArray[np.int64], waited: Times) -> None:
     ns[:, sync] += moved
 
 
-MOST_PLACES = 5
+MAX_PLACES = 5
 NO_CALL = "no operator or call"
 _SYNC = CAUSES.index("synchronisation")
 
@@ -339,11 +339,11 @@ class Moments:
     def _places_of(self, place: Rows, ns: Times) -> tuple[Place, ...]:
         codes, totals = _summed(place, ns)
         found = []
-        for i in np.argsort(-totals, kind="stable")[: MOST_PLACES + 1].tolist():
+        for i in np.argsort(-totals, kind="stable")[: MAX_PLACES + 1].tolist():
             told = place_of(self._places.text(int(codes[i]))) if codes[i] != -1 else None
             if told is not None:
                 found.append(msgspec.structs.replace(told, ns=int(totals[i])))
-        return tuple(found[:MOST_PLACES])
+        return tuple(found[:MAX_PLACES])
 
     def _most(self, host: Rows, ns: Times) -> str:
         codes, totals = _summed(host, ns)
@@ -360,7 +360,7 @@ def _summed(codes: Rows, ns: Times) -> tuple[Rows, Times]:
     return found, totals
 
 
-MOST_GAPS = 1000
+MAX_GAPS = 1000
 
 
 def idle(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, trust: Trust) -> Idle:
@@ -410,9 +410,9 @@ def _cause(
 def _top(found: Sequence[IdleGaps], moments: Sequence[Moments], steps: Steps) -> tuple[Gap, ...]:
     picked = []
     for device_gaps, moment in zip(found, moments, strict=True):
-        rows = np.argsort(-device_gaps.dur, kind="stable")[:MOST_GAPS]
+        rows = np.argsort(-device_gaps.dur, kind="stable")[:MAX_GAPS]
         picked += [moment.gap(int(row), steps) for row in rows]
-    return tuple(sorted(picked, key=lambda gap: -gap.dur_ns)[:MOST_GAPS])
+    return tuple(sorted(picked, key=lambda gap: -gap.dur_ns)[:MAX_GAPS])
 
 
 def _histogram(dur: Times) -> tuple[tuple[int, int, int], ...]:

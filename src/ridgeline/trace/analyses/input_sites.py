@@ -17,8 +17,8 @@ from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.places import is_own, place_of
 from ridgeline.trace.trace import Trace
 
-MOST = 20
-_CALLEES = 10
+MAX_SITES = 20
+_MAX_CALLEES = 10
 _BUILT_IN = re.compile(r"^<built-in (?:method|function) (\w+)")
 
 Kind = Literal["", "single", "multiple", "by hand"]
@@ -87,7 +87,7 @@ def _grouped(
         functions[int(name[row])] += max(int(spent[row]), 0)
     for row in called.tolist():
         callees[int(name[parent[row]])][int(name[row])] += max(int(spent[row]), 0)
-    costliest = sorted(functions.items(), key=lambda one: -one[1])[:MOST]
+    costliest = sorted(functions.items(), key=lambda one: -one[1])[:MAX_SITES]
     found = []
     for code, ns in costliest:
         place = place_of(trace.text(code))
@@ -110,7 +110,7 @@ def _callees(trace: Trace, times: dict[int, int], steps: int) -> tuple[Callee, .
         elif place is not None:
             module = re.sub(r"[/\\]", ".", place.file.removesuffix(".py").removesuffix("/__init__"))
             found[place.function, module] += ns
-    costliest = sorted(found.items(), key=lambda one: -one[1])[:_CALLEES]
+    costliest = sorted(found.items(), key=lambda one: -one[1])[:_MAX_CALLEES]
     return tuple(
         Callee(name=name, within=module, ns=round(ns / steps)) for (name, module), ns in costliest
     )

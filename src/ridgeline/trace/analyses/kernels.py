@@ -71,8 +71,8 @@ def _usual_op(
     return usual
 
 
-LONGEST = 4096
-"""Characters of a name that are read: templates run to thousands, what they do stands in front."""
+MAX_NAME_CHARACTERS = 4096
+"""Names of templates have thousands of characters; what a kernel does stands at their beginning."""
 
 Rules = tuple[tuple[re.Pattern[str], Category], ...]
 
@@ -153,7 +153,7 @@ _BY_FAMILY: dict[Family, Category] = {
 @lru_cache(maxsize=65536)
 def category_of(kernel: str, op: str = "") -> Category:
     """The category of a kernel launched by an operator; of the operator alone with no kernel."""
-    kernel, op = kernel[:LONGEST], op[:LONGEST]
+    kernel, op = kernel[:MAX_NAME_CHARACTERS], op[:MAX_NAME_CHARACTERS]
     if not kernel:
         return _operator(op) or "other"
     generated = inductor_category(kernel)

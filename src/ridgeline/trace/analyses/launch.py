@@ -18,10 +18,11 @@ from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.view import started_in
 
-SMALL_NS = 10_000
-BROKEN = 0.01
-"""Above this share of launches with work that starts before them no latency is given. A choice:
-none of ten real GPU traces has one such launch, and no trace with broken clocks was at hand."""
+MAX_SMALL_KERNEL_NS = 10_000
+"""A shorter kernel takes less time than its launch."""
+MAX_EARLY_SHARE = 0.01
+"""No latency is given if the work of a larger share of launches starts before them. A choice: none
+of ten real GPU traces has one such launch, and no trace with broken clocks was at hand."""
 
 _MATH = ("matmul", "convolution", "attention")
 
@@ -47,7 +48,7 @@ def launch(trace: Trace, links: Links, window: Window, steps: int) -> Launch:
     latency = (every.first - every.at)[chosen]
     early = int((latency < 0).sum())
     linked = float((links.device_call[inside] >= 0).mean())
-    sound = len(latency) > 0 and early <= BROKEN * len(latency)
+    sound = len(latency) > 0 and early <= MAX_EARLY_SHARE * len(latency)
     depth, empty = _queue(device, every, chosen) if sound else (None, None)
     fair = latency[latency >= 0]
     small, small_time = _small(here)
@@ -111,7 +112,7 @@ def _small(here: DeviceOps) -> tuple[float, float]:
     dur = here.dur[here.kind == Kind.KERNEL]
     if not len(dur):
         return 0.0, 0.0
-    small = dur < SMALL_NS
+    small = dur < MAX_SMALL_KERNEL_NS
     total = int(dur.sum())
     return float(small.mean()), int(dur[small].sum()) / total if total else 0.0
 
@@ -146,7 +147,7 @@ def _trust(operations: int, launches: int, early: int, linked: float) -> Trust:
             confidence="unreliable", why="no device operation has its launching call in the trace"
         )
     if early:
-        bad = early > BROKEN * launches
+        bad = early > MAX_EARLY_SHARE * launches
         told = "; no latency is given" if bad else ", left out here"
         return Trust(
             confidence="unreliable" if bad else "doubtful",

@@ -96,8 +96,8 @@ def path_of(tree: Modules, number: int) -> list[str]:
     return names[::-1]
 
 
-LONGEST = 8192
-"""Characters of a hierarchy that are read; a real one has a few hundred."""
+MAX_HIERARCHY_CHARACTERS = 8192
+"""A real hierarchy has a few hundred characters."""
 
 
 class _Tree:
@@ -200,7 +200,7 @@ def _named(frame: str) -> Part:
 
 def hierarchy(text: str) -> list[Part]:
     """`TOP(ResNet)::forward.conv1(Conv2d)::forward` to its modules."""
-    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:LONGEST])
+    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:MAX_HIERARCHY_CHARACTERS])
     return [(f"{name.strip(':')} ({kind})" if kind else name, kind or name) for name, kind in found]
 
 

@@ -20,8 +20,8 @@ from ridgeline.trace.trace import Trace
 CONVOLUTIONS = frozenset(f"aten::conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 NORMS = frozenset(("aten::batch_norm", "aten::instance_norm", "aten::batch_norm_stats"))
 _BETWEEN = frozenset(("aten::to", "aten::detach", "aten::lift_fresh"))
-_NEAR = 5
-"""Operators after a convolution that are looked at."""
+_MAX_OPERATORS_BETWEEN = 5
+"""How many operators after a convolution are searched for its norm."""
 _COUNTING = frozenset(("aten::add_", "aten::add"))
 """A norm's own count of batches, a scalar, before it."""
 
@@ -57,7 +57,7 @@ def _followed(trace: Trace, outermost: Rows) -> list[int]:
         rows = outermost[ops.lane[outermost] == lane]
         rows = rows[np.argsort(ops.ts[rows], kind="stable")]
         for at in np.flatnonzero(convolving[rows]).tolist():
-            after = _after(trace, rows[at + 1 : at + 1 + _NEAR].tolist())
+            after = _after(trace, rows[at + 1 : at + 1 + _MAX_OPERATORS_BETWEEN].tolist())
             if after is not None and not _frozen(trace, after):
                 found.append(int(rows[at]))
     return found

@@ -37,10 +37,10 @@ _FAILS = (TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivis
 TOLD_BY_BACKWARD = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
 
 
-MOST = 10**24
-"""FLOPs or bytes of one call: beyond it the sizes are damage, not work."""
-LONGEST_SEQUENCE = 2**22
-"""A causal mask is summed row by row; no attention is longer."""
+MAX_CALL_WORK = 10**24
+"""More FLOPs or bytes of one call come from damaged sizes."""
+MAX_SEQUENCE_LENGTH = 2**22
+"""A causal mask is summed row by row; no attention has a longer sequence."""
 
 
 class OpWork(Struct, frozen=True):
@@ -76,14 +76,14 @@ def op_work(
         flops, moved = _flops(work), _bytes(recorded, call, work)
         alone = [arg for arg in call.args if isinstance(arg, Tensor)]
         dtype = _dtype(alone or list(call.tensors))
-        sane = 0 <= flops < MOST and 0 <= moved < MOST
+        sane = 0 <= flops < MAX_CALL_WORK and 0 <= moved < MAX_CALL_WORK
         return OpWork(flops, moved, dtype, not alone) if sane else None
     except _FAILS:
         return None
 
 
 def _endless(call: Call) -> bool:
-    long = any(size > LONGEST_SEQUENCE for t in call.tensors[:4] for size in t.shape)
+    long = any(size > MAX_SEQUENCE_LENGTH for t in call.tensors[:4] for size in t.shape)
     return long and "attention" in call.op
 
 
@@ -207,7 +207,7 @@ def call_work(op: str, shape: Shape, list_dtype: str = "float32") -> CallWork | 
     moved = told.bytes if told is not None else _least_bytes(call, work, sum(recorded.touched))
     executed = 2 * (work.macs - work.skipped_macs + work.recomputed_macs)
     executed += work.transform_flops + work.other_flops
-    if not (0 <= executed < MOST and 0 <= moved < MOST):
+    if not (0 <= executed < MAX_CALL_WORK and 0 <= moved < MAX_CALL_WORK):
         return None
     return CallWork(
         flops=work.flops,
@@ -221,7 +221,7 @@ def call_work(op: str, shape: Shape, list_dtype: str = "float32") -> CallWork | 
 
 def _work(call: Call) -> tuple[Call, Work | None]:
     if "attention" in call.op and any(
-        size > LONGEST_SEQUENCE for t in call.tensors[:4] for size in t.shape
+        size > MAX_SEQUENCE_LENGTH for t in call.tensors[:4] for size in t.shape
     ):
         return call, None
     # a fused optimizer writes its first list; its bytes are op_work's, which knows the others

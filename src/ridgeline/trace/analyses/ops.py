@@ -135,9 +135,9 @@ def _table(
     return tuple(table)
 
 
-MOST = 4000
-"""Sites kept; a step of GPT-2 has some 600 without module numbers, 1,500 with."""
-_KERNELS = 3
+MAX_SITES = 4000
+"""A step of GPT-2 has some 600 sites without module numbers and 1,500 with them."""
+_MAX_KERNELS = 3
 _PHASES: tuple[SitePhase, ...] = ("other", "input", "forward", "backward", "optimizer")
 
 
@@ -235,7 +235,7 @@ def _sites(
     calls = np.bincount(owned.group[owned.rows == owned.stands], minlength=size)
     kernels = _kernels(trace, of, here, steps)
     order = np.argsort(-(host + device), kind="stable")
-    kept = order[:MOST].tolist()
+    kept = order[:MAX_SITES].tolist()
     found = []
     for i in kept:
         name, shape, place, module, phase, _ = owned.keys[i].tolist()
@@ -261,7 +261,7 @@ def _sites(
                 kernels=kernels.get(i, ()),
             )
         )
-    rest = order[MOST:]
+    rest = order[MAX_SITES:]
     return tuple(found), len(rest), float((host + device)[rest].sum()) / steps
 
 
@@ -298,7 +298,7 @@ def _kernels(trace: Trace, of: Rows, here: Rows, steps: int) -> dict[int, tuple[
     found: dict[int, list[SiteKernel]] = {}
     for i in np.argsort(-ns, kind="stable").tolist():
         rows = found.setdefault(int(pairs[i, 0]), [])
-        if len(rows) < _KERNELS:
+        if len(rows) < _MAX_KERNELS:
             name = trace.text(int(pairs[i, 1]))
             rows.append(
                 SiteKernel(name=name, count=float(count[i]) / steps, ns=float(ns[i]) / steps)

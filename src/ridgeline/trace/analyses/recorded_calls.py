@@ -18,7 +18,7 @@ _NO_TENSOR = frozenset({
 })  # fmt: skip
 """What is not a tensor. Tensors have C++ names (`float`, `long int`); the capitals are scalars."""
 LIST = "TensorList"
-MOST_TENSORS = 6
+MAX_TENSORS = 6
 
 
 def is_tensor(kind: Any) -> bool:
@@ -38,8 +38,8 @@ def shape_text(shape: Shape) -> str:
         elif is_tensor(kind):
             parts.append(_sizes(dims))
             types.append(str(kind).removeprefix("c10::").lower())
-    if len(parts) > MOST_TENSORS:
-        parts = [*parts[:MOST_TENSORS], f"+{len(parts) - MOST_TENSORS} more"]
+    if len(parts) > MAX_TENSORS:
+        parts = [*parts[:MAX_TENSORS], f"+{len(parts) - MAX_TENSORS} more"]
     return " ".join([*parts, ", ".join(dict.fromkeys(types))]).strip()
 
 
@@ -74,7 +74,7 @@ DTYPES = {
 }  # fmt: skip
 """C++ names as torch records them, without `c10::`."""
 
-_LONGEST = 4000
+_MAX_LIST_CHARACTERS = 4000
 """A list of scalars longer than this is not read."""
 
 
@@ -168,7 +168,7 @@ def _scalar(shape: Shape, index: int, kind: Any) -> Any:
     if index >= len(shape.concrete):
         return UNRECORDED
     text = shape.concrete[index]
-    if not isinstance(text, str) or len(text) > _LONGEST:
+    if not isinstance(text, str) or len(text) > _MAX_LIST_CHARACTERS:
         return UNRECORDED
     if text == "":
         return UNRECORDED if kind in ("Scalar", "ScalarList") else None

@@ -26,7 +26,7 @@ from ridgeline.trace.view import within
 
 Results = dict[tuple[int, int], tuple[int, ...]]
 """Sizes of results by (name, shape) codes."""
-MOST_UNCOVERED = 10
+MAX_UNCOVERED_OPERATORS = 10
 _GRADIENT_AT = {
     "cudnn_convolution_backward": 1,
     "miopen_convolution_backward": 1,
@@ -235,7 +235,7 @@ def _uncovered(
     found, at = np.unique(by, return_inverse=True)
     spent = np.zeros(len(found), np.int64)
     np.add.at(spent, at, trace.device.dur[rows])
-    best = np.argsort(-spent, kind="stable")[:MOST_UNCOVERED].tolist()
+    best = np.argsort(-spent, kind="stable")[:MAX_UNCOVERED_OPERATORS].tolist()
     return tuple((trace.text(max(int(found[i]), -1 - int(found[i]))), int(spent[i])) for i in best)
 
 

@@ -36,8 +36,8 @@ from ridgeline.trace.links import Links, Rows, at_rows, own_time
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.view import within
 
-_ENOUGH = 0.5
-"""Share of operator time below which the totals say little."""
+_MIN_COVERED_SHARE = 0.5
+"""If a smaller share of the operator time has shapes and a formula, the totals say little."""
 
 
 class OperatorTime(Struct, frozen=True, kw_only=True):
@@ -121,14 +121,14 @@ def _notes(trace: Trace, window: Window, counted: Counted, time: OperatorTime) -
 def _trust(trace: Trace, time: OperatorTime) -> Trust:
     if not (trace.ops.shape >= 0).any():
         return Trust(confidence="unreliable", why="no inputs of operators were recorded")
-    if time.covered < _ENOUGH:
+    if time.covered < _MIN_COVERED_SHARE:
         why = f"shapes and formulas cover {100 * time.covered:.0f} % of operator time"
         return Trust(confidence="doubtful", why=why)
     return Trust()
 
 
-SHORT_NS = 10_000
-MOST_UNCOUNTED = 10
+MAX_SHORT_NS = 10_000
+MAX_UNCOUNTED_OPERATORS = 10
 
 
 class Bound(Struct, frozen=True):
@@ -170,7 +170,7 @@ def uncounted(
     found: Iterable[tuple[str, int, int]], total: int, steps: int
 ) -> tuple[Uncounted, ...]:
     """From (operator, calls, time), the largest first."""
-    ordered = sorted(found, key=lambda one: -one[2])[:MOST_UNCOUNTED]
+    ordered = sorted(found, key=lambda one: -one[2])[:MAX_UNCOUNTED_OPERATORS]
     return tuple(
         Uncounted(op=op, calls=calls / steps, share=ns / total)
         for op, calls, ns in ordered
@@ -218,7 +218,7 @@ def host_time(
             total, steps,
         ),
         operators=int(_outermost(links.op_parent, operator).sum()),
-        short_share=float(brief[brief < SHORT_NS].sum()) / total,
+        short_share=float(brief[brief < MAX_SHORT_NS].sum()) / total,
         rows=_rows(counted, owned, total, device),
     )  # fmt: skip
 
@@ -359,7 +359,7 @@ def device_time(
         covered=int(dur[known].sum()) / spent,
         uncounted=uncounted(_device_by_name(trace, links, rows[~known]), spent, steps),
         operators=len(within(own, window)),
-        short_share=float(dur[dur < SHORT_NS].sum()) / spent,
+        short_share=float(dur[dur < MAX_SHORT_NS].sum()) / spent,
         rows=tuple(msgspec.structs.replace(row, share=row.device_ns / spent) for row in told),
     )
 

@@ -1,7 +1,7 @@
 """A trace as a speedscope profile: a flame chart a host thread and a device stream.
 
 Evented profiles of nested spans, in nanoseconds from the start of the trace (a file's own times can
-be beyond what a JavaScript number holds exactly). Bounded: of a row with more than `MOST_SPANS`
+be beyond what a JavaScript number holds exactly). Bounded: of a row with more than `MAX_SPANS`
 spans the shortest are left out, and its name says how many.
 """
 
@@ -18,9 +18,9 @@ from ridgeline.trace.places import place_of
 from ridgeline.trace.trace import Trace
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-MOST_SPANS = 100_000
-"""Each is two events; speedscope opens 200,000 events in a second or two."""
-MOST_PROFILES = 64
+MAX_SPANS = 100_000
+"""A span is two events; speedscope opens 200,000 events in a second or two."""
+MAX_PROFILES = 64
 
 Row = tuple[str, Times, Times, NDArray[np.int32]]
 """A row of the timeline: its name, starts, ends, name codes."""
@@ -31,7 +31,7 @@ def speedscope(trace: Trace, study: TraceStudy) -> dict[str, Any]:
     starts = [int(row[1].min()) for row in rows]
     origin = min(starts, default=0)
     frames = _Frames(trace)
-    profiles = [_profile(row, origin, frames) for row in rows[:MOST_PROFILES]]
+    profiles = [_profile(row, origin, frames) for row in rows[:MAX_PROFILES]]
     return {
         "$schema": SCHEMA,
         "shared": {"frames": frames.listed},
@@ -90,9 +90,9 @@ def _streams(trace: Trace) -> Iterator[Row]:
 
 def _profile(row: Row, origin: int, frames: _Frames) -> dict[str, Any]:
     name, start, end, code = row
-    left_out = max(len(start) - MOST_SPANS, 0)
+    left_out = max(len(start) - MAX_SPANS, 0)
     if left_out:
-        kept = np.argpartition(start - end, MOST_SPANS)[:MOST_SPANS]
+        kept = np.argpartition(start - end, MAX_SPANS)[:MAX_SPANS]
         start, end, code = start[kept], end[kept], code[kept]
         name = f"{name} (without its {left_out:,} shortest spans)"
     order = np.lexsort((start - end, start))

@@ -41,8 +41,8 @@ class View:
     columns: tuple[str, ...]
 
 
-MOST_ROWS = 1_000_000
-"""An answer beyond it is a dump: -o FILE.parquet writes all events."""
+MAX_ROWS = 1_000_000
+"""A longer answer is a dump, which `-o FILE.parquet` writes."""
 
 _UNKNOWN = re.compile(
     r"Table with name .* does not exist|Referenced (?:column|table) .* not found|"
@@ -53,7 +53,7 @@ _UNKNOWN = re.compile(
 
 
 def query(
-    traces: Sequence[Trace], sql: str, most: int = MOST_ROWS
+    traces: Sequence[Trace], sql: str, most: int = MAX_ROWS
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Column names and rows, one row more than `most` where there are more."""
     import duckdb

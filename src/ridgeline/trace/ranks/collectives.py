@@ -321,13 +321,15 @@ def missing(found: Membership, job: Job) -> str:
 
 Table = NDArray[np.int64]
 
-MOST_IN_ONE_COUNT = 64
-"""Kernels that share one sequence number (a coalesced call); with more it is no sequence number."""
-_NEAR = 8
-"""Shifts tried around "begins together" and "ends together", for traces cut at either end."""
-_TELLING_NS = 50_000
-"""A spread up to this needs no other shift: collectives end within microseconds of each other,
-steps of the same program differ by more."""
+MAX_KERNELS_OF_ONE_NUMBER = 64
+"""A coalesced call has several kernels with one sequence number. A number that more kernels share
+is no sequence number."""
+_MAX_SHIFT = 8
+"""How far the orders of two ranks may be shifted against each other, counted from a common begin
+or a common end: traces are cut at either end."""
+_MAX_USUAL_SPREAD_NS = 50_000
+"""With a spread up to this, no other shift is tried: the ends of one collective lie microseconds
+apart, steps of the same program more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +425,7 @@ def _counts(sequence: NDArray[np.int64]) -> bool:
     """Whether this is a count: told everywhere, and not the same again and again."""
     if (sequence < 0).any():
         return False
-    return int(np.unique(sequence, return_counts=True)[1].max()) <= MOST_IN_ONE_COUNT
+    return int(np.unique(sequence, return_counts=True)[1].max()) <= MAX_KERNELS_OF_ONE_NUMBER
 
 
 def _by_count(sequence: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -432,7 +434,7 @@ def _by_count(sequence: NDArray[np.int64]) -> NDArray[np.int64]:
     ordered = sequence[order]
     again = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
     number = np.empty(len(sequence), np.int64)
-    number[order] = ordered * MOST_IN_ONE_COUNT + again
+    number[order] = ordered * MAX_KERNELS_OF_ONE_NUMBER + again
     return number
 
 
@@ -443,7 +445,7 @@ def _shift(
     few = min(len(its), len(own))
     apart = len(its) - len(own)
     tried: list[tuple[float, int, int]] = []
-    for shift in {at + near for at in (0, apart) for near in range(-_NEAR, _NEAR + 1)}:
+    for shift in {at + near for at in (0, apart) for near in range(-_MAX_SHIFT, _MAX_SHIFT + 1)}:
         low, high = max(0, -shift), min(len(own), len(its) - shift)
         if high - low < max(1, few // 2):
             continue
@@ -455,8 +457,8 @@ def _shift(
         tried.append((spread, high - low, shift))
     whole = [t for t in tried if t[1] == few]
     best = min(whole, key=lambda t: (t[0], abs(t[2])), default=None)
-    part = min((t for t in tried if _NEAR <= t[1] < few), default=None)
-    if part and (best is None or (best[0] > _TELLING_NS and part[0] * 10 < best[0])):
+    part = min((t for t in tried if _MAX_SHIFT <= t[1] < few), default=None)
+    if part and (best is None or (best[0] > _MAX_USUAL_SPREAD_NS and part[0] * 10 < best[0])):
         best = part
     return best[2] if best else 0
 

@@ -61,13 +61,13 @@ def _device_names(trace: Trace) -> list[str]:
     return [one.name for one in found if one is not None]
 
 
-_MOST_EARLY_ENDS = 0.1
-"""Share of collectives that may end before the last rank came; with more, doubt the alignment."""
+_MAX_EARLY_END_SHARE = 0.1
+"""If a larger share of the collectives ends before the last rank came, the clocks are doubtful."""
 
 _ALONE = Trust(why="one trace: waiting shows only beside the other ranks")
-_LEAST_TOLD = 0.5
-"""Share of the time in collectives that must be split before anyone is called late: with the first
-three of eight lost on one rank, another one than the true culprit was the last most often."""
+_MIN_SPLIT_SHARE = 0.5
+"""A rank is called late only if this share of the time in collectives could be split. With the
+first three of eight collectives lost on one rank, the wrong rank was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def compared(
         common,
         ranks=tuple(rank(share) for rank, share in zip(told, shares, strict=True)),
         collectives=collective_rows(found, split, numbers, threshold(alignment)),
-        late=sentence(late, labels, split) if told_of >= _LEAST_TOLD else "",
+        late=sentence(late, labels, split) if told_of >= _MIN_SPLIT_SHARE else "",
         trust=_trust(confidence, *whys, _untold(told_of), _impossible(split)),
     )
     return whole, against
@@ -137,7 +137,7 @@ def _told_of(
 
 
 def _untold(told_of: float) -> str:
-    if not 0 < told_of < _LEAST_TOLD:
+    if not 0 < told_of < _MIN_SPLIT_SHARE:
         return ""
     return (
         f"what is split is {100 * told_of:.0f} % of the time in collectives: too little to name one"
@@ -257,7 +257,7 @@ def _lacking(matching: Matching, labels: Sequence[str]) -> str:
 
 
 def _impossible(split: Waits) -> str:
-    if split.early_ends <= _MOST_EARLY_ENDS * len(split):
+    if split.early_ends <= _MAX_EARLY_END_SHARE * len(split):
         return ""
     return (
         f"{split.early_ends} of {len(split)} collectives end on a rank before the last has come: "

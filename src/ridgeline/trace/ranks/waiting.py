@@ -11,10 +11,10 @@ from ridgeline.records.trust import Trust
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, Matching, Table
 from ridgeline.units import rank_label_list, word_list
 
-GOOD_NS = 50_000
-"""Median residual up to which alignment is as good as the kernels' own times."""
-WORST_NS = 1_000_000
-"""Beyond it no waiting time is worth telling."""
+MAX_GOOD_RESIDUAL_NS = 50_000
+"""Up to this median residual, the alignment is as good as the times of the kernels."""
+MAX_RESIDUAL_NS = 1_000_000
+"""Above this median residual, waiting times mean nothing."""
 
 # a broadcast's root is done when its data are sent, which may be before they have come
 _ENDS_TOGETHER = tuple(
@@ -45,8 +45,8 @@ class Alignment:
 ABSENT = np.iinfo(np.int64).min
 """The start of a rank that takes no part."""
 _NEVER = np.iinfo(np.int64).max
-_LONGEST = 60
-"""Characters of a group's name and members that are told."""
+_MAX_GROUP_CHARACTERS = 60
+"""The name of a process group is cut to this length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _row(
     )
     return CollectiveRow(
         name=family or "collective",
-        group="" if group.startswith("#") else group[:_LONGEST],
+        group="" if group.startswith("#") else group[:_MAX_GROUP_CHARACTERS],
         count=len(at),
         bytes=size_bytes if size_bytes >= 0 else None,
         wire_ns=wire,
@@ -268,7 +268,7 @@ def _trust(
     ]
     if not parts:
         return Trust(confidence="unreliable", why="the traces share no collective")
-    if residual > WORST_NS:
+    if residual > MAX_RESIDUAL_NS:
         return Trust(confidence="unreliable", why=f"{near}: they may not be the same ones")
     doubts = []
     alone = [labels[r] for r, part in enumerate(component) if part < 0]
@@ -280,7 +280,7 @@ def _trust(
         doubts.append(f"no collective joins {who}: their clocks are not comparable")
     if matching.uneven:
         doubts.append(matching.uneven)
-    if residual > GOOD_NS:
+    if residual > MAX_GOOD_RESIDUAL_NS:
         doubts.append(near)
     if len(matching) < 3:
         doubts.append(f"aligned by {len(matching)} collective{'s' * (len(matching) != 1)} only")
