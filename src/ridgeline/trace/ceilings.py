@@ -16,8 +16,11 @@ from ridgeline.trace.trace import DeviceProperties
 
 
 def device_of(properties: DeviceProperties) -> Device | None:
+    """Return the traced device with its ceilings: the measured ones, and those of the datasheet for
+    what was not measured."""
     listed = known_device(properties)
-    measured = next((e for e in _entries() if e.key.name == properties.name and e.key.name), None)
+    name = properties.name
+    measured = next((e for e, _ in _stored_entries() if e.key.name == name and name), None)
     if measured is None:
         return listed
     held = {(c.quantity, c.dtype) for c in measured.marked() if c.state == "usable"}
@@ -32,14 +35,15 @@ def device_of(properties: DeviceProperties) -> Device | None:
     )
 
 
-def _entries() -> Iterator[Entry]:
+def _stored_entries() -> Iterator[tuple[Entry, float]]:
+    """Yield the measurements that can be read, with the time at which they were written."""
     try:
         files = sorted((folder() / "ceilings").glob("*.json"))
     except OSError:
         return
     for file in files:
         try:
-            yield msgspec.json.decode(file.read_bytes(), type=Entry)
+            yield msgspec.json.decode(file.read_bytes(), type=Entry), file.stat().st_mtime
         except (OSError, ValueError):
             continue
 
@@ -68,7 +72,7 @@ _NAMELESS = re.compile(r"(?:Radeon )?Graphics|Device [0-9a-f]+|gfx\w+|", re.IGNO
 
 
 def known_device(properties: DeviceProperties) -> Device | None:
-    """A record with datasheet ceilings, or None where the product is not certain."""
+    """Return the device with its datasheet ceilings; None where the product is not certain."""
     row, how = _row(properties)
     if row is None:
         return None
@@ -91,7 +95,8 @@ def known_device(properties: DeviceProperties) -> Device | None:
 
 
 def _row(properties: DeviceProperties) -> tuple[Datasheet | None, str]:
-    """The product, and how it was told where its name is not the datasheet's."""
+    """Return the product, and how it was recognised where its name is not the one of the
+    datasheet."""
     name = properties.name.strip()
     named = match(name, properties.cores)
     if named is not None:
@@ -118,10 +123,8 @@ def _fits(row: Datasheet, properties: DeviceProperties) -> bool:
     if properties.warp and amd != (properties.warp == 64):
         return False
     gib = properties.memory_bytes / 2**30
-    near = any(
-        abs(gib / size - 1) <= _MAX_MEMORY_DIFFERENCE_SHARE for size in _MEMORY_GIB[row.product]
-    )
-    return near and properties.cores == row.cores
+    apart = min(abs(gib / size - 1) for size in _MEMORY_GIB[row.product])
+    return apart <= _MAX_MEMORY_DIFFERENCE_SHARE and properties.cores == row.cores
 
 
 def _family(row: Datasheet) -> str:
@@ -142,12 +145,13 @@ def host_entry(threads: int = 0, torch: str = "") -> Entry | None:
     most. `torch`: its version, likewise; by default the installed one's.
     """
     name, cores = processor.name(), processor.usable_cores()
-    found = [
-        (entry, age)
-        for entry, age in _cpu_entries()
+    candidates = [
+        (entry, written)
+        for entry, written in _stored_entries()
+        if entry.ceilings and entry.schema == 1
         if entry.key.kind == "cpu" and entry.key.name == name and entry.key.cores == cores
     ]
-    if not found:
+    if not candidates:
         return None
     version = torch or _installed()
 
@@ -156,7 +160,7 @@ def host_entry(threads: int = 0, torch: str = "") -> Entry | None:
         same = bool(version) and key.torch.partition("+")[0] == version.partition("+")[0]
         return threads > 0 and key.threads == threads, same, key.threads, candidate[1]
 
-    return max(found, key=fit)[0]
+    return max(candidates, key=fit)[0]
 
 
 def _device(entry: Entry) -> Device:
@@ -174,23 +178,6 @@ def _device(entry: Entry) -> Device:
     )
 
 
-def _cpu_entries() -> list[tuple[Entry, float]]:
-    """Those that can be read and hold something, with their time of writing."""
-    found = []
-    try:
-        files = sorted((folder() / "ceilings").glob("*.json"))
-    except OSError:
-        return []
-    for file in files:
-        try:
-            entry = msgspec.json.decode(file.read_bytes(), type=Entry)
-            if entry.ceilings and entry.schema == 1:
-                found.append((entry, file.stat().st_mtime))
-        except (OSError, ValueError):
-            continue
-    return found
-
-
 def _installed() -> str:
     try:
         return metadata.version("torch")
@@ -199,6 +186,7 @@ def _installed() -> str:
 
 
 def emulated_here() -> tuple[str, ...]:
-    """Empty where the CPU does not tell its instructions."""
+    """Return the 16-bit dtypes that this CPU emulates; () where it does not tell its
+    instructions."""
     flags = processor.flags()
     return tuple(d for d in ("bfloat16", "float16") if not datasheet.on_cpu(d, flags).native)

@@ -63,7 +63,7 @@ class Events:
         return len(self.ts)
 
     def take(self, rows: NDArray[Any] | slice) -> Self:
-        """The rows a mask, an index or a slice picks."""
+        """Return the rows that a mask, an index or a slice picks."""
         return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod
@@ -207,7 +207,8 @@ _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "Profile
 
 
 def kind_of(phase: str, category: str, process: str = "") -> Kind:
-    """The kind of an event by its phase, its category and, where it has none, its process."""
+    """Return the kind of an event by its phase, its category and, where it has none, its
+    process."""
     if phase == "C":
         return Kind.COUNTER
     if phase in "iI":
@@ -218,5 +219,5 @@ def kind_of(phase: str, category: str, process: str = "") -> Kind:
 
 
 def is_annotation(name: str) -> bool:
-    """Spans that old traces list among the operators."""
+    """Return whether an operator of an old trace is a named span."""
     return name.startswith(_ANNOTATIONS)

@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"\d+")
 
 
 def differences(before: TraceStudy, after: TraceStudy) -> TraceComparison:
-    """Every row of both, the new and the gone included; the largest change first in each kind."""
+    """Compare all rows of both traces, also the new ones and those that are gone. In each kind the
+    largest change comes first."""
     per: Literal["step", "trace"] = (
         "step" if before.window.steps > 0 and after.window.steps > 0 else "trace"
     )
@@ -86,7 +87,7 @@ def _tables(
 
 
 def _sum(rows: Iterable[tuple[str, float, float]]) -> Mapping[str, Amount]:
-    """Rows of one name added up (operators may come by shape)."""
+    """Add up rows of one name: operators may come by shape."""
     total: dict[str, Amount] = defaultdict(lambda: (0.0, 0.0))
     for name, ns, count in rows:
         total[name] = (total[name][0] + ns, total[name][1] + count)
@@ -94,7 +95,7 @@ def _sum(rows: Iterable[tuple[str, float, float]]) -> Mapping[str, Amount]:
 
 
 def _known(before: TraceStudy, after: TraceStudy) -> bool:
-    """Whether both can tell busy from idle on all their devices."""
+    """Return whether both traces can tell busy from idle on all their devices."""
     told = [
         [d.busy_ns is not None and d.idle_ns is not None for d in s.devices]
         for s in (before, after)
@@ -103,7 +104,7 @@ def _known(before: TraceStudy, after: TraceStudy) -> bool:
 
 
 def _total(study: TraceStudy, known: bool) -> Mapping[str, Amount]:
-    """The window, and the mean device's busy and idle time in it."""
+    """Return the window, and the mean busy and idle time of its devices."""
     rows: dict[str, Amount] = {"window": (study.window.ns, 1)}
     if known:
         devices = len(study.devices)
@@ -136,10 +137,11 @@ def _rows(
 def _renamed(
     before: Mapping[str, Amount], after: Mapping[str, Amount]
 ) -> tuple[Mapping[str, Amount], Mapping[str, Amount]]:
-    """A kernel that is gone and one that is new, alike but for numbers, are one row.
+    """Make one row of a kernel that is gone and one that is new, if their names differ in numbers
+    only.
 
-    Tile sizes and vector widths are chosen by shape and alignment: 128x64 for 128x32 is the same
-    work done otherwise, not work that vanished.
+    Tile sizes and vector widths are chosen by shape and alignment: a 128x64 tile in place of 128x32
+    is the same work done otherwise, not work that vanished.
     """
     gone, new = set(before) - set(after), set(after) - set(before)
     alike = {_NUMBER.sub("#", name) for name in gone} & {_NUMBER.sub("#", name) for name in new}
@@ -155,7 +157,7 @@ def _renamed(
 
 
 def _checks(before: TraceStudy, after: TraceStudy, per: str) -> tuple[Check, ...]:
-    """What was wrong with either, and what makes them hard to compare."""
+    """Return what was wrong with either trace, and what makes them hard to compare."""
     checks = []
     names = [sorted({d.name for d in s.devices if d.name}) for s in (before, after)]
     if names[0] != names[1] and all(names):
@@ -234,7 +236,8 @@ def verdict(
 
 
 def not_comparable(with_device: str) -> str:
-    """No speed-up is told between a device's time and the host's."""
+    """Return the verdict where only one trace has a device: its time and the host's give no
+    speedup."""
     return (
         f"these cannot be compared as device time: only the trace {with_device} has device work; "
         "below is the host's time alone"
@@ -244,7 +247,8 @@ def not_comparable(with_device: str) -> str:
 def _parts(
     rows: Sequence[Difference], least: float, devices_before: int, devices_after: int
 ) -> list[str]:
-    """Idle causes that changed, then the device's own work; the host's work without a device."""
+    """Return the idle causes that changed, then the device's own work; without a device, the host's
+    work."""
     causes = [
         (r.after_ns / devices_after - r.before_ns / devices_before, _CAUSES.get(r.name, r.name))
         for r in rows

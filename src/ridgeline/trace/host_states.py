@@ -44,7 +44,7 @@ class HostStates(NamedTuple):
 
 @once_per_trace
 def states_of(trace: Trace, links: Links, lane: int) -> HostStates:
-    """The states of one thread."""
+    """Return the states of one thread."""
     calls = trace.calls.take(trace.calls.lane == lane)
     ops = trace.ops.take(trace.ops.lane == lane)
     spans = trace.annotations.take(trace.annotations.lane == lane)
@@ -98,7 +98,8 @@ def copy_calls(trace: Trace, links: Links, lane: int) -> tuple[Spans, Spans]:
 
 @once_per_trace
 def sync_spans(trace: Trace, links: Links) -> Events:
-    """Every call that made the host wait for the device, on any thread, in order of start."""
+    """Return every call that made the host wait for the device, on any thread, in order of
+    start."""
     calls = trace.calls
     blocking = trace.names_where(calls.name, is_sync_call)
     device = trace.device
@@ -119,7 +120,7 @@ def _to_host(name: str) -> bool:
 
 
 def _outermost_copy(trace: Trace, links: Links, op: Rows) -> Rows:
-    """The outermost of the copying operators around each; -1 where there is none."""
+    """Return the outermost of the copying operators around each; -1 where there is none."""
     if not len(trace.ops):
         return np.full(len(op), -1, np.int64)
     copying = trace.names_where(trace.ops.name, COPY_OPS.__contains__)
@@ -187,13 +188,13 @@ COPY_OPS = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::pin_me
 
 
 def is_waiting_call(name: str) -> bool:
-    """A call in which the host does nothing but wait for the device, for any vendor:
+    """Return whether the host does nothing in this call but wait for the device, for any vendor:
     cudaDeviceSynchronize, hipStreamSynchronize, cuEventSynchronize, cuCtxSynchronize …"""
     return "ynchronize" in name
 
 
 def is_sync_call(name: str) -> bool:
-    """A runtime call that returns only when the device has caught up."""
+    """Return whether a runtime call returns only when the device has caught up."""
     return is_waiting_call(name) or bool(_BLOCKING_COPY.match(name))
 
 
@@ -210,24 +211,25 @@ def is_graph_launch(name: str) -> bool:
 
 
 def is_compiling(name: str) -> bool:
-    """The compiler at work, by a span's or a function's name; not the running of its code."""
+    """Return whether a span or a function is the compiler at work; to run its code is not."""
     if ".py(" in name:
         return bool(_COMPILER_FRAME.search(name)) and not _RUNS.search(name)
     return bool(_COMPILING.search(name))
 
 
 def is_compile(name: str) -> bool:
-    """Compiling, or loading compiled code."""
+    """Return whether a name is that of compiling, or of loading compiled code."""
     return is_compiling(name) or bool(_LOADING.match(name))
 
 
 def is_input(name: str) -> bool:
-    """Waiting for, or making, the next batch."""
+    """Return whether a name is that of waiting for the next batch, or of making it."""
     return name.startswith("enumerate(DataLoader)") or bool(_INPUT_FRAME.search(name))
 
 
 def is_collective_wait(name: str) -> bool:
-    """The host itself waits for other ranks (a barrier, gloo), not a kernel on the device."""
+    """Return whether the host itself waits for other ranks (a barrier, gloo), and not a kernel on
+    the device."""
     return bool(_WAIT.search(name))
 
 

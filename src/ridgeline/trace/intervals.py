@@ -27,7 +27,7 @@ NOTHING = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(start: Times, end: Times, *, sorted_: bool = False) -> Spans:
-    """The time covered by at least one interval; touching ones become one."""
+    """Return the time that at least one interval covers; touching intervals become one."""
     keep = end > start
     if not keep.all():
         start, end = start[keep], end[keep]
@@ -52,13 +52,13 @@ def clip(spans: Spans, low: int, high: int) -> Spans:
 
 
 def closed(spans: Spans, pause: int) -> Spans:
-    """The spans with pauses up to that length filled."""
+    """Return the spans with pauses up to that length filled."""
     filled = union(spans.start, spans.end + pause, sorted_=True)
     return Spans(filled.start, filled.end - pause)
 
 
 def gaps(spans: Spans, low: int, high: int) -> Spans:
-    """What of [low, high) is not covered."""
+    """Return what of [low, high) is not covered."""
     inside = clip(spans, low, high)
     start = np.append(np.int64(low), inside.end)
     end = np.append(inside.start, np.int64(high))
@@ -67,7 +67,7 @@ def gaps(spans: Spans, low: int, high: int) -> Spans:
 
 
 def intersect(one: Spans, other: Spans) -> Spans:
-    """The time covered by both."""
+    """Return the time that both cover."""
     if not len(one) or not len(other):
         return NOTHING
     # every span of `one` meets a run of consecutive spans of `other`
@@ -83,7 +83,7 @@ def intersect(one: Spans, other: Spans) -> Spans:
 
 
 def subtract(one: Spans, other: Spans) -> Spans:
-    """The time covered by `one` and not by `other`."""
+    """Return the time that `one` covers and `other` does not."""
     if not len(one) or not len(other):
         return one
     low, high = int(one.start[0]), int(one.end[-1])
@@ -91,7 +91,7 @@ def subtract(one: Spans, other: Spans) -> Spans:
 
 
 def merge(*many: Spans) -> Spans:
-    """The time covered by any of them."""
+    """Return the time that any of them covers."""
     return union(
         np.concatenate([s.start for s in many] or [NOTHING.start]),
         np.concatenate([s.end for s in many] or [NOTHING.end]),
@@ -109,7 +109,7 @@ def evenly_spread(spans: Spans, count: int) -> Times:
 
 
 def covered(spans: Spans, start: Times, end: Times) -> Times:
-    """For each interval [start, end): how much of it the spans cover."""
+    """Return for each interval [start, end) how much of it the spans cover."""
     if not len(spans):
         return np.zeros(len(start), np.int64)
     found: Times = np.maximum(_before(spans, end) - _before(spans, start), 0)
@@ -117,7 +117,7 @@ def covered(spans: Spans, start: Times, end: Times) -> Times:
 
 
 def _before(spans: Spans, at: Times) -> Times:
-    """How much the spans cover before each moment."""
+    """Return how much the spans cover before each moment."""
     length: Times = np.append(np.int64(0), np.cumsum(spans.end - spans.start))
     index = np.searchsorted(spans.start, at, side="right")
     over = np.maximum(spans.end[np.maximum(index - 1, 0)] - at, 0)
@@ -128,7 +128,7 @@ def _before(spans: Spans, at: Times) -> Times:
 def innermost(
     start: Times, end: Times, at: Times, above: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """For each moment the row of the innermost interval around it; -1 where there is none.
+    """Return for each moment the row of the innermost interval around it; -1 where there is none.
 
     The intervals must be nested (one thread's calls) and ordered by start, longer first.
     """
@@ -145,10 +145,11 @@ def innermost(
 
 
 def parents(start: Times, end: Times) -> NDArray[np.int64]:
-    """Each row's enclosing row, -1 for the outermost. Ordered by start, longer first.
+    """Return the enclosing row of each row, -1 for the outermost. Rows are ordered by start, longer
+    first.
 
-    Rows of no length enclose nothing. Where rows overlap without nesting (clock jitter), one
-    counts as inside a row that began before it and still ran when it began.
+    Rows without length enclose nothing. Where rows overlap without nesting (clock jitter), a row
+    counts as inside another that began before it and still ran when it began.
     """
     above = np.full(len(start), -1, np.int64)
     long = np.flatnonzero(end > start)

@@ -20,18 +20,19 @@ class Links:
 
     @cached_property
     def device_call(self) -> Rows:
-        """Each device operation's launching call, by correlation id."""
+        """The launching call of each device operation, by correlation id."""
         device, calls = self._trace.device, self._trace.calls
         return _join(device.correlation, calls.correlation)
 
     @cached_property
     def call_op(self) -> Rows:
-        """Each call's innermost operator, by time on the same thread."""
+        """The innermost operator of each call, by time on the same thread."""
         return enclosing(self._trace.calls, self._trace.ops, self.op_parent)
 
     @cached_property
     def device_op(self) -> Rows:
-        """Each device operation's operator: the one its call was made in, else by external id."""
+        """The operator of each device operation: the one that its call was made in, else by
+        external id."""
         call = self.device_call
         found = np.where(call >= 0, at_rows(self.call_op, call), -1)
         device, ops = self._trace.device, self._trace.ops
@@ -39,17 +40,17 @@ class Links:
 
     @cached_property
     def op_parent(self) -> Rows:
-        """Each operator's enclosing operator on its thread."""
+        """The enclosing operator of each operator on its thread."""
         return nested(self._trace.ops)
 
     @cached_property
     def frame_parent(self) -> Rows:
-        """Each Python function's caller on its thread."""
+        """The caller of each Python function on its thread."""
         return nested(self._trace.frames)
 
     @cached_property
     def op_frame(self) -> Rows:
-        """Each operator's innermost Python function on its thread."""
+        """The innermost Python function of each operator on its thread."""
         return enclosing(self._trace.ops, self._trace.frames, self.frame_parent)
 
     @cached_property
@@ -80,7 +81,7 @@ class Links:
 
 
 def nested(table: Events) -> Rows:
-    """Each row's enclosing row in the same table and lane."""
+    """Return the enclosing row of each row in the same table and lane."""
     above = np.full(len(table), -1, np.int64)
     for rows in by_lane(table):
         part = parents(table.ts[rows], table.end[rows])
@@ -89,7 +90,8 @@ def nested(table: Events) -> Rows:
 
 
 def enclosing(inner: Events, outer: Events, above: Rows) -> Rows:
-    """For each row of `inner` the innermost row of `outer` on its lane running at its start."""
+    """Return for each row of `inner` the innermost row of `outer` that runs on its lane at its
+    start."""
     found = np.full(len(inner), -1, np.int64)
     lanes = {int(outer.lane[rows[0]]): rows for rows in by_lane(outer)}
     for rows in by_lane(inner):
@@ -106,7 +108,7 @@ def enclosing(inner: Events, outer: Events, above: Rows) -> Rows:
 
 
 def by_lane(table: Events) -> list[Rows]:
-    """Row numbers lane by lane, each in order of start."""
+    """Return the row numbers lane by lane, each in order of start."""
     if not len(table):
         return []
     order = np.argsort(table.lane, kind="stable")
@@ -115,7 +117,7 @@ def by_lane(table: Events) -> list[Rows]:
 
 
 def _join(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> Rows:
-    """The last row of `keys` that holds each wanted id; ids of 0 and below name nothing."""
+    """Return the last row of `keys` that holds each wanted id; ids of 0 and below name nothing."""
     if not len(keys):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(keys, kind="stable")
@@ -134,12 +136,12 @@ def links_of(trace: Trace) -> Links:
 
 
 def at_rows(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
-    """values[rows], with anything for the rows that are -1."""
+    """Return values[rows], with anything for the rows that are -1."""
     return values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), -1)
 
 
 def beneath(parent: Rows, own: Rows) -> Rows:
-    """Each row's own number and those of everything under it, exact."""
+    """Return the sum of each row's own number and those of all rows under it, exact."""
     total = own.astype(np.int64, copy=True)
     levels = _levels(parent)
     for rows in reversed(levels[1:]):
@@ -148,7 +150,7 @@ def beneath(parent: Rows, own: Rows) -> Rows:
 
 
 def repeated(parent: Rows, key: Rows) -> NDArray[np.bool_]:
-    """Rows with a row above them of the same key: aten::to inside aten::to."""
+    """Return which rows have a row of the same key above them: aten::to inside aten::to."""
     found = np.zeros(len(parent), bool)
     rows = np.flatnonzero(parent >= 0)
     above = parent[rows]
@@ -162,7 +164,7 @@ def repeated(parent: Rows, key: Rows) -> NDArray[np.bool_]:
 
 
 def own_time(parent: Rows, dur: Rows) -> Rows:
-    """What each row took without its direct callees; not below 0, where clocks disagree."""
+    """Return what each row took without its direct callees; not below 0 where clocks disagree."""
     own = dur.astype(np.int64, copy=True)
     child = np.flatnonzero(parent >= 0)
     np.subtract.at(own, parent[child], dur[child])
@@ -170,7 +172,8 @@ def own_time(parent: Rows, dur: Rows) -> Rows:
 
 
 def inherited(number: Rows, parent: Rows) -> Rows:
-    """A row without a number (-1) has that of the nearest row above it that has one."""
+    """Return the number of each row; a row without one (-1) has that of the nearest row above it
+    with one."""
     here = np.arange(len(parent))
     source = np.where((number >= 0) | (parent < 0), here, parent)
     while not np.array_equal(further := source[source], source):  # each pass climbs twice as far
@@ -179,7 +182,7 @@ def inherited(number: Rows, parent: Rows) -> Rows:
 
 
 def _levels(parent: Rows) -> list[Rows]:
-    """Rows by how many rows lie above them."""
+    """Return the rows by how many rows lie above them."""
     depth = (parent >= 0).astype(np.int64)
     above = parent
     while (linked := above >= 0).any():  # each pass climbs twice as far
@@ -195,7 +198,8 @@ MAX_MARKED_KEYS = 1 << 20
 
 
 def distinct(*columns: NDArray[np.integer]) -> tuple[Rows, Rows]:
-    """The distinct rows (one a row of the matrix), in order, and each row's number among them."""
+    """Return the distinct rows (one a row of the matrix), in order, and the number of each row
+    among them."""
     key = np.zeros(len(columns[0]), np.int64)
     width = 1
     for column in columns:

@@ -39,7 +39,7 @@ _TORCH_SOURCE = re.compile(
 
 
 def place_of(frame: str) -> Place | None:
-    """A recorded function as a place; None where its name is not of that form."""
+    """Return a recorded function as a place; None where its name has another form."""
     match = _FRAME.match(frame)
     if match is None:
         return None
@@ -47,7 +47,7 @@ def place_of(frame: str) -> Place | None:
 
 
 def is_own(frame: str) -> bool:
-    """Whether a function is the user's, not a library's or the interpreter's."""
+    """Return whether a function is the user's, not a library's or the interpreter's."""
     match = _FRAME.match(frame)
     if match is None or _LIBRARY.search(match["file"]):
         return False
@@ -58,7 +58,7 @@ def is_own(frame: str) -> bool:
 
 
 def is_not_torch(frame: str) -> bool:
-    """Whether a function is neither torch's nor the interpreter's."""
+    """Return whether a function is neither torch's nor the interpreter's."""
     match = _FRAME.match(frame)
     if match is None or frame.startswith("<"):
         return False
@@ -78,7 +78,8 @@ class Places:
         return bool(len(self._trace.frames)) or self._has_stacks
 
     def at(self, lanes: Rows, times: Times) -> Rows:
-        """For each moment on a lane the code of the user's function (a text); -1: none known."""
+        """Return for each moment on a lane the code of the user's function (a text); -1 where none
+        is known."""
         found = np.full(len(times), -1, np.int64)
         for lane in np.unique(lanes):
             rows = np.flatnonzero(lanes == lane)
@@ -130,7 +131,8 @@ class Places:
 
     @cached_property
     def _own_above(self) -> Rows:
-        """Each function's nearest caller (or itself) that is the user's; -1 where none is."""
+        """Return for each function its nearest caller (or itself) that is the user's; -1 where
+        there is none."""
         table = self._trace.frames
         own = self._trace.names_where(table.name, is_own)
         if not own.any():  # a library run as a program: its own functions are the user's
@@ -151,7 +153,7 @@ class Places:
 
     @cached_property
     def _stack_codes(self) -> dict[int, int]:
-        """Of each info that has a call stack: the code of its user's frame."""
+        """Return for each info with a call stack the code of the user's frame in it."""
         found: dict[int, int] = {}
         for code in np.unique(self._trace.ops.info).tolist():
             stack = self._trace.info(code).get("Call stack") if code >= 0 else None
@@ -163,7 +165,7 @@ class Places:
 
     @cached_property
     def stack_texts(self) -> list[str]:
-        """Frames that are not texts of the trace: code -2 is the first."""
+        """Return the frames that are not texts of the trace: code -2 is the first."""
         return []
 
     def _index(self, frame: str) -> int:
@@ -206,8 +208,8 @@ class CallPaths:
         self._named: dict[int, str] = {}
 
     def of(self, calls: Events) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
-        """For each call the names of the functions between, outermost first, and their rows in
-        `trace.frames`. Empty without Python stacks, or on a thread without Python."""
+        """Return for each call the names of the functions between, outermost first, and their rows
+        in `trace.frames`; nothing without Python stacks, or on a thread without Python."""
         if not len(self._trace.frames):
             return [((), ())] * len(calls)
         inner = enclosing(calls, self._trace.frames, self._links.frame_parent)
@@ -240,8 +242,9 @@ class CallPaths:
 
 
 def short_name(frame: str) -> str:
-    """<built-in method item of Tensor object at 0x7f> is item; torch/_tensor.py(9): __repr__ is
-    torch/_tensor.py:__repr__; "" for what profiles here."""
+    """Return a short name: "item" for <built-in method item of Tensor object at 0x7f>,
+    torch/_tensor.py:__repr__ for torch/_tensor.py(9): __repr__, and "" for a function of the
+    profiler."""
     if (built_in := _BUILT_IN.match(frame)) is not None:
         return built_in["name"].rstrip(">")
     if _OURS.search(frame):
@@ -251,7 +254,7 @@ def short_name(frame: str) -> str:
 
 
 def rows_above(links: Links, row: int) -> Rows:
-    """An operator and those around it, outermost first."""
+    """Return an operator and those around it, outermost first."""
     found = []
     while row >= 0:
         found.append(row)

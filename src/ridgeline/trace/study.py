@@ -96,7 +96,8 @@ def study(
 
 
 def open_trace(path: Path, cache: bool = True, max_events: int | None = None) -> Opened:
-    """From the cache where it holds this content; else read, and the cache written meanwhile."""
+    """Return the trace from the cache where it holds this content. Else read the file, and write
+    the cache meanwhile."""
     entry = kept.find(path) if cache else None
     trace = entry.trace(path) if entry is not None else None
     if trace is not None:
@@ -224,7 +225,7 @@ def _worse(one: Trust, other: Trust) -> Trust:
 
 
 def _question(steps: str | None, limit: int) -> str:
-    """A name for what is asked, for the answers kept."""
+    """Return a name for what is asked, under which the answer is stored."""
     text = f"{kept.fingerprint()} {steps} {limit}"
     return "study-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

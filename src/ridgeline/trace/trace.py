@@ -133,7 +133,7 @@ class Trace:
 
     @property
     def label(self) -> str:
-        """How to name this trace beside others: its rank, or its file."""
+        """The name of this trace beside others: its rank, or its file."""
         rank = self.metadata.rank
         return Path(self.origin.path).name if rank is None else f"rank {rank}"
 
@@ -173,28 +173,29 @@ class Trace:
         return self.texts[code] if 0 <= code < len(self.texts) else ""
 
     def names_where(self, codes: Codes, test: Callable[[str], bool]) -> "np.ndarray[Any, Any]":
-        """Which rows have a name that passes; each distinct name is looked at once."""
+        """Return which rows have a name that passes; each distinct name is tested once."""
         passes = np.zeros(len(self.texts) + 1, bool)  # code -1 is the last: no name
         for code in self.distinct(codes).tolist():
             passes[code] = test(self.text(code))
         return passes[codes]
 
     def distinct(self, codes: Codes) -> Codes:
-        """The codes that occur, in order; by a mark a text, which is faster than sorting rows."""
+        """Return the codes that occur, in order. To mark each text is faster than to sort the
+        rows."""
         seen = np.zeros(len(self.texts) + 1, bool)
         seen[codes] = True
         found = np.flatnonzero(seen[:-1]).astype(np.int32)
         return np.append(np.int32(-1), found) if seen[-1] else found
 
     def grouped(self, codes: Codes) -> tuple[Codes, "np.ndarray[Any, Any]"]:
-        """The codes that occur, and for each row the place of its own among them."""
+        """Return the codes that occur, and for each row the place of its own code among them."""
         found = self.distinct(codes)
         place = np.zeros(len(self.texts) + 1, np.int64)
         place[found] = np.arange(len(found))
         return found, place[codes]
 
     def shape(self, code: int) -> Shape:
-        """The inputs an operator was recorded with; empty where none were."""
+        """Return the inputs that an operator was recorded with; empty where none were."""
         if code not in self._shapes:
             told = self._object(code)
             self._shapes[code] = Shape(
@@ -206,7 +207,8 @@ class Trace:
         return self._shapes[code]
 
     def info(self, code: int) -> dict[str, Any]:
-        """Further arguments of an event by the names torch gives them; {} where there are none."""
+        """Return further arguments of an event by the names that torch gives them; {} where there
+        are none."""
         if code not in self._infos:
             self._infos[code] = self._object(code)
         return self._infos[code]

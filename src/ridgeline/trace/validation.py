@@ -28,7 +28,7 @@ _COUNTS = re.compile(
 
 @once_per_trace
 def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
-    """Everything found wanting, the gravest first."""
+    """Return everything that was found wrong, the gravest first."""
     found = [
         *_file(trace),
         *_clock(trace),
@@ -49,7 +49,7 @@ def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
 
 
 def trust_in(section: str, checks: Sequence[Check]) -> Trust:
-    """What the checks leave of the confidence in a section."""
+    """Return how far a section can be believed after these checks."""
     for severity, confidence in (("error", "unreliable"), ("warning", "doubtful")):
         failed = [c for c in checks if c.severity == severity and section in c.affects]
         if failed:
@@ -104,7 +104,7 @@ def _cut(how: str) -> Iterator[Check]:
 
 
 def _clock(trace: Trace) -> Iterator[Check]:
-    """Events that lie a minute or more from all others."""
+    """Yield checks of events that lie a minute or more from all others."""
     tables = [t for t in (trace.device, trace.ops, trace.calls, trace.annotations) if len(t)]
     if not tables:
         return
@@ -138,7 +138,8 @@ def _streams(trace: Trace) -> Iterator[DeviceOps]:
 
 
 def _overlapping(trace: Trace) -> Iterator[Check]:
-    """One stream runs one thing at a time, but for Hopper's early starts of a few µs."""
+    """Yield a check of overlaps: one stream runs one thing at a time, but for Hopper's early starts
+    of a few µs."""
     count = over = total = 0
     for ops in _streams(trace):
         reach = np.maximum.accumulate(ops.end)[:-1]
@@ -208,7 +209,8 @@ def _unlinked(trace: Trace, links: Links) -> Iterator[Check]:
 
 
 def _vanished(trace: Trace, links: Links) -> Iterator[Check]:
-    """Launches without device work: lost records. The last few of a window are normal."""
+    """Yield a check of launches without device work, whose records are lost. The last few launches
+    of a window may lack theirs."""
     calls = trace.calls
     launches = np.flatnonzero(trace.names_where(calls.name, lambda n: bool(_LAUNCH.match(n))))
     if not len(trace.device):
@@ -267,7 +269,7 @@ def _graphs(trace: Trace, links: Links) -> Iterator[Check]:
 
 
 def _profiler(trace: Trace) -> Iterator[Check]:
-    """What Kineto itself complained of, and what its buffers cost."""
+    """Yield checks of what Kineto itself complained of, and of what its buffers cost."""
     text = "\n".join(trace.metadata.messages)
     counts = _COUNTS.search(text)
     if counts and int(counts["early"]):

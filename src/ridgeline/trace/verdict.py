@@ -71,12 +71,13 @@ def verdict(
 
 
 def copied_share(kernels: Sequence[KernelRow]) -> float:
-    """Of device time: copies between host and device."""
+    """Return the share of device time that copies between host and device take."""
     return sum(row.share for row in kernels if _LINK.search(row.name))
 
 
 def on_gpus(ops: Sequence[OpRow], backend: str) -> str:
-    """What tells of a GPU though the trace holds no device work; "" where nothing does."""
+    """Return what shows that a GPU was used though the trace holds no device work; "" where nothing
+    does."""
     if backend == "nccl":
         return backend
     return next((row.name for row in ops if _GPUS.search(row.name)), "")
@@ -102,7 +103,7 @@ def _host_only(
 
 
 def _spans(devices: Sequence[DeviceTime]) -> str:
-    """The window; of several the shortest and the longest, which are each device's own."""
+    """Return the length of the window; of several devices, the shortest and the longest."""
     spans = sorted({device.window.ns for device in devices})
     if len(spans) == 1:
         return _time(spans[0])

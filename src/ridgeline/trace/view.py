@@ -20,7 +20,7 @@ def synchronising(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
 
 
 def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
-    """Copies that may hold the host: all but peer copies and fills."""
+    """Return the copies that may hold the host: all but peer copies and fills."""
     return trace.names_where(
         calls.name, lambda name: name in _BLOCKING or "MemcpyAsync" in name or "MemcpyDto" in name
     )
@@ -28,7 +28,7 @@ def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
 
 @once_per_trace
 def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
-    """The threads that launch device work, and the main one; without device work, all with
+    """Return the threads that launch device work, and the main one; without device work, all with
     operators. Watchdogs that poll events and threads that pin memory drive nothing."""
     launching = links.launch_lane[links.launch_lane >= 0]
     drive = launching if len(launching) else trace.ops.lane
@@ -38,7 +38,8 @@ def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
 
 @once_per_trace
 def launched(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When each device operation was launched and on which lane; lane -1 where nothing tells."""
+    """Return when each device operation was launched and on which lane; lane -1 where that is not
+    known."""
     moment = np.full(len(trace.device), -1, np.int64)
     call, op = links.device_call, links.device_op
     by_op, by_call = np.flatnonzero((op >= 0) & (call < 0)), np.flatnonzero(call >= 0)
@@ -52,17 +53,18 @@ def on_lanes(table: Events, lanes: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def time_of(table: Events, rows: NDArray[np.bool_]) -> Spans:
-    """The time the picked rows cover; tables are ordered by start."""
+    """Return the time that the picked rows cover; tables are ordered by start."""
     return union(table.ts[rows], table.end[rows], sorted_=True)
 
 
 def started_in(table: Events, low: int, high: int) -> slice:
-    """The rows that start in [low, high)."""
+    """Return the rows that start in [low, high)."""
     first, last = np.searchsorted(table.ts, [low, high], side="left")
     return slice(int(first), int(last))
 
 
 def within(table: Events, window: Window) -> NDArray[np.int64]:
-    """Row numbers, in order; tables are ordered by start, so they are neighbours."""
+    """Return the numbers of the rows that start in the window. Tables are ordered by start, so
+    these rows are neighbours."""
     first, last = np.searchsorted(table.ts, [window.start_ns, window.end_ns], side="left")
     return np.arange(first, max(first, last), dtype=np.int64)

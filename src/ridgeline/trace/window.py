@@ -31,12 +31,13 @@ class Steps(NamedTuple):
         return f"ProfilerStep#{int(self.number[row])}"
 
     def at(self, ns: int) -> str:
-        """The step a moment lies in; "" outside."""
+        """Return the step that a moment lies in; "" outside of steps."""
         row = int(np.searchsorted(self.start, ns, side="right")) - 1
         return self.name(row) if row >= 0 and ns < self.end[row] else ""
 
     def chosen(self, wanted: str) -> "Steps":
-        """Those of "3-5", "4", "17,19" or "all"; a UsageError where none is in the trace."""
+        """Return the steps of "3-5", "4", "17,19" or "all"; raise UsageError where the trace has
+        none of them."""
         if wanted == "all":
             return self
         numbers: set[int] = set()
@@ -97,7 +98,7 @@ def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
 
 
 def _edges(steps: Steps, start: int, end: int) -> str:
-    """What the marks say of time the window leaves out or runs beyond."""
+    """Return what the marks say of time that the window leaves out or runs beyond."""
     if not len(steps):
         return ""
     lead = start - int(steps.start[0])
@@ -118,7 +119,7 @@ _MARK = re.compile(r"ProfilerStep#(\d+)$")
 
 @once_per_trace
 def steps_of(trace: Trace) -> Steps:
-    """Each mark once, even where several threads carry it."""
+    """Return each mark once, also where several threads carry it."""
     spans = trace.annotations
     marked = np.flatnonzero(trace.names_where(spans.name, lambda n: _MARK.match(n) is not None))
     seen: dict[int, int] = {}
@@ -140,8 +141,8 @@ MIN_STEPS = 5
 
 
 def middle_part(trace: Trace) -> tuple[Trace, str] | None:
-    """The part, and its steps as `--steps` would have them; None where the whole is short enough,
-    or has too few marks to be cut."""
+    """Return the middle part of a long trace, and its steps as `--steps` takes them; None where the
+    whole is short enough, or has too few marks to be cut."""
     events, steps = trace.origin.events, steps_of(trace)
     wanted = max(MIN_STEPS, len(steps) * MAX_EVENTS // max(events, 1))
     if events <= MAX_EVENTS or len(steps) < wanted + 2:

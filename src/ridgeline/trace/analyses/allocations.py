@@ -30,7 +30,8 @@ _CPU_BEFORE = "counts what torch's CPU allocator gave out since recording began"
 
 
 def memory_curves(trace: Trace, window: Window, points: int = 2000) -> tuple[MemoryCurve, ...]:
-    """Devices with an event in the window, the largest peak first; at most `points` points each."""
+    """Return a curve of at most `points` points for each device with an event in the window, the
+    largest peak first."""
     memory = trace.memory
     if not len(memory) or window.ns <= 0:
         return ()
@@ -89,8 +90,8 @@ def _thin(
     window: Window,
     points: int,
 ) -> NDArray[np.int64]:
-    """Rows to keep: the lowest and the highest of each of equal stretches of time, both ends, and
-    the highest reserve."""
+    """Return the rows to keep: both ends, the highest reserve, and the lowest and the highest row
+    of each of equally long stretches of time."""
     if len(at) <= points:
         return np.arange(len(at))
     stretches = (points - 4) // 2
@@ -113,7 +114,7 @@ def _device(kind: int, index: int) -> str:
 
 
 def _step(trace: Trace, at: int) -> str:
-    """The step mark around a moment."""
+    """Return the name of the step mark around a moment."""
     spans = trace.annotations
     marks = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
     around = np.flatnonzero(marks & (spans.ts <= at) & (at < spans.end))
@@ -135,7 +136,8 @@ class Moment(Struct, frozen=True, kw_only=True):
 
 
 def moment(trace: Trace, at: int, lane: int) -> Moment:
-    """On one thread: another may be loading the next batch meanwhile."""
+    """Return what held the moment on one thread: another thread may be loading the next batch
+    meanwhile."""
     ops, frames = _around(trace, trace.ops, at, lane), _around(trace, trace.frames, at, lane)
     marks = [*_around(trace, trace.annotations, at, lane), *frames]
     modules = [name.removeprefix(_MODULE) for name in frames if name.startswith(_MODULE)]
@@ -157,7 +159,7 @@ def _phase(ops: list[str], marks: list[str], in_module: bool) -> str:
 
 
 def _around(trace: Trace, table: Events, at: int, lane: int) -> list[str]:
-    """Names of the events that hold a moment, the outermost first."""
+    """Return the names of the events that hold a moment, the outermost first."""
     rows = np.flatnonzero((table.lane == lane) & (table.ts <= at) & (at < table.end))
     return [trace.text(int(table.name[row])) for row in rows[np.argsort(table.ts[rows])]]
 
@@ -171,7 +173,7 @@ Levels = NDArray[np.int64]
 
 
 def activations(trace: Trace, links: Links, window: Window) -> TraceMemory | None:
-    """None where the trace holds no allocations in the window (profile_memory=False)."""
+    """Return None where the trace holds no allocations in the window (profile_memory=False)."""
     events = _of_one_device(trace, window)
     if events is None:
         return None
@@ -232,7 +234,7 @@ def _inside(marks: Steps, window: Window) -> Steps:
 
 
 def _at(events: Allocations, level: Levels, moments: NDArray[np.int64]) -> Levels:
-    """The level at moments: after the last event before each."""
+    """Return the level at each moment: the level after the last event before it."""
     rows = np.searchsorted(events.ts, moments, side="left") - 1
     first = int(level[0] - events.bytes[0])
     return np.where(rows >= 0, level[np.maximum(rows, 0)], first)
@@ -246,8 +248,8 @@ def _allocated(events: Allocations, marks: Steps) -> tuple[int, ...]:
 
 
 def _before_backward(events: Allocations, level: Levels, backward: Spans, marks: Steps) -> float:
-    """The most a forward added before a backward began, over the lowest level since the end of the
-    backward before, or since the step began."""
+    """Return the most that a forward added before its backward began, over the lowest level since
+    the end of the backward before it, or since the step began."""
     most = 0
     for i, start in enumerate(backward.start.tolist()):
         since = int(backward.end[i - 1]) if i else int(events.ts[0])
@@ -268,8 +270,9 @@ class _Calls(NamedTuple):
 
 
 def _modules(trace: Trace, window: Window, forward: Spans, marks: Steps) -> _Calls:
-    """A second forward of checkpointing is the backward's, and not among them; nor is the rest of a
-    step that began before the window, which is not among the steps they are divided by."""
+    """Return the forwards of modules. A second forward of checkpointing belongs to the backward and
+    is left out. So is the rest of a step that began before the window: the figures are divided by
+    the steps inside it."""
     rows = trace.names_where(trace.frames.name, lambda name: name.startswith(FRAME))
     frames = trace.frames.take(np.flatnonzero(rows))
     above = nested(frames)
@@ -308,7 +311,7 @@ def _held(
 
 
 def _last_block(events: Allocations, frames: Frames) -> Levels:
-    """The size of the last block allocated in each call; 0 where none was."""
+    """Return the size of the last block that each call allocated; 0 where it allocated none."""
     rows = np.flatnonzero(events.bytes > 0)
     if not len(rows):
         return np.zeros(len(frames), np.int64)
@@ -318,9 +321,9 @@ def _last_block(events: Allocations, frames: Frames) -> Levels:
 
 
 def _nodes(trace: Trace, links: Links, window: Window) -> tuple[float, bool, float]:
-    """Autograd nodes made in the window, whether any were run, and how many of those made were not.
-    torch numbers nodes as it makes them, and an operator called with gradients on carries the
-    number that is next."""
+    """Return how many autograd nodes were made in the window, whether any ran, and how many of
+    those made did not run. torch numbers nodes as it makes them; an operator that is called with
+    gradients on carries the next number."""
     ops = trace.ops
     named = trace.names_where(ops.name, lambda name: "Backward" in name)
     here = (ops.ts >= window.start_ns) & (ops.ts < window.end_ns)
@@ -336,7 +339,7 @@ def _nodes(trace: Trace, links: Links, window: Window) -> tuple[float, bool, flo
 
 
 def _segments(trace: Trace, links: Links, window: Window, steps: int) -> SegmentCalls:
-    """Calls by which the allocator gets memory from the driver, or gives it back."""
+    """Return the calls by which the allocator gets memory from the driver or gives it back."""
     calls = trace.calls
     here = (calls.ts >= window.start_ns) & (calls.ts < window.end_ns)
     named = trace.names_where(calls.name, lambda name: _SEGMENT.match(name) is not None)

@@ -24,13 +24,13 @@ _COMMUNICATION = ("nccl", "rccl", "oneccl", "msccl", "mscclpp")
 
 
 def is_communication(kernel: str) -> bool:
-    """Whether a kernel moves data between ranks, by its name."""
+    """Return whether a kernel of this name moves data between ranks."""
     name = kernel.lower()
     return any(word in name for word in _COMMUNICATION)
 
 
 def busy_spans(ops: DeviceOps, window: Window) -> Spans:
-    """When at least one of the operations ran, inside the window."""
+    """Return when at least one of the operations ran inside the window."""
     return clip(union(ops.ts, ops.end, sorted_=True), window.start_ns, window.end_ns)
 
 
@@ -43,7 +43,8 @@ def devices(trace: Trace, window: Window, steps: Steps, trust: Trust) -> tuple[D
 
 
 def properties_of(trace: Trace, device: int) -> DeviceProperties | None:
-    """What the file says of a device; of any where all it lists are alike (ROCm lists one)."""
+    """Return what the file says of a device. If all devices that it lists are alike, any of them
+    will do: ROCm lists only one."""
     listed = trace.metadata.devices
     own = next((p for p in listed if p.id == device), None)
     alike = {(p.name, p.memory_bytes, p.cores) for p in listed}
@@ -98,7 +99,8 @@ def _streams(ops: DeviceOps, window: Window) -> tuple[StreamTime, ...]:
 
 
 def _steps(busy: Spans, steps: Steps, window: Window) -> tuple[StepTime, ...]:
-    """Each mark that reaches into the window; time of a mark outside it is idle by definition."""
+    """Return each mark that reaches into the window. The part of a mark outside the window counts
+    as idle."""
     work = covered(busy, steps.start, steps.end)
     last = int(steps.end[-1]) if len(steps) else 0
     return tuple(
@@ -132,7 +134,8 @@ def overlap(trace: Trace, links: Links, window: Window) -> Overlap:
 
 
 def _host(trace: Trace, links: Links) -> Spans:
-    """Thread by thread: one may work while another waits."""
+    """Return when the host worked, found for each thread alone: one may work while another
+    waits."""
     ops, calls = trace.ops, trace.calls
     waits = synchronising(trace, calls)
     working = NOTHING

@@ -116,12 +116,13 @@ def computing_spans(trace: Trace, spans: Spans, on_device: bool) -> Spans:
 
 
 def _computes(name: str) -> bool:
-    """An operator, not the engine's own spans around it, and no communication."""
+    """Return whether a name is that of an operator: not of communication, and not of the engine's
+    own spans around operators."""
     return "::" in name and not name.startswith(("autograd::", "torch::autograd", "c10d"))
 
 
 def _asked(trace: Trace, links: Links, found: Collectives) -> Rows:
-    """The operator each collective was asked for by; -1 where nothing tells."""
+    """Return the operator that asked for each collective; -1 where none is known."""
     if found.source == "device":
         return links.device_op[found.row]
     ops = trace.ops
@@ -140,8 +141,8 @@ def _is_call(name: str) -> bool:
 
 
 def _held(trace: Trace, links: Links, asked: Rows) -> NDArray[np.int64]:
-    """How long the call of torch.distributed that asked took, its waiting and all; 0 where no
-    Python stack shows one."""
+    """Return how long the call of torch.distributed that asked took, with its waiting; 0 where no
+    Python stack shows it."""
     frames = trace.frames
     if not len(frames):
         return np.zeros(len(asked), np.int64)
@@ -155,7 +156,8 @@ def _held(trace: Trace, links: Links, asked: Rows) -> NDArray[np.int64]:
 
 
 def _elements(trace: Trace, links: Links, asked: Rows) -> NDArray[np.int64]:
-    """Of the first argument of the nearest operator that recorded it; -1 where none did."""
+    """Return the elements of the first argument of the nearest operator that recorded it; -1 where
+    none did."""
     told = np.full(len(asked), -1, np.int64)
     op = asked
     for _ in range(_DEPTH):
@@ -167,7 +169,8 @@ def _elements(trace: Trace, links: Links, asked: Rows) -> NDArray[np.int64]:
 
 
 def _size(dims: tuple[Any, ...]) -> int:
-    """Elements of the largest argument: a gather's inputs are parts of its outputs."""
+    """Return the elements of the largest argument: the inputs of a gather are parts of its
+    outputs."""
     sizes = [_count(one) for one in dims]
     return max(sizes, default=-1)
 
@@ -214,7 +217,8 @@ def _phase(trace: Trace, links: Links, asked: Rows, start: NDArray[np.int64]) ->
 
 
 def _places(trace: Trace, links: Links, asked: Rows) -> Rows:
-    """On the thread that asked; of the backward's own thread, on the main one, which called it."""
+    """Return the user's line on the thread that asked. The backward's own thread has no line: the
+    line is where the main thread called it."""
     places = user_places(trace, links)
     found = np.full(len(asked), -1, np.int64)
     known = asked >= 0
@@ -226,7 +230,7 @@ def _places(trace: Trace, links: Links, asked: Rows) -> Rows:
 
 
 def _forwards(trace: Trace, spans: Spans) -> float:
-    """Of DistributedDataParallel, for each optimizer step."""
+    """Return the forwards of DistributedDataParallel for each optimizer step."""
     table = trace.annotations
     inside = covered(spans, table.ts, table.ts + 1) > 0
     forwards = trace.names_where(table.name, lambda n: n == "DistributedDataParallel.forward")
@@ -236,7 +240,8 @@ def _forwards(trace: Trace, spans: Spans) -> float:
 
 
 def _backwards(trace: Trace, spans: Spans) -> float:
-    """Calls of the engine for each optimizer step, where Python stacks show them."""
+    """Return the calls of the autograd engine for each optimizer step, where Python stacks show
+    them."""
     frames, table = trace.frames, trace.annotations
     if not len(frames):
         return 0.0

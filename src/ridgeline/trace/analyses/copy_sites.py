@@ -29,7 +29,7 @@ _Key = tuple[bool, bool | None, str, int, str, int, tuple[str, ...]]
 
 
 def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ...]:
-    """The costliest first, by exposed time; () where the trace has no device."""
+    """Return the copies with the most exposed time first; () where the trace has no device."""
     device = trace.device
     copies = (device.kind == Kind.MEMCPY) & trace.names_where(device.name, _over_link)
     spans = step_spans(trace, window)
@@ -93,7 +93,7 @@ def _pageable(name: str) -> bool | None:
 
 
 def _exposed(trace: Trace, window: Window, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of each copy: while no kernel that computes ran on its device."""
+    """Return how long each copy ran while no kernel that computes ran on its device."""
     device = trace.device
     kernels = (device.kind == Kind.KERNEL) & ~trace.names_where(device.name, is_communication)
     found = np.zeros(len(rows), np.int64)
@@ -106,7 +106,7 @@ def _exposed(trace: Trace, window: Window, rows: NDArray[np.int64]) -> NDArray[n
 
 
 def _main_stream(trace: Trace) -> int:
-    """That of most kernel time; -1 where there are no kernels."""
+    """Return the stream with the most kernel time; -1 where there are no kernels."""
     device = trace.device
     kernels = device.kind == Kind.KERNEL
     streams, at = np.unique(device.stream[kernels], return_inverse=True)
@@ -138,7 +138,8 @@ def _paths(trace: Trace, links: Links, call: NDArray[np.int64]) -> list[tuple[st
 
 
 def _offsets(trace: Trace, asked: NDArray[np.int64]) -> NDArray[np.int64]:
-    """From the start of the step each was asked for in; else of the first of all."""
+    """Return when each copy was asked for, counted from the start of its step; without steps, from
+    the first copy."""
     begins = np.sort(steps_of(trace).start)
     begins = begins if len(begins) else asked.min(keepdims=True)
     at = np.searchsorted(begins, asked, side="right") - 1
@@ -154,7 +155,7 @@ def _phases(trace: Trace, links: Links, asked: NDArray[np.int64]) -> list[str]:
 
 
 def _op(trace: Trace, links: Links, row: int) -> tuple[str, int]:
-    """The outermost operator that asked, and the shape recorded innermost."""
+    """Return the outermost operator that asked for the copy, and the innermost recorded shape."""
     op, shape = int(links.device_op[row]), -1
     name = ""
     while op >= 0:
@@ -165,7 +166,7 @@ def _op(trace: Trace, links: Links, row: int) -> tuple[str, int]:
 
 
 def _source(dims: tuple[object, ...]) -> tuple[tuple[int, ...], int]:
-    """Of aten::copy_(to, from): what is copied."""
+    """Return the sizes of what aten::copy_(to, from) copies, and the index of that argument."""
     for index in (1, 0):
         sizes = sizes_of(dims[index]) if index < len(dims) else None
         if sizes:

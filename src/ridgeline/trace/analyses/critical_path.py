@@ -94,7 +94,7 @@ def critical_path(trace: Trace, links: Links, window: Window) -> CriticalPath:
 
 
 def device_on_path(trace: Trace, links: Links, window: Window) -> NDArray[np.int64]:
-    """Of each device operation the time that is on the path."""
+    """Return for each device operation how much of its time is on the path."""
     spent = np.zeros(len(trace.device), np.int64)
     if window.ns > 0 and len(spent):
         pieces = _walked(trace, links, driving_lanes(trace, links), window)[1].device
@@ -131,8 +131,8 @@ def _before(
     lane: int,
     at: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The last wait for the device that each moment of a thread comes after. Another thread's
-    counts where this one did nothing: it waited for that thread."""
+    """Return for each moment of a thread the last wait for the device before it. The wait of
+    another thread counts where this thread did nothing: it waited for that thread."""
     ops, calls = trace.ops, trace.calls
     mine, here = ops.lane == lane, calls.lane == lane
     busy = merge(
@@ -186,7 +186,7 @@ def _path(
     waits: HostWaits,
     walk: _Walk,
 ) -> _Path:
-    """The walk as spans that tile the window."""
+    """Return the walk as spans that tile the window."""
     rows, low, high = walk.rows, window.start_ns, window.end_ns
     start, end = trace.device.ts[rows], np.minimum(trace.device.end[rows], high)
     by, at = begun.by[rows], np.minimum(begun.at[rows], start)
@@ -220,7 +220,8 @@ def _path(
 def _tail(
     links: Links, window: Window, waits: HostWaits, walk: _Walk, left: int
 ) -> tuple[tuple[NDArray[np.int64], ...], tuple[NDArray[np.int64], ...]]:
-    """From the last device operation of the path to the window's end: host, and waiting."""
+    """Return the host's work and the waiting from the last device operation of the path to the end
+    of the window."""
     high = window.end_ns
     if walk.final == -2:
         return _one(high, high, -1), _one(left, high, _UNKNOWN)
@@ -342,7 +343,7 @@ def host_time(
 
 
 def _layers(trace: Trace, links: Links, lanes: NDArray[np.int64], lane: int) -> Iterator[Events]:
-    """What may hold a moment, the nearest first."""
+    """Yield the tables of what may hold a moment, the nearest first."""
     ops, calls, spans = trace.ops, trace.calls, trace.annotations
     # a launch is its operator's time; a call that waits, or outside operators, is its own
     alone = synchronising(trace, calls) | (links.call_op < 0)
@@ -357,7 +358,7 @@ def _layers(trace: Trace, links: Links, lanes: NDArray[np.int64], lane: int) -> 
 def _shares(
     layer: Events, row: NDArray[np.int64], ns: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
-    """(name, ns, rows) of pieces of events."""
+    """Return (name, ns, rows) for the pieces of events."""
     total = np.zeros(int(layer.name.max()) + 2, np.int64)  # the last: no name (-1)
     np.add.at(total, layer.name[row], ns)
     seen = np.zeros(len(layer), bool)
@@ -371,10 +372,9 @@ def _shares(
 def leaves(
     start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Nested intervals cut into pieces: each piece with the innermost row around it.
-
-    Ordered by start, longer first. A row that outlives the one around it is cut at that one's end.
-    """
+    """Cut nested intervals into pieces, each with the innermost row around it. The intervals are
+    ordered by start, longer first. A row that outlives the row around it is cut at the end of that
+    row."""
     above = parents(start, end)
     while True:
         around = np.where(above >= 0, end[np.maximum(above, 0)], np.iinfo(np.int64).max)

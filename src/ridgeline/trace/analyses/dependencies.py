@@ -70,13 +70,14 @@ def starts(trace: Trace, links: Links) -> Starts:
 
 
 def streams(device: DeviceOps) -> NDArray[np.int64]:
-    """One number a stream of a device; by timeline row where streams are not recorded."""
+    """Return one number for each stream of a device; by row of the timeline where streams are not
+    recorded."""
     stream = np.where(device.stream >= 0, device.stream, (1 << 24) + device.lane)
     return (device.device.astype(np.int64) << 32) + stream
 
 
 def _before(stream: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row that started before each on the same stream."""
+    """Return the row that started before each row on the same stream."""
     order = np.argsort(stream, kind="stable")
     before = np.full(len(stream), -1, np.int64)
     same = stream[order[1:]] == stream[order[:-1]]
@@ -87,7 +88,8 @@ def _before(stream: NDArray[np.int64]) -> NDArray[np.int64]:
 def _awaited(
     trace: Trace, stream: NDArray[np.int64], moment: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The operation of another stream each had to wait for: as recorded, else by times."""
+    """Return the operation of another stream that each operation had to wait for, as recorded, else
+    by times."""
     calls = trace.calls
     recorded = _recorded(trace, stream, moment)
     if (recorded >= 0).any():
@@ -107,7 +109,7 @@ def last_ended(
     key: NDArray[np.int64],
     keys: NDArray[np.int64] | NDArray[np.int32],
 ) -> NDArray[np.int64]:
-    """For each moment the device operation with that key that ended last, at it or before."""
+    """Return for each moment the last device operation with that key that ended at or before it."""
     found = np.full(len(at), -1, np.int64)
     for one in np.unique(key):
         rows = np.flatnonzero(keys == one)
@@ -133,7 +135,7 @@ class _EventWaits(NamedTuple):
 def _recorded(
     trace: Trace, stream: NDArray[np.int64], moment: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The awaited operation as `Stream Wait Event` records tell it (newer traces)."""
+    """Return the awaited operations as `Stream Wait Event` records tell them (newer traces)."""
     found = np.full(len(stream), -1, np.int64)
     waits = _event_waits(trace)
     first = np.full(len(waits.since), -1, np.int64)
@@ -175,7 +177,7 @@ def _event_waits(trace: Trace) -> _EventWaits:
 
 
 def join(wanted: NDArray[np.int64], calls: Calls) -> NDArray[np.int64]:
-    """Each correlation id's call; -1 where there is none."""
+    """Return the call of each correlation id; -1 where there is none."""
     if not len(calls) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(calls.correlation, kind="stable")
@@ -216,7 +218,8 @@ def host_waits(trace: Trace, links: Links) -> HostWaits:
 
 
 def _copies(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Copies through pageable memory return after the copy, whatever their name says."""
+    """Return the copies through pageable memory, which return after the copy, whatever their name
+    says."""
     holds = blocking(trace, trace.calls)
     rows = np.flatnonzero(links.device_call >= 0)
     rows = rows[holds[links.device_call[rows]]] if len(holds) else rows[:0]
@@ -224,7 +227,8 @@ def _copies(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _synchronised(trace: Trace, links: Links, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The operation each synchronising call waited for: on its stream, else on any."""
+    """Return the operation that each synchronising call waited for: the last on its stream, else
+    the last on any."""
     calls, device = trace.calls, trace.device
     at, stream = calls.end[rows], streams(device)
     every = np.zeros(len(device), np.int64)
@@ -240,7 +244,8 @@ def _synchronised(trace: Trace, links: Links, rows: NDArray[np.int64]) -> NDArra
 def _stream_of(
     trace: Trace, links: Links, rows: NDArray[np.int64], stream: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """By the device's record of the call; else the stream its thread used last; -1 unknown."""
+    """Return the stream of each call: by the device's record of it, else the stream that its thread
+    used last; -1 where unknown."""
     calls, syncs, device = trace.calls, trace.syncs, trace.device
     known = np.full(len(rows), -1, np.int64)
     one = trace.names_where(calls.name[rows], lambda name: "StreamSync" in name)

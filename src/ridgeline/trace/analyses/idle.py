@@ -86,14 +86,14 @@ class IdleGaps:
 
     @property
     def dominant(self) -> Rows:
-        """The cause (index into CAUSES) that has most of each gap."""
+        """Return the cause (an index into CAUSES) of most of each gap."""
         found: Rows = np.argmax(self.ns, axis=1)
         return found
 
 
 @once_per_trace
 def idle_gaps(trace: Trace, links: Links, window: Window) -> tuple[IdleGaps, ...]:
-    """The gaps of each device, attributed."""
+    """Return the gaps of each device, with their causes."""
     found = []
     states = Hosts(trace, links)
     for device in np.unique(trace.device.device):
@@ -143,7 +143,7 @@ def _of_device(
 
 
 def _neighbours(ops: DeviceOps, idle: Spans) -> tuple[Rows, Rows]:
-    """The operation that starts at each gap's end, and one that ended at its start."""
+    """Return the operation that starts at the end of each gap, and one that ended at its start."""
     after = np.searchsorted(ops.ts, idle.end, side="left")
     after = np.where(after < len(ops), after, -1)
     by_end = np.argsort(ops.end, kind="stable")
@@ -154,7 +154,7 @@ def _neighbours(ops: DeviceOps, idle: Spans) -> tuple[Rows, Rows]:
 def _host_part(
     ns: NDArray[np.int64], at: Rows, states: HostStates | None, start: Times, asked: Times
 ) -> None:
-    """What the host was in from the gap's start until it asked for the work."""
+    """Return what the host was in from the start of each gap until it asked for the work."""
     low, high = start[at], asked[at]
     rest = high - low
     for cause in ORDER if states is not None else ():
@@ -168,7 +168,8 @@ def _host_part(
 def _device_part(
     ns: NDArray[np.int64], idle: Spans, asked: Times, linked: NDArray[np.bool_]
 ) -> None:
-    """From the request to the start: the launch's latency, or the device's own doing."""
+    """Return the time from the request to the start of the work: the latency of the launch, or the
+    device's own doing."""
     left = np.where(linked, idle.end - asked, 0)
     in_gap = asked > idle.start
     latency = np.where(in_gap, np.minimum(left, LATENCY_NS), 0)
@@ -177,7 +178,8 @@ def _device_part(
 
 
 def _opened_by(waits: Events, idle: Spans) -> Rows:
-    """The wait the host was in when the device ran dry; the last to begin, -1 where none."""
+    """Return the wait that the host was in when the device ran dry, the last to begin; -1 where
+    there is none."""
     if not len(waits) or not len(idle):
         return np.full(len(idle), -1, np.int64)
     row = np.searchsorted(waits.ts, idle.start, side="right") - 1
@@ -191,8 +193,8 @@ def _opened_by(waits: Events, idle: Spans) -> Rows:
 
 
 def _waited(waits: Events, idle: Spans) -> Times:
-    """How long the host had been waiting when the device ran dry: calls that follow one another
-    (a copy back, then cudaStreamSynchronize) are one wait."""
+    """Return how long the host had been waiting when the device ran dry. Calls that follow one
+    another (a copy back, then cudaStreamSynchronize) are one wait."""
     spans = closed(union(waits.ts, waits.end, sorted_=True), WAIT_PAUSE_NS)
     if not len(spans):
         return np.zeros(len(idle), np.int64)
@@ -203,7 +205,8 @@ def _waited(waits: Events, idle: Spans) -> Times:
 
 
 def _charge_syncs(ns: NDArray[np.int64], waited: Times) -> None:
-    """Without the wait the launches that follow would have come that much earlier."""
+    """Charge a wait with as much of the gap after it as the launches that follow would have come
+    earlier without it."""
     launch, sync = CAUSES.index("launch-bound"), CAUSES.index("synchronisation")
     moved = np.minimum(ns[:, launch], waited)
     ns[:, launch] -= moved
@@ -227,7 +230,8 @@ class Moments:
         self.place, self.host = self._where(lane, time), self._host(lane, time)
 
     def told(self, cause: int) -> tuple[tuple[Place, ...], str]:
-        """The user's functions by idle time of that cause, and what the host was in for most."""
+        """Return the user's functions by idle time of that cause, and what the host was in for most
+        of it."""
         rows = np.flatnonzero(self.gaps.ns[:, cause] > 0)
         place, host = self.place[rows], self.host[rows]
         aside = np.flatnonzero(self.dominant[rows] != cause)
@@ -272,7 +276,7 @@ class Moments:
         lane: Rows,
         time: Times,
     ) -> tuple[Rows, Times]:
-        """The given moments, but for the waited ones the start of the wait."""
+        """Return the given moments; for waits, the start of the wait instead."""
         if not len(self._waits):
             return lane, time
         at = np.maximum(row, 0)
@@ -282,7 +286,8 @@ class Moments:
         )
 
     def _inside(self, cause: int, rows: Rows) -> tuple[Rows, Times]:
-        """When the host first was in that cause within each gap; -1 where nothing tells."""
+        """Return when the host first was in that cause within each gap; -1 where that is not
+        known."""
         gaps = self.gaps
         lane, start = gaps.lane[rows], gaps.start[rows]
         time = np.full(len(rows), -1, np.int64)
@@ -303,7 +308,8 @@ class Moments:
         return lane, time
 
     def _where(self, lane: Rows, time: Times) -> Rows:
-        """The user's function; where the thread has no Python (backward's) the main one's."""
+        """Return the user's function; where the thread has no Python (the backward's), the one of
+        the main thread."""
         main = self._links.main_lane
         place = self._places.at(lane, time)
         lost = np.flatnonzero((place == -1) & (lane != main))
@@ -311,7 +317,7 @@ class Moments:
         return place
 
     def _host(self, lane: Rows, time: Times) -> Rows:
-        """The code of what the host was in: a call, else an operator, else a named span."""
+        """Return the code of what the host was in: a call, else an operator, else a named span."""
         order = np.argsort(time, kind="stable")
         nothing = np.zeros(len(time), np.int64)
         moments = Events(
@@ -331,7 +337,7 @@ class Moments:
         return names
 
     def _spans(self) -> Events:
-        """Named spans that say something; that it was step 7 does not."""
+        """Return the named spans that say something; the number of a step says nothing."""
         spans = self.trace.annotations
         marks = self.trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
         return spans.take(~marks)
@@ -364,7 +370,7 @@ MAX_GAPS = 1000
 
 
 def idle(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, trust: Trust) -> Idle:
-    """The idle time of all devices of a trace."""
+    """Return the idle time of all devices of a trace."""
     if trust.confidence == "unreliable" or not found:
         why = trust.why or "the trace holds no device work"
         codes = trust.codes or ("no-device-work",)
@@ -383,7 +389,7 @@ def idle(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps, tr
 
 
 def all_gaps(trace: Trace, links: Links, found: Sequence[IdleGaps], steps: Steps) -> Iterator[Gap]:
-    """Every gap as a record, in order of time (for the annotated trace)."""
+    """Return every gap as a record, in order of time, for the annotated trace."""
     for device_gaps in found:
         moments = Moments(trace, links, device_gaps)
         for row in range(len(device_gaps.start)):
@@ -416,7 +422,7 @@ def _top(found: Sequence[IdleGaps], moments: Sequence[Moments], steps: Steps) ->
 
 
 def _histogram(dur: Times) -> tuple[tuple[int, int, int], ...]:
-    """By power of ten, from a microsecond to the longest."""
+    """Count the gaps by power of ten, from a microsecond to the longest."""
     bounds: NDArray[np.int64] = 10 ** np.arange(3, 20, dtype=np.int64)[:16]
     bucket = np.searchsorted(bounds, dur, side="left")
     return tuple(

@@ -100,7 +100,8 @@ def _grouped(
 
 
 def _callees(trace: Trace, times: dict[int, int], steps: int) -> tuple[Callee, ...]:
-    """By name: a built-in one's has the address of what it was called on in it."""
+    """Count callees by name. The name of a built-in function contains the address of the object
+    that it was called on, which is left out."""
     found: defaultdict[tuple[str, str], int] = defaultdict(int)
     for code, ns in times.items():
         text = trace.text(code)

@@ -17,7 +17,7 @@ from ridgeline.trace.view import within
 def kernels(
     trace: Trace, links: Links, window: Window, limit: int = 50
 ) -> tuple[tuple[KernelRow, ...], int]:
-    """Rows by total time, and how many further names there are."""
+    """Return the rows by total time, and how many further names there are."""
     rows = within(trace.device, window)
     if not len(rows):
         return (), 0
@@ -57,7 +57,8 @@ def kernels(
 def _usual_op(
     trace: Trace, links: Links, rows: NDArray[np.int64], name: NDArray[np.int64], names: int
 ) -> NDArray[np.int64]:
-    """For each kernel name the operator name that launches it most often; -1 where none does."""
+    """Return for each kernel name the operator name that launches it most often; -1 where none
+    does."""
     usual = np.full(names, -1, np.int64)
     op = links.device_op[rows]
     linked = op >= 0
@@ -152,7 +153,8 @@ _BY_FAMILY: dict[Family, Category] = {
 
 @lru_cache(maxsize=65536)
 def category_of(kernel: str, op: str = "") -> Category:
-    """The category of a kernel launched by an operator; of the operator alone with no kernel."""
+    """Return the category of a kernel that an operator launched; without a kernel, the category of
+    the operator."""
     kernel, op = kernel[:MAX_NAME_CHARACTERS], op[:MAX_NAME_CHARACTERS]
     if not kernel:
         return _operator(op) or "other"
@@ -171,7 +173,7 @@ def category_of(kernel: str, op: str = "") -> Category:
 
 
 def categories(trace: Trace, links: Links, window: Window) -> tuple[CategoryRow, ...]:
-    """Summed time of device operations by category, the largest first."""
+    """Return the summed time of device operations by category, the largest first."""
     rows = within(trace.device, window)
     if not len(rows):
         return ()
@@ -222,7 +224,7 @@ _ONLY_MOVES = re.compile(rf"(?:(?:{_MOVES})(?:_|$))+")
 
 
 def inductor_category(kernel: str) -> Category | None:
-    """The category of a generated kernel, None for any other name."""
+    """Return the category of a generated kernel; None for any other name."""
     found = _NAME.match(kernel)
     if found is None:
         return None

@@ -87,8 +87,8 @@ def _launches(device: DeviceOps, links: Links, trace: Trace) -> _Launches:
 
 
 def _queue(device: DeviceOps, every: _Launches, chosen: NDArray[np.bool_]) -> tuple[float, float]:
-    """Median operations waiting at a launch, and the share of launches that found none, nor one
-    running."""
+    """Return the median number of operations that wait at a launch, and the share of launches that
+    found no operation waiting or running."""
     waiting = np.zeros(len(every.at), np.int64)
     idle = np.zeros(len(every.at), bool)
     for one in np.unique(every.device):
@@ -118,7 +118,8 @@ def _small(here: DeviceOps) -> tuple[float, float]:
 
 
 def _tensor_core_time(trace: Trace, here: DeviceOps, op: NDArray[np.int64]) -> float | None:
-    """By kernel name; None where most of the time is in kernels whose names do not tell."""
+    """Return the share of time on tensor cores, by kernel name; None where most of the time is in
+    kernels whose names do not tell."""
     kernels = np.flatnonzero(here.kind == Kind.KERNEL)
     ops = trace.ops.name
     by = np.where(op >= 0, ops[np.maximum(op, 0)], -1) if len(ops) else np.full(len(op), -1)

@@ -36,7 +36,8 @@ class Modules(Struct, frozen=True):
 
 
 def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tuple[ModuleRow, ...]:
-    """By device time with what they contain; () where the trace tells of no modules."""
+    """Return the modules by device time, with what they contain; () where the trace shows no
+    modules."""
     tree = module_paths(trace, links, window)
     if tree is None:
         return ()
@@ -70,7 +71,8 @@ def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tup
 
 
 def _of_device(trace: Trace, links: Links, tree: Modules) -> Rows:
-    """Each device operation's module: by its call, else by its operator, else by the forward."""
+    """Return the module of each device operation: by its call, else by its operator, else by the
+    forward."""
     call, op = links.device_call, links.device_op
     found = np.full(len(op), -1, np.int64)
     if len(tree.of_call):
@@ -82,7 +84,7 @@ def _of_device(trace: Trace, links: Links, tree: Modules) -> Rows:
 
 
 def _with_backward(trace: Trace, tree: Modules) -> Rows:
-    """Operators' modules, those of autograd nodes taken from their forward operators."""
+    """Return the modules of operators. Autograd nodes have the module of their forward operator."""
     forward = forward_of(trace, tree.of_op >= 0)
     taken = (tree.of_op < 0) & (forward >= 0)
     return np.where(taken, tree.of_op[np.maximum(forward, 0)], tree.of_op)
@@ -124,7 +126,7 @@ class _Tree:
 
 @once_per_trace
 def module_paths(trace: Trace, links: Links, window: Window) -> Modules | None:
-    """The best source the trace has; None where it has none."""
+    """Return the modules by the best source that the trace has; None where it has none."""
     frames = trace.frames
     rows = trace.names_where(frames.name, lambda name: name.startswith(FRAME))
     if rows.any():
@@ -199,7 +201,7 @@ def _named(frame: str) -> Part:
 
 
 def hierarchy(text: str) -> list[Part]:
-    """`TOP(ResNet)::forward.conv1(Conv2d)::forward` to its modules."""
+    """Return the modules of `TOP(ResNet)::forward.conv1(Conv2d)::forward`."""
     found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:MAX_HIERARCHY_CHARACTERS])
     return [(f"{name.strip(':')} ({kind})" if kind else name, kind or name) for name, kind in found]
 

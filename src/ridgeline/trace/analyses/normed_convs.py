@@ -34,7 +34,7 @@ class _Costs(Struct, frozen=True):
 
 
 def normed_convs(trace: Trace, links: Links, window: Window) -> tuple[NormedConv, ...]:
-    """The costliest first."""
+    """Return the convolutions with a norm after them, the costliest first."""
     rows = np.flatnonzero(started(trace.ops, step_spans(trace, window)))
     outermost = rows[links.op_parent[rows] < 0]
     heads = [row for row in _followed(trace, outermost) if _has_bias(trace, row)]
@@ -49,7 +49,7 @@ def normed_convs(trace: Trace, links: Links, window: Window) -> tuple[NormedConv
 
 
 def _followed(trace: Trace, outermost: Rows) -> list[int]:
-    """Convolutions whose next operator on the thread is a norm that trains."""
+    """Return the convolutions whose next operator on the thread is a norm that trains."""
     found = []
     ops = trace.ops
     convolving = trace.names_where(ops.name, lambda name: name in CONVOLUTIONS)
@@ -64,7 +64,7 @@ def _followed(trace: Trace, outermost: Rows) -> list[int]:
 
 
 def _after(trace: Trace, rows: list[int]) -> int | None:
-    """The norm, where it is the next that does anything."""
+    """Return the norm, if it is the next operator that does anything."""
     counted = False
     for row in rows:
         name = trace.text(int(trace.ops.name[row]))
@@ -78,13 +78,13 @@ def _after(trace: Trace, rows: list[int]) -> int | None:
 
 
 def _scalar(trace: Trace, row: int) -> bool:
-    """Of its first argument; unknown counts as one."""
+    """Return whether the first argument is a scalar; an unknown one counts as a scalar."""
     dims = trace.shape(int(trace.ops.shape[row])).dims if trace.ops.shape[row] >= 0 else ()
     return not dims or dims[0] in ([], ())
 
 
 def _frozen(trace: Trace, row: int) -> bool:
-    """A norm with fixed statistics keeps a constant."""
+    """Return whether a norm has fixed statistics: it keeps a constant."""
     if trace.ops.shape[row] < 0:
         return False
     concrete = trace.shape(int(trace.ops.shape[row])).concrete
@@ -92,7 +92,8 @@ def _frozen(trace: Trace, row: int) -> bool:
 
 
 def _has_bias(trace: Trace, row: int) -> bool:
-    """By its third argument; without shapes what it launches tells."""
+    """Return whether a convolution has a bias: by its third argument, or without shapes by what it
+    launches."""
     if trace.ops.shape[row] < 0:
         return True
     dims = trace.shape(int(trace.ops.shape[row])).dims
@@ -102,7 +103,7 @@ def _has_bias(trace: Trace, row: int) -> bool:
 def _beneath(
     trace: Trace, root: Rows, name: str, within: str, links: Links
 ) -> dict[int, list[int]]:
-    """Operators of a name called by another, by their outermost one."""
+    """Return the operators of a name that another operator calls, by their outermost operator."""
     names = trace.names_where(trace.ops.name, lambda text: text == name)
     callers = trace.names_where(trace.ops.name, lambda text: text == within)
     parent = links.op_parent
@@ -115,7 +116,8 @@ def _beneath(
 
 
 def _by_forward(trace: Trace, root: Rows, backward: dict[int, list[int]]) -> dict[int, list[int]]:
-    """What is beneath nodes of the backward, by the outermost operator of their forward."""
+    """Return what lies beneath nodes of the backward, by the outermost operator of their
+    forward."""
     forward = forward_of(trace, np.ones(len(trace.ops), bool))
     found: dict[int, list[int]] = {}
     for node in np.flatnonzero(forward >= 0).tolist():

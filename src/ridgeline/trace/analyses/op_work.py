@@ -54,10 +54,8 @@ class OpWork(Struct, frozen=True):
 def op_work(
     op: str, shape: Shape, list_dtype: str = "", result: tuple[int, ...] | None = None
 ) -> OpWork | None:
-    """None where no formula knows the operator or its recorded inputs do not suffice.
-
-    `result`: the size of what it gave, where something else in the trace tells.
-    """
+    """Return the work of an operator; None where no formula knows it or its recorded inputs do not
+    suffice. `result` is the size of its result, where something else in the trace tells it."""
     recorded = recorded_call(op, shape, list_dtype)
     if recorded is None:
         return None
@@ -88,7 +86,8 @@ def _endless(call: Call) -> bool:
 
 
 def _flops(work: Work) -> int:
-    """What the kernel does: without what a causal one leaves out, with what it does again."""
+    """Return the FLOPs of the kernel: without what a causal kernel leaves out, with what it
+    computes again."""
     macs = work.macs - work.skipped_macs + work.recomputed_macs
     return 2 * macs + work.transform_flops + work.other_flops
 
@@ -187,10 +186,8 @@ def is_free(op: str) -> bool:
 
 
 def call_work(op: str, shape: Shape, list_dtype: str = "float32") -> CallWork | None:
-    """None where no formula knows the operator or its recorded inputs do not suffice.
-
-    `list_dtype`: the type of lists of tensors, for calls that have no other tensor.
-    """
+    """Return the work of a call; None where no formula knows it or its recorded inputs do not
+    suffice. `list_dtype` is the type of lists of tensors, for calls without another tensor."""
     if find(op) is None or is_free(op):
         return None
     list_dtype = _own_dtype(shape) or list_dtype
@@ -250,7 +247,8 @@ def _own_dtype(shape: Shape) -> str:
 
 
 def _arithmetic(call: Call, list_dtype: str) -> str:
-    """Of the first floating operand; a product's first may be a bias, of the same type."""
+    """Return the type of the first floating operand. The first operand of a product may be a bias,
+    of the same type."""
     tensors = [a for a in call.args if isinstance(a, Tensor)] or list(call.tensors)
     floating = [t.dtype for t in tensors if _is_floating(t.dtype)]
     return next(iter(floating or [t.dtype for t in tensors]), list_dtype)

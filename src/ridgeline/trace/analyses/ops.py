@@ -47,7 +47,7 @@ class _Times(Struct, frozen=True):
 
 
 def ops(trace: Trace, links: Links, window: Window, limit: int = 50) -> tuple[OpRow, ...]:
-    """By name."""
+    """Return the operators by name."""
     if not len(trace.ops):
         return ()
     key = trace.ops.name.astype(np.int64)
@@ -55,7 +55,7 @@ def ops(trace: Trace, links: Links, window: Window, limit: int = 50) -> tuple[Op
 
 
 def ops_by_shape(trace: Trace, links: Links, window: Window, limit: int = 50) -> tuple[OpRow, ...]:
-    """By name and inputs; () where no inputs were recorded."""
+    """Return the operators by name and inputs; () where no inputs were recorded."""
     table = trace.ops
     if not len(table) or not (table.shape >= 0).any():
         return ()
@@ -155,7 +155,8 @@ class _Owned(Struct, frozen=True):
 
 
 def op_sites(trace: Trace, links: Links, window: Window) -> tuple[tuple[OpSite, ...], int, float]:
-    """Sites, the costliest first; how many were left out, and their time a step."""
+    """Return the sites, the costliest first; how many were left out; and the time of those a
+    step."""
     spans = step_spans(trace, window)
     rows = np.flatnonzero(started(trace.ops, spans))
     if not len(rows):
@@ -198,7 +199,7 @@ def _phase(trace: Trace, links: Links, rows: Rows) -> Rows:
 
 
 def _paths(trace: Trace, links: Links) -> Rows:
-    """A number for the chain of names around each operator, its own left out."""
+    """Return a number for the chain of names around each operator, without its own name."""
     parent, name = links.op_parent, trace.ops.name.astype(np.int64)
     path = np.full(len(parent), -1, np.int64)
     path[parent < 0] = 0
@@ -274,7 +275,7 @@ def _summed(group: Rows, values: NDArray[Any], size: int) -> NDArray[np.int64]:
 def _work(
     counted: Counted, group_of: Rows, size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[int, str]]:
-    """Matmul-like FLOPs, bytes and arithmetic of each group."""
+    """Return the matmul-like FLOPs, the bytes and the arithmetic of each group."""
     flops, moved = np.zeros(size), np.zeros(size)
     dtypes: dict[int, str] = {}
     group = group_of[counted.rows]

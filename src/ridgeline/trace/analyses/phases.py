@@ -59,7 +59,7 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
 
 @once_per_trace
 def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
-    """Disjoint spans of the four phases, over the whole trace."""
+    """Return disjoint spans of the four phases, over the whole trace."""
     lanes = driving_lanes(trace, links)
     feed = _named(trace, lanes, is_input)
     update = _named(trace, lanes, is_optimizer)
@@ -73,7 +73,8 @@ def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
 
 
 def _named(trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool]) -> Spans:
-    """Spans torch marks itself, and the Python functions behind them where stacks were recorded."""
+    """Return the spans that torch marks itself, and the Python functions behind them where stacks
+    were recorded."""
     return merge(
         *(
             time_of(table, trace.names_where(table.name, test) & on_lanes(table, lanes))
@@ -111,7 +112,8 @@ def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
 
 
 def _hulls(work: Spans, own: Spans) -> Spans:
-    """From the first to the last piece of work in each stretch that `own` does not interrupt."""
+    """Return spans from the first to the last piece of work in each stretch that `own` does not
+    interrupt."""
     stretch = np.searchsorted(own.start, work.start, side="right")
     first = np.flatnonzero(np.diff(stretch, prepend=-1))
     last = np.append(first[1:], len(work)) - 1
@@ -128,7 +130,8 @@ def _is_backward(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _forward(trace: Trace, links: Links, lanes: NDArray[np.int64]) -> Spans:
-    """Operators, launching calls outside them, spans called so, and modules where stacks tell."""
+    """Return operators, launching calls outside of them, spans with that name, and modules where
+    stacks show them."""
     ops, calls, spans, frames = trace.ops, trace.calls, trace.annotations, trace.frames
     modules = trace.names_where(frames.name, lambda name: name.startswith("nn.Module: "))
     found = merge(
@@ -145,7 +148,8 @@ def _forward(trace: Trace, links: Links, lanes: NDArray[np.int64]) -> Spans:
 
 
 def _titled(trace: Trace, phase: str) -> NDArray[np.bool_]:
-    """Spans somebody called `backward`, `## forward ##`, or DistributedDataParallel.forward."""
+    """Return the spans that somebody named `backward`, `## forward ##` or
+    DistributedDataParallel.forward."""
     return trace.names_where(
         trace.annotations.name,
         lambda name: name.strip("# ").rpartition(".")[2].lower() == phase,
@@ -156,7 +160,7 @@ _STEP = re.compile(r"Optimizer\.step#(\w+)\.step$")
 
 
 def optimizer_name(trace: Trace, window: Window) -> str:
-    """Of several, the one whose steps take longest."""
+    """Return the name of the optimizer; of several, the one whose steps take longest."""
     marks = trace.annotations
     inside = started_in(marks, window.start_ns, window.end_ns)
     taken: dict[str, int] = {}

@@ -26,7 +26,7 @@ def is_tensor(kind: Any) -> bool:
 
 
 def shape_text(shape: Shape) -> str:
-    """The tensors' sizes, then their types once each; scalars are left out."""
+    """Return the sizes of the tensors, then each of their types once; scalars are left out."""
     parts: list[str] = []
     types: list[str] = []
     for index, dims in enumerate(shape.dims):
@@ -52,7 +52,7 @@ def _sizes(dims: Any) -> str:
 
 
 def _list(dims: Any) -> str:
-    """`3x[16, 64]` where all are alike, else the first and how many more."""
+    """Return `3x[16, 64]` where all are alike, else the first and how many more there are."""
     if not isinstance(dims, list) or not dims:
         return "[]"
     texts = [_sizes(d) for d in dims]
@@ -103,10 +103,8 @@ class Recorded(Struct, frozen=True):
 
 
 def recorded_call(op: str, shape: Shape, list_dtype: str = "") -> Recorded | None:
-    """The call, or None where sizes or types are missing.
-
-    `list_dtype`: the type of lists of tensors, which traces leave out; told by the kernel's name.
-    """
+    """Return the call; None where sizes or types are missing. `list_dtype` is the type of lists of
+    tensors, which traces leave out: the name of the kernel tells it."""
     if not shape.dims or len(shape.types) < len(shape.dims):
         return None
     # an empty list beside filled ones is empty; where none is filled, lists were not recorded
@@ -148,7 +146,7 @@ def _tensors(dims: Any, dtype: str) -> list[Tensor] | None:
 
 
 def sizes_of(dims: Any) -> tuple[int, ...] | None:
-    """A tensor's sizes, None where the file holds something else in their place."""
+    """Return the sizes of a tensor; None where the file holds something else in their place."""
     if not isinstance(dims, list):
         return None
     if any(isinstance(d, bool) or not isinstance(d, int) or not 0 <= d < 2**40 for d in dims):
@@ -157,7 +155,7 @@ def sizes_of(dims: Any) -> tuple[int, ...] | None:
 
 
 def _touched(tensor: Tensor, strides: Any) -> int:
-    """An expanded dimension (stride 0) is one element deep."""
+    """Return the elements that are read: an expanded dimension (stride 0) is one element deep."""
     if not isinstance(strides, list) or len(strides) != len(tensor.shape):
         return tensor.nbytes
     distinct = prod(n for n, stride in zip(tensor.shape, strides, strict=True) if stride or n == 0)
@@ -202,7 +200,8 @@ _CONVOLUTIONS = {
 
 
 def outputs_of(call: Call) -> Outputs | None:
-    """The results, () where they are small beside the inputs, None where no rule knows."""
+    """Return the results; () where they are small beside the inputs; None where no rule knows
+    them."""
     name = call.op.partition("::")[2]
     if name.startswith("_foreach_"):
         return () if name.endswith(("_norm", "_max")) else tuple(call.args[0])
@@ -225,7 +224,7 @@ def _elementwise(call: Call) -> Outputs:
 
 
 def _promoted(tensors: tuple[Tensor, ...]) -> str:
-    """The widest type; a tensor of no dimensions (a Python number) widens nothing."""
+    """Return the widest type; a tensor without dimensions (a Python number) widens nothing."""
     counted = [t for t in tensors if t.shape] or list(tensors)
     return max((t.dtype for t in counted), key=lambda d: _RANK.index(d) if d in _RANK else 6)
 
@@ -299,7 +298,8 @@ def _like(index: int, *more: int) -> Rule:
 
 
 def _reduced(call: Call) -> Outputs:
-    """Small beside what was read, so it is left out: bytes are a lower bound anyway."""
+    """Return no output: a reduced result is small beside what was read, and bytes are a lower bound
+    anyway."""
     return ()
 
 

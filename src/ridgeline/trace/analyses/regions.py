@@ -48,7 +48,8 @@ def regions(trace: Trace, links: Links, window: Window) -> tuple[Region, ...]:
 
 
 def _graphs(trace: Trace, links: Links, window: Window) -> list[Region]:
-    """One row a graph, where kernels carry its id, else one a launching function."""
+    """Return a row for each graph where kernels carry its id, else one for each launching
+    function."""
     calls, device = trace.calls, trace.device
     launches = trace.names_where(calls.name, lambda name: name.endswith("GraphLaunch"))
     inside = np.zeros(len(device), bool)
@@ -112,7 +113,7 @@ def _sent(trace: Trace, links: Links, window: Window) -> _Sent:
 
 
 def _launched_in(sent: _Sent, table: Events) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Operations launched within each span, and their device time."""
+    """Return the operations that were launched within each span, and their device time."""
     count, time = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
     for lane in np.unique(table.lane).tolist():
         first, last = np.searchsorted(sent.lane, [lane, lane + 1])
@@ -168,7 +169,7 @@ def _triton(trace: Trace, window: Window) -> list[Region]:
 
 
 def _compilation(trace: Trace, window: Window, sent: _Sent) -> list[Region]:
-    """One row: the time in which any thread compiled."""
+    """Return one row for the time in which any thread compiled."""
     tests: tuple[tuple[Events, Callable[[str], bool]], ...] = (
         (trace.ops, is_compiling),
         (trace.annotations, is_compiling),
@@ -200,13 +201,13 @@ def _compilation(trace: Trace, window: Window, sent: _Sent) -> list[Region]:
 def _named(
     trace: Trace, table: Events, window: Window, since: int, test: Callable[[str], bool]
 ) -> Events:
-    """Spans of that name that reach into [since, end of the window)."""
+    """Return the spans of that name that reach into [since, end of the window)."""
     found = table.take(trace.names_where(table.name, test))
     return found.take((found.end > since) & (found.ts < window.end_ns))
 
 
 def _outermost(table: Events) -> Events:
-    """Without the spans that lie in another of the same name on the same thread."""
+    """Return the spans that lie in no other span of the same name on the same thread."""
     if not len(table):
         return table
     _, name = np.unique(table.name, return_inverse=True)

@@ -68,7 +68,8 @@ class _Answers(Struct, frozen=True):
 def roofline(
     trace: Trace, links: Links, window: Window, device: Device | None, limit: int = 50
 ) -> Roofline:
-    """Operators by device time; without a device rates only."""
+    """Return the operators by device time. Without a known device they have rates, and no
+    ceilings."""
     name = "" if device is None else device.name
     rows = within(trace.device, window)
     total = int(trace.device.dur[rows].sum())
@@ -106,7 +107,7 @@ def _answers(trace: Trace, links: Links, window: Window) -> _Answers:
 
 
 def _on_device(trace: Trace) -> NDArray[np.bool_]:
-    """Kernels that compute, and copies and fills inside the device."""
+    """Return the kernels that compute, and the copies and fills inside the device."""
     device = trace.device
     kernel = trace.names_where(device.name, lambda name: category_of(name) != "communication")
     copy = trace.names_where(
@@ -117,7 +118,8 @@ def _on_device(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _known(trace: Trace, links: Links, launches: Rows, results: Results) -> NDArray[np.bool_]:
-    """Operators that launch, or whose callees do, and whose work a formula tells."""
+    """Return the operators that launch work, or whose callees do, and whose work a formula
+    knows."""
     asked = np.zeros(len(launches), bool)
     rows = np.flatnonzero(launches > 0)
     while len(rows):
@@ -202,8 +204,8 @@ def _rows(
 
 
 def _hints(trace: Trace, rows: Rows, call: Rows, calls: int) -> tuple[Rows, list[Hint]]:
-    """For each call what its kernels' names add: the longest decides, but any may be a Winograd or
-    the TF32 product between two copies of layout."""
+    """Return what the names of its kernels add to each call. The longest kernel decides, but any
+    may be a Winograd or the TF32 product between two copies of layout."""
     names, which = np.unique(trace.device.name[rows], return_inverse=True)
     named = [hint_of(trace.text(int(name))) for name in names]
     longest = np.zeros(calls, np.int64)
@@ -224,7 +226,8 @@ def _hints(trace: Trace, rows: Rows, call: Rows, calls: int) -> tuple[Rows, list
 def _uncovered(
     trace: Trace, links: Links, answers: _Answers, covered: NDArray[np.bool_]
 ) -> tuple[tuple[str, int], ...]:
-    """The largest left out, by operator; by the work's own name where none launched it."""
+    """Return the largest operators that are left out; without an operator, the name of the work
+    itself."""
     rows = answers.rows[~covered]
     if not len(rows):
         return ()

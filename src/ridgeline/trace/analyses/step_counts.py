@@ -34,17 +34,17 @@ class Counted(Struct, frozen=True):
     """For each of `trace.ops`: `work_owners`' word."""
 
     def total(self, values: list[int]) -> float:
-        """The sum over rows of a number for each of `works`."""
+        """Return the sum over rows of a number for each of `works`."""
         calls = np.bincount(self.which, minlength=len(values)).tolist()
         return float(sum(value * count for value, count in zip(values, calls, strict=True)))
 
     def total_of(self, rows: Mask) -> float:
-        """FLOPs of products in the picked ones of `rows`."""
+        """Return the FLOPs of products in the picked ones of `rows`."""
         calls = np.bincount(self.which[rows], minlength=len(self.works)).tolist()
         return float(sum(w.flops * count for w, count in zip(self.works, calls, strict=True)))
 
     def by_dtype(self) -> dict[str, float]:
-        """FLOPs of products by arithmetic, the most first."""
+        """Return the FLOPs of products by arithmetic, the most first."""
         found: dict[str, float] = {}
         for tf32 in (False, True):
             calls = np.bincount(self.which[self.tf32 == tf32], minlength=len(self.works))
@@ -70,7 +70,7 @@ def step_spans(trace: Trace, window: Window) -> Spans:
 
 
 def started(table: Events, spans: Spans) -> Mask:
-    """Rows that start in one of the spans."""
+    """Return the rows that start in one of the spans."""
     return covered(spans, table.ts, table.ts + 1) > 0
 
 
@@ -112,7 +112,7 @@ _NONE = (np.empty((0, 2), np.int64), np.empty(0, np.int64))
 
 
 def _per_op(trace: Trace, links: Links, picked: Mask) -> Rows:
-    """How many of the picked device operations each operator launched."""
+    """Return how many of the picked device operations each operator launched."""
     found = np.zeros(len(trace.ops), np.int64)
     op = links.device_op[picked]
     np.add.at(found, op[op >= 0], 1)
@@ -127,7 +127,8 @@ def _tf32(trace: Trace, links: Links) -> Mask:
 
 
 def _usual_dtype(trace: Trace, rows: Rows) -> str:
-    """The floating type most calls have: stands in for lists of tensors, which record none."""
+    """Return the floating type of most calls. It stands in for lists of tensors, which record no
+    type."""
     votes: Counter[str] = Counter()
     codes, counts = np.unique(trace.ops.shape[rows], return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
@@ -137,7 +138,8 @@ def _usual_dtype(trace: Trace, rows: Rows) -> str:
 
 
 def _ceiling_name(dtype: str) -> str:
-    """Complex products are float products, and all forms of float8 have one ceiling."""
+    """Return the dtype whose ceiling applies: complex products are float products, and all forms of
+    float8 share one ceiling."""
     if dtype.startswith("float8"):
         return "float8"
     return {"complex64": "float32", "complex128": "float64", "uint8": "int8", "quint8": "int8",
@@ -175,7 +177,7 @@ _AUTOGRAD = re.compile(r"(^|[/\\])torch[/\\]autograd[/\\]__init__\.py\(\d+\): ba
 
 
 def second_forward(trace: Trace, rows: Rows) -> Mask:
-    """Which of these operators ran in one, where Python stacks show it."""
+    """Return which of these operators ran in a second forward, where Python stacks show it."""
     ops = trace.ops
     found = np.zeros(len(rows), bool)
     for lane in np.unique(trace.frames.lane[_named(trace, _SECOND_FORWARD)]).tolist():

@@ -57,7 +57,8 @@ class OperatorTime(Struct, frozen=True, kw_only=True):
 
 
 def step_work(trace: Trace, links: Links, window: Window, device: Device | None) -> StepWork:
-    """Of one step, the mean of the window's; `device` with its ceilings, None where unknown."""
+    """Return the work of one step, the mean of the window's steps. `device` has its ceilings; None
+    where it is unknown."""
     spans = step_spans(trace, window)
     on_gpu = len(trace.device) > 0
     # what a Dataset computes in the program's own process is input, not the model's work
@@ -140,7 +141,7 @@ class Bound(Struct, frozen=True):
 
 
 def bound(rows: tuple[RooflineRow, ...]) -> Bound:
-    """What binds covered work, by its time; nothing where no ceiling is known."""
+    """Return what limits the covered work, by its time; nothing where no ceiling is known."""
     compute = [row for row in rows if row.bound == "compute"]
     memory = [row for row in rows if row.bound == "memory"]
     if not compute and not memory:
@@ -169,7 +170,7 @@ def _attained(rows: list[RooflineRow]) -> float | None:
 def uncounted(
     found: Iterable[tuple[str, int, int]], total: int, steps: int
 ) -> tuple[Uncounted, ...]:
-    """From (operator, calls, time), the largest first."""
+    """Return the operators with most time, from (operator, calls, time)."""
     ordered = sorted(found, key=lambda one: -one[2])[:MAX_UNCOUNTED_OPERATORS]
     return tuple(
         Uncounted(op=op, calls=calls / steps, share=ns / total)
@@ -224,7 +225,8 @@ def host_time(
 
 
 def _is_operator(name: str) -> bool:
-    """Not the engine's own spans, not nodes of the graph (`AddmmBackward0`), no communication."""
+    """Return whether a name is that of an operator: no communication, none of the engine's own
+    spans, no node of the graph (`AddmmBackward0`)."""
     if "::" not in name or name.startswith(("autograd::", "torch::autograd")):
         return False
     return not _COLLECTIVE.search(name)
@@ -255,7 +257,8 @@ def _outermost(parent: Rows, operator: Mask) -> Mask:
 
 
 def _beneath(parent: Rows, those: Mask) -> Mask:
-    """Called by one of those, at any depth: what a collective copies is the collective's."""
+    """Return the operators that run inside one of those, at any depth: what a collective copies
+    belongs to the collective."""
     above, is_one = parent.tolist(), those.tolist()
     inside = [False] * len(above)
     for row, caller in enumerate(above):
@@ -290,7 +293,7 @@ def _rows(
 
 
 def input_spans(trace: Trace, links: Links) -> Spans:
-    """When the main thread waited for, or made, a batch."""
+    """Return when the main thread waited for a batch or made one."""
     found = [
         union(table.ts[rows], table.end[rows])
         for table in (trace.annotations, trace.frames)
@@ -315,7 +318,8 @@ def _talks(name: str) -> bool:
 
 
 def _compiled(trace: Trace, spans: Spans) -> tuple[Spans, int]:
-    """Kernels inductor made: by Python's calls of them, else the graph's span without operators."""
+    """Return the kernels that inductor made: by Python's calls of them, else by the graph's span
+    without operators."""
     frames, marks = trace.frames, trace.annotations
     graphs = trace.names_where(marks.name, lambda name: "Call CompiledFxGraph" in name)
     inside = union(marks.ts[graphs], marks.end[graphs])
@@ -365,7 +369,8 @@ def device_time(
 
 
 def _linked(trace: Trace) -> NDArray[np.bool_]:
-    """Collectives and copies between host and device: bound by links, so no operator's work."""
+    """Return the collectives and the copies between host and device. Links limit them, so they are
+    no operator's work."""
     ops = trace.device
     talks = trace.names_where(ops.name, is_communication) & (ops.kind == Kind.KERNEL)
     copies = (ops.kind == Kind.MEMCPY) & trace.names_where(ops.name, _over_link)
@@ -373,7 +378,8 @@ def _linked(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _busiest(trace: Trace, window: Window) -> DeviceOps:
-    """The operations of the device that worked longest: a process drives one, as a rule."""
+    """Return the operations of the device that worked longest: as a rule, a process drives one
+    device."""
     ops = trace.device
     each = [ops.take(ops.device == number) for number in np.unique(ops.device)]
     return max(each, key=lambda one: busy_spans(one, window).total)
@@ -384,7 +390,8 @@ def _over_link(name: str) -> bool:
 
 
 def _device_by_name(trace: Trace, links: Links, rows: Rows) -> list[tuple[str, int, int]]:
-    """Pieces of device work and their time by the operator that launched them, else by own name."""
+    """Return the pieces of device work and their time by the operator that launched them, else by
+    their own name."""
     op = links.device_op[rows]
     name = np.where(op >= 0, at_rows(trace.ops.name, op), trace.device.name[rows])
     found, at = np.unique(name, return_inverse=True)

@@ -54,7 +54,7 @@ class Waits(Struct, frozen=True):
 
 
 def sync_points(trace: Trace, links: Links, window: Window) -> tuple[SyncPoint, ...]:
-    """The costliest first; () where the trace has no device."""
+    """Return the costliest points first; () where the trace has no device."""
     waits = program_waits(trace, links, window)
     if not len(waits.calls):
         return ()
@@ -96,7 +96,7 @@ def program_waits(trace: Trace, links: Links, window: Window, *, staged: bool = 
 
 
 def _pageable(trace: Trace, links: Links, which: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Calls for copies of one sort in which host memory is not pinned."""
+    """Return the calls for copies of one sort whose host memory is not pinned."""
     device = trace.device
     copies = (device.kind == Kind.MEMCPY) & trace.names_where(
         device.name, lambda name: which.search(name) is not None
@@ -122,7 +122,8 @@ def by_profiler(trace: Trace, links: Links, calls: Calls) -> NDArray[np.bool_]:
 
 
 def _named_after(trace: Trace, links: Links, op: Rows) -> Rows:
-    """The outermost of the known waiting operators around each, else the innermost operator."""
+    """Return the outermost of the known waiting operators around each call, else the innermost
+    operator."""
     if not len(trace.ops):
         return op
     said = trace.names_where(trace.ops.name, _SAID.__contains__)
@@ -134,7 +135,8 @@ def _named_after(trace: Trace, links: Links, op: Rows) -> Rows:
 
 
 def _place_texts(trace: Trace, links: Links, calls: Calls) -> list[str]:
-    """The user's line of each; on a thread without Python, where the main one was."""
+    """Return the user's line of each call; on a thread without Python, the line where the main
+    thread was."""
     places = user_places(trace, links)
     where = places.at(calls.lane.astype(np.int64), calls.ts)
     lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
@@ -194,7 +196,7 @@ class SyncCosts(Struct, frozen=True):
 
 
 def sync_costs(trace: Trace, links: Links, window: Window) -> SyncCosts:
-    """Nothing where the trace has no device."""
+    """Return nothing where the trace has no device."""
     waits = program_waits(trace, links, window, staged=True)
     if not len(waits.row):
         return SyncCosts()
@@ -291,7 +293,7 @@ def _add_copies(trace: Trace, units: Sequence[_Unit], copied: dict[int, tuple[bo
 
 
 def _add_work(trace: Trace, links: Links, units: Sequence[_Unit]) -> None:
-    """The device work asked for inside each."""
+    """Add the device work that was asked for inside each unit."""
     if not len(trace.calls):
         return
     call = links.device_call
@@ -324,7 +326,8 @@ def _copied(trace: Trace, links: Links) -> dict[int, tuple[bool, int]]:
 
 
 def _places(trace: Trace, links: Links, calls: Events) -> list[Place | None]:
-    """The user's function of each; on a thread without Python, where the main one was."""
+    """Return the user's function of each call; on a thread without Python, the function where the
+    main thread was."""
     places = user_places(trace, links)
     where = places.at(calls.lane.astype(np.int64), calls.ts)
     lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
@@ -333,7 +336,7 @@ def _places(trace: Trace, links: Links, calls: Events) -> list[Place | None]:
 
 
 def _kept(trace: Trace, links: Links, waits: Waits, window: Window) -> Rows:
-    """Calls that would still wait: the profiler's, those between the steps."""
+    """Return the calls that would still wait: the profiler's, and those between the steps."""
     calls = trace.calls
     rows = np.flatnonzero(
         trace.names_where(calls.name, is_waiting_call)

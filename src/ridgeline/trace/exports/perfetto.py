@@ -148,7 +148,7 @@ def _findings(study: TraceStudy, findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _named(track: str, known: dict[str, int]) -> Iterator[str]:
-    """A track's name and place, once."""
+    """Return the events that give a track its name and its place."""
     if track in known:
         return
     known[track] = len(known)
@@ -182,7 +182,7 @@ def _instant(name: str, at: int, args: dict[str, Any]) -> str:
 
 
 def _us(ns: int) -> str:
-    """Exact: a float holds today's nanoseconds only to 128 of them."""
+    """Return exact microseconds: a float holds today's nanoseconds only to 128 of them."""
     sign, whole = ("-", -ns) if ns < 0 else ("", ns)
     return f"{sign}{whole // 1000}.{whole % 1000:03d}"
 
@@ -265,7 +265,7 @@ class Copier:
             self.copied = True
 
     def _repaired(self, text: bytes) -> bytes:
-        """Event by event: as it is, or written anew, or left out."""
+        """Return the events, each as it is or written anew, without those that cannot be read."""
         kept, at = [], 0
         while (at := text.find(b"{", at)) >= 0:
             end = self._inner.value_end(text, at)
@@ -286,7 +286,8 @@ def _is_whole(events: bytes) -> bool:
 
 
 def rewritten(text: bytes) -> bytes:
-    """JSON that every reader takes: NaN and the infinities, which torch writes, become null."""
+    """Return JSON that every reader takes: NaN and the infinities, which torch writes, become
+    null."""
     try:
         meant = json.loads(
             text.decode("utf-8", "replace"),

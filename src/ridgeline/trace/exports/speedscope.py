@@ -65,7 +65,7 @@ class _Frames:
 
 
 def _threads(trace: Trace) -> Iterator[Row]:
-    """Python functions, named spans, operators and runtime calls of each host thread."""
+    """Yield the Python functions, named spans, operators and runtime calls of each host thread."""
     tables: tuple[Events, ...] = (trace.frames, trace.annotations, trace.ops, trace.calls)
     for lane in np.unique(np.concatenate([t.lane for t in tables])):
         picked = [t.take(t.lane == lane) for t in tables]
@@ -110,8 +110,8 @@ def _profile(row: Row, origin: int, frames: _Frames) -> dict[str, Any]:
 def _events(
     start: Times, end: Times, code: NDArray[np.int32], frames: _Frames
 ) -> Iterator[dict[str, Any]]:
-    """Openings and closings, properly nested: a span that outlives the one around it ends with it
-    (the format allows no other; traces have a few, by rounding)."""
+    """Return properly nested openings and closings, the only form that the format allows. A span
+    that outlives the span around it ends with that span; traces have a few, by rounding."""
     stack: list[tuple[int, int]] = []
     for at, until, name in zip(start.tolist(), end.tolist(), code.tolist(), strict=True):
         while stack and stack[-1][0] <= at:

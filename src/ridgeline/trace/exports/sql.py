@@ -55,7 +55,7 @@ _UNKNOWN = re.compile(
 def query(
     traces: Sequence[Trace], sql: str, most: int = MAX_ROWS
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Column names and rows, one row more than `most` where there are more."""
+    """Return the column names and the rows; one row more than `most` where there are more."""
     import duckdb
 
     connection = connect()
@@ -82,19 +82,19 @@ def query(
 
 
 def _sentence(error: Exception) -> str:
-    """DuckDB's first paragraph: what it says before it repeats the query."""
+    """Return DuckDB's first paragraph: what it says before it repeats the query."""
     told = str(error).split("\n\n")[0].split("\nLINE ")[0]
     return f"the query failed: {' '.join(told.split())}"
 
 
 def _not_the_querys(duckdb: Any) -> tuple[type[Exception], ...]:
-    """What goes wrong with a sound query: memory, a fault of the engine."""
+    """Return whether an error is not the query's fault: no memory, or a fault of the engine."""
     names = ("OutOfMemoryException", "InternalException", "FatalException")
     return tuple(getattr(duckdb, name) for name in names if hasattr(duckdb, name))
 
 
 def _hint(views: Sequence[View]) -> str:
-    """A line a view, with what it has beside the columns that all have."""
+    """Return the columns that all views have, and a line for each view with its further columns."""
     common = [c for c in views[0].columns if all(c in v.columns for v in views)]
     width = max(len(v.name) for v in views)
     lines = [f"every view has {', '.join(common)}; and"]
@@ -105,7 +105,8 @@ def _hint(views: Sequence[View]) -> str:
 
 
 def connect() -> "DuckDBPyConnection":
-    """In memory, nothing spilt to disk, no look at this process' own variables."""
+    """Open a database in memory that writes nothing to disk and cannot read the variables of this
+    process."""
     import duckdb
 
     for name in ("python_enable_replacements", "python_enable_replacement_scans"):
@@ -117,7 +118,7 @@ def connect() -> "DuckDBPyConnection":
 
 
 def register(connection: "DuckDBPyConnection", traces: Sequence[Trace]) -> tuple[View, ...]:
-    """Make the views; with several traces each row says its rank."""
+    """Make the views; with several traces, each row has its rank."""
     several = len(traces) > 1
     parts: dict[str, list[str]] = {name: [] for name in TABLES}
     for number, trace in enumerate(traces):
@@ -179,7 +180,7 @@ def _register_texts(connection: "DuckDBPyConnection", trace: Trace, number: int)
 
 
 def _select(has: set[str], source: str, number: int, lead: str) -> str:
-    """One table with its texts; columns in the order of COLUMNS, those it has."""
+    """Return the query for one table with its texts, in the order of COLUMNS."""
     chosen, joins = [], [
         f"LEFT JOIN _lanes_{number} l ON l.lane = t.lane",
         f"LEFT JOIN _kinds_{number} k ON k.kind = t.kind",
@@ -206,12 +207,13 @@ def _select(has: set[str], source: str, number: int, lead: str) -> str:
 
 
 def _valid(text: str) -> str:
-    """Halves of a character cannot be written as UTF-8."""
+    """Return a text without halves of a character, which cannot be written as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def write_parquet(traces: Trace | Sequence[Trace], path: Path) -> None:
-    """Ordered by start; several traces get a `rank` column. Whole, by rename, or not at all."""
+    """Write all events, ordered by start; several traces get a `rank` column. The file appears
+    complete, by rename, or not at all."""
     import duckdb
 
     found = (traces,) if isinstance(traces, Trace) else tuple(traces)

@@ -73,7 +73,7 @@ class Collectives:
 
     @property
     def together(self) -> NDArray[np.bool_]:
-        """Which join several ranks: no sends, and in a group of one there is nobody to wait for."""
+        """Which collectives join several ranks: no sends, and none of a group of one rank."""
         several: NDArray[np.bool_] = ~np.isin(self.family, POINT_TO_POINT) & (self.size != 1)
         return several
 
@@ -89,7 +89,7 @@ class _Told:
 
 
 def communication_rows(trace: Trace) -> Rows:
-    """Rows of `Trace.device` that are collectives or sends."""
+    """Return the rows of `Trace.device` that are collectives or sends."""
     device = trace.device
     if not len(device):
         return np.empty(0, np.int64)
@@ -111,7 +111,7 @@ def collectives(trace: Trace, links: Links) -> Collectives:
 
 
 def nothing() -> Collectives:
-    """Of a rank that shows none."""
+    """Return the collectives of a rank that shows none."""
     none = np.empty(0, np.int64)
     codes = np.empty(0, np.int32)
     return Collectives("none", none, none, none, codes, codes, none, none, none, codes, (), ())
@@ -119,7 +119,8 @@ def nothing() -> Collectives:
 
 @lru_cache(maxsize=4096)
 def family_of(text: str) -> int:
-    """The family a kernel, an operator or a recorded name belongs to; 0 where it does not tell."""
+    """Return the family that a kernel, an operator or a recorded name belongs to; 0 where the name
+    does not tell."""
     squeezed = re.sub(r"[^a-z0-9]", "", text.lower())
     for spelling, family in _SPELLINGS:
         if spelling in squeezed:
@@ -180,7 +181,7 @@ def _columns(
 
 
 def _told(trace: Trace, codes: NDArray[np.int64]) -> list[_Told]:
-    """What each row's texts say; columns are (name, info) pairs, the nearest first."""
+    """Return what the texts of each row say; columns are (name, info) pairs, the nearest first."""
     distinct, rows = np.unique(codes, axis=0, return_inverse=True)
     known = [_resolve(trace, [int(code) for code in line]) for line in distinct]
     return [known[int(row)] for row in rows.reshape(-1)]
@@ -209,13 +210,14 @@ def _resolve(trace: Trace, codes: list[int]) -> _Told:
 
 
 def _members(value: Any) -> tuple[int, ...]:
-    """The ranks a group lists; nothing where the list is shortened ("[0, 1, ...]")."""
+    """Return the ranks that a group lists; () where the list is shortened ("[0, 1, ...]")."""
     text = str(value or "")
     return () if "..." in text else tuple(sorted({int(n) for n in re.findall(r"\d{1,9}", text)}))
 
 
 def _bytes(info: Mapping[str, Any]) -> int:
-    """The larger of what goes in and comes out: NCCL's own measure for every collective."""
+    """Return the larger of what goes in and what comes out: NCCL's own measure for every
+    collective."""
     counts = [_whole(info.get(f"{way} msg nelems")) for way in ("In", "Out")]
     dtype = str(info.get("dtype", "")).lower()
     item = _ITEM_BYTES.get(dtype, 1 if dtype.startswith("float8") else 0)
@@ -232,7 +234,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _picked(values: NDArray[Any], rows: Rows) -> NDArray[Any]:
-    """values[rows], -1 for rows that are -1."""
+    """Return values[rows], and -1 for rows that are -1."""
     if not len(values):
         return np.full(len(rows), -1, np.int64)
     return np.where(rows >= 0, values[np.maximum(rows, 0)], -1)
@@ -259,7 +261,7 @@ class Membership:
 
     @property
     def short(self) -> list[int]:
-        """Groups that lack a member."""
+        """The groups that lack a member."""
         return np.flatnonzero(self.size > self.here.sum(axis=1)).tolist()
 
 
@@ -302,7 +304,7 @@ def _told_members(one: Collectives, group: str) -> tuple[int, ...]:
 
 
 def missing(found: Membership, job: Job) -> str:
-    """Which members are not here, and what that leaves unknown."""
+    """Return which members have no trace here, and what is unknown therefore."""
     short = found.short
     if not short:
         return ""
@@ -389,7 +391,7 @@ def match(ranks: Sequence[Collectives], job: Job) -> Matching:
 
 
 def _part_strangers(table: Table, ranks: Sequence[Collectives]) -> None:
-    """Takes out whoever runs another collective than the first rank of the line."""
+    """Take out the ranks that run another collective than the first rank of the row."""
     families = np.zeros(table.shape, np.int64)
     for r, one in enumerate(ranks):
         here = table[:, r] >= 0
@@ -402,7 +404,8 @@ def _part_strangers(table: Table, ranks: Sequence[Collectives]) -> None:
 def _numbered(
     ranks: Sequence[Collectives], groups: dict[str, int]
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Each rank's group and number within it, the same over ranks; -1: takes no part."""
+    """Return the group and the number within it of each collective, the same on all ranks; -1 where
+    a rank takes no part."""
     shared = [np.array([groups[g] for g in one.groups], np.int64)[one.group] for one in ranks]
     numbers = [np.full(len(one), -1, np.int64) for one in ranks]
     together = [one.together for one in ranks]
@@ -422,14 +425,16 @@ def _numbered(
 
 
 def _counts(sequence: NDArray[np.int64]) -> bool:
-    """Whether this is a count: told everywhere, and not the same again and again."""
+    """Return whether this is a count: recorded everywhere, and not the same number again and
+    again."""
     if (sequence < 0).any():
         return False
     return int(np.unique(sequence, return_counts=True)[1].max()) <= MAX_KERNELS_OF_ONE_NUMBER
 
 
 def _by_count(sequence: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The count, and which of the kernels that share it (in order of start)."""
+    """Return the count, combined with the place among the kernels that share it (in order of
+    start)."""
     order = np.argsort(sequence, kind="stable")
     ordered = sequence[order]
     again = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
@@ -441,7 +446,7 @@ def _by_count(sequence: NDArray[np.int64]) -> NDArray[np.int64]:
 def _shift(
     one: Collectives, its: NDArray[np.int64], other: Collectives, own: NDArray[np.int64]
 ) -> int:
-    """What to add to the order in `other` to get the order in `one`."""
+    """Return what must be added to the order in `other` to get the order in `one`."""
     few = min(len(its), len(own))
     apart = len(its) - len(own)
     tried: list[tuple[float, int, int]] = []
@@ -464,7 +469,7 @@ def _shift(
 
 
 def _spread(differences: NDArray[np.int64]) -> float:
-    """Median distance from the median; exact also where clocks are hours apart."""
+    """Return the median distance from the median, exact also where clocks are hours apart."""
     near = differences - differences[0]
     return float(np.median(np.abs(near - np.median(near))))
 

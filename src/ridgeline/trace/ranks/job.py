@@ -32,7 +32,8 @@ from ridgeline.units import word_list
 
 
 def strangers(traces: Sequence[Trace], shared: bool) -> tuple[Check, ...]:
-    """What speaks against one job; `shared`: some collective is in two of them."""
+    """Return the check that says what speaks against one job. `shared`: some collective is in two
+    of the traces."""
     working = [trace for trace in traces if len(trace.device)] or list(traces)
     worlds = sorted({t.metadata.world_size for t in traces if t.metadata.world_size})
     numbers = Counter(t.metadata.rank for t in traces if t.metadata.rank is not None)
@@ -81,14 +82,14 @@ class _Share:
 
 
 def ranks(traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]) -> Ranks:
-    """One trace a rank; links and windows in the same order."""
+    """Compare ranks: one trace for each, with its links and its window in the same order."""
     return compared(traces, links, windows)[0]
 
 
 def compared(
     traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]
 ) -> tuple[Ranks, tuple[Check, ...]]:
-    """The ranks, and what speaks against their being ranks of one job."""
+    """Return the ranks, and what speaks against their being ranks of one job."""
     if not traces:
         return Ranks(), ()
     numbers, labels, doubt = _named(traces)
@@ -130,7 +131,7 @@ def compared(
 def _told_of(
     found: Sequence[Collectives], split: Waits, inside: Sequence[NDArray[np.bool_]]
 ) -> float:
-    """Share of all time in collectives, inside the windows, that could be split."""
+    """Return the share of all time in collectives, inside the windows, that could be split."""
     lasted = [(one.end - one.start)[one.together & w] for one, w in zip(found, inside, strict=True)]
     total = sum(int(ns.sum()) for ns in lasted)
     return int((split.wait + split.transfer).sum()) / total if total else 1.0
@@ -145,7 +146,8 @@ def _untold(told_of: float) -> str:
 
 
 def _alike(found: list[Collectives]) -> list[Collectives]:
-    """Only those measured in the best way any rank has: calls beside kernels align nothing."""
+    """Return only the collectives that were measured in the best way any rank has: calls cannot be
+    aligned with kernels."""
     best = next((s for s in ("device", "host") if any(one.source == s for one in found)), None)
     return [one if best is None or one.source == best else nothing() for one in found]
 
@@ -160,8 +162,8 @@ def _inside(found: Sequence[Collectives], windows: Sequence[Window]) -> list[NDA
 def _shares(
     found: Sequence[Collectives], alignment: Alignment, split: Waits, late: Sequence[Late]
 ) -> list[_Share | None]:
-    """None for a rank that shares no collective with the others; no times for one that has
-    collectives and none that could be split."""
+    """Return None for a rank that shares no collective with the others, and no times for a rank
+    with collectives of which none could be split."""
     told: list[_Share | None] = []
     for r, one in enumerate(late):
         known = bool((split.table[:, r] >= 0).any()) or not len(found[r])
@@ -207,8 +209,9 @@ def _rank(
 def _times(
     trace: Trace, window: Window, found: Collectives, alone: bool
 ) -> tuple[int | None, Spans, Spans]:
-    """Busy time, and the spans of computing and of communicating, clipped to the window. The
-    host's operators compute only where no rank has a device: beside kernels they launch."""
+    """Return the busy time, and the spans of computing and of communicating, clipped to the window.
+    Operators of the host count as computing only where no rank has a device: beside kernels they
+    launch."""
     device = trace.device
     if not len(device):
         ran = union(found.start, found.end) if found.source == "host" else NOTHING
@@ -229,7 +232,7 @@ def _clip(spans: Spans, window: Window) -> Spans:
 
 
 def _named(traces: Sequence[Trace]) -> tuple[list[int], list[str], str]:
-    """Each trace's rank and name, and what speaks against the number."""
+    """Return the rank and the name of each trace, and what speaks against these numbers."""
     told = [trace.metadata.rank for trace in traces]
     known = [rank for rank in told if rank is not None]
     if not known or len(set(known)) < len(known):
@@ -245,7 +248,8 @@ def _named(traces: Sequence[Trace]) -> tuple[list[int], list[str], str]:
 
 
 def _lacking(matching: Matching, labels: Sequence[str]) -> str:
-    """Collectives that some rank does not show though it is of the group and its trace given."""
+    """Return a sentence on collectives that a rank does not show, though it belongs to the group
+    and its trace is here."""
     lacks = [f"{label} lacks {n}" for label, n in zip(labels, matching.lacks, strict=True) if n]
     if not lacks:
         return ""

@@ -72,7 +72,7 @@ def lateness(
 
 
 def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
-    """Who was late, how often, what it cost and what it did."""
+    """Return who was late, how often, what it cost and what that rank did."""
     if not len(found):
         return ""
     most = max(range(len(late)), key=lambda r: late[r].caused_ns)
@@ -179,7 +179,7 @@ class Origins:
         return Work(text, _PHASES[phase], self._trace.text(module).removeprefix(_MODULE))
 
     def _climb(self, rows: Rows) -> Rows:
-        """The outermost operator around each."""
+        """Return the outermost operator around each."""
         above = self._links.op_parent
         while True:
             up = above[rows]
@@ -188,7 +188,7 @@ class Origins:
             rows = np.where(up >= 0, up, rows)
 
     def _phase(self, rows: Rows, root: Rows) -> NDArray[np.int64]:
-        """Index into _PHASES."""
+        """Return the phase of each row, an index into _PHASES."""
         ops, table = self._trace.ops, self._trace.annotations
         backward = self._trace.names_where(ops.name[root], lambda n: bool(_BACKWARD.search(n)))
         phases = np.where(backward, _PHASES.index("backward"), 0).astype(np.int64)
@@ -200,7 +200,8 @@ class Origins:
         return phases
 
     def _module(self, rows: Rows, root: Rows, phase: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Code of the module's name; of a backward operator: of the forward with its number."""
+        """Return the code of the module's name. A backward operator has the module of the forward
+        with its number."""
         if not self._named_modules.any():
             return np.full(len(rows), -1, np.int64)
         forward = self._forward(self._trace.ops.sequence[root])
@@ -212,7 +213,8 @@ class Origins:
         return np.where(frame >= 0, self._trace.frames.name[np.maximum(frame, 0)], -1)
 
     def _forward(self, sequence: NDArray[np.int64]) -> Rows:
-        """The forward operator of each sequence number; the last that holds it: the innermost."""
+        """Return the forward operator of each sequence number: the last that holds it, which is the
+        innermost."""
         ops = self._trace.ops
         forward = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread <= 0))
         forward = forward[
@@ -274,7 +276,7 @@ def _first_event_ns(trace: Trace) -> int:
 def _device_layers(
     trace: Trace, links: Links, origins: Origins, spans: Spans
 ) -> Iterator[tuple[Rows, Label]]:
-    """Kernels of the model, then copies and fills, then other collectives."""
+    """Yield the kernels of the model, then copies and fills, then other collectives."""
     device = trace.device
     touching = _touching(device, spans)
     communication = np.zeros(len(device), bool)
@@ -295,7 +297,7 @@ def _device_layers(
 
 
 def _host_layers(trace: Trace, origins: Origins) -> Iterator[tuple[Events, Label]]:
-    """Tables from the most telling to the least."""
+    """Yield the tables, those that say most first."""
 
     def by_name(table: Events) -> Label:
         def label(rows: Rows) -> Labels:
@@ -320,7 +322,8 @@ def _touching(table: Events, spans: Spans) -> NDArray[np.bool_]:
 
 
 def _in_turn(table: Events, rows: Rows) -> tuple[Spans, Rows]:
-    """Rows as disjoint spans: where two run at once, the time is the earlier one's."""
+    """Return the rows as disjoint spans. Where two run at once, the time belongs to the earlier
+    one."""
     if not len(rows):
         return NOTHING, rows
     start, end = table.ts[rows], table.end[rows]
@@ -331,7 +334,7 @@ def _in_turn(table: Events, rows: Rows) -> tuple[Spans, Rows]:
 
 
 def _deepest(table: Events, rows: Rows) -> tuple[Spans, Rows]:
-    """Nested rows of one thread as disjoint spans, each the innermost row's."""
+    """Return nested rows of one thread as disjoint spans, each with its innermost row."""
     start, end = table.ts[rows], table.end[rows]
     cuts = np.unique(np.concatenate((start, end)))
     if len(cuts) < 2:

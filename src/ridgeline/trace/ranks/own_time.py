@@ -115,7 +115,8 @@ def own_functions(
     windows: Sequence[Window],
     numbers: Sequence[int],
 ) -> tuple[RankPlace, ...]:
-    """The largest differences first; nothing without Python stacks."""
+    """Return the functions with the largest differences between ranks first; () without Python
+    stacks."""
     if len(traces) < 2:
         return ()
     seen = [_Seen(t, li, w) for t, li, w in zip(traces, links, windows, strict=True)]

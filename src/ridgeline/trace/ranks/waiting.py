@@ -84,7 +84,7 @@ def waits(
     alignment: Alignment,
     inside: Sequence[NDArray[np.bool_]],
 ) -> Waits:
-    """Of the collectives that begin inside the window on every rank that shows them."""
+    """Split the collectives that begin inside the window on every rank that shows them."""
     table = _chosen(table, alignment, inside)
     here = table >= 0
     start, end = np.full(table.shape, ABSENT), np.full(table.shape, _NEVER)
@@ -113,7 +113,8 @@ def waits(
 
 
 def _chosen(table: Table, alignment: Alignment, inside: Sequence[NDArray[np.bool_]]) -> Table:
-    """Two aligned ranks at least, and inside the window on all."""
+    """Return the collectives of at least two aligned ranks that lie inside the window on all of
+    them."""
     table = np.where(np.array(alignment.aligned)[None, :], table, np.int64(-1))
     kept: NDArray[np.bool_] = (table >= 0).sum(axis=1) >= 2
     for r, within in enumerate(inside):
@@ -123,7 +124,8 @@ def _chosen(table: Table, alignment: Alignment, inside: Sequence[NDArray[np.bool
 
 
 def bus_factor(family: str, size: int) -> float | None:
-    """What the busiest link carries of the algorithm's bytes, as NCCL's own tests count it."""
+    """Return what the busiest link carries of the algorithm's bytes, as NCCL's own tests count
+    it."""
     if size < 1:
         return None
     if family == "all_reduce":
@@ -136,7 +138,8 @@ def bus_factor(family: str, size: int) -> float | None:
 def collective_rows(
     ranks: Sequence[Collectives], found: Waits, numbers: Sequence[int], least_ns: int
 ) -> tuple[CollectiveRow, ...]:
-    """One row for each collective, group and size; the most waited for first."""
+    """Return one row for each collective, group and size; the one that was waited for longest comes
+    first."""
     if not len(found):
         return ()
     told = np.full((len(found), 3), -1, np.int64)  # family, bytes, size of the group
@@ -189,8 +192,8 @@ def _row(
 
 
 def align(ranks: Sequence[Collectives], matching: Matching, labels: Sequence[str]) -> Alignment:
-    """Each rank against one already aligned, the one it shares most collectives with; groups that
-    nothing joins each among themselves."""
+    """Align each rank with the aligned rank that it shares most collectives with. Groups that no
+    collective joins are aligned each for itself."""
     offset, component = [0] * len(ranks), [-1] * len(ranks)
     residual = 0
     strict = matching.table[ends_together(ranks, matching.table)]
@@ -210,7 +213,7 @@ def align(ranks: Sequence[Collectives], matching: Matching, labels: Sequence[str
 def _spread_over(
     ranks: Sequence[Collectives], table: Table, offset: list[int], component: list[int]
 ) -> int:
-    """Aligns all that the table joins to what is aligned already; the largest residual."""
+    """Align all ranks that the table joins to an aligned rank; return the largest residual."""
     present = (table >= 0).astype(np.int64)
     shared = present.T @ present
     residual = 0
@@ -225,7 +228,8 @@ def _spread_over(
 
 
 def _closest(shared: NDArray[np.int64], done: Sequence[bool]) -> tuple[int, int] | None:
-    """The aligned and the unaligned rank that share most; the first of equals."""
+    """Return the aligned and the unaligned rank that share most collectives; of equals, the
+    first."""
     known = np.array(done)
     counts = np.where(known[:, None] & ~known[None, :], shared, 0)
     if not counts.any():
@@ -235,7 +239,7 @@ def _closest(shared: NDArray[np.int64], done: Sequence[bool]) -> tuple[int, int]
 
 
 def ends_together(ranks: Sequence[Collectives], table: Table) -> NDArray[np.bool_]:
-    """Which matched collectives no rank can leave before all have come."""
+    """Return which matched collectives no rank can leave before all have come."""
     family = np.zeros(len(table), np.int64)
     for r, one in enumerate(ranks):
         here = table[:, r] >= 0
@@ -244,7 +248,8 @@ def ends_together(ranks: Sequence[Collectives], table: Table) -> NDArray[np.bool
 
 
 def _median(differences: NDArray[np.int64]) -> tuple[int, int]:
-    """The median and the median distance from it; floats only for the small remainders."""
+    """Return the median and the median distance from it; floats are used for small remainders
+    only."""
     base = differences[0]
     near = differences - base
     middle = round(float(np.median(near)))
