@@ -37,7 +37,7 @@ from peer_rules import (
 from torch.utils.benchmark import Measurement, Timer
 
 from ridgeline.comparison.preparation import settled
-from ridgeline.comparison.selftest import EFFECTS, THRESHOLD, lay, one_candidate, table_of, take
+from ridgeline.comparison.selftest import EFFECTS, THRESHOLD, one_candidate, prepare, table_of, take
 from ridgeline.records.comparison import Surroundings
 from ridgeline.statistics import RoundTable, analyse, estimate, plan_looks, simulated_rounds
 from ridgeline.statistics.noise import sequential_samples
@@ -108,26 +108,26 @@ def measured(budget_s: float, say: Callable[[str], None]) -> tuple[list[Trial], 
     """Windows as `selftest` takes them, each followed by torch.utils.benchmark itself on the
     baseline and on the identical candidate. The identical candidate's samples are scaled by the
     effect for all procedures alike; beside it, rounds with candidates that do real extra work."""
-    bed = lay(torch.device("cpu"), budget_s, say)
-    product = bed.product
+    prepared = prepare(torch.device("cpu"), budget_s, say)
+    product = prepared.product
     timers: list[tuple[Measurement, Measurement]] = []
 
     def between() -> None:
-        bed.calibrate()
+        prepared.calibrate()
         say("torch.utils.benchmark")
         timers.append((_timed(product), _timed(product)))
 
-    bed.host.begin_rounds()
+    prepared.host.begin_rounds()
     taken = take(
-        bed.shots, length=ROUNDS, limit_ns=1e9 * budget_s, now_ns=perf_counter_ns, seed=0,
+        prepared.shots, length=ROUNDS, limit_ns=1e9 * budget_s, now_ns=perf_counter_ns, seed=0,
         between=between, say=say,
     )  # fmt: skip
-    surroundings = bed.host.end_rounds()
+    surroundings = prepared.host.end_rounds()
     trials = []
     for window, in_turn, (one, other) in zip(taken.rounds, taken.sequences, timers, strict=True):
-        table = table_of(window, bed.by_events)
+        table = table_of(window, prepared.by_events)
         identical = one_candidate(table, 2)
-        first, second = in_turn.samples(bed.by_events)
+        first, second = in_turn.samples(prepared.by_events)
         for arm, effect in enumerate(EFFECTS, start=2):
             slower = 1 + effect
             scaled = measurement(np.array(other.times) * 1e9 * slower)

@@ -1,4 +1,4 @@
-"""The variants of a comparison, and how each fares before the rounds begin."""
+"""The options of a comparison, its variants, and what becomes known of each."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -14,7 +14,7 @@ BASELINE, CONTROL = "baseline", "control"
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """A target, built."""
+    """What a built target declares, and what building it changed."""
 
     goal: Goal | None
     items: float | None
@@ -26,6 +26,8 @@ class Opened(Struct, frozen=True, kw_only=True):
 
 
 class Collected(Struct, frozen=True, kw_only=True):
+    """The first calls: how long each took, and which process-wide settings they changed."""
+
     call_ns: tuple[float, ...]
     changed: tuple[str, ...]
 
@@ -38,15 +40,15 @@ class Examined(Struct, frozen=True, kw_only=True):
 class Warmed(Struct, frozen=True, kw_only=True):
     block_calls: int
     block_ns: float
-    """What a block takes by the wall clock."""
+    """Wall time of a block."""
     steady: bool
     steady_ns: float
-    """A call's time at the end."""
+    """Time of a call in steady state."""
     excess_ns: float
-    """What all calls so far took beyond as many steady ones."""
+    """Time that all calls so far took beyond as many steady ones."""
     calls: int
     events_share: float
-    """Device events over wall time: under 1 where work escaped the events' stream."""
+    """Device events over wall time: less than 1 if work ran on another stream than the events."""
     clock: str
 
 
@@ -60,7 +62,7 @@ class SkippedError(Exception):
 
 
 class VariantFailed(Exception):
-    """A variant could not be built, called or timed; `error` says why in a sentence."""
+    """A variant could not be built, called or timed; `error` has the sentence."""
 
     def __init__(self, variant: str, error: Exception) -> None:
         super().__init__(variant)
@@ -69,7 +71,7 @@ class VariantFailed(Exception):
 
 
 class Disturbing(Exception):
-    """Variants that cannot share a process, with what each changes in it."""
+    """The variants cannot share a process: `changes` names the settings that one changes."""
 
     def __init__(self, changes: Sequence[str]) -> None:
         super().__init__(", ".join(changes))
@@ -77,12 +79,13 @@ class Disturbing(Exception):
 
 
 class Contender(Struct, kw_only=True):
-    """All that is known of one variant."""
+    """A variant on its way through a comparison."""
 
     variant: str
+    """Its key: "baseline", "control", or the place of a candidate among the targets."""
     name: str
     host: Any
-    """A Host or a RemoteHost."""
+    """Where it runs: a Host, a RemoteHost or the runs of a script."""
     opened: Opened | None = None
     collected: Collected | None = None
     examined: Examined | None = None
@@ -92,11 +95,11 @@ class Contender(Struct, kw_only=True):
     recompiles: int = 0
 
     def open(self, seed: int) -> None:
-        """Build it on its host."""
+        """Build the variant on its host."""
         self.opened = self.ask("open", variant=self.variant, target=self.name, seed=seed)
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Ask the variant's host; what goes wrong is this variant's failure."""
+        """Ask the variant's host. An error becomes this variant's failure."""
         try:
             return self.host.ask(method, **arguments)
         except (RidgelineError, SkippedError) as error:
@@ -104,17 +107,17 @@ class Contender(Struct, kw_only=True):
 
 
 def stand(targets: Sequence[str], host: Callable[[str, str], Any]) -> list[Contender]:
-    """The variants: the baseline, its control, and each candidate by its place among the targets.
-    `host` gives a variant, told by variant and name, its place to run."""
+    """Return the baseline, its control, and each candidate. `host` returns where a variant runs,
+    given its key and name."""
     names = {BASELINE: targets[0], CONTROL: targets[0]}
-    names |= {str(at): target for at, target in enumerate(targets) if at}
+    names |= {str(i): target for i, target in enumerate(targets) if i}
     return [
         Contender(variant=variant, name=n, host=host(variant, n)) for variant, n in names.items()
     ]
 
 
 Say = Callable[[str], None]
-"""Progress, in words."""
+"""Shows progress, a sentence at a time."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -130,7 +133,7 @@ class Options(Struct, frozen=True, kw_only=True):
     alpha: float = 0.05
     seed: int = 0
     goal: Goal | None = None
-    """None: what the files say, else speed."""
+    """None: the goal that the files declare, else speed."""
     isolate: bool = False
     processes: int = 3
     """Sets of processes with `isolate`."""
@@ -138,18 +141,19 @@ class Options(Struct, frozen=True, kw_only=True):
     checked: bool = True
     """Whether results are compared and guards looked at."""
     rtol: float | None = None
-    """Overrides what the files declare."""
+    """The relative error allowed, in place of what the files declare."""
     timeout_s: float | None = None
-    """A call that has not come back by then hangs; None: 300 s, for a whole script 30 min."""
+    """Time limit of a call, after which it counts as hanging; None: 300 s, for a whole script 30
+    min."""
     device: str | None = None
-    """"cpu" hides the GPUs; a GPU's name picks it."""
-    most_rounds: int = 480
+    """"cpu" hides the GPUs; "cuda:1" shows only that one."""
+    max_rounds: int = 480
     by: Literal["auto", "step", "run"] = "auto"
-    """For scripts: time steps or whole runs; "auto" takes steps where all have some."""
+    """For scripts: whether steps or whole runs are timed; "auto" times steps if all have some."""
     steps: int | None = None
-    """For scripts: end each after so many optimizer steps."""
+    """For scripts: the number of optimizer steps after which each run is ended."""
     arguments: tuple[str, ...] = ()
-    """For scripts: the same for each."""
+    """For scripts: the command-line arguments of each."""
 
     @property
     def budget(self) -> float:
@@ -169,11 +173,12 @@ class Options(Struct, frozen=True, kw_only=True):
         return self.budget - spent_s if self.deadline is None else self.deadline.left_s()
 
     def limit_ns(self, left_s: float, round_ns: float) -> float:
-        """For the rounds, when this much of the budget is left and a round takes so long."""
+        """Return the time limit of the rounds, given what is left of the budget and how long a
+        round takes."""
         if self.budget_s is not None:
             return 1e9 * left_s
-        return max(1e9 * left_s, 1.1 * ROUNDS_WANTED * round_ns)
+        return max(1e9 * left_s, 1.1 * MIN_DEFAULT_ROUNDS * round_ns)
 
 
-ROUNDS_WANTED = 8
-"""Six are needed for a verdict; nobody who named no budget wants to hear that four fitted in."""
+MIN_DEFAULT_ROUNDS = 8
+"""Rounds that are run if no budget was given, however long they take: a verdict needs six."""

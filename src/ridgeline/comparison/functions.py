@@ -28,7 +28,7 @@ from ridgeline.comparison.preparation import (
     warm_all,
 )
 from ridgeline.comparison.remote_host import RemoteHost, remote_for
-from ridgeline.comparison.verdicts import Trial, assemble
+from ridgeline.comparison.verdicts import Measured, assemble
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Rounds
@@ -41,7 +41,8 @@ from contextlib import ExitStack
 from ridgeline.comparison.preparation import Settling
 from ridgeline.measure.rounds import Stopped
 
-_MANY_LINES = 20
+MIN_NOTED_LINES = 20
+"""Printed lines from which a note says that printing is part of the time."""
 
 
 def compare_functions(targets: Sequence[str], options: Options, say: Say) -> Comparison:
@@ -52,8 +53,8 @@ def compare_functions(targets: Sequence[str], options: Options, say: Say) -> Com
 def without_broken(
     targets: Sequence[str], compare: Callable[[Sequence[str]], Comparison]
 ) -> Comparison:
-    """Compare, and go on without a candidate that cannot be run; it is named in `broken`. Raises
-    where the baseline or the only candidate cannot."""
+    """Compare the targets, leaving out candidates that cannot be run; `broken` names those. Raise
+    the error if the baseline or the only candidate cannot be run."""
     left, broken = list(targets), []
     while True:
         try:
@@ -63,8 +64,7 @@ def without_broken(
         except VariantFailed as failed:
             if failed.variant in (BASELINE, CONTROL) or len(left) == 2:
                 raise failed.error from failed
-            at = int(failed.variant)
-            broken.append(skipped(left.pop(at), failed.error))
+            broken.append(skipped(left.pop(int(failed.variant)), failed.error))
         else:
             return msgspec.structs.replace(comparison, broken=tuple(broken))
 
@@ -72,14 +72,14 @@ def without_broken(
 def _undecided(ended: BudgetEnded) -> RidgelineError:
     """Return the error for a budget that ended before the first round: there is no verdict, and no
     variant has failed."""
-    what = NOT_YET_DONE.get(ended.stage, "had been timed")
+    what = _NOT_YET_DONE.get(ended.stage, "had been timed")
     return RidgelineError(
         f"UNDECIDED: the budget ended before {ended.about or 'the first round'} {what}",
         "allow more time with --budget",
     )
 
 
-NOT_YET_DONE = {
+_NOT_YET_DONE = {
     "open": "was built",
     "collect": "had made its first calls",
     "first_calls": "had made its first call",
@@ -110,24 +110,23 @@ def _compare(targets: Sequence[str], options: Options, say: Say) -> Comparison:
                     say(f"{contender.name}: building")
                     contender.open(options.seed)
             comparison = together(host, contenders, options, say)
-            return _noting(comparison, _printed(host))
+            return _with_note(comparison, _printing_note(host))
         except Disturbing as disturbing:
             why = f"each variant ran in its own process, because one changes {disturbing}"
     say(why)
-    return _noting(isolated(targets, options, say), why)
+    return _with_note(isolated(targets, options, say), why)
 
 
-def _printed(host: RemoteHost) -> str:
+def _printing_note(host: RemoteHost) -> str:
     lines = host.printed_lines()
-    if lines < _MANY_LINES:
+    if lines < MIN_NOTED_LINES:
         return ""
     return f"the variants printed {lines:,} lines, which were held back: printing is in their time"
 
 
-def _noting(comparison: Comparison, note: str) -> Comparison:
-    if not note:
-        return comparison
-    return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+def _with_note(comparison: Comparison, note: str) -> Comparison:
+    notes = (*comparison.notes, note) if note else comparison.notes
+    return msgspec.structs.replace(comparison, notes=notes)
 
 
 UNKNOWN_SURROUNDINGS = Surroundings(device="", threads=0, cores=0)
@@ -137,7 +136,7 @@ UNKNOWN_SURROUNDINGS = Surroundings(device="", threads=0, cores=0)
 def together(
     host: "Host | RemoteHost", contenders: list[Contender], options: Options, say: Say
 ) -> Comparison:
-    """The variants are open on `host`. Raises Disturbing where they cannot share it."""
+    """Compare variants that are open on one host. Raise Disturbing if they cannot share it."""
     collect_all(contenders, options, say, shared=True)
     examine_all(contenders, options, say, shared=True)
     began = perf_counter_ns()
@@ -158,12 +157,12 @@ def together(
         notes += look_after([s for s in contenders if s.variant != CONTROL], options, say)
         if stopped != "interrupted":
             notes += look_again(contenders, options, say)
-    except KeyboardInterrupt:  # the rounds are taken: what they say stays
+    except KeyboardInterrupt:  # the rounds were taken, and count
         stopped = "interrupted"
     except BudgetEnded:
         notes += (f"the checks after the rounds were not finished: {NO_TIME}",)
     return assemble(
-        Trial(
+        Measured(
             contenders=contenders,
             rounds=rounds.taken,
             rounds_s=rounds.elapsed_ns / 1e9,
@@ -188,27 +187,28 @@ def spent_s(options: Options, began_ns: int) -> float:
 
 
 def isolated(targets: Sequence[str], options: Options, say: Say) -> Comparison:
-    """Compare targets `file.py:name`, the first one the baseline."""
-    run = _Run(targets, options, say)
+    """Compare targets, each in processes of its own: several sets of them, one after the other. A
+    set that cannot be prepared in time, or at Ctrl-C, leaves the rounds of the sets before it."""
+    sets = _ProcessSets(targets, options, say)
     for number in range(options.processes):
         try:
             with ExitStack() as stack:
-                stopped = run.one_set(number, stack)
+                stopped = sets.run(number, stack)
         except KeyboardInterrupt:
             if number == 0:
                 raise  # nothing is measured yet
-            stopped = run.cut_short("interrupted")
+            stopped = sets.stopped = "interrupted"
         except BudgetEnded:
-            if not run.has_rounds:
+            if not sets.has_rounds:
                 raise
-            stopped = run.cut_short("budget")
+            stopped = sets.stopped = "budget"
         if stopped == "interrupted" or options.left_s(0.0) <= 0:
             break
-    return run.assembled()
+    return sets.assembled()
 
 
-class _Run:
-    """The sets so far."""
+class _ProcessSets:
+    """The sets of processes so far, and their rounds."""
 
     def __init__(self, targets: Sequence[str], options: Options, say: Say) -> None:
         self._targets, self._options, self._say = targets, options, say
@@ -216,16 +216,17 @@ class _Run:
         self._rounds = Rounds(options.seed, perf_counter_ns)
         self._settling: Settling | None = None
         self._first: list[Contender] = []
-        self._surroundings: Surroundings | None = None
-        self._stopped: Stopped = "all rounds"
+        self._surroundings = UNKNOWN_SURROUNDINGS
+        self.stopped: Stopped = "all rounds"
         self._notes: tuple[str, ...] = ()
 
     @property
     def has_rounds(self) -> bool:
         return bool(self._rounds.taken)
 
-    def one_set(self, number: int, stack: ExitStack) -> Stopped:
-        """Fresh processes, built and warmed, and their share of the rounds."""
+    def run(self, number: int, stack: ExitStack) -> Stopped:
+        """Start fresh processes, build and warm the variants, and take their share of the
+        rounds."""
         options, sets = self._options, self._options.processes
         set_began = perf_counter_ns()
         contenders = stand(
@@ -261,39 +262,29 @@ class _Run:
             on_round=self._settling.reporter(self._say),
         )
         if stopped != "all rounds":
-            self._stopped = stopped  # one set cut short cuts the whole short
+            self.stopped = stopped  # one set cut short cuts the whole short
         self._surroundings = contenders[0].ask("end_rounds")
         if number == 0:
             own = [s for s in contenders if s.variant != CONTROL]
             self._notes += look_after(own, options, self._say)
         return stopped
 
-    def cut_short(self, why: Stopped) -> Stopped:
-        """Note that a later set could not be prepared, and return why. The rounds of earlier sets
-        stay."""
-        self._stopped = why
-        return self._stopped
-
-    def _spent_s(self) -> float:
-        if self._options.deadline is not None:
-            return self._options.deadline.spent_s()
-        return self._warming_s + self._rounds.elapsed_ns / 1e9
-
     def assembled(self) -> Comparison:
         assert self._settling is not None
-        surroundings = self._surroundings or UNKNOWN_SURROUNDINGS
+        deadline = self._options.deadline
+        spent_s = self._warming_s + self._rounds.elapsed_ns / 1e9
         return assemble(
-            Trial(
+            Measured(
                 contenders=self._first,
                 rounds=self._rounds.taken,
                 rounds_s=self._rounds.elapsed_ns / 1e9,
                 settling=self._settling,
-                stopped=self._stopped,
-                surroundings=surroundings,
+                stopped=self.stopped,
+                surroundings=self._surroundings,
                 mode="isolated processes",
                 unit="call",
                 options=self._options,
-                spent_s=self._spent_s(),
+                spent_s=spent_s if deadline is None else deadline.spent_s(),
                 notes=self._notes,
             )
         )

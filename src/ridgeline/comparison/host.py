@@ -1,8 +1,8 @@
-"""Where workloads live and are run: this process.
+"""A host holds workloads, runs them in its process and answers questions about them.
 
-A comparison talks to hosts and never to workloads. `Host` is the process it runs in (the Python
-API), `RemoteHost` a child with a `Host` of its own at the other end of a pipe (the command). Every
-answer is therefore a record that can travel.
+A comparison talks to hosts and never to workloads. A `Host` runs in the process of the comparison
+(the Python API), or in a child at the other end of a pipe, where `RemoteHost` asks it (the
+command). Every answer is therefore a record that can travel.
 """
 
 import gc
@@ -41,8 +41,9 @@ from ridgeline.measure.rounds import Block
 from ridgeline.records.comparison import Guard, Surroundings
 from ridgeline.statistics.samples import steady_start
 
-LATE_S = 3.0
-_MOST_WARM_SAMPLES = 200
+LATE_EVIDENCE_S = 3.0
+"""Time limit for checking results again after the rounds."""
+MAX_WARM_UP_SAMPLES = 200
 
 
 EXAMPLE = "ridgeline compare slow.py:step fast.py:step"
@@ -106,7 +107,7 @@ def _refuse_arguments(function: Callable[..., Any], target: str) -> None:
 
 
 class Host:
-    """Workloads by variant, and what can be asked of them."""
+    """Workloads by variant. `ask` calls a method by its name, as `RemoteHost.ask` does."""
 
     def __init__(self, cold: bool = False) -> None:
         self._cold = cold
@@ -126,11 +127,11 @@ class Host:
 
     @property
     def calls_made(self) -> int:
-        """Grows while calls come back: a sign of life."""
+        """Calls that came back so far: a sign of life while it grows."""
         return sum(w.calls_made for w in self._workloads.values())
 
     def open(self, variant: str, target: str, seed: int, device: str | None = None) -> Opened:
-        """Import and build a target. `device` is what was asked for, where anything was."""
+        """Import and build a target. `device` is the one that was asked for, if any."""
         if device is not None and not device.startswith("cpu") and not torch.cuda.is_available():
             raise UsageError(f"there is no device {device} here", "leave --device out, or use cpu")
         return self.adopt(variant, open_target(target, seed))
@@ -148,7 +149,7 @@ class Host:
         )
 
     def device(self) -> str:
-        """Where the work is: a GPU once anything touched one."""
+        """Return where the work is: a GPU once anything has used one."""
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             return f"cuda:{torch.cuda.current_device()}"
         return "cpu"
@@ -174,25 +175,24 @@ class Host:
         return Collected(call_ns=cold, changed=self._changed())
 
     def first_calls(self, variant: str) -> Collected:
-        """The first call alone, where nobody wants results compared."""
+        """Make the first call alone, if results are not compared."""
         workload = self._workloads[variant]
-        clock, took = self._clock_now(), []
-        if workload.first_call_ns is not None:
-            took.append(workload.first_call_ns)
-        else:
-            took.append(self._guarded(workload, lambda: clock.time(workload, 1)).wall_ns)
-        return Collected(call_ns=tuple(took), changed=self._changed())
+        took_ns = workload.first_call_ns
+        if took_ns is None:
+            clock = self._clock_now()
+            took_ns = self._guarded(workload, lambda: clock.time(workload, 1)).wall_ns
+        return Collected(call_ns=(took_ns,), changed=self._changed())
 
     def save(self, variant: str, path: str) -> None:
         save_evidence(self._evidence[variant], Path(path))
 
     def load(self, variant: str, path: str) -> None:
-        """Evidence of a variant that lives in another process."""
+        """Load the evidence of a variant that lives in another process."""
         self._evidence[variant] = load_evidence(Path(path))
 
     def examine(self, candidate: str, rtol: float | None, check_in: str) -> Examined:
-        """The candidate's results against the baseline's; `check_in` is the target whose file has
-        its own check, "" for none."""
+        """Compare the candidate's results with the baseline's. `check_in` is the target whose file
+        has its own check, "" for none."""
         declared = Declared(rtol=rtol)
         check = None
         if check_in:
@@ -204,11 +204,11 @@ class Host:
         return Examined(results=results, guards=guards)
 
     def look_again(self, variant: str, seed: int, budget_s: float | None = None) -> None:
-        """Evidence once more, now that the workload has been called some thousand times: one that
-        behaved while it was looked at may have begun to remember since."""
+        """Collect evidence again, now that the workload has been called some thousand times: one
+        that computed every result at first may have begun to replay them since."""
         workload = self._workloads[variant]
         like = None if variant == BASELINE else self._late.get(BASELINE)
-        late_s = LATE_S if budget_s is None else min(budget_s, LATE_S)
+        late_s = LATE_EVIDENCE_S if budget_s is None else min(budget_s, LATE_EVIDENCE_S)
         self._late[variant] = self._guarded(
             workload,
             lambda: collect(
@@ -217,7 +217,7 @@ class Host:
         )
 
     def replays(self, candidate: str) -> Guard:
-        """The guard against cached replay, by that later evidence."""
+        """Return the guard against cached replay, by the evidence of `look_again`."""
         return cached_replay(self._late[BASELINE], self._late[candidate])
 
     def floor(self, variant: str, measured_ns: float, may_measure: bool = True) -> Guard:
@@ -238,23 +238,23 @@ class Host:
 
         def run() -> None:
             session.size_block()
-            session.warm_up(1e9 * limit_s, _MOST_WARM_SAMPLES, lambda phase, share: None)
+            session.warm_up(1e9 * limit_s, MAX_WARM_UP_SAMPLES, lambda phase, share: None)
 
         self._guarded(workload, run)
         return _warmed(session, self._evidence.get(variant))
 
     def resize(self, variant: str, calls: int) -> None:
-        """Make a block so many calls long."""
+        """Make a block of the variant this many calls long."""
         self._sessions[variant].calls = calls
 
     def block(self, variant: str) -> Block:
-        """One sample."""
+        """Take one sample."""
         session = self._sessions[variant]
         workload = self._workloads[variant]
 
         def run() -> Reading:
             if not self._cold and 4 * session.per_call_ns[-1] < BLOCK_NS:
-                workload.timed()  # the other variant left its own data in the caches
+                workload.timed()  # the variant before left its own data in the caches
             session.read()
             return session.readings[-1]
 
@@ -265,17 +265,17 @@ class Host:
         return Block(reading, session.calls, throttled)
 
     def peak(self, variant: str) -> Peak:
-        """Peak memory of one call, with what the workload holds."""
+        """Measure the peak memory of one call, including what the workload holds."""
         workload = self._workloads[variant]
         found, method = self._guarded(workload, lambda: peak_of(workload, self.device()))
         return Peak(bytes=found, method=method)
 
     def recompiles(self, variant: str) -> int:
-        """Graphs compiled while the variant's blocks ran."""
+        """Return how many graphs were compiled while the variant's blocks ran."""
         return self._recompiles.get(variant, 0)
 
     def begin_rounds(self) -> None:
-        """Begin to watch the surroundings."""
+        """Start to watch the machine's load and the device's throttling."""
         from ridgeline.machine.surroundings import Watch
 
         device = torch.device(self.device())
@@ -306,14 +306,14 @@ class Host:
 
 
 def _graphs_compiled() -> int:
-    """In this process, so far."""
+    """Return how many graphs were compiled in this process so far."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 def _warmed(session: Session, evidence: Evidence | None) -> Warmed:
     per_call, readings = session.per_call_ns, session.readings
-    # The first two readings sized the block: they are calls too, but may hold anything.
+    # The first two readings sized the block: they are calls too, but of any length.
     start = steady_start(per_call[2:])
     early = len(per_call) if start is None else 2 + start
     steady_ns = median(per_call[early:] or per_call[-8:])
@@ -337,14 +337,14 @@ Settings = dict[str, str]
 
 
 def current_settings() -> Settings:
-    """Each setting that changes speed or results and can be read back."""
+    """Return each setting that changes speed or results and can be read back."""
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     found = {
         "threads": torch.get_num_threads(),
         "interop threads": torch.get_num_interop_threads(),
         "default dtype": torch.get_default_dtype(),
         "default device": torch.get_default_device(),
-        "float32 matmul precision": _matmul_precision(),
+        "float32 matmul precision": _read(torch.get_float32_matmul_precision),
         "cudnn TF32": _read(lambda: cudnn.allow_tf32),
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.deterministic": cudnn.deterministic,
@@ -365,7 +365,7 @@ def current_settings() -> Settings:
 
 
 def changed_settings(before: Settings, after: Settings) -> tuple[str, ...]:
-    """ "threads 2 → 1" for each setting that is not as it was."""
+    """Return "threads 2 → 1" for each setting that has changed."""
     return tuple(
         f"{name} {before[name]} → {after[name]}"
         for name in before
@@ -373,14 +373,10 @@ def changed_settings(before: Settings, after: Settings) -> tuple[str, ...]:
     )
 
 
-def _matmul_precision() -> str:
-    return _read(torch.get_float32_matmul_precision)
-
-
-def _read(get: object) -> str:
-    """torch raises where its old and its new TF32 switches have both been used."""
+def _read(get: Callable[[], object]) -> str:
+    """torch raises if its old and its new TF32 switches have both been used."""
     try:
-        return str(get())  # type: ignore[operator]
+        return str(get())
     except RuntimeError:
         return "set by torch.backends' fp32_precision"
 
@@ -395,7 +391,7 @@ _CAUSES = (
 
 
 class Throttle:
-    """One look a sample."""
+    """Reads after each sample why the device was throttled."""
 
     def __init__(self, device: torch.device) -> None:
         self._session = nvml.session()
@@ -403,7 +399,7 @@ class Throttle:
         self._handle = nvml.find(self._library, identity.address(device)) if self._library else None
 
     def look(self) -> str:
-        """The cause, or ""."""
+        """Return the cause, or ""."""
         reading = nvml.reading(self._library, self._handle) if self._handle is not None else None
         if reading is None:
             return ""
@@ -414,8 +410,8 @@ _UNKNOWN_CACHE_BYTES = 64 * 2**20
 
 
 def flusher(device: torch.device) -> Callable[[], object]:
-    """A call that leaves nothing of the workload in the device's last-level cache: it writes twice
-    its size. (Lines an application pinned as persisting would survive it; torch pins none.)"""
+    """Return a function that evicts the workload from the device's last-level cache by writing
+    twice its size. (Lines that an application pinned would survive it; torch pins none.)"""
     if device.type == "cuda":
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
     else:
@@ -425,8 +421,8 @@ def flusher(device: torch.device) -> Callable[[], object]:
 
 
 def peak_of(workload: Workload, device: str) -> tuple[int | None, str]:
-    """Bytes and how they were found, or None and why not. What the workload holds (weights, data,
-    optimizer state) plus the highest point its call reaches above that."""
+    """Return the peak bytes and how they were measured, or None and why not. The peak is what the
+    workload holds (weights, data, optimizer state) plus the most that its call adds to that."""
     held = [t for _, t in reachable(workload) if t.device.type == torch.device(device).type]
     static = stored_bytes(*held)
     if device == "cpu":

@@ -1,7 +1,7 @@
 """A folder of pairs: each `baseline_X.py` with every `optimized_X….py` beside it."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,7 +23,8 @@ class Files(Struct, frozen=True):
 
 
 def find_pairs(folder: Path) -> list[Files]:
-    """By name. `optimized_attention_flex.py` goes with the longest baseline name it begins with."""
+    """Return the pairs by name. `optimized_attention_flex.py` belongs to the baseline with the
+    longest name that its own begins with."""
     baselines = {path.stem.removeprefix(BASELINE): path for path in folder.glob(f"{BASELINE}*.py")}
     found, used = [], set()
     for path in sorted(folder.glob(f"{OPTIMIZED}*.py")):
@@ -47,8 +48,8 @@ def compare_folder(
     say: Say,
     finished: Callable[[Pair | Skipped], None] = lambda row: None,
 ) -> PairFolder:
-    """Compare every pair; one that breaks is a row like the others. `finished` hears of each as it
-    is done. Ctrl-C ends it with the pairs so far."""
+    """Compare every pair; one that cannot be run is in the result, too. `finished` is called with
+    each as it is done. Ctrl-C ends the comparison with the pairs so far."""
     rows: list[Pair | Skipped] = []
     pairs = find_pairs(folder)
     interrupted = False
@@ -83,13 +84,10 @@ def _one(files: Files, options: Options, say: Say) -> Pair | Skipped:
 
 
 def title_of(path: Path) -> str:
-    """The first line of a file's docstring."""
+    """Return the first line of a file's docstring, without its full stop."""
     try:
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     except (SyntaxError, ValueError, OSError):
         return ""
-    return next(iter(_lines(text)), "")
-
-
-def _lines(text: str) -> Iterator[str]:
-    yield from (line.strip().rstrip(".") for line in text.splitlines() if line.strip())
+    lines = (line.strip().rstrip(".") for line in text.splitlines() if line.strip())
+    return next(lines, "")

@@ -1,8 +1,10 @@
-"""Everything around the rounds: first calls, results, warm-up and the plan; memory afterwards."""
+"""What happens before the rounds (first calls, results, warm-up, the plan) and after them (memory,
+late checks)."""
 
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,8 +29,8 @@ from ridgeline.statistics.significance import plan_looks
 
 Floats = NDArray[np.float64]
 
-_EVENTS_AGREE = 0.9
-"""Events that see less than this of the wall time have missed work on another stream."""
+MIN_EVENTS_SHARE = 0.9
+"""Device events that see a smaller share of the wall time have missed work on another stream."""
 
 
 class Settling:
@@ -45,25 +47,25 @@ class Settling:
         items: Sequence[float] | None = None,
         sets: int = 1,
     ) -> None:
-        """`items` a call of each variant handles, where throughput is compared; `sets` of processes
-        that share the rounds."""
+        """`items` are those that a call of each variant handles, if throughput is compared; `sets`
+        is the number of process sets that share the rounds."""
         self.limit_ns = limit_ns
         self.by_events = by_events
         self._options = options
         self._items = items
         self._names = ("the baseline", "the control", *names[2:]) if names else ()
         fitting = int(limit_ns / max(round_ns, 1.0))
-        self.most = max(min(fitting, options.most_rounds), 1)
-        self.per_set = max(math.ceil(self.most / sets), 2)
+        self.max_rounds = max(min(fitting, options.max_rounds), 1)
+        self.per_set = max(math.ceil(self.max_rounds / sets), 2)
         if sets > 1:
             # One look at the end: sets of processes are compared as wholes.
-            self.most = self.per_set * sets
-            self.looks = plan_looks(self.most, alpha=options.alpha, first=self.most)
+            self.max_rounds = self.per_set * sets
+            self.looks = plan_looks(self.max_rounds, alpha=options.alpha, first=self.max_rounds)
         else:
-            self.looks = plan_looks(self.most, alpha=options.alpha)
+            self.looks = plan_looks(self.max_rounds, alpha=options.alpha)
 
     def decided(self, rounds: Sequence[Round]) -> bool:
-        """Whether every candidate has its verdict, and a ratio worth printing."""
+        """Return whether every candidate has its verdict, and a ratio worth printing."""
         found = self.analysis(rounds)
         return all(
             settled(verdict, estimate, self._options.threshold)
@@ -104,11 +106,11 @@ class Settling:
         )
 
     def per_call(self, rounds: Sequence[Round]) -> Floats:
-        """Nanoseconds a call, by round and variant."""
+        """Return the nanoseconds of a call, by round and variant."""
         return np.array([[self._sample(b) for b in r.blocks] for r in rounds], dtype=np.float64)
 
     def table(self, rounds: Sequence[Round]) -> RoundTable:
-        """What is compared: time a call, or an item where throughput is the goal."""
+        """Return what is compared: the time of a call, or of an item if throughput is the goal."""
         samples = self._by_item(self.per_call(rounds))
         processes = np.array([r.process for r in rounds])
         return RoundTable(
@@ -122,7 +124,7 @@ class Settling:
         return per_call if self._items is None else per_call / np.asarray(self._items)
 
     def reporter(self, say: Say) -> Callable[[int], None]:
-        return lambda taken: say(f"round {taken} of at most {self.most}")
+        return lambda taken: say(f"round {taken} of at most {self.max_rounds}")
 
     def _sample(self, block: Block) -> float:
         reading = block.reading
@@ -130,7 +132,8 @@ class Settling:
 
 
 def settled(verdict: Verdict, estimate: Estimate, threshold: float) -> bool:
-    """Decided, and known to within the threshold or a tenth of the effect."""
+    """Return whether a verdict is decided, and its ratio known to within the threshold or a tenth
+    of the effect."""
     if verdict == "UNDECIDED":
         return False
     half = math.log(estimate.ci_high / estimate.ci_low) / 2
@@ -138,12 +141,12 @@ def settled(verdict: Verdict, estimate: Estimate, threshold: float) -> bool:
 
 
 def events_agree(shares: Sequence[float]) -> bool:
-    return all(share >= _EVENTS_AGREE for share in shares)
+    return all(share >= MIN_EVENTS_SHARE for share in shares)
 
 
 def kept(rounds: Sequence[Round]) -> tuple[list[Round], int, str]:
-    """The rounds without those in which the device was throttled, how many those were, and why. If
-    they are more than half, throttled is how this device runs, and all stay."""
+    """Return the rounds in which the device was not throttled, how many others there were, and a
+    note. If more than half were throttled, that is how this device runs, and all are kept."""
     hot = [r for r in rounds if r.throttled]
     if not hot:
         return list(rounds), 0, ""
@@ -154,17 +157,17 @@ def kept(rounds: Sequence[Round]) -> tuple[list[Round], int, str]:
 
 
 BLOCK_NS = 10e6
-"""A sample's length: 10 ms is 1000 times what the clock, a context switch's cost and the loop
-itself leave uncertain, and a stall of a scheduler's slice (3 to 4 ms) does not rule it."""
-ALIKE = 3.0
-"""Variants whose calls differ by less than this have blocks of as many calls."""
-_MOST = 1 << 20
+"""Length of a sample. 10 ms is 1000 times the uncertainty of the clock, a context switch and the
+loop itself, and a stall of a scheduler's slice (3 to 4 ms) does not rule it."""
+MAX_ALIKE_FACTOR = 3.0
+"""Variants whose calls differ by a smaller factor have blocks of as many calls."""
+MAX_BLOCK_CALLS = 1 << 20
 
 
 def even_calls(call_ns: Sequence[float]) -> list[int]:
     """Return the calls of a block for each variant, from its steady time of a call; variants that
     take about as long have blocks of as many calls."""
-    fitting = [min(max(math.ceil(BLOCK_NS / max(ns, 1.0)), 1), _MOST) for ns in call_ns]
+    fitting = [min(max(math.ceil(BLOCK_NS / max(ns, 1.0)), 1), MAX_BLOCK_CALLS) for ns in call_ns]
     return [
         max(calls for calls, other in zip(fitting, call_ns, strict=True) if _alike(ns, other))
         for ns in call_ns
@@ -172,15 +175,14 @@ def even_calls(call_ns: Sequence[float]) -> list[int]:
 
 
 def _alike(one: float, other: float) -> bool:
-    return max(one, other) < ALIKE * max(min(one, other), 1e-9) or one == other
+    return max(one, other) < MAX_ALIKE_FACTOR * max(min(one, other), 1e-9) or one == other
 
 
 NO_TIME = "too little of the budget was left"
 WARMUP_SHARE = 0.25
-"""Of the budget, over all variants: a compiler's time is not in it, only what follows it."""
-_LEAST_SHARE = 0.25
-"""Share of a budget without a deadline that is kept for the rounds, however long the warm-up took.
-"""
+"""Share of the budget for the warm-up of all variants. Compilation is over by then."""
+MIN_ROUNDS_SHARE = 0.25
+"""Share of a budget without a deadline that the rounds get, however long the warm-up took."""
 EVIDENCE_SHARE = 0.3
 """Share of the rest of a budget that checking the variants' results may take. The remainder is for
 timing them."""
@@ -226,7 +228,7 @@ def _evidence_s(variants: int, options: Options) -> float | None:
 
 
 def examine_all(contenders: Sequence[Contender], options: Options, say: Say, shared: bool) -> None:
-    """Each candidate's evidence against the baseline's."""
+    """Compare the evidence of each candidate with the baseline's."""
     if not options.checked:
         return
     baseline = contenders[0]
@@ -259,7 +261,7 @@ def warm_all(
             continue
         say(f"{contender.name}: warming up")
         contender.warmed = contender.ask("warm_up", variant=contender.variant, limit_s=each_s)
-    if not cold:  # a flush before each call: there blocks are as short as the clock allows
+    if not cold:  # with a flush before each call, blocks are as short as the clock allows
         _even_blocks(contenders, shared)
 
 
@@ -278,9 +280,9 @@ def _even_blocks(contenders: Sequence[Contender], shared: bool) -> None:
 def plan(
     contenders: Sequence[Contender], options: Options, left_s: float, sets: int = 1
 ) -> Settling:
-    """How many rounds the time left allows, now that it is known what one takes."""
+    """Plan the rounds that fit into the time left, now that the length of one is known."""
     if options.deadline is None:
-        left_s = max(left_s, _LEAST_SHARE * options.budget)
+        left_s = max(left_s, MIN_ROUNDS_SHARE * options.budget)
     else:
         left_s -= min(afterwards_s(contenders, options), AFTERWARDS_SHARE * max(left_s, 0.0))
     warmed = [s.warmed for s in contenders if s.warmed is not None]
@@ -299,19 +301,23 @@ def plan(
 
 
 def goal_of(contenders: Sequence[Contender], options: Options) -> Goal:
-    """What was asked for, else what a candidate's file or the baseline's says."""
-    said = [s.opened.goal for s in (*contenders[2:], contenders[0]) if s.opened and s.opened.goal]
-    return options.goal or (said[0] if said else "speed")
+    """Return the goal that was asked for, else the one that a candidate or the baseline
+    declares."""
+    everyone = (*contenders[2:], contenders[0])
+    declared = [c.opened.goal for c in everyone if c.opened and c.opened.goal]
+    return options.goal or (declared[0] if declared else "speed")
 
 
 def shots_of(contenders: Sequence[Contender], shared: bool) -> list[Callable[[], Block]]:
-    """One sample of each variant; in one process the control is the baseline once more."""
+    """Return for each variant a function that takes one sample. In one process the control is the
+    baseline once more."""
 
-    def shot(contender: Contender) -> Callable[[], Block]:
-        variant = BASELINE if shared and contender.variant == CONTROL else contender.variant
-        return lambda: contender.ask("block", variant=variant)
-
-    return [shot(contender) for contender in contenders]
+    shots: list[Callable[[], Block]] = []
+    for contender in contenders:
+        is_baseline = shared and contender.variant == CONTROL
+        variant = BASELINE if is_baseline else contender.variant
+        shots.append(partial(contender.ask, "block", variant=variant))
+    return shots
 
 
 def afterwards_s(contenders: Sequence[Contender], options: Options) -> float:
@@ -335,8 +341,9 @@ def _call_s(contender: Contender) -> float:
 
 
 def look_after(contenders: Sequence[Contender], options: Options, say: Say) -> tuple[str, ...]:
-    """Recompilations, and peak memory: after the rounds, because that looking glass is slow and
-    leaves traces. Returns what there was no time for, in sentences."""
+    """Count recompilations, check the roofline floor and measure peak memory. This comes after the
+    rounds, because measuring memory is slow and leaves traces. Return notes on what there was no
+    time for."""
     left: list[str] = []
     for contender in contenders:
         contender.recompiles = contender.ask("recompiles", variant=contender.variant)
@@ -360,8 +367,8 @@ def _has_time(options: Options, needed_s: float) -> bool:
 
 
 def look_again(contenders: Sequence[Contender], options: Options, say: Say) -> tuple[str, ...]:
-    """Cached replay, looked for once more after the rounds. In one process only: the evidence of
-    all variants is at hand there. Returns what there was no time for, in sentences."""
+    """Look for cached replay once more after the rounds, in one process only: the evidence of all
+    variants is there. Return notes on what there was no time for."""
     if not options.checked:
         return ()
     own = [contender for contender in contenders if contender.variant != CONTROL]
@@ -386,5 +393,5 @@ def look_again(contenders: Sequence[Contender], options: Options, say: Say) -> t
 
 
 def _opened(contenders: Sequence[Contender]) -> list[Contender]:
-    """Variants whose file was read; the control's is the baseline's."""
+    """Return the variants, with the baseline in place of a control that was not opened itself."""
     return [contenders[0] if s.variant == CONTROL and s.opened is None else s for s in contenders]

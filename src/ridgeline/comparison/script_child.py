@@ -1,4 +1,4 @@
-"""Runs a script as Python would, and writes down its steps and losses.
+"""Runs a script as Python would, and records its steps and losses.
 
 Run as `python -m ridgeline.comparison.script_child RESULT SEED STEPS script.py arguments…`. Hooks
 go in when the script imports torch, and not before. They record and never wait for the device:
@@ -24,16 +24,16 @@ import msgspec
 from ridgeline.equality.scripts import ScriptRecord
 from ridgeline.measure.clock import sleeps_so_far
 
-MOST_STEPS = 20_000
-MOST_LOSSES = 1_000
+MAX_RECORDED_STEPS = 20_000
+MAX_RECORDED_LOSSES = 1_000
 
 
-class _Enough(BaseException):
-    """The steps asked for were taken."""
+class _LastStepTaken(BaseException):
+    """The number of steps that was asked for has been taken."""
 
 
 class _Recorder:
-    """What the hooks have seen."""
+    """Records what the hooks see."""
 
     def __init__(self, seed: int, steps: int) -> None:
         self._seed = seed
@@ -61,7 +61,7 @@ class _Recorder:
     def _note_loss(self, torch: Any, tensors: Any) -> None:
         first = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
         scalar = isinstance(first, torch.Tensor) and first.numel() == 1
-        if scalar and len(self._losses) < MOST_LOSSES:
+        if scalar and len(self._losses) < MAX_RECORDED_LOSSES:
             self._losses.append(first.detach().clone())
 
     def _before(self, optimizer: Any, *rest: Any) -> None:
@@ -75,7 +75,7 @@ class _Recorder:
         if self._depth or optimizer is not self._optimizers[0]:
             return
         self._taken += 1
-        if len(self._marks) < MOST_STEPS:
+        if len(self._marks) < MAX_RECORDED_STEPS:
             now = (perf_counter_ns(), process_time_ns(), thread_time_ns(), sleeps_so_far())
             self._marks.append(now)
             torch = sys.modules["torch"]
@@ -84,7 +84,7 @@ class _Recorder:
                 event.record()
                 self._events.append(event)
         if self._taken >= self._most:
-            raise _Enough
+            raise _LastStepTaken
 
     def record(self) -> ScriptRecord:
         marks = self._marks
@@ -117,15 +117,15 @@ class _Recorder:
         )
 
     def _parameters(self, torch: Any) -> Sequence[tuple[float, int]]:
-        """Norm and size of each."""
+        """Return the norm and the size of each parameter that is optimized."""
         found = []
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                for parameter in group["params"][:MOST_LOSSES]:
+                for parameter in group["params"][:MAX_RECORDED_LOSSES]:
                     with contextlib.suppress(RuntimeError):  # sharded or freed: nothing to say
                         norm = float(torch.linalg.vector_norm(parameter.detach().double()))
                         found.append((norm, parameter.numel()))
-        return found[:MOST_LOSSES]
+        return found[:MAX_RECORDED_LOSSES]
 
 
 class _AfterTorch(MetaPathFinder):
@@ -166,7 +166,7 @@ def main() -> None:
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
-        with contextlib.suppress(_Enough):
+        with contextlib.suppress(_LastStepTaken):
             runpy.run_path(script, run_name="__main__")
     finally:
         data = msgspec.json.encode(recorder.record())

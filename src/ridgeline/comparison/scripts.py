@@ -1,10 +1,11 @@
-"""One script, run again and again, each time in a fresh process."""
+"""Scripts compared: each is run again and again, every time in a fresh process."""
 
 import math
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -26,7 +27,7 @@ from ridgeline.comparison.contenders import (
 )
 from ridgeline.comparison.functions import spent_s, without_broken
 from ridgeline.comparison.preparation import CLOSING_S, Settling
-from ridgeline.comparison.verdicts import Trial, assemble
+from ridgeline.comparison.verdicts import Measured, assemble
 from ridgeline.equality.scripts import ScriptRecord, compare_scripts
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.harness.usercode.child_process import Ended, run_to_end
@@ -36,15 +37,15 @@ from ridgeline.measure.rounds import Block, Rounds
 from ridgeline.records.comparison import Comparison
 from ridgeline.statistics.samples import pace, settled
 
-LEAST_STEPS = 8
-"""Fewer intervals cannot show where warming up ends."""
+MIN_STEP_INTERVALS = 8
+"""Fewer intervals between steps cannot show where the warm-up ends."""
 DEFAULT_TIMEOUT_S = 1800.0
 
 By = Literal["step", "run"]
 
 
 class ScriptRun(Struct, frozen=True, kw_only=True):
-    """One run, seen from outside as well."""
+    """One run: what the script's process recorded, and what was measured from outside."""
 
     record: ScriptRecord
     wall_ns: float
@@ -53,7 +54,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
 
 
 class ScriptRuns:
-    """Runs of one script, and what they left behind."""
+    """Runs one script, and keeps what each run left behind."""
 
     def __init__(self, script: str, options: Options, folder: Path) -> None:
         self.script = script
@@ -66,7 +67,7 @@ class ScriptRuns:
         return getattr(self, method)(**arguments)
 
     def run(self) -> ScriptRun:
-        """Once more, from start to end."""
+        """Run the script once more, from start to end."""
         result = self._folder / "record.json"
         result.unlink(missing_ok=True)
         options = self._options
@@ -93,11 +94,11 @@ class ScriptRuns:
         return run
 
     def block(self, by: By) -> Block:
-        """One sample of a round."""
+        """Take one sample of a round."""
         return Block(reading(self.run(), by), 1)
 
     def _environment(self) -> dict[str, str]:
-        # What one variant compiles must not be found ready by another.
+        # Code that one variant compiled must not be found ready by another.
         own = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
         device = self._options.device
         if device is not None:
@@ -121,28 +122,28 @@ class ScriptRuns:
 
 
 def has_steps(run: ScriptRun) -> bool:
-    return len(run.record.step_ns) >= LEAST_STEPS
+    return len(run.record.step_ns) >= MIN_STEP_INTERVALS
 
 
 def reading(run: ScriptRun, by: By) -> Reading:
-    """A run as one sample: its steady step, or all of it."""
+    """Return a run as one sample: its steady step, or the whole run."""
     if by == "run":
         return Reading(total_ns=run.wall_ns, wall_ns=run.wall_ns, cpu_ns=run.cpu_ns)
     steps = run.record.step_ns
     start = settled(steps)
     typical = pace(steps)
     cpu = run.record.step_cpu_ns[start:]
-    told = Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)
+    plain = Reading(total_ns=typical, wall_ns=typical, cpu_ns=median(cpu) if cpu else 0.0)
     thread, sleeps = run.record.step_thread_ns[start:], run.record.step_sleeps[start:]
     if run.record.clock != "wall" or not thread or not sleeps:
-        return told
-    return replace(told, thread_ns=median(thread), sleeps=round(median(sleeps)))
+        return plain
+    return replace(plain, thread_ns=median(thread), sleeps=round(median(sleeps)))
 
 
 def _read(path: Path) -> ScriptRecord:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ScriptRecord)
-    except OSError:  # os._exit(0): it ended well, and told us nothing
+    except OSError:  # os._exit(0): it ended well, and recorded nothing
         return ScriptRecord()
 
 
@@ -155,6 +156,8 @@ def compare_script_files(scripts: Sequence[str], options: Options, say: Say) -> 
 
 
 def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
+    import torch
+
     from ridgeline.machine.surroundings import Watch
 
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
@@ -164,10 +167,10 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
         first = _first_runs(contenders, say)
         by, why = _unit(options, first)
         settling = _plan(options, contenders, by)
-        watch = Watch(_cpu())
+        watch = Watch(torch.device("cpu"))
         rounds = Rounds(options.seed, perf_counter_ns)
         stopped = rounds.run(
-            [_shot(contender, by) for contender in contenders],
+            [partial(contender.ask, "block", by=by) for contender in contenders],
             until=settling.looks.rounds,
             limit_ns=settling.limit_ns,
             decide=settling.decided,
@@ -178,7 +181,7 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
         if options.checked:
             _examine(contenders, options)
         return assemble(
-            Trial(
+            Measured(
                 contenders=contenders,
                 rounds=rounds.taken,
                 rounds_s=rounds.elapsed_ns / 1e9,
@@ -195,12 +198,13 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
 
 
 def _first_runs(contenders: Sequence[Contender], say: Say) -> list[ScriptRun]:
-    """One run of each before the rounds: bytecode, file caches and compiled kernels."""
-    found = []
+    """Run each script once before the rounds, which fills the caches of bytecode, files and
+    kernels."""
+    runs = []
     for contender in contenders:
         say(f"{contender.name}: first run")
-        found.append(contender.ask("run"))
-    return found
+        runs.append(contender.ask("run"))
+    return runs
 
 
 def _unit(options: Options, runs: Sequence[ScriptRun]) -> tuple[By, str]:
@@ -212,7 +216,7 @@ def _unit(options: Options, runs: Sequence[ScriptRun]) -> tuple[By, str]:
     seen = f"{fewest} optimizer steps in a run" if fewest else "no optimizer steps in a run"
     if options.by == "step" or options.steps:
         raise TargetError(
-            f"{seen}: {LEAST_STEPS + 1} are needed to time steps",
+            f"{seen}: {MIN_STEP_INTERVALS + 1} are needed to time steps",
             "time whole runs with --by run, and leave --steps out",
         )
     return "run", f"{seen}: timed by the whole run, start-up included"
@@ -228,16 +232,8 @@ def _plan(options: Options, contenders: Sequence[Contender], by: By) -> Settling
     return Settling(options, names=names, round_ns=round_ns, limit_ns=limit_ns)
 
 
-def _shot(contender: Contender, by: By) -> Any:
-    def shot() -> Block:
-        block: Block = contender.ask("block", by=by)
-        return block
-
-    return shot
-
-
 def _describe(contender: Contender, by: By) -> None:
-    """The runs of a variant in the words every variant is described with."""
+    """Fill in what is known of a variant from its runs."""
     first, *later = contender.host.runs
     runs = later or [first]
     steady_ns = median(reading(run, by).total_ns for run in runs)
@@ -269,9 +265,3 @@ def _examine(contenders: Sequence[Contender], options: Options) -> None:
             baseline[0].record, control[0].record, contender.host.runs[0].record, options.rtol
         )
         contender.examined = Examined(results=results, guards=())
-
-
-def _cpu() -> Any:
-    import torch
-
-    return torch.device("cpu")

@@ -1,9 +1,10 @@
-"""A workload whose truth is known: one matrix product, and the same with real extra work in it.
+"""The self-test: code whose truth is known (a matrix product, and the same with real extra work)
+is compared in windows of rounds, and the wrong verdicts are counted.
 
-The extra is work, not time added to samples nor waiting until a clock says so: on a busy host a
-call of 2.6 ms of processor time took 6.7 ms of wall time, and 10 % of the wall time, waited for,
-looked like 30 %. So the calling thread spins through as many turns as 10 % of its own processor
-time hold; a GPU spins on the same stream.
+The extra is work. It is neither time added to samples nor a wait until a clock says so: on a busy
+host a call of 2.6 ms of processor time took 6.7 ms of wall time, and waiting for 10 % of the wall
+time looked like 30 %. So the calling thread spins through as many turns as 10 % of its own
+processor time hold; a GPU spins on the same stream.
 """
 
 import math
@@ -26,20 +27,23 @@ from ridgeline.harness.usercode.workload import Workload
 from ridgeline.measure.clock import Clock, clock_for
 from ridgeline.measure.rounds import Block, Round, Rounds, Shot
 from ridgeline.records.facts import Verdict
-from ridgeline.records.selftest import Bench, Procedure, SelfTest, Source, Tally
+from ridgeline.records.selftest import MIN_WINDOWS, Bench, Procedure, SelfTest, Source, Tally
 from ridgeline.statistics.analysis import RoundTable, analyse
 from ridgeline.statistics.noise import sequential_samples, simulated_rounds
 from ridgeline.statistics.samples import lag1_correlation
 from ridgeline.statistics.significance import welch_p_value, wilson
 
 Spend = Callable[[float], None]
-"""Spends nanoseconds of the processor's time."""
+"""Spends this many nanoseconds of the processor's time."""
 
 SIZES = {"cpu": 384, "cuda": 3072}
-"""About 1 ms: some ten fit into a sample, and 2 % of it are a thousand turns."""
-_CALLS = 20  # that say what a call takes
-_TURNS = 200_000  # 4 ms
-_CYCLES = 1_000_000  # 0.5 to 1 ms, of which the launch is a few µs
+"""Rows of the matrices. A product takes about 1 ms: some ten fit into a sample, and 2 % of it are a
+thousand turns."""
+CALIBRATION_CALLS = 20
+CALIBRATION_TURNS = 200_000
+"""About 4 ms of spinning on a CPU."""
+CALIBRATION_CYCLES = 1_000_000
+"""0.5 to 1 ms on a GPU, of which the launch is a few µs."""
 
 
 class Product:
@@ -62,7 +66,7 @@ class Product:
 
 
 class Slowed:
-    """A call and a share of its time on top."""
+    """A call with extra work: a share of the call's own time."""
 
     def __init__(self, call: Callable[[], object], effect: float, spend: Spend) -> None:
         self._call = call
@@ -82,20 +86,23 @@ def calibrate(slowed: Sequence[Slowed], call_ns: float) -> None:
 
 
 def work_of(call: Callable[[], object], device: torch.device, clock: Clock) -> float:
-    """What a call takes of the processor that the extra is taken from, in nanoseconds: the calling
-    thread's, or the GPU's."""
+    """Return the nanoseconds that a call takes of the processor on which the extra work is done:
+    the calling thread's, or the GPU's."""
     if device.type == "cuda":
-        return median(clock.time(call, 1).total_ns for _ in range(_CALLS))
-    return median(_thread_ns(call) for _ in range(_CALLS))
+        return median(clock.time(call, 1).total_ns for _ in range(CALIBRATION_CALLS))
+    return median(_thread_ns(call) for _ in range(CALIBRATION_CALLS))
 
 
 def spender(device: torch.device, clock: Clock) -> Spend:
-    """How work is spent on a device. A turn is counted, not timed, and so is slowed by whatever
-    slows the product."""
+    """Return a function that does work on a device. Turns are counted, not timed, so that whatever
+    slows the product slows them, too."""
     if device.type == "cuda":
-        cycle_ns = work_of(lambda: torch.cuda._sleep(_CYCLES), device, clock) / _CYCLES
+        cycle_ns = (
+            work_of(lambda: torch.cuda._sleep(CALIBRATION_CYCLES), device, clock)
+            / CALIBRATION_CYCLES
+        )
         return lambda ns: torch.cuda._sleep(round(ns / cycle_ns))
-    turn_ns = work_of(lambda: _turn(_TURNS), device, clock) / _TURNS
+    turn_ns = work_of(lambda: _turn(CALIBRATION_TURNS), device, clock) / CALIBRATION_TURNS
     return lambda ns: _turn(round(ns / turn_ns))
 
 
@@ -115,25 +122,26 @@ Floats = NDArray[np.float64]
 ALPHA = 0.05
 THRESHOLD = 0.02
 EFFECTS = (0.0, 0.02, 0.05, 0.10)
-"""By how much the candidates are really slower."""
+"""The shares by which the candidates are really slower."""
 SIMULATED_ROUNDS = 60
 SIMULATED_RUNS = (400, 60, 60, 60)
-"""Of each effect. A window of 60 rounds takes 12 ms to judge: 7 s in all."""
+"""Windows of each effect. One of 60 rounds takes 12 ms to judge: 7 s in all."""
 SIMULATED_NOISE = "simulated: AR(1) of 0.45, spread 10 %, 20 % drift"
 
 
 class Window(Struct, frozen=True):
-    """Rounds of a baseline, its control and one candidate, and the same two one after the other."""
+    """Rounds of a baseline, its control and one candidate; and the baseline and the candidate timed
+    one after the other."""
 
     effect: float
     rounds: RoundTable
     first: Floats
     second: Floats
-    """Samples of the baseline, all before those of the candidate."""
+    """Samples of the candidate, all after those of the baseline, `first`."""
 
 
 class Judged(Struct, frozen=True):
-    """What both procedures said of a window."""
+    """The verdicts of both procedures on a window."""
 
     effect: float
     rounds: Verdict
@@ -155,14 +163,16 @@ def judge(window: Window, seed: int = 0) -> Judged:
 
 
 def one_after_the_other(first: Floats, second: Floats) -> Verdict:
-    """A fully, then B, Welch's t test: what rounds replace. It cannot say SAME."""
+    """Return the verdict of Welch's t test on all of A, then all of B, which is what rounds
+    replace. It cannot be SAME."""
     if welch_p_value(first, second) >= ALPHA:
         return "UNDECIDED"
     return "FASTER" if float(second.mean()) < float(first.mean()) else "SLOWER"
 
 
 def count(judged: Sequence[Judged], *, source: Source, noise: str, rounds: int) -> Bench:
-    """`rounds` in each window. Effects appear in the order of their size."""
+    """Count the verdicts on each effect, the smallest effect first. `rounds` is the length of a
+    window."""
     tallies = []
     for effect in sorted({j.effect for j in judged}):
         of_effect = [j for j in judged if j.effect == effect]
@@ -199,7 +209,7 @@ def tally(
 
 
 def one_candidate(table: RoundTable, variant: int) -> RoundTable:
-    """The rounds as if only this candidate had run beside the baseline and its control."""
+    """Return the rounds as if only this candidate had run beside the baseline and its control."""
     columns = [0, 1, variant]
     places = table.positions[:, columns]
     return RoundTable(
@@ -210,7 +220,7 @@ def one_candidate(table: RoundTable, variant: int) -> RoundTable:
 
 
 def simulated(seed: int, say: Say, runs: Sequence[int] = SIMULATED_RUNS) -> Bench:
-    """The same on noise that is the same everywhere. One run's noise serves all effects."""
+    """Judge windows of simulated noise, which is the same on every machine."""
     judged = []
     for at, window in enumerate(_simulated_windows(seed, runs), start=1):
         say(f"simulated noise: window {at} of {sum(runs)}")
@@ -228,20 +238,18 @@ def _simulated_windows(seed: int, runs: Iterable[int]) -> Iterator[Window]:
             yield Window(effect, rounds, *pair)
 
 
-LONG, SHORT = 60, 30
-"""Rounds in a window: a comparison's usual number, or half of it where too few would fit."""
-ENOUGH_WINDOWS = 20
-"""Below, the interval of a rate of 5 % reaches beyond 25 %."""
+LONG_WINDOW_ROUNDS, SHORT_WINDOW_ROUNDS = 60, 30
+"""A comparison's usual number of rounds, or half of it if too few windows would fit."""
 
 
 class InTurn(Struct, frozen=True):
-    """One variant fully, then the other."""
+    """All blocks of one variant, then all of the other."""
 
     first: tuple[Block, ...]
     second: tuple[Block, ...]
 
     def samples(self, by_events: bool) -> tuple[Floats, Floats]:
-        """Nanoseconds a call."""
+        """Return the nanoseconds of a call."""
         first, second = (
             [per_call(b, by_events) for b in variant] for variant in (self.first, self.second)
         )
@@ -249,7 +257,7 @@ class InTurn(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True):
-    """Whole windows only."""
+    """The windows that were completed."""
 
     rounds: tuple[tuple[Round, ...], ...]
     sequences: tuple[InTurn, ...]
@@ -257,9 +265,9 @@ class Taken(Struct, frozen=True):
 
 
 def window_length(limit_ns: float, block_ns: float, variants: int) -> int:
-    """The longer windows where enough of them fit."""
-    fitting = limit_ns / (LONG * (variants + 2) * max(block_ns, 1.0))
-    return LONG if fitting >= ENOUGH_WINDOWS else SHORT
+    """Return the rounds of a window: the longer one if enough of them fit."""
+    fitting = limit_ns / (LONG_WINDOW_ROUNDS * (variants + 2) * max(block_ns, 1.0))
+    return LONG_WINDOW_ROUNDS if fitting >= MIN_WINDOWS else SHORT_WINDOW_ROUNDS
 
 
 def take(
@@ -321,7 +329,7 @@ def judge_all(taken: Taken, by_events: bool, seed: int, say: Say) -> tuple[list[
 
 
 def table_of(rounds: Sequence[Round], by_events: bool) -> RoundTable:
-    """All variants, as `analyse` takes them."""
+    """Return the samples of all variants, as `analyse` takes them."""
     return RoundTable(
         samples=np.array([[per_call(b, by_events) for b in r.blocks] for r in rounds]),
         positions=np.array([r.positions for r in rounds]),
@@ -329,48 +337,48 @@ def table_of(rounds: Sequence[Round], by_events: bool) -> RoundTable:
 
 
 def per_call(block: Block, by_events: bool) -> float:
-    """Nanoseconds; by the wall clock where events miss work on another stream."""
+    """Return the nanoseconds of a call; by the wall clock if events miss work on another stream."""
     return (block.reading.total_ns if by_events else block.reading.wall_ns) / block.calls
 
 
 WARMUP_SHARE = 0.1
-"""Of the budget: all variants are one kernel, so that the first warms it for the others."""
+"""Share of the budget. All variants run one kernel, so that the first warms it for the others."""
 _CANDIDATES = ("identical", *(f"{effect:.0%} slower" for effect in EFFECTS[1:]))
 
 
-class Bed(Struct, frozen=True):
-    """What is timed, warm: one shot a variant, and what became known on the way."""
+class Prepared(Struct, frozen=True):
+    """The variants, warm: a function that takes a sample of each, and their measured lengths."""
 
     host: Host
     shots: tuple[Shot, ...]
     calibrate: Callable[[], None]
-    """Makes the slower ones slower by their shares of what the product takes now."""
+    """Sets the extra work of the slower candidates by what the product takes now."""
     block_ns: float
     by_events: bool
     product: Product
 
 
 def selftest(device: torch.device, *, budget_s: float, seed: int, say: Say) -> SelfTest:
-    """Measure for `budget_s`, then simulate. Raises KeyboardInterrupt only where not one window
-    was complete."""
+    """Measure for `budget_s`, then simulate. Raise KeyboardInterrupt only if no window was
+    completed."""
     began = perf_counter_ns()
-    bed = lay(device, budget_s, say)
+    prepared = prepare(device, budget_s, say)
     limit_ns = 1e9 * budget_s - (perf_counter_ns() - began)
-    length = window_length(limit_ns, bed.block_ns, len(bed.shots))
-    bed.host.begin_rounds()
+    length = window_length(limit_ns, prepared.block_ns, len(prepared.shots))
+    prepared.host.begin_rounds()
     taken = take(
-        bed.shots,
+        prepared.shots,
         length=length,
         limit_ns=limit_ns,
         now_ns=perf_counter_ns,
         seed=seed,
-        between=bed.calibrate,
+        between=prepared.calibrate,
         say=say,
     )
-    surroundings = bed.host.end_rounds()
+    surroundings = prepared.host.end_rounds()
     spent_s = (perf_counter_ns() - began) / 1e9
     stopped = taken.stopped
-    judged, discarded = judge_all(taken, bed.by_events, seed, say)
+    judged, discarded = judge_all(taken, prepared.by_events, seed, say)
     artificial = None
     if stopped == "budget":
         try:
@@ -378,16 +386,16 @@ def selftest(device: torch.device, *, budget_s: float, seed: int, say: Say) -> S
         except KeyboardInterrupt:
             stopped = "interrupted"
     blocks = [r.blocks[0] for window in taken.rounds for r in window]
-    alone = [per_call(block, bed.by_events) for block in blocks]
+    alone = [per_call(block, prepared.by_events) for block in blocks]
     low, middle, high = np.quantile(alone, [0.25, 0.5, 0.75])
     return SelfTest(
         measured=count(judged, source="measured", noise="this machine", rounds=length),
         simulated=artificial,
-        workload=str(bed.product),
+        workload=str(prepared.product),
         sample_ns=median(block.reading.wall_ns for block in blocks),
         block_calls=tuple(block.calls for block in taken.rounds[0][0].blocks),
         spread=float((high - low) / middle),
-        autocorrelation=_autocorrelation(taken.sequences, bed.by_events),
+        autocorrelation=_autocorrelation(taken.sequences, prepared.by_events),
         alpha=ALPHA,
         threshold=THRESHOLD,
         stopped=stopped,
@@ -399,7 +407,7 @@ def selftest(device: torch.device, *, budget_s: float, seed: int, say: Say) -> S
     )
 
 
-def lay(device: torch.device, budget_s: float, say: Say) -> Bed:
+def prepare(device: torch.device, budget_s: float, say: Say) -> Prepared:
     """Build the variants and warm them up. The control is the baseline once more, as in
     `compare`."""
     if device.type == "cuda":
@@ -425,7 +433,7 @@ def lay(device: torch.device, budget_s: float, say: Say) -> Bed:
     for variant, each in zip(variants, counts, strict=True):
         host.resize(variant, each)
     names = (BASELINE, BASELINE, *_CANDIDATES)
-    return Bed(
+    return Prepared(
         host=host,
         shots=tuple(partial(host.block, variant) for variant in names),
         calibrate=now_slower,
@@ -439,5 +447,5 @@ def lay(device: torch.device, budget_s: float, say: Say) -> Bed:
 
 
 def _autocorrelation(sequences: Sequence[InTurn], by_events: bool) -> float:
-    """Lag 1 of the baseline's samples one after the other, over all windows."""
+    """Return the lag-1 autocorrelation of the baseline's consecutive samples, over all windows."""
     return float(np.mean([lag1_correlation(s.samples(by_events)[0]) for s in sequences]))

@@ -32,13 +32,13 @@ UNCHECKED = Results(
 )
 
 
-class Trial(Struct, kw_only=True):
-    """All that was measured."""
+class Measured(Struct, kw_only=True):
+    """All that was measured in a comparison."""
 
     contenders: Sequence[Contender]
     rounds: Sequence[Round]
     rounds_s: float
-    """What the rounds alone took."""
+    """Time of the rounds alone."""
     settling: Settling
     stopped: Stopped
     surroundings: Surroundings
@@ -49,25 +49,25 @@ class Trial(Struct, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def assemble(trial: Trial) -> Comparison:
-    if not trial.rounds:
+def assemble(measured: Measured) -> Comparison:
+    if not measured.rounds:
         raise RidgelineError(
             "UNDECIDED: the budget ended before the first round was over"
-            if trial.stopped == "budget"
+            if measured.stopped == "budget"
             else "stopped before the first round was over",
             "allow more time with --budget",
         )
-    rounds, discarded, heat = kept(trial.rounds)
-    options, contenders = trial.options, trial.contenders
-    found = trial.settling.analysis(rounds, trial.stopped)
-    samples = trial.settling.per_call(rounds)
+    rounds, discarded, heat = kept(measured.rounds)
+    options, contenders = measured.options, measured.contenders
+    found = measured.settling.analysis(rounds, measured.stopped)
+    samples = measured.settling.per_call(rounds)
     variants = [
-        _variant(contender, samples[:, at].tolist(), rounds, at, discarded, trial.settling)
+        _variant(contender, samples[:, at].tolist(), rounds, at, discarded, measured.settling)
         for at, contender in enumerate(contenders)
     ]
     goal = goal_of(contenders, options)
     candidates = [
-        _assembled_candidate(trial, found, variants, goal, number)
+        _assembled_candidate(measured, found, variants, goal, number)
         for number in range(len(contenders) - 2)
     ]
     return Comparison(
@@ -75,23 +75,23 @@ def assemble(trial: Trial) -> Comparison:
         control=found.control,
         control_variant=variants[1],
         candidates=tuple(candidates),
-        unit=trial.unit,
-        mode=trial.mode,
+        unit=measured.unit,
+        mode=measured.mode,
         cache="cold" if options.cold else "warm",
         goal=goal,
         threshold=options.threshold,
         alpha=options.alpha,
-        looks=trial.settling.looks.rounds,
-        stopped=trial.stopped,
+        looks=measured.settling.looks.rounds,
+        stopped=measured.stopped,
         rounds=len(rounds),
         budget_s=options.budget,
-        spent_s=trial.spent_s,
-        rounds_s=trial.rounds_s,
+        spent_s=measured.spent_s,
+        rounds_s=measured.rounds_s,
         seed=options.seed,
         drift=found.drift,
         order=found.order,
-        surroundings=trial.surroundings,
-        notes=(*trial.notes, heat) if heat else trial.notes,
+        surroundings=measured.surroundings,
+        notes=(*measured.notes, heat) if heat else measured.notes,
     )
 
 
@@ -129,9 +129,9 @@ def _variant(
 
 
 def _assembled_candidate(
-    trial: Trial, found: Analysis, variants: Sequence[Variant], goal: Goal, number: int
+    measured: Measured, found: Analysis, variants: Sequence[Variant], goal: Goal, number: int
 ) -> Candidate:
-    contender, base = trial.contenders[2 + number], trial.contenders[0]
+    contender, base = measured.contenders[2 + number], measured.contenders[0]
     baseline, variant = variants[0], variants[2 + number]
     estimate = found.estimates[number]
     second = found.processor_estimates[number] if found.processor_estimates else None
@@ -143,7 +143,7 @@ def _assembled_candidate(
     verdict, reason = validity(found.verdicts[number], found.reasons[number], results, guards)
     memory = _ratio(baseline.peak_bytes, variant.peak_bytes)
     by_item = goal == "throughput" and bool(baseline.items and variant.items)
-    pays_after, pays = payback(base.warmed, contender.warmed, verdict, trial.unit)
+    pays_after, pays = payback(base.warmed, contender.warmed, verdict, measured.unit)
     return Candidate(
         variant=variant,
         verdict=verdict,
@@ -158,7 +158,7 @@ def _assembled_candidate(
         throughput_ratio=deciding.ratio if by_item else None,
         pays_after=pays_after,
         pays=pays,
-        goal_met=_goal_met(goal, verdict, memory, trial.options.threshold),
+        goal_met=_goal_met(goal, verdict, memory, measured.options.threshold),
     )
 
 
@@ -219,20 +219,20 @@ def floor_of_candidate(baseline: Guard | None, candidate: Guard | None) -> Guard
     )
 
 
-_LEAST_NS = 50e6
-"""A start that costs less than this more than the baseline's is no compilation, but luck."""
+MIN_COSTLY_START_NS = 50e6
+"""A start that costs less than this more than the baseline's is chance, not compilation."""
 
 
 def payback(
     baseline: Warmed | None, candidate: Warmed | None, verdict: Verdict, unit: str
 ) -> tuple[int | None, str]:
-    """Calls after which the candidate has overtaken the baseline, and that in words. None where it
-    never does, or where it is not known to be faster."""
+    """Return after how many calls the candidate has overtaken the baseline, as a number and in
+    words. The number is None if it never does, or is not known to be faster."""
     if baseline is None or candidate is None:
         return None, ""
     extra_ns = candidate.excess_ns - baseline.excess_ns
     gain_ns = baseline.steady_ns - candidate.steady_ns
-    if extra_ns < max(_LEAST_NS, 5 * candidate.steady_ns):
+    if extra_ns < max(MIN_COSTLY_START_NS, 5 * candidate.steady_ns):
         return (0, "at once") if verdict == "FASTER" else (None, "")
     if verdict == "UNDECIDED":
         return None, "not known"
@@ -247,8 +247,7 @@ GATE_FAILED, NOT_MEASURED = 3, 4
 
 
 def failures(found: Comparison | PairFolder, conditions: Sequence[str]) -> tuple[str, ...]:
-    """A sentence for each candidate that trips the gate. With any gate, an INVALID one trips it: a
-    wrong answer is no pass."""
+    """Return a sentence for each candidate that trips the gate. An INVALID one trips any gate."""
     if not conditions:
         return ()
     return tuple(
@@ -260,7 +259,7 @@ def failures(found: Comparison | PairFolder, conditions: Sequence[str]) -> tuple
 
 
 def exit_code(found: Comparison | PairFolder, conditions: Sequence[str]) -> int:
-    """3 where the gate failed, 4 where something could not be measured or is not valid, else 0."""
+    """Return 3 if the gate failed, 4 if something could not be measured or is not valid, else 0."""
     if failures(found, conditions):
         return GATE_FAILED
     if any(row.status == "BROKEN" for row in _unmeasured(found)):
@@ -274,7 +273,7 @@ def exit_code(found: Comparison | PairFolder, conditions: Sequence[str]) -> int:
 def _trips(candidate: Candidate, conditions: Sequence[str], goal: Goal) -> bool:
     verdict = candidate.verdict
     if goal == "memory" and candidate.goal_met:
-        return False  # what it aims at it reached; the price is printed
+        return False  # it reached its goal; the price is printed
     return (
         verdict == "INVALID"
         or ("slower" in conditions and verdict == "SLOWER")
@@ -284,7 +283,7 @@ def _trips(candidate: Candidate, conditions: Sequence[str], goal: Goal) -> bool:
 
 
 def _proven(candidate: Candidate) -> bool:
-    """A speedup whose results nobody could compare is no proven one."""
+    """Return whether a candidate is faster and its results were compared."""
     return candidate.verdict == "FASTER" and candidate.results.ok
 
 

@@ -1,4 +1,4 @@
-"""How often the tool is wrong here: windows of rounds, judged, and counted by what was true."""
+"""The result of a self-test: how often verdicts were wrong on this machine."""
 
 from typing import Literal
 
@@ -10,7 +10,9 @@ Source = Literal["measured", "simulated"]
 Procedure = Literal["ridgeline", "sequential Welch"]
 
 LIMIT = 0.06
-"""How often identical code may be called different at the 95 % level."""
+"""The share of windows in which identical code may be called different, at the 95 % level."""
+MIN_WINDOWS = 20
+"""With fewer windows, the interval of a rate of 5 % reaches beyond 25 %."""
 
 
 class Rate(Struct, frozen=True, kw_only=True):
@@ -27,7 +29,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What one procedure said of candidates of which the truth is known."""
+    """The verdicts of one procedure on candidates of which the truth is known."""
 
     procedure: Procedure
     effect: float
@@ -37,21 +39,22 @@ class Tally(Struct, frozen=True, kw_only=True):
     slower: int
     same: int
     undecided: int
-    """For a test that knows only "different": all that it did not call so."""
+    """For a t test, which cannot say SAME: all windows that it did not call different."""
     called: Rate
-    """Identical code: called FASTER or SLOWER. A slower one: called SLOWER, that is found."""
+    """For identical code, how often it was called FASTER or SLOWER; for slower code, how often it
+    was called SLOWER, that is found."""
     seen: float | None = None
-    """The slowdown that all windows together show; None where samples were only scaled."""
+    """The slowdown that all windows together show; None if samples were only scaled."""
 
 
 class Bench(Struct, frozen=True, kw_only=True):
-    """One source of noise, and what each procedure made of it."""
+    """One source of noise, and the verdicts of each procedure under it."""
 
     source: Source
     noise: str
-    """In words: "this machine", "AR(1) of 0.45 …"."""
+    """Its description: "this machine", "AR(1) of 0.45 …"."""
     rounds: int
-    """In a window."""
+    """Rounds in a window."""
     tallies: tuple[Tally, ...]
     controls_differ: int = 0
     """Windows in which the A/A control itself differed, so that nothing was decided."""
@@ -69,23 +72,23 @@ class SelfTest(Struct, frozen=True, kw_only=True):
 
     measured: Bench
     simulated: Bench | None
-    """None where it was interrupted before."""
+    """None if the test was interrupted before."""
     workload: str
     sample_ns: float
-    """What a sample of the baseline takes, at the median."""
+    """The median time of a sample of the baseline."""
     block_calls: tuple[int, ...]
-    """Calls in a sample of each arm: the baseline, its control, the identical candidate, and the
-    slower ones."""
+    """Calls in a sample of each variant: the baseline, its control, the identical candidate, and
+    the slower ones."""
     spread: float
-    """Of the baseline's samples: IQR over median."""
+    """IQR over median of the baseline's samples."""
     autocorrelation: float
-    """Lag 1 of the sequential samples."""
+    """Lag-1 autocorrelation of the baseline's consecutive samples."""
     alpha: float
     threshold: float
     stopped: Literal["budget", "interrupted"]
     budget_s: float
     spent_s: float
-    """On warming up and on windows; the simulation is not in it."""
+    """Time of the warm-up and the windows, without the simulation."""
     seed: int
     discarded: int
     """Rounds left out because the device was throttled."""
@@ -93,5 +96,5 @@ class SelfTest(Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """False only where chance does not explain the false alarms."""
+        """Whether chance explains the false alarms."""
         return self.measured.identical.called.low <= LIMIT

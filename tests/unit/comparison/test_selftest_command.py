@@ -56,7 +56,7 @@ def test_options_reach_the_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (asked["budget_s"], asked["seed"], asked["device"]) == (90.0, 4, "cpu")
 
 
-@pytest.mark.parametrize("ending", ["json", "md", "csv"])
+@pytest.mark.parametrize("ending", ["json", "md", "csv", "html"])
 def test_output_goes_to_the_file(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +66,7 @@ def test_output_goes_to_the_file(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--budget", "soon"), ("-o", "found.html"), ("--device", "tpu")]
+    "arguments", [("--budget", "soon"), ("-o", "found.txt"), ("--device", "tpu")]
 )
 def test_bad_options_are_refused_before_anything_is_measured(
     arguments: tuple[str, str], monkeypatch: pytest.MonkeyPatch

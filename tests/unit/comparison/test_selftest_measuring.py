@@ -7,8 +7,8 @@ import pytest
 
 from ridgeline.comparison.selftest import (
     EFFECTS,
-    LONG,
-    SHORT,
+    LONG_WINDOW_ROUNDS,
+    SHORT_WINDOW_ROUNDS,
     Slowed,
     Taken,
     calibrate,
@@ -111,8 +111,8 @@ def test_calibration_comes_after_whole_windows_only() -> None:
 
 def test_long_windows_only_where_enough_of_them_fit() -> None:
     twenty = 20 * 60 * 8 * 10 * MS
-    assert window_length(1.01 * twenty, 10 * MS, variants=6) == LONG
-    assert window_length(0.99 * twenty, 10 * MS, variants=6) == SHORT
+    assert window_length(1.01 * twenty, 10 * MS, variants=6) == LONG_WINDOW_ROUNDS
+    assert window_length(0.99 * twenty, 10 * MS, variants=6) == SHORT_WINDOW_ROUNDS
 
 
 def _judged(machine: Machine) -> dict[float, set[tuple[str, str]]]:

@@ -30,14 +30,14 @@ def plan(**changed: object) -> Settling:
 
 
 def test_as_many_rounds_are_planned_as_the_time_allows() -> None:
-    assert plan().most == 100
-    assert plan(limit_ns=1e15).most == Options().most_rounds
-    assert plan(limit_ns=1.0).most == 1
+    assert plan().max_rounds == 100
+    assert plan(limit_ns=1e15).max_rounds == Options().max_rounds
+    assert plan(limit_ns=1.0).max_rounds == 1
 
 
 def test_sets_of_processes_share_the_rounds_and_are_looked_at_once() -> None:
     shared = plan(sets=3)
-    assert shared.per_set * 3 == shared.most == 102
+    assert shared.per_set * 3 == shared.max_rounds == 102
     assert shared.looks.rounds == (102,)
 
 

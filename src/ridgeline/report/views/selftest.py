@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.records.selftest import LIMIT, Bench, Procedure, Rate, SelfTest, Tally
+from ridgeline.records.selftest import LIMIT, MIN_WINDOWS, Bench, Procedure, Rate, SelfTest, Tally
 from ridgeline.report.document import (
     Block,
     Column,
@@ -24,8 +24,6 @@ from ridgeline.report.numbers import NOTHING, share, time
 from ridgeline.units import plural, seconds
 
 SCHEMA = "ridgeline.selftest/1"
-MIN_WINDOWS = 20
-"""With fewer windows, the interval of a rate of 5 % reaches beyond 25 %."""
 _COUNTS = ("windows", "faster", "slower", "same", "undecided")
 _FIGURES = (
     *("source", "rounds", "procedure", "effect", *_COUNTS),
