@@ -86,15 +86,15 @@ def deliver(
     output: Path | None,
     *,
     full: bool = False,
-    most: int | None = None,
+    max_rows: int | None = None,
     also: Sequence[Path] = (),
     max_columns: int | None = None,
 ) -> None:
     """Write the requested file and name it in one line on stderr. JSON goes to stdout; so does the
-    report if no file was requested, in at most `max_columns`. `full` and `most` choose the rows of
-    tables; `also` are other files that were written."""
+    report if no file was requested, in at most `max_columns`. `full` and `max_rows` choose the rows
+    of tables; `also` are other files that were written."""
     if output is not None:
-        write_whole(output, formatted(report, output.suffix.lower(), full=full, most=most))
+        write_whole(output, formatted(report, output.suffix.lower(), full=full, max_rows=max_rows))
     if as_json:
         from ridgeline.report.renderers import json
 
@@ -107,12 +107,14 @@ def deliver(
 
         console = report_console(sys.stdout)
         console.width = min(console.width, max_columns or console.width)
-        terminal.render(report.document(), console, full=full, most=most)
+        terminal.render(report.document(), console, full=full, max_rows=max_rows)
     asked_for = [output] if output is not None and not as_json else []
     say_written([*asked_for, *also])
 
 
-def formatted(report: "Report", ending: str, *, full: bool = False, most: int | None = None) -> str:
+def formatted(
+    report: "Report", ending: str, *, full: bool = False, max_rows: int | None = None
+) -> str:
     """Return the text of a file with this ending."""
     if ending == ".json":
         from ridgeline.report.renderers import json
@@ -129,10 +131,10 @@ def formatted(report: "Report", ending: str, *, full: bool = False, most: int | 
     if ending == ".html":
         from ridgeline.report.renderers import html
 
-        return html.render(report.document(), full=full, most=most)
+        return html.render(report.document(), full=full, max_rows=max_rows)
     from ridgeline.report.renderers import markdown
 
-    return markdown.render(report.document(), full=full, most=most)
+    return markdown.render(report.document(), full=full, max_rows=max_rows)
 
 
 def report_console(stream: TextIO) -> Any:

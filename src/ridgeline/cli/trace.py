@@ -294,7 +294,7 @@ def _compare(
     from ridgeline.trace.differences import differences
 
     report = trace_comparison_report(differences(before, after), left_out)
-    deliver(report, wanted.as_json, wanted.output, full=full, most=top)
+    deliver(report, wanted.as_json, wanted.output, full=full, max_rows=top)
 
 
 def _diagnosed(
@@ -360,9 +360,11 @@ def _report(
 
     if longest_table(found) >= ROWS and (full or wanted.as_json or wanted.output):
         click.echo(f"ridgeline: tables end after {ROWS:,} rows, the largest first", err=True)
-    report = trace_report(found, causes, left_out=left_out, full=full, most=top, typed=sys.argv[1:])
+    report = trace_report(
+        found, causes, left_out=left_out, full=full, max_rows=top, typed=sys.argv[1:]
+    )
     if not is_written:
-        deliver(report, wanted.as_json, wanted.output, full=full, most=top)
+        deliver(report, wanted.as_json, wanted.output, full=full, max_rows=top)
     elif wanted.as_json:
         deliver(report, True, None)
     elif wanted.output is not None:

@@ -60,9 +60,8 @@ class Column(Struct, frozen=True):
     name: str
     kind: ColumnKind = "number"
     spare: int = 0
-    """1: left out first where a terminal is narrow; -1: the last that may be left out; 2: only in
-    the full view; 0: neither spare nor precious. A table without spare columns is never cut: it
-    continues below itself."""
+    """When a narrow terminal leaves the column out: 1 first, 0 next, -1 last. 2: only the full view
+    has the column. A table in which every column has 0 is never cut: it continues below itself."""
     starts_part: bool = False
     """Where a table has to continue below itself, this column begins the second part."""
 
@@ -87,30 +86,30 @@ class Table(Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     short: int = 0
-    """Rows of the short view; 0: all."""
+    """How many rows the short view has; 0: all."""
     unseen: int = 0
-    """Rows of the result that were not made into words, since no view shows so many."""
+    """How many further rows the result has that no view shows."""
     left_out: int = 0
-    """Rows the result itself does not have."""
+    """How many further rows the result itself counts but does not hold."""
     rest: str = ""
-    """Where rows that are left out can be had."""
+    """Where to find the rows that are left out."""
     hint: str = "with --full"
-    """Where rows that a short view hides can be had."""
+    """Where to find the rows that a short view hides."""
     detail: Detail = "brief"
 
-    def shown(self, full: bool, most: int | None = None) -> tuple[tuple[Row, ...], str]:
-        """Return the rows of a view, and a sentence on the others. `most` is how many rows the
+    def shown(self, full: bool, max_rows: int | None = None) -> tuple[tuple[Row, ...], str]:
+        """Return the rows of a view, and a sentence on the others. `max_rows` is how many rows the
         person asked for."""
         rows = self.rows
-        if most is not None:
-            rows = rows[:most]
+        if max_rows is not None:
+            rows = rows[:max_rows]
         elif not full and self.short:
             rows = (tuple(r for r in rows if not r.minor) or rows)[: self.short]
         hidden = len(self.rows) + self.unseen - len(rows)
         if not hidden + self.left_out:
             return rows, ""
         more = f"and {hidden + self.left_out:,} more"
-        if hidden and not full and most is None:
+        if hidden and not full and max_rows is None:
             return rows, f"{more}, {f'{hidden:,} of them ' if self.left_out else ''}{self.hint}"
         return rows, f"{more}, {self.rest}" if self.rest and not hidden else more
 
@@ -130,7 +129,7 @@ class Points(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """A label and what is said under it, a line each."""
+    """A label with one or more lines of text."""
 
     label: str
     lines: tuple[Words, ...]
@@ -161,7 +160,7 @@ class Command(Struct, frozen=True):
 
 
 class Commands(Struct, frozen=True):
-    """What to type next."""
+    """Commands to type next, each with what it is for."""
 
     commands: tuple[Command, ...]
     detail: Detail = "brief"
@@ -273,7 +272,7 @@ class SplitChart(Struct, frozen=True, kw_only=True):
 
 class TimelineSpan(Struct, frozen=True):
     start: float
-    """As shares of the window."""
+    """Start and length are shares of the window."""
     length: float
     kind: str
     tip: str
@@ -359,12 +358,12 @@ class Document(Struct, frozen=True, kw_only=True):
     answer: tuple[Span, ...]
     """The result in one sentence."""
     about: tuple[str, ...] = ()
-    """What it is about, in short parts."""
+    """What was studied, in short parts: the program, the device, the steps."""
     facts: tuple[str, ...] = ()
     """Its main numbers, in short parts: the line below the answer."""
     blocks: tuple[Block, ...] = ()
     title: str = ""
-    """Of a page, where it is not the answer."""
+    """The title of a page, if it is not the answer."""
     footer: str = ""
     label: str = ""
     """Stands before the answer at a terminal that other programs write to."""

@@ -1,29 +1,29 @@
-"""Words from a file, made safe to print: nothing in them moves a cursor, hides or reorders text.
+"""Text from outside made safe to print: nothing in it moves a cursor, hides or reorders text.
 
-Names in a trace come from whoever wrote it. A terminal obeys control characters (colours, titles,
-links, the clipboard), and bidirectional overrides make a line read as another one.
+The names in a trace come from whoever wrote it. A terminal obeys control characters (colours,
+titles, links, the clipboard), and bidirectional overrides make a line read as another one.
 """
 
 import re
 import unicodedata
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode's classes of characters without a glyph of their own, surrogates and separators."""
-
-_BEYOND = re.compile(r"[^\x00-\x7e]")
+"""Unicode's classes of characters without a glyph: control, format, private, separators."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 ELLIPSIS = "…"
 
 
 def printable(text: str) -> str:
-    """`text` with every unseen character spelled out: \\x1b, \\u202e, \\r."""
+    """Return the text with every unseen character spelled out: \\x1b, \\u202e, \\r."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelled(character) for character in text)
 
 
 def shorten(text: str, width: int) -> str:
-    """At most `width` characters, cut in the middle: a kernel's both ends tell what it is."""
+    """Return at most `width` characters, cut in the middle: both ends of a kernel's name tell what
+    it is."""
     if len(text) <= width:
         return text
     if width <= 1:
@@ -33,12 +33,13 @@ def shorten(text: str, width: int) -> str:
 
 
 def json_text(text: str) -> str:
-    """A JSON document with unseen characters as \\u escapes: the same document, safe on a tty."""
-    return text if text.isascii() and "\x7f" not in text else _BEYOND.sub(_escaped, text)
+    """Return a JSON document with unseen characters as \\u escapes: the same document, safe at a
+    terminal."""
+    return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(_escaped, text)
 
 
-def _escaped(found: "re.Match[str]") -> str:
-    character = found.group()
+def _escaped(match: "re.Match[str]") -> str:
+    character = match.group()
     if unicodedata.category(character) not in _UNSEEN:
         return character
     halves = character.encode("utf-16-be", "surrogatepass")
@@ -48,8 +49,6 @@ def _escaped(found: "re.Match[str]") -> str:
 def _spelled(character: str) -> str:
     if unicodedata.category(character) not in _UNSEEN:
         return character
-    return (
-        character.encode("ascii", "backslashreplace").decode()
-        if ord(character) > 127
-        else (repr(character)[1:-1])
-    )
+    if ord(character) > 127:
+        return character.encode("ascii", "backslashreplace").decode()
+    return repr(character)[1:-1]

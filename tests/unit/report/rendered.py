@@ -14,33 +14,33 @@ from ridgeline.report.views.trace import trace_report
 
 
 def at_terminal(
-    document: Document, width: int = 120, *, full: bool = False, most: int | None = None,
+    document: Document, width: int = 120, *, full: bool = False, max_rows: int | None = None,
     encoding: str = "utf-8",
 ) -> str:  # fmt: skip
     """Return what a terminal without colours shows."""
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
     console = Console(file=out, width=width, highlight=False, no_color=True)
-    terminal.render(document, console, full=full, most=most)
+    terminal.render(document, console, full=full, max_rows=max_rows)
     out.flush()
     return out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 
 
 def trace_at_terminal(
     study: TraceStudy, width: int = 120, findings: Findings | None = None, *, full: bool = False,
-    most: int | None = None,
+    max_rows: int | None = None,
 ) -> str:  # fmt: skip
     """Return what a terminal shows of a trace."""
-    report = trace_report(study, findings, full=full, most=most)
-    return at_terminal(report.document(), width, full=full, most=most)
+    report = trace_report(study, findings, full=full, max_rows=max_rows)
+    return at_terminal(report.document(), width, full=full, max_rows=max_rows)
 
 
 def trace_as(
     ending: str, study: TraceStudy, findings: Findings | None = None, *, full: bool = False,
-    most: int | None = None,
+    max_rows: int | None = None,
 ) -> str:  # fmt: skip
     """Return the file of a trace's report with this ending."""
-    report = trace_report(study, findings, full=full, most=most)
-    return formatted(report, ending, full=full, most=most)
+    report = trace_report(study, findings, full=full, max_rows=max_rows)
+    return formatted(report, ending, full=full, max_rows=max_rows)
 
 
 def tables(document: Document) -> list[Table]:

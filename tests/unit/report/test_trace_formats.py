@@ -102,7 +102,7 @@ def test_markdown_has_few_rows_and_in_full_all() -> None:
     assert short.count("aten::op_") == 5 + 15
     assert "and 295 more, with --full" in short
     assert trace_as(".md", many_rows(300), full=True).count("aten::op_") == 600
-    assert trace_as(".md", many_rows(300), most=7).count("aten::op_") == 14
+    assert trace_as(".md", many_rows(300), max_rows=7).count("aten::op_") == 14
 
 
 def test_the_first_rows_of_each_table_and_a_count_of_the_rest() -> None:

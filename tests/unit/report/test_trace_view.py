@@ -99,7 +99,7 @@ def test_the_short_view_fits_two_screens_and_the_full_one_shows_more() -> None:
 
 
 def test_the_rows_of_each_table_can_be_chosen() -> None:
-    text = shown(made.study(), most=2)
+    text = shown(made.study(), max_rows=2)
     assert "ampere_sgemm_0x64_tn" in text
     assert "ampere_sgemm_1x64_tn" not in text
 
@@ -230,7 +230,7 @@ def test_a_querys_answer_is_a_table_with_a_note_on_the_rest() -> None:
     assert "there are more than these 100 rows" in cut
     names = tuple(f"column_{i}" for i in range(10))
     wide = at_terminal(query_document(names, [tuple(range(10))], truncated=False), 80)
-    assert "2 columns more than fit (column_8, column_9)" in wide
+    assert "no room for 2 columns: column_8, column_9" in wide
     assert "no answer to show" in at_terminal(query_document((), [], truncated=False))
     assert "0 rows" in at_terminal(query_document(("a",), [], truncated=False))
 
@@ -248,7 +248,7 @@ def test_rows_nobody_will_see_are_counted_all_the_same() -> None:
     assert "and 1,225 more, 1,194 of them with --full" in text  # 1200 - 6 and the 31 left out
     assert "and 795 more, with --full" in text
     assert "and 40,001 more, 597 of them with --full" in text
-    assert "and 981 more" in shown(many, most=250)  # kernels: 950 and the 31
+    assert "and 981 more" in shown(many, max_rows=250)  # kernels: 950 and the 31
 
 
 def test_columns_of_collectives_say_which_statistic_they_are() -> None:

@@ -10,7 +10,6 @@ from msgspec import Struct
 from rich.cells import cell_len
 
 from ridgeline import units
-from ridgeline.report.axis import Axis, axis, tick_label, ticks
 from ridgeline.report.document import (
     CurveChart,
     ForestChart,
@@ -27,6 +26,7 @@ from ridgeline.report.document import (
 )
 from ridgeline.report.plain import ELLIPSIS, printable
 from ridgeline.report.renderers import svg
+from ridgeline.report.renderers.axis import Axis, axis, tick_label, ticks
 from ridgeline.report.renderers.terminal_charts import shorten_start
 from ridgeline.units import plural
 
@@ -66,8 +66,8 @@ def forest(chart: ForestChart) -> str:
     parts = [*_band(scale, frame, chart.band), *_ratio_axis(scale, frame, "× baseline, log scale")]
     for i, mark in enumerate(chart.marks):
         parts += _interval(scale, frame, 10 + _ROW * (i + 0.5), mark)
-    told = "; ".join(f"{m.name} {m.figure}" for m in chart.marks)
-    described = f"{told}. Shaded: within {_share(chart.band)} of 1."
+    described = "; ".join(f"{m.name} {m.figure}" for m in chart.marks)
+    described += f". Shaded: within {_share(chart.band)} of 1."
     return svg.drawing(WIDTH, bottom + 40, chart.title, described, parts)
 
 

@@ -35,10 +35,10 @@ MAX_PLACE_LENGTH = 120
 """The number at the end of a place must be seen."""
 
 
-def render(document: Document, *, full: bool = False, most: int | None = None) -> str:
-    """Return the page. `full` shows all rows of each table, `most` that many; fewer where the page
-    would grow too large to be opened or attached."""
-    rows = min(most or (MAX_ROWS if full else USUAL_ROWS), MAX_ROWS)
+def render(document: Document, *, full: bool = False, max_rows: int | None = None) -> str:
+    """Return the page. `full` shows all rows of each table, `max_rows` that many; fewer where the
+    page would grow too large to be opened or attached."""
+    rows = min(max_rows or (MAX_ROWS if full else USUAL_ROWS), MAX_ROWS)
     hint = "; --json has them" if full else ""
     page = _page(document, rows, hint)
     while len(page.encode()) > MAX_PAGE_BYTES and rows > OPEN_ROWS:
@@ -106,8 +106,8 @@ def _folded_title(section: Section) -> str:
 
 @jinja2.pass_context
 def _shown_rows(context: jinja2.runtime.Context, table: Table) -> dict[str, Any]:
-    most, hint = context["max_rows"], context["hint"]
-    rows = table.rows[:most]
+    max_rows, hint = context["max_rows"], context["hint"]
+    rows = table.rows[:max_rows]
     hidden = len(table.rows) - len(rows) + table.unseen
     more = ""
     if hidden + table.left_out:

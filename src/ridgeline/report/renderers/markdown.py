@@ -33,16 +33,16 @@ _EDGE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 
 
 def render(
-    document: Document, *, full: bool = False, most: int | None = None, picture: str = ""
+    document: Document, *, full: bool = False, max_rows: int | None = None, picture: str = ""
 ) -> str:
-    """Return the document as Markdown. `most` is how many rows of each table the person asked for;
+    """Return the document as Markdown, with at most `max_rows` of each table if a number is given.
     `picture` is the name of the drawn waterfall, beside this file."""
     lines = [f"### {escaped(document.answer_text)}", ""]
     if document.about:
         lines += [escaped(" · ".join(document.about)), ""]
     if document.facts:
         lines += [escaped(" · ".join(document.facts)), ""]
-    lines += _Markdown(full, most, picture).blocks(document.blocks, 4)
+    lines += _Markdown(full, max_rows, picture).blocks(document.blocks, 4)
     kept = [line for i, line in enumerate(lines) if line or (i and lines[i - 1])]
     return "\n".join(kept).rstrip("\n") + "\n"
 
@@ -78,8 +78,8 @@ def fence(text: str, language: str = "") -> list[str]:
 
 
 class _Markdown:
-    def __init__(self, full: bool, most: int | None, picture: str) -> None:
-        self.full, self.most, self.picture = full, most, picture
+    def __init__(self, full: bool, max_rows: int | None, picture: str) -> None:
+        self.full, self.max_rows, self.picture = full, max_rows, picture
 
     def blocks(self, blocks: Sequence[Block], depth: int) -> list[str]:
         lines: list[str] = []
@@ -128,7 +128,7 @@ class _Markdown:
         return [f"{'#' * min(depth, 6)} {title}", "", *body] if title else body
 
     def table(self, table: Table) -> list[str]:
-        rows, more = table.shown(self.full, self.most)
+        rows, more = table.shown(self.full, self.max_rows)
         if not rows:
             return []
         noted = any(row.note for row in rows)

@@ -60,10 +60,10 @@ _ASCII = str.maketrans({
 
 
 def render(
-    document: Document, console: Console, *, full: bool = False, most: int | None = None
+    document: Document, console: Console, *, full: bool = False, max_rows: int | None = None
 ) -> None:
-    """Print a document. `most` is how many rows of each table the person asked for."""
-    _Terminal(console, full, most).document(document)
+    """Print a document. `max_rows` is how many rows of each table the person asked for."""
+    _Terminal(console, full, max_rows).document(document)
 
 
 def render_text(document: Document, width: int, *, full: bool = False) -> str:
@@ -77,8 +77,8 @@ def render_text(document: Document, width: int, *, full: bool = False) -> str:
 
 
 class _Terminal:
-    def __init__(self, console: Console, full: bool, most: int | None) -> None:
-        self.console, self.full, self.most = console, full, most
+    def __init__(self, console: Console, full: bool, max_rows: int | None) -> None:
+        self.console, self.full, self.max_rows = console, full, max_rows
 
     def document(self, document: Document) -> None:
         self.line(Text())
@@ -194,7 +194,7 @@ class _Terminal:
             self.line(Text.assemble(" " * indent, line))
 
     def table(self, table: Table, indent: int) -> None:
-        rows, more = table.shown(self.full, self.most)
+        rows, more = table.shown(self.full, self.max_rows)
         for line in table_lines(table, rows, indent, self.full, self.console):
             self.line(line)
         if more:
@@ -226,8 +226,8 @@ class _Terminal:
     def item_lines(self, item: Item, room: int) -> Iterable[Text]:
         style = _LEVELS[item.level]
         for words in item.lines:
-            for one in [words] if not isinstance(words, str) else words.splitlines() or [""]:
-                text = styled(one, "" if item.level in _PREFIXED else style)
+            for line in [words] if not isinstance(words, str) else words.splitlines() or [""]:
+                text = styled(line, "" if item.level in _PREFIXED else style)
                 if item.level == "warning":
                     text = Text.assemble(("warning", style), ": ", text)
                 yield from flowed(text, room, self.console)

@@ -7,9 +7,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ridgeline import units
-from ridgeline.report.axis import Axis, axis, tick_label
 from ridgeline.report.document import ForestChart, IntervalMark, Part, RooflineChart, SplitChart
 from ridgeline.report.plain import ELLIPSIS, printable
+from ridgeline.report.renderers.axis import Axis, axis, tick_label
 
 ROOFLINE_COLUMNS, ROOFLINE_LINES = 64, 12
 MIN_ROOFLINE_COLUMNS = 20

@@ -63,8 +63,8 @@ def table_lines(
             lines += layout.row(row, cells, "" if number else printable(row.note), console)
     lost = [c.name for i, c in enumerate(table.columns) if c.spare < 1 and _is_lost(i, kept, parts)]
     if lost and is_ranking:
-        said = f"{plural(len(lost), 'column')} more than fit ({', '.join(lost)})"
-        lines.append(Text(shorten(printable(said), width), "dim"))
+        note = f"no room for {plural(len(lost), 'column')}: {', '.join(lost)}"
+        lines.append(Text(shorten(printable(note), width), "dim"))
     return [Text(" " * indent) + line if line.plain else line for line in lines]
 
 

@@ -47,13 +47,13 @@ def trace_report(
     *,
     left_out: Sequence[LeftOut] = (),
     full: bool = False,
-    most: int | None = None,
+    max_rows: int | None = None,
     typed: Sequence[str] = (),
 ) -> Report:
-    """`full` and `most` say which rows will be shown; others are counted, not made into words.
+    """`full` and `max_rows` say which rows will be shown; others are counted, not made into words.
     `typed` is the command line after `ridgeline`, for the command to type next."""
-    limit = None if full else max(most or 0, MAX_LOOKED_AT_ROWS)
-    asked_for = study if most is None else first_rows(study, most)
+    limit = None if full else max(max_rows or 0, MAX_LOOKED_AT_ROWS)
+    asked_for = study if max_rows is None else first_rows(study, max_rows)
     return Report(
         document=lambda: document(study, findings, limit=limit, full=full, typed=typed),
         data=lambda: data(asked_for, left_out, findings),
@@ -61,20 +61,20 @@ def trace_report(
     )
 
 
-def first_rows(study: TraceStudy, most: int) -> TraceStudy:
+def first_rows(study: TraceStudy, max_rows: int) -> TraceStudy:
     """Return the study with so many rows of what ran and of gaps. Ranks, devices and steps are no
     ranking, and stay."""
     return replace(
         study,
-        idle=replace(study.idle, top=study.idle.top[:most]),
-        kernels=study.kernels[:most],
-        kernels_left_out=study.kernels_left_out + len(study.kernels[most:]),
-        ops=study.ops[:most],
-        shapes=study.shapes[:most],
-        modules=study.modules[:most],
-        roofline=replace(study.roofline, rows=study.roofline.rows[:most]),
-        regions=study.regions[:most],
-        critical_path=replace(study.critical_path, top=study.critical_path.top[:most]),
+        idle=replace(study.idle, top=study.idle.top[:max_rows]),
+        kernels=study.kernels[:max_rows],
+        kernels_left_out=study.kernels_left_out + len(study.kernels[max_rows:]),
+        ops=study.ops[:max_rows],
+        shapes=study.shapes[:max_rows],
+        modules=study.modules[:max_rows],
+        roofline=replace(study.roofline, rows=study.roofline.rows[:max_rows]),
+        regions=study.regions[:max_rows],
+        critical_path=replace(study.critical_path, top=study.critical_path.top[:max_rows]),
     )
 
 

@@ -53,9 +53,9 @@ def ticks(low: float, high: float, max_ticks: int) -> tuple[float, ...]:
                 return tuple(round(i * step, 6) for i in range(first, last + 1))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in _DIGITS:
-        found = tuple(d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high)
-        if len(found) <= max_ticks:
-            return found
+        places = tuple(d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high)
+        if len(places) <= max_ticks:
+            return places
     apart = math.ceil(len(powers) / max_ticks)
     return tuple(10.0**p for p in powers if p % apart == 0 and low <= 10.0**p <= high)
 
