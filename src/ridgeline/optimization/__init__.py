@@ -1,1 +1,1 @@
-"""Changes tried on a program, kept where they are faster and equal, and confirmed as a whole."""
+"""Tries fixes on a program, keeps those that are faster and equal, and confirms the whole."""

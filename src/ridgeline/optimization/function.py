@@ -189,7 +189,7 @@ def _search(
 ) -> Optimized:
     deadline = Deadline(seconds)
     state = SavedState(torch, (subject.model, subject.optimizer), subject.step, subject.loader)
-    progress.doing("looking at the step as it is")
+    progress.doing("diagnosing the step")
     diagnosis = diagnose_step(torch, subject, home, state)
     edits, no_attention = attention_edits(diagnosis.findings)
     timed_steps = round(1e3 * TRIAL_S / max(diagnosis.step_ms, 1e-3))

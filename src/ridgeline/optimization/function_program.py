@@ -72,8 +72,8 @@ def _takes(step: Callable[..., Any], trains: bool) -> int:
     needed = [p for p in parameters if p.kind in by_place and p.default is p.empty]
     named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if len(needed) not in (1, 3 if trains else 2) or named:
-        told = ", ".join(p.name for p in (*needed, *named)) or "nothing"
-        raise UsageError(f"step takes {told}", forms)
+        names = ", ".join(p.name for p in (*needed, *named)) or "nothing"
+        raise UsageError(f"step takes {names}", forms)
     return len(needed)
 
 
@@ -352,18 +352,20 @@ class FunctionProgram(Program):
     def on_step_function(
         self, fix: str, prepare: Callable[[Made], str], take: Callable[[StepFunction], Run]
     ) -> None:
-        """`prepare` is asked of the optimizer after all other changes, and says why it cannot be;
-        `take` gives what is to be called for each batch instead."""
+        """`prepare` is called with the optimizer after all other fixes, and returns why the fix
+        cannot be applied; `take` returns what is to be called for each batch instead of the
+        step."""
         self._on_function.append((fix, prepare, take))
 
     def alter_optimizer(self) -> None:
         optimizer = self._subject.optimizer
         kind = torch_class_of(self.torch, optimizer)
         if kind is None:
-            every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
-            own = f"{type(optimizer).__name__} is none of torch's own"
-            for fix in every:
-                self.found_nothing(fix, own if self._subject.trains else "nothing is trained")
+            foreign = f"{type(optimizer).__name__} is none of torch's own"
+            why = foreign if self._subject.trains else "nothing is trained"
+            on_optimizer = [fix for fix, _ in self._on_optimizer]
+            for fix in (*on_optimizer, *(fix for fix, _, _ in self._on_function)):
+                self.found_nothing(fix, why)
             self._on_function.clear()
             return
         made = Made(kind.__name__, optimizer_arguments(optimizer), "")
@@ -381,9 +383,9 @@ class FunctionProgram(Program):
 
     def _altered(self, do: Callable[[Made], str], made: Made) -> str:
         before = dict(made.arguments)
-        said = do(made)
+        what = do(made)
         alter_optimizer(self.torch, self._subject.optimizer, before, made.arguments)
-        return said
+        return what
 
     def altered_loader(self) -> Any:
         loader = self._subject.loader

@@ -50,10 +50,10 @@ class SavedState:
         self._step = step
         self._seen: dict[int, Any] = {}
         self._room = MAX_NAMED_BYTES
-        self._back: list[Callable[[], None]] = []
-        self._owners: list[tuple[str, dict[str, Any]]] = []
-        self._cells: list[tuple[str, CellType]] = []
-        self._globals: list[tuple[dict[str, Any], str]] = []
+        self._back: list[Callable[[], Any]] = []
+        """What puts each object back."""
+        self._bindings: list[Callable[[], dict[str, Any]]] = []
+        """What reads the attributes of each object, and the names that each function uses."""
         for value in whole:
             self._follow(value, math.inf)
         self._follow(step, MAX_TENSOR_BYTES)
@@ -75,15 +75,7 @@ class SavedState:
 
     def bindings(self) -> dict[str, Any]:
         """Return what each name stands for: numbers by value, the rest by identity and length."""
-        bindings: dict[str, Any] = {}
-        for number, (name, held) in enumerate(self._owners):
-            for key, value in list(held.items()):
-                bindings[f"{name}.{key} ({number})"] = _summary(value)
-        for name, cell in self._cells:
-            bindings[name] = _summary(_inside(cell))
-        for names, name in self._globals:
-            bindings[name] = _summary(names.get(name))
-        return bindings
+        return {name: _summary(value) for read in self._bindings for name, value in read().items()}
 
     def _follow(self, value: Any, largest: float) -> None:
         waiting = [(value, largest)]
@@ -100,9 +92,9 @@ class SavedState:
         torch = self._torch
         if isinstance(value, torch.Tensor):
             return self._tensor(value) if self._fits(value, largest) else []
-        back = _generator(torch, value)
-        if back is not None:
-            self._back.append(back)
+        put_back = _generator_restorer(torch, value)
+        if put_back is not None:
+            self._back.append(put_back)
             return []
         if isinstance(value, tuple):
             return list(value[:MAX_FOLLOWED_MEMBERS])
@@ -116,11 +108,10 @@ class SavedState:
             return [value.func, *value.args, *value.keywords.values()]
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray):
-            self._array(value, largest)
+            if value.nbytes <= largest and value.flags.writeable:
+                self._back.append(functools.partial(value.__setitem__, ..., value.copy()))
             return []
-        if _followed(torch, value):
-            return self._object(value)
-        return []
+        return self._object(value) if _has_followed_state(torch, value) else []
 
     def _fits(self, tensor: Any, largest: float) -> bool:
         size = tensor.numel() * tensor.element_size()
@@ -169,16 +160,18 @@ class SavedState:
         return list(copy.values() if isinstance(copy, dict) else copy)[:MAX_FOLLOWED_MEMBERS]
 
     def _object(self, value: Any) -> list[Any]:
-        held = value.__dict__
+        held, kind, number = value.__dict__, type(value).__name__, len(self._bindings)
         copy = dict(held)
-        self._owners.append((type(value).__name__, held))
 
-        def back() -> None:
-            for name in [name for name in held if name not in copy]:
+        def put_back() -> None:
+            for name in held.keys() - copy.keys():
                 del held[name]
             held.update(copy)
 
-        self._back.append(back)
+        self._back.append(put_back)
+        self._bindings.append(
+            lambda: {f"{kind}.{key} ({number})": value for key, value in list(held.items())}
+        )
         return list(copy.values())
 
     def _function(self, function: FunctionType) -> list[Any]:
@@ -186,37 +179,31 @@ class SavedState:
         theirs = function is self._step or function.__module__ == "__main__"
         if not theirs and not own(function.__code__.co_filename):
             return [getattr(function, "__wrapped__", None)]  # torch.no_grad() around a step
-        found: list[Any] = [
-            *(function.__defaults__ or ()),
-            *(function.__kwdefaults__ or {}).values(),
-        ]
-        code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            self._cells.append((name, cell))
-            value = _inside(cell)
-            found.append(value)
-            self._back.append(lambda cell=cell, value=value: _fill(cell, value))  # type: ignore[misc]
-        names = function.__globals__
-        for name in _named(code):
-            if name in names:
-                value = names[name]
-                self._globals.append((names, name))
-                found.append(value)
-                self._back.append(
-                    lambda name=name, value=value: names.__setitem__(name, value)  # type: ignore[misc]
-                )
-        return found
+        code, names = function.__code__, function.__globals__
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        closed_over = {name: _content(cell) for name, cell in cells.items()}
+        used = {name: names[name] for name in _global_names(code) if name in names}
 
-    def _array(self, value: Any, largest: float) -> None:
-        if value.nbytes <= largest and value.flags.writeable:
-            copy = value.copy()
-            self._back.append(lambda: value.__setitem__(..., copy))
+        def put_back() -> None:
+            for name, cell in cells.items():
+                _fill(cell, closed_over[name])
+            names.update(used)
+
+        self._back.append(put_back)
+        self._bindings.append(
+            lambda: (
+                {name: _content(cell) for name, cell in cells.items()}
+                | {name: names.get(name) for name in used}
+            )
+        )
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        return [*defaults, *closed_over.values(), *used.values()]
 
 
 _EMPTY = object()
 
 
-def _inside(cell: CellType) -> Any:
+def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
@@ -224,19 +211,19 @@ def _inside(cell: CellType) -> Any:
 
 
 def _fill(cell: CellType, value: Any) -> None:
-    if _inside(cell) is not value:
+    if _content(cell) is not value:
         if value is _EMPTY:
             del cell.cell_contents
         else:
             cell.cell_contents = value
 
 
-def _named(code: Any) -> Iterator[str]:
+def _global_names(code: Any) -> Iterator[str]:
     """Return the global names in a function's code, and in that of functions inside it."""
     yield from code.co_names
     for one in code.co_consts:
         if hasattr(one, "co_names"):
-            yield from _named(one)
+            yield from _global_names(one)
 
 
 def _where(tensor: Any) -> tuple[Any, ...]:
@@ -249,36 +236,34 @@ def _summary(value: Any) -> Any:
     return id(value), len(value) if type(value) in (list, dict, set, deque) else 0
 
 
-def _generator(torch: Any, value: Any) -> Callable[[], None] | None:
-    if isinstance(value, torch.Generator):
-        state = value.get_state()
-        return lambda: value.set_state(state) and None
-    if isinstance(value, random.Random):
-        state = value.getstate()
-        return lambda: value.setstate(state)
+def _generator_restorer(torch: Any, value: Any) -> Callable[[], Any] | None:
+    """Return what puts a generator of random numbers back; None if the value is no generator."""
     numpy = sys.modules.get("numpy")
+    if isinstance(value, random.Random):
+        return functools.partial(value.setstate, value.getstate())
     if numpy is not None and isinstance(value, numpy.random.Generator):
         bits = value.bit_generator
-        known = bits.state
-        return lambda: setattr(bits, "state", known)
-    if numpy is not None and isinstance(value, numpy.random.RandomState):
-        drawn = value.get_state()
-        return lambda: value.set_state(drawn)
+        return functools.partial(setattr, bits, "state", bits.state)
+    kinds = (torch.Generator, *([numpy.random.RandomState] if numpy is not None else []))
+    if isinstance(value, kinds):
+        return functools.partial(value.set_state, value.get_state())
     return None
 
 
-def _followed(torch: Any, value: Any) -> bool:
+def _has_followed_state(torch: Any, value: Any) -> bool:
+    """Return whether the attributes of an object are saved."""
     if not isinstance(getattr(value, "__dict__", None), dict):
         return False
-    loader = importlib.import_module("torch.utils.data")
-    kinds = (torch.nn.Module, torch.optim.Optimizer, loader.DataLoader, loader.Sampler)
-    if isinstance(value, kinds) or _stateful(value):
+    data, kind = importlib.import_module("torch.utils.data"), type(value)
+    kinds = (
+        torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
+        data.DataLoader, data.Sampler, data.Dataset,
+    )  # fmt: skip
+    methods = ("state_dict", "load_state_dict")
+    if isinstance(value, kinds) or all(callable(getattr(kind, name, None)) for name in methods):
         return True
-    if isinstance(value, torch.optim.lr_scheduler.LRScheduler | loader.Dataset):
-        return True
-    module = sys.modules.get(type(value).__module__)
-    file = getattr(module, "__file__", None)
-    return type(value).__module__ == "__main__" or (file is not None and own(file))
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and own(file))
 
 
 def _trains(torch: Any, value: Any) -> bool:
@@ -287,11 +272,6 @@ def _trains(torch: Any, value: Any) -> bool:
     if isinstance(value, torch.nn.Module):
         return any(parameter.requires_grad for parameter in value.parameters())
     return isinstance(value, torch.optim.Optimizer)
-
-
-def _stateful(value: Any) -> bool:
-    kind = type(value)
-    return all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 _OWNERS = (
@@ -318,7 +298,7 @@ class SavedProcess:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._back: list[Callable[[], None]] = []
+        self._back: list[Callable[[], Any]] = []
         self._random()
         self._settings()
         for module, name in _OWNERS:
@@ -355,18 +335,15 @@ class SavedProcess:
         self._back.append(back)
 
     def _random(self) -> None:
-        torch = self._torch
-        state = torch.get_rng_state()
-        self._back.append(lambda: torch.set_rng_state(state))
+        torch, numpy = self._torch, sys.modules.get("numpy")
+        states = [
+            (torch.get_rng_state, torch.set_rng_state), (random.getstate, random.setstate)
+        ]  # fmt: skip
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            states = torch.cuda.get_rng_state_all()
-            self._back.append(lambda: torch.cuda.set_rng_state_all(states))
-        own = random.getstate()
-        self._back.append(lambda: random.setstate(own))
-        numpy = sys.modules.get("numpy")
+            states.append((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
         if numpy is not None:
-            drawn = numpy.random.get_state()
-            self._back.append(lambda: numpy.random.set_state(drawn))
+            states.append((numpy.random.get_state, numpy.random.set_state))
+        self._back += [functools.partial(put, get()) for get, put in states]
 
     def _settings(self) -> None:
         torch = self._torch

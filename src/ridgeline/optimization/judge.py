@@ -220,7 +220,7 @@ class DropoutJudge:
         if not self._has_time(fixes, len(missing)):
             return False
         for jitter in missing:
-            self._doing("the program as it is, without dropout")
+            self._doing("baseline, without dropout")
             outcome = self._bench.trial((), jitter=jitter, draws="none")
             if outcome.trial is None or outcome.trial.undropped == 0:
                 self._impossible = not outcome.cut

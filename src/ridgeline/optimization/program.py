@@ -80,7 +80,7 @@ def optimize(
     whole = Deadline(settings.budget_s, began_s=settings.began_s)
     deadline = whole.less(min(WRITING_S, MAX_WRITING_SHARE * settings.budget_s))
     home = folder / "optimize" / identity(target)
-    progress.doing("looking at the program as it is")
+    progress.doing("diagnosing the program")
     diagnosis = diagnose(
         target, folder / "runs", home, again=settings.again, limit_s=deadline.left_s()
     )
@@ -161,7 +161,7 @@ def _write_into_source(
     alone: other modules of the package would import the module and not its copy."""
     script, module = script_of(target), module_file(target)
     if script is not None:
-        ladder.search.doing("writing it into a copy of the source, and running that")
+        ladder.search.doing("writing the fixes into a copy of the source, and running it")
         return _write_copy(script, optimized, bench, ladder)
     return write_diff(module, named_file(target), optimized) if module is not None else None
 
@@ -189,7 +189,7 @@ def _diagnose_copy(
     left_s = bench.left_s()
     if written is None or not written.agrees or left_s < LOOK_TRIALS * bench.cost_s(kept):
         return ""
-    ladder.search.doing("looking at what holds it back now")
+    ladder.search.doing("diagnosing the copy")
     try:
         copy = with_script(target, written.files[0])
         found = run_and_diagnose(copy, runs, left_s, compiled=bench.compiled(kept))

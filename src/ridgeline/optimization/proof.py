@@ -84,7 +84,7 @@ def confirm(search: Search) -> Total | None:
     apart, 12 kept one, and in fresh processes 9 of those gain less than would matter."""
     if not search.kept:
         return None
-    search.doing("all that was kept, against the program as it is")
+    search.doing("all kept fixes together, against the baseline")
     total = _total(search, search.kept, search.measure)
     if total is None or total.confirmed or total.ratio.value >= 1 + MIN_LOG_GAIN:
         return total
@@ -106,7 +106,7 @@ def enlarge_batch(search: Search, sizes: Candidate) -> Total | None:
         best = next((kept for kept in smaller if kept != search.kept), best)
     if best == search.kept:
         return None
-    search.doing("with the larger batch, against the program as it is")
+    search.doing("with the larger batch, against the baseline")
     return _total(search, best, SAMPLE)
 
 

@@ -1,1 +1,1 @@
-"""Trials: the user's own program in processes of its own, with changes put on from outside."""
+"""Trials: fresh processes of the user's program, with fixes applied from outside."""

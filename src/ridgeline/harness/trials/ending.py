@@ -66,9 +66,9 @@ class Ending:
         self._session.gate.closed = True
         with contextlib.suppress(Exception):
             self._session.meter.close()
-        found = msgspec.msgpack.encode(self._trial())
+        data = msgspec.msgpack.encode(self._trial())
         temporary = self._home / f".{RESULT}"
-        temporary.write_bytes(found)
+        temporary.write_bytes(data)
         temporary.replace(self._home / RESULT)
 
     def _program_exits(self, status: int) -> None:

@@ -1,1 +1,1 @@
-"""The user's own code: found, imported, and its errors said in a sentence."""
+"""The user's own code: imports it, runs it in child processes, and words its errors."""

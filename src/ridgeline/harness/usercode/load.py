@@ -1,4 +1,4 @@
-"""What an exception says, in a line."""
+"""Loads the user's code by path or name, and words the errors that it raises."""
 
 import importlib
 import importlib.util
@@ -13,15 +13,15 @@ from ridgeline.errors import OutOfMemoryError, RidgelineError, TargetError, Usag
 
 
 def first_words(error: object) -> str:
-    """The first line that has something on it; where that only announces what follows, with it:
-    «backend='inductor' raised:», «Error(s) in loading state_dict for Net:»."""
+    """Return the first line of an error that is not empty. If it only announces the next one, as
+    "Error(s) in loading state_dict for Net:" does, return both."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     announces = len(lines) > 1 and lines[0].endswith(":")
     return " ".join(lines[: 2 if announces else 1])
 
 
 def explain(error: BaseException, doing: str, memory_hint: str = "") -> RidgelineError:
-    """Somebody else's exception as one sentence, with the line of their code it came from."""
+    """Return an exception of the user's code as one sentence, with the line that it came from."""
     if isinstance(error, RidgelineError):
         return error
     words = first_words(error)
@@ -50,7 +50,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def user_line(error: BaseException) -> str:
-    """file:line of the innermost frame that is neither ours nor torch's."""
+    """Return file:line of the innermost frame that is neither ours nor torch's."""
     ours = str(Path(__file__).parents[2])
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = frame.filename
@@ -61,24 +61,24 @@ def user_line(error: BaseException) -> str:
 
 
 def split(target: str) -> tuple[str, str]:
-    """Where and name; the name is "" where the target has none."""
+    """Split `where:name`; the name is "" if the target has none."""
     where, colon, name = target.rpartition(":")
     return (where, name) if colon and where and name else (target, "")
 
 
 def module_at(where: str) -> ModuleType:
-    """The module a path or a dotted name leads to, imported."""
+    """Import the module that a path or a dotted name leads to."""
     return _from_file(where) if where.endswith(".py") or "/" in where else _from_package(where)
 
 
 def named(module: ModuleType, name: str, where: str) -> Any:
-    """What a module calls `name` (dots go into attributes)."""
-    found: Any = module
+    """Return what a module calls `name`; dots lead into attributes."""
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise UsageError(f"{where} has nothing called {name!r}", _similar(module, name))
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _from_file(where: str) -> ModuleType:
@@ -111,12 +111,12 @@ def _from_file(where: str) -> ModuleType:
 
 
 _neighbours: dict[Path, set[str]] = {}
-"""By import folder: the modules that came in with a target from there."""
+"""The modules that were imported with a target, by its import folder."""
 
 
 def _import_name(path: Path) -> tuple[Path, str]:
-    """The folder to import from and the name to import: a file in a package is imported as part of
-    it, so that its relative imports work."""
+    """Return the folder to import from and the name to import. A file in a package is imported as
+    part of it, so that its relative imports work."""
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
@@ -125,16 +125,16 @@ def _import_name(path: Path) -> tuple[Path, str]:
 
 
 def _forget_neighbours(root: Path) -> None:
-    """Two targets from different folders may each have a neighbour called `layers`: without this
-    the second would get the first one's."""
+    """Forget the modules imported from other folders: two targets may each have a neighbour called
+    `layers`, and the second would get that of the first."""
     for folder, names in list(_neighbours.items()):
         if folder == root:
             continue
         if str(folder) in sys.path:
             sys.path.remove(str(folder))
         for name in names:
-            found = getattr(sys.modules.get(name), "__file__", None)
-            if found and Path(found).is_relative_to(folder):
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if file and Path(file).is_relative_to(folder):
                 del sys.modules[name]
         del _neighbours[folder]
 
@@ -155,6 +155,7 @@ def _from_package(where: str) -> ModuleType:
 
 
 def _similar(module: ModuleType, name: str) -> str:
+    """Return a hint which names of the module are similar."""
     import difflib
 
     own = [

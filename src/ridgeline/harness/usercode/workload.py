@@ -1,4 +1,4 @@
-"""What is timed: a call without arguments, where it came from, and what its file says about it."""
+"""A workload: a call that is timed, and what its file declares about it."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,10 +14,10 @@ Check = Callable[[Any, Any], Any]
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What a file may say about its workload, by names at its top level."""
+    """What a file may declare about its workload, by names at its top level."""
 
     goal: Goal | None = None
-    """GOAL = "memory": what the pair aims at."""
+    """GOAL = "memory": what is to become smaller."""
     items: float | None = None
     """ITEMS = 32: samples or tokens a call handles."""
     rtol: float | None = None
@@ -28,7 +28,7 @@ class Declared(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Struct, kw_only=True, eq=False):
-    """A variant ready to be called."""
+    """A variant that is ready to be called."""
 
     name: str
     function: Callable[..., Any]
@@ -36,10 +36,10 @@ class Workload(Struct, kw_only=True, eq=False):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     rebuild: Callable[[], "Workload"] | None = None
-    """A fresh one from the same source, or None where there was no factory to call again."""
+    """Makes a fresh workload from the same source; None if there is no factory to call again."""
     declared: Declared = Declared()
     first_call_ns: float | None = None
-    """Where finding out what the target is took a call already."""
+    """Time of the call that was needed to find out what the target is; None if none was."""
 
     calls_made: int = 0
 
@@ -50,7 +50,7 @@ class Workload(Struct, kw_only=True, eq=False):
 
     @property
     def timed(self) -> Callable[[], Any]:
-        """What the clock calls: nothing of ours around it where nothing is needed."""
+        """What the clock calls: the function itself if it takes no inputs."""
         if not self.takes_inputs:
             return self.function
         return partial(self.function, *self.args, **self.kwargs)
@@ -61,7 +61,7 @@ class Workload(Struct, kw_only=True, eq=False):
 
 
 def unpacked(built: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
-    """A callable, or a callable with its inputs: what a factory may return. None for all else."""
+    """Return the function and inputs that a factory has built; None if it built something else."""
     if callable(built):
         return built, (), {}
     if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
@@ -78,7 +78,7 @@ GOALS: tuple[Goal, ...] = ("speed", "memory", "throughput")
 
 
 def declared_in(names: Mapping[str, Any], where: str) -> Declared:
-    """What a module's top level says; a value that makes no sense is refused by name."""
+    """Return what a module declares. Raise UsageError for a value that makes no sense."""
     goal, items, rtol, check = (names.get(n) for n in ("GOAL", "ITEMS", "TOLERANCE", "check"))
     if goal is not None and goal not in GOALS:
         raise UsageError(f"{where}: GOAL is {goal!r}", f"it may be one of: {', '.join(GOALS)}")
