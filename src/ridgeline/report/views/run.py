@@ -280,7 +280,7 @@ def remarks(summary: RunSummary) -> tuple[Item, ...]:
         *_memory(summary), *_energy(summary), *_machine(summary), *_waits(summary),
         *_compilation(summary), *_losses(summary), *_doubts(summary),
         *_first_of("missing", _missing(summary), "quiet"),
-        *_first_of("trouble", summary.problems, "doubt"),
+        *_first_of("problem", summary.problems, "doubt"),
     )  # fmt: skip
 
 
@@ -346,7 +346,7 @@ def _held_memory(summary: RunSummary) -> Iterator[Item]:
         f"{units.bytes_(size)} {f'allocated at {place}' if place else 'of unknown origin'}"
         for place, size, _ in summary.out_of_memory.alive[:MAX_NAMED]
     ]
-    yield item("alive", " · ".join(parts))
+    yield item("held by", " · ".join(parts))
 
 
 def _memory(summary: RunSummary) -> Iterator[Item]:
