@@ -156,7 +156,7 @@ def test_another_folder_can_be_named(warm: Warm, folder: Path, tmp_path: Path) -
 def test_what_a_run_said_is_shown_again(warm: Warm, folder: Path) -> None:
     done = warm(["runs", "show", "1115-10"], folder)
     assert (done.code, done.err) == (0, "")
-    assert "input-bound: it waits for data" in done.out
+    assert "input-bound: 50 % of each step is spent waiting for data" in done.out
     document = warm(["runs", "show", "1115-10", "--json"], folder).document
     assert document["verdict"] == "input-bound"
 
@@ -189,7 +189,7 @@ def test_a_damaged_capture_is_named_beside_a_summary_that_was_kept(
     done = warm(["runs", "show", run.name], folder)
     assert done.code == NOT_DONE
     assert run.capture_file(0).name in done.err
-    assert "input-bound: it waits for data" in done.out
+    assert "input-bound: 50 % of each step is spent waiting for data" in done.out
 
 
 @pytest.mark.parametrize("name", ["run.json", "summary.json"])

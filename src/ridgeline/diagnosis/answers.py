@@ -16,27 +16,28 @@ from ridgeline.records.run import NoTrace
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.trace import IdleCause, KernelRow, MemoryCurve, OpRow, Place
 
-BUSY = 0.8
-"""Of the step: below it a device is called idle, and the gaps are asked for before the kernels."""
-MOST = 3
-"""Kernels, causes and operators named."""
-COMPUTES = 0.5
-"""Of busy time: a device that computes less of it mostly copies, or exchanges with other ranks."""
-LEAST = 0.01
-"""A share below it is not worth a word."""
+MIN_BUSY_SHARE = 0.8
+"""A device that works a smaller share of the step is called idle."""
+MAX_NAMED = 3
+"""How many kernels, causes and operators are named."""
+MIN_COMPUTING_SHARE = 0.5
+"""A device that computes a smaller share of its busy time mostly copies, or exchanges with other
+ranks."""
+MIN_NAMED_SHARE = 0.01
+"""A smaller share is not named."""
 _IDLE = {"input": "data", "overhead": "the host (Python, launches)"}
 _EXPOSED = {"transfer": "copies", "communication": "communication"}
-"""Partly idle, partly the device's own work: told apart from what it only waits for."""
+"""Kinds of time that are partly idle and partly the device's own work."""
 _ON_CPU = {
     "input": "waiting for data",
     "communication": "other ranks",
     "overhead": "Python and starts of operators",
 }
-"""There is nobody who waits but the program itself."""
-HIDDEN = 0.02
-"""Of the window: gaps that are less in all are not looked into."""
+"""On a CPU only the program itself waits."""
+MIN_IDLE_SHARE = 0.02
+"""Gaps that are a smaller share of the window in all are not looked into."""
 _WRAPPERS = ("Kernel", "Kernel2", "kernel")
-"""CUTLASS's: what runs is named in the template."""
+"""Names of CUTLASS's wrappers: their template names what runs."""
 _NO_TRACE: dict[NoTrace, str] = {
     "": "no step was traced",
     "profiles-itself": "no trace: the program profiles itself",
@@ -69,16 +70,16 @@ def _busy(case: Case) -> str:
             return f"Not known: {why}."
         return f"The CPU works {_percent(worked)} of a step of {step} on the model{_waiting(case)}."
     part = _percent(case.busy)
-    if case.shares is not None and case.shares.busy < COMPUTES * case.busy:
+    if case.shares is not None and case.shares.busy < MIN_COMPUTING_SHARE * case.busy:
         most = max(_EXPOSED, key=case.share_of)
         own = f"it computes {_percent(case.shares.busy)} of a step of {step}"
         return f"Only with {_EXPOSED[most]}: {own}{_waiting(case)}."
-    yes = "Yes" if case.busy >= BUSY else "No"
+    yes = "Yes" if case.busy >= MIN_BUSY_SHARE else "No"
     return f"{yes}: the GPU works {part} of a step of {step}{_waiting(case)}."
 
 
 def _counter(case: Case) -> str:
-    """What the driver tells without a trace: less than it seems."""
+    """Return what the driver tells without a trace, which is less than it seems."""
     used = case.telemetered.gpu_utilisation if case.on_gpu else None
     if used is None:
         return ""
@@ -86,7 +87,7 @@ def _counter(case: Case) -> str:
 
 
 def _waiting(case: Case) -> str:
-    """What the rest of the step is, by the six shares."""
+    """Return what the rest of the step is, by the six shares."""
     if not case.on_gpu:
         taken = case.shares.preempted if case.shares is not None else 0.0
         others = f"other processes {_percent(taken)}" if taken else ""
@@ -99,7 +100,9 @@ def _waiting(case: Case) -> str:
 
 def _named(case: Case, names: Mapping[str, str]) -> str:
     shares = sorted(((case.share_of(kind), name) for kind, name in names.items()), reverse=True)
-    return ", ".join(f"{name} {_percent(share)}" for share, name in shares if share >= LEAST)
+    return ", ".join(
+        f"{name} {_percent(share)}" for share, name in shares if share >= MIN_NAMED_SHARE
+    )
 
 
 def _kernels(case: Case) -> str:
@@ -107,15 +110,15 @@ def _kernels(case: Case) -> str:
     if study is None:
         return f"Not known: {_no_trace(case)}."
     if case.on_gpu and study.kernels:
-        said = [_kernel(row) for row in study.kernels[:MOST]]
+        said = [_kernel(row) for row in study.kernels[:MAX_NAMED]]
         left = len(study.kernels) + study.kernels_left_out - len(said)
         share = "shares" if left == 1 else "share"
         more = f"; {units.plural(left, 'other kernel')} {share} the rest" if left > 0 else ""
-        kinds = [f"{c.category} {_percent(c.share)}" for c in study.categories[:MOST]
-                 if c.share >= LEAST]  # fmt: skip
+        kinds = [f"{c.category} {_percent(c.share)}" for c in study.categories[:MAX_NAMED]
+                 if c.share >= MIN_NAMED_SHARE]  # fmt: skip
         by_kind = f" By kind: {', '.join(kinds)}." if kinds else ""
         return f"Of device time: {', '.join(said)}{more}.{by_kind}"
-    rows = [row for row in study.ops if row.share >= LEAST][:MOST]
+    rows = [row for row in study.ops if row.share >= MIN_NAMED_SHARE][:MAX_NAMED]
     if not rows:
         return "Not known: the trace holds no operators."
     said = [_operator(row) for row in rows]
@@ -133,7 +136,7 @@ def _operator(row: OpRow) -> str:
 
 
 def short_name(kernel: str) -> str:
-    """A kernel's own name, without return type, namespaces, template and argument lists."""
+    """Return a kernel's own name, without return type, namespaces, template and argument lists."""
     plain = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
     own = re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip()
     inner = re.match(r"[^<]*<(?:\w+::)*(\w+)", plain)
@@ -181,14 +184,14 @@ def _bandwidth(case: Case) -> Ceiling | None:
 
 
 def _bounds(work: StepWork) -> str:
-    """By operator: what limits them, and how near they come to it."""
+    """Return what limits the operators, and how near they come to it."""
     found = [
         _reached(share, attained, what)
         for share, attained, what in (
             (work.compute_share, work.compute_attained, "arithmetic"),
             (work.memory_share, work.memory_attained, "memory"),
         )
-        if share is not None and share >= LEAST
+        if share is not None and share >= MIN_NAMED_SHARE
     ]
     if not found:
         return "How near its operators come to their ceilings is not known."
@@ -212,10 +215,10 @@ def _gaps(case: Case) -> str:
         return "None to look for: on a CPU the operators are the host's own work." + _hidden(case)
     if why := _unbelievable(case):
         return f"Not known: {why}."
-    causes = [cause for cause in study.idle.causes if cause.share >= LEAST][:MOST]
+    causes = [cause for cause in study.idle.causes if cause.share >= MIN_NAMED_SHARE][:MAX_NAMED]
     whole = sum(device.window.ns for device in study.devices) or study.window.ns
     idle = (study.idle.total_ns or 0) / max(whole, 1)
-    if not causes or idle < HIDDEN:
+    if not causes or idle < MIN_IDLE_SHARE:
         return f"None worth a word: the device idles {_percent(idle)} of the time."
     per = max(study.window.steps, 1) * max(len(study.devices), 1)
     said = [_cause(cause, per) for cause in causes]
@@ -233,7 +236,9 @@ def _cause(cause: IdleCause, steps: int) -> str:
 
 def _hidden(case: Case) -> str:
     waits = case.share_of("input") + case.share_of("communication")
-    return f" {_percent(waits)} of the step waits, for data or other ranks." * (waits >= LEAST)
+    return f" {_percent(waits)} of the step waits, for data or other ranks." * (
+        waits >= MIN_NAMED_SHARE
+    )
 
 
 def _peak(case: Case) -> str:
@@ -260,14 +265,14 @@ def _traced_peak(curve: MemoryCurve | None) -> str:
 
 
 def _when(curve: MemoryCurve) -> str:
-    """Step, phase, module or operator: as much of it as the trace tells."""
+    """Return step, phase, module or operator of the peak, as far as the trace tells them."""
     said = []
     if curve.peak_step:
         said.append(f"in step {curve.peak_step.removeprefix('ProfilerStep#')}")
     if curve.peak_phase:
         said.append(f"in the {curve.peak_phase}")
     if curve.peak_module:
-        said.append(f"in {' / '.join(curve.peak_module.split(' / ')[-MOST:])}")
+        said.append(f"in {' / '.join(curve.peak_module.split(' / ')[-MAX_NAMED:])}")
     elif curve.peak_op:
         said.append(f"at {curve.peak_op}")
     return f", {', '.join(said)}" if said else ""
@@ -283,7 +288,7 @@ def _no_trace(case: Case) -> str:
 
 
 def _unbelievable(case: Case) -> str:
-    """Why the device's time in the trace cannot be believed; "" where it can."""
+    """Return why the device's time in the trace cannot be believed; empty if it can."""
     study = case.study
     if study is None or not case.on_gpu or study.idle.total_ns is not None:
         return ""

@@ -1,7 +1,7 @@
-"""All that a rule may look at: a run's records, or what a trace alone holds.
+"""All that a rule may look at: the records of a run, or what a trace alone holds.
 
-A part that is not there is None or empty: a rule names the parts it needs (`Rule.needs`), and is
-not asked without them. Shares are fractions of the untraced step where there is one.
+A part that is missing is None or empty. A rule names the parts that it needs (`Rule.needs`), and is
+not asked without them. Shares are fractions of the untraced step, if there is one.
 """
 
 from typing import Literal
@@ -39,7 +39,8 @@ Need = Literal[
     "ranks",  # several ranks, in traces or in the run
 ]
 SATURATED = 0.85
-"""Of the step: a device busy for so long is what the step waits for, whatever the host does."""
+"""A device that is busy for this share of the step is what the step waits for, whatever the host
+does."""
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class Case(Struct, frozen=True, kw_only=True):
     run: RunFile | None = None
     capture: Capture | None = None
     steps: tuple[Step, ...] = ()
-    """Of the run's whole recorded span: `window` says which are timed."""
+    """All recorded steps of the run; `window` says which are timed."""
     pauses: tuple[Step, ...] = ()
     """Steps that the step times leave out, because they paused for something other than training.
     """
@@ -60,14 +61,14 @@ class Case(Struct, frozen=True, kw_only=True):
     telemetered: Telemetered = Telemetered()
     python: PythonView | None = None
     study: TraceStudy | None = None
-    """Of several ranks: all of them, their times added up. All else is of the first one."""
+    """The study of all ranks, their times added up. Everything else is of the first rank."""
     rank_kernels: tuple[KernelRow, ...] | None = None
-    """Where the study is of several ranks: the first one's own."""
+    """The first rank's own kernels, if the study is of several ranks."""
     work: StepWork | None = None
     traced_memory: TraceMemory | None = None
     """What the traced steps did with memory."""
     shares: Shares | None = None
-    """The step by what holds it up: input, transfer, overhead, communication, compute, memory."""
+    """The step divided by what holds it up."""
     sites: Sites = Sites()
     syncs: tuple[SyncPoint, ...] = ()
     """Places as measured, not shortened."""
@@ -76,25 +77,25 @@ class Case(Struct, frozen=True, kw_only=True):
     fed: HandFed = HandFed()
     """Batches made by a function of the user's own."""
     device: Device | None = None
-    """With its ceilings: `device.ceilings`; None where nobody knows them."""
+    """The device with its ceilings; None if they are not known."""
     emulated: tuple[str, ...] = ()
-    """Types the CPU that ran it has no instructions for: bfloat16, float16."""
+    """Types that the CPU has no instructions for: bfloat16, float16."""
     exchange: Exchange = Exchange()
-    """Collectives of this rank's traced steps."""
+    """The collectives of this rank's traced steps."""
     across: Ranks | None = None
-    """The ranks side by side, where several left a trace."""
+    """The ranks side by side, if several left a trace."""
     rank_places: tuple[RankPlace, ...] = ()
     """The user's functions in which a rank spends more time than the others, the largest first."""
     across_ns: int = 0
-    """The window `across` is over."""
+    """The length of the window that `across` is over."""
     steps_compared: bool = False
     """Whether the work of each rank alone was compared step by step. Then `late` is the answer, and
     None means that no rank is late."""
     late: LateRank | None = None
-    """The late rank by that comparison. `diagnose.lateness` also answers where steps were not
+    """The late rank by that comparison. `rank_delays.lateness` also answers where steps were not
     compared."""
     processors: int = 0
-    """Of the machine, whether the program may use them or not; 0: not known."""
+    """The processors of the machine, whether or not the program may use them; 0 if not known."""
     sources: SourceFiles = SourceFiles()
 
     def has(self, need: Need) -> bool:
@@ -118,14 +119,14 @@ class Case(Struct, frozen=True, kw_only=True):
 
     @property
     def kernels(self) -> tuple[KernelRow, ...]:
-        """Of this rank's traced steps, by name."""
+        """The kernels of this rank's traced steps, by name."""
         if self.rank_kernels is not None:
             return self.rank_kernels
         return self.study.kernels if self.study is not None else ()
 
     @property
     def traced_ms(self) -> float:
-        """A traced step's length; 0 without a trace."""
+        """The length of a traced step; 0 without a trace."""
         if self.work is not None and self.work.step_ms:
             return self.work.step_ms
         window = self.study.window if self.study is not None else None
@@ -133,24 +134,25 @@ class Case(Struct, frozen=True, kw_only=True):
 
     @property
     def step_ms(self) -> float:
-        """An untraced step's mean length, else a traced one's; 0 where there are no steps."""
+        """The mean length of an untraced step, else of a traced one; 0 without steps."""
         return self.times.mean_ms or self.traced_ms
 
     @property
     def busy(self) -> float | None:
-        """Of the step the device worked (a GPU's kernels and copies, a CPU's operators)."""
+        """The share of the step in which the device worked (a GPU's kernels and copies, a CPU's
+        operators)."""
         if self.work is None or not self.step_ms:
             return None
         length = self.step_ms if self.on_gpu else self.traced_ms
         return min(self.work.operator_ms / length, 1.0) if length else None
 
     def share_of(self, kind: str) -> float:
-        """input, transfer, overhead, communication, compute, memory: of the step; 0 unknown."""
+        """Return the share of the step of one kind of time; 0 if it is not known."""
         return self.shares.of.get(kind, 0.0) if self.shares is not None else 0.0  # type: ignore[call-overload]
 
     def host_share(self, ns: float) -> float:
-        """Traced host time of a step (on a CPU, operators' work) as a share: tracing slows the host
-        as a whole, so it is of the traced step."""
+        """Return traced host time of a step (on a CPU, operators' work) as a share of the traced
+        step, because tracing slows the host as a whole."""
         return min(ns / 1e6 / self.traced_ms, 1.0) if self.traced_ms else 0.0
 
     def host_s(self, ns: float) -> float:
@@ -164,12 +166,13 @@ class Case(Struct, frozen=True, kw_only=True):
         return ns / 1e9 if self.on_gpu else self.host_s(ns)
 
     def device_share(self, ns: float) -> float:
-        """Device time of a step, hidden or not, as a share of the untraced one."""
+        """Return device time of a step, hidden or not, as a share of the untraced step."""
         return min(ns / 1e6 / self.step_ms, 1.0) if self.step_ms else 0.0
 
     def exposed(self, *sites: OpSite) -> float:
-        """What the step would lose if these sites' work took no time: on a CPU their time, on a
-        saturated GPU their device time, else what of it is on the critical path."""
+        """Return the share that the step would lose if these sites' work took no time: on a CPU
+        their time, on a saturated GPU their device time, else what of it is on the critical
+        path."""
         if not self.on_gpu:
             return self.host_share(sum(site.host_ns for site in sites))
         whole = self.device_share(sum(site.device_ns for site in sites))
@@ -178,7 +181,7 @@ class Case(Struct, frozen=True, kw_only=True):
         return min(whole, self.device_share(sum(site.exposed_ns for site in sites)))
 
     def idle(self, *causes: Cause) -> float:
-        """Device idle time of these causes, as a share of the step."""
+        """Return the device's idle time of these causes, as a share of the step."""
         found = self.idle_causes(*causes)
         if self.busy is None or self.study is None or not self.study.idle.total_ns:
             return 0.0
@@ -190,12 +193,13 @@ class Case(Struct, frozen=True, kw_only=True):
         return tuple(cause for cause in idle if cause.cause in causes and cause.ns > 0)
 
 
-LITTLE = 0.01
-"""Of the window in operators: four aten::empty in a second are no program."""
+MIN_RECORDED_SHARE = 0.01
+"""Operators must take this share of the window: four aten::empty in a second are no program."""
 
 
 def not_recorded(case: Case) -> str:
-    """Of a trace alone, what it lacks to say anything of the device; "" where it can be judged."""
+    """Return what a trace alone lacks to judge the program by, in words; empty if it can be
+    judged."""
     study = case.study
     if case.kind != "trace" or study is None or case.on_gpu:
         return ""
@@ -205,7 +209,7 @@ def not_recorded(case: Case) -> str:
             f"({told})"
         )
     worked = sum(row.host_self_ns for row in study.ops)
-    if worked >= LITTLE * study.window.ns:
+    if worked >= MIN_RECORDED_SHARE * study.window.ns:
         return ""
     calls = sum(row.count for row in study.ops)
     window = units.seconds(study.window.ns / 1e9)

@@ -13,19 +13,19 @@ from ridgeline.records.run import Capture, OutOfMemory, Step, Telemetry, Window
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.statistics.samples import fold, kendall_score, trend
 
-FEWEST_READINGS = 3
-SHORTEST_SPAN = 20
-"""Steps between the first reading and the last: over fewer, an allocator's own growth looks like
-the program's."""
-RESIDENT_READINGS = 30
-"""Three seconds of samples of a resident size; a third of a second of start-up reads as 59 MiB a
+MIN_READINGS = 3
+MIN_SPAN_STEPS = 20
+"""How many steps must lie between the first reading and the last: over fewer, an allocator's own
+growth looks like the program's."""
+MIN_RESIDENT_READINGS = 30
+"""Three seconds of samples of a resident size: a third of a second of start-up reads as 59 MiB a
 step."""
-STEADY_READINGS = 15
-"""Half of that is enough where each third of it rises at the pace of the whole: start-up does not,
-and a program of two seconds leaks no less than a long one."""
-_STEADY = 0.75
-"""Of the pace of the whole, at least, in each third: 0.9 of a leak of 1.1 MiB a step over 22
-samples; 0.3 where the host's allocator took 50 MiB in a second and then no more."""
+MIN_STEADY_READINGS = 15
+"""Half as many samples are enough if each third of them rises at the pace of the whole. Start-up
+does not rise so, and a program of two seconds leaks no less than a long one."""
+_MIN_STEADY_PACE = 0.75
+"""The least pace of each third, as a share of the whole's. It was 0.9 in a leak of 1.1 MiB a step
+over 22 samples, and 0.3 when the host's allocator took 50 MiB in a second and then no more."""
 MIN_EXACT_READINGS = 6
 """Fewest readings of an allocator's own count, which is exact: two in each third of the span."""
 MIN_THIRD_PACE = 0.5
@@ -44,9 +44,11 @@ a busy machine makes later steps slower."""
 MAX_LEFT_AT_END_SHARE = 0.25
 """Memory counts as given back if at most this share of what was collected is left at the end of the
 program."""
-_SETTLING = 3
-"""Samples after a trace, in which what it freed is used up."""
-_GROWS_Z = 2.1  # of Mann-Kendall: a resident size wanders, and only what keeps rising is growth
+SETTLING_SAMPLES = 3
+"""How many samples after a trace are left out: what the trace freed is used up in them."""
+MIN_KENDALL_SCORE = 2.1
+"""The Mann-Kendall score of growth: a resident size wanders, and only what keeps rising is
+growth."""
 
 
 def memory_use(
@@ -91,10 +93,10 @@ def _own(sample: Telemetry) -> int:
 def _host_peak(
     capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry]
 ) -> int:
-    """Most of the whole run, less what our trace left in memory: its events and libraries stay to
-    the end, and 593 MiB were seen of a program that takes 310. What it added is what the program
-    itself (not its workers) holds more when it goes on after the trace than before it. Where no
-    sample is from before the first trace, all of them count as they are."""
+    """Return the peak of the whole run, less what our trace left in memory. Its events and
+    libraries stay to the end: 593 MiB were seen of a program that takes 310. The trace added what
+    the program itself (not its workers) holds more after the trace than before it. Without a sample
+    from before the first trace, all samples count as they are."""
     marks = _traces(capture, steps)
     if not any(_resident(t) for t in telemetry if not marks or t.at_ns < marks[0][0]):
         marks = []
@@ -111,8 +113,8 @@ def _host_peak(
 
 
 def _traces(capture: Capture | None, steps: Sequence[Step]) -> list[tuple[int, int]]:
-    """(begin, end) of each traced window, in order, with the time it took to be written: until the
-    next step begins."""
+    """Return the begin and the end of each traced window, in order. A window ends when the next
+    step begins, because writing the trace takes time."""
     windows = capture.windows if capture is not None else ()
     found = []
     for window in windows:
@@ -160,7 +162,7 @@ def _stood_still(
     begin, end = windows[0].start_ns, windows[-1].end_ns
     alone = _until_released([t for t in telemetry if begin <= t.at_ns <= end and t.processes])
     died = capture is not None and capture.out_of_memory is not None
-    if died or len(alone) < RESIDENT_READINGS:
+    if died or len(alone) < MIN_RESIDENT_READINGS:
         return False
     first, last = alone[len(alone) // 2], alone[-1]
     passed = (last.at_ns - first.at_ns) / max(float(np.median(light)), 1.0)
@@ -186,7 +188,7 @@ def _low_water_growth(places: Sequence[float], sizes: Sequence[float]) -> float 
     leaves the low-water mark where it was. A full buffer, or caches that have settled, stop raising
     it. So the mark's later thirds must rise about as fast as the whole."""
     at, size = _distinct(places, sizes)
-    if size.size < MIN_EXACT_READINGS or at[-1] - at[0] < SHORTEST_SPAN:
+    if size.size < MIN_EXACT_READINGS or at[-1] - at[0] < MIN_SPAN_STEPS:
         return None
     mark = np.minimum.accumulate(size[::-1])[::-1]
     whole = float(mark[-1] - mark[0]) / float(at[-1] - at[0])
@@ -213,10 +215,10 @@ def _was_released(capture: Capture | None, steps: Sequence[Step], on_gpu: bool) 
 def _on_host(
     capture: Capture | None, steps: Sequence[Step], telemetry: Sequence[Telemetry]
 ) -> float | None:
-    """Of the program's resident size after the last traced step, whose events take memory too. The
-    samples are placed between the steps by the clock, and beyond the last one that was counted by
-    the length of a step. Resident sizes jump and settle: only what still rises in the later half,
-    at half the pace or more, is growth."""
+    """Return the growth of the program's resident size, in bytes a step, after the last traced
+    step, whose events take memory too. The samples are placed between the steps by the clock, and
+    beyond the last counted step by the length of a step. Resident sizes jump and settle: only what
+    still rises in the later half, at half the pace or more, is growth."""
     later = _after_trace(steps)
     if len(later) < 2:
         return None
@@ -224,14 +226,14 @@ def _on_host(
     indices = np.array([s.index for s in later], dtype=np.float64)
     until = max([ends[-1], *(w.end_ns for w in _alone(capture))])
     inside = [t for t in telemetry if ends[0] <= t.at_ns <= until and t.processes]
-    if len(inside) < STEADY_READINGS + _SETTLING:
+    if len(inside) < MIN_STEADY_READINGS + SETTLING_SAMPLES:
         return None
     clock = np.array([t.at_ns for t in inside], dtype=np.float64)
     length = max(float(np.median([s.dur_ns for s in later])), 1.0)
     beyond = np.maximum(clock - ends[-1], 0.0) / length
     at = np.interp(clock, ends, indices) + beyond
     own = [_own(t) for t in inside]
-    if len(inside) < RESIDENT_READINGS:
+    if len(inside) < MIN_RESIDENT_READINGS:
         return _steady(at.tolist(), own)
     half = len(own) // 2
     whole, late = _growth(at.tolist(), own), _growth(at[half:].tolist(), own[half:])
@@ -241,19 +243,21 @@ def _on_host(
 
 
 def _steady(at: Sequence[float], own: Sequence[int]) -> float | None:
-    """Growth of a few samples, where each third of them rises as the whole does; else unknown."""
-    at, own = at[_SETTLING:], own[_SETTLING:]
+    """Return the growth of a few samples if each third of them rises as the whole does; else
+    None."""
+    at, own = at[SETTLING_SAMPLES:], own[SETTLING_SAMPLES:]
     whole = _growth(at, own)
     if whole is None or whole <= 0:
         return None
     part = len(own) // 3
     ends = [0, part, len(own) - part, len(own) - 1]
     paces = [(own[b] - own[a]) / max(at[b] - at[a], 1e-9) for a, b in pairwise(ends)]
-    return whole if min(paces) >= _STEADY * whole else None
+    return whole if min(paces) >= _MIN_STEADY_PACE * whole else None
 
 
 def _alone(capture: Capture | None) -> list[Window]:
-    """After the timed steps the program goes on, and its memory is still looked at."""
+    """Return the windows after the timed steps, in which the program runs alone and its memory is
+    still watched."""
     windows = capture.windows if capture is not None else ()
     return [window for window in windows if window.kind == "alone"]
 
@@ -265,20 +269,21 @@ def _after_trace(steps: Sequence[Step]) -> list[Step]:
 
 
 def _later(steps: Sequence[Step]) -> list[Step]:
-    """Without the settling ones: caches and optimizer state are made in the first steps."""
+    """Return the steps without the settling ones, which make caches and optimizer state."""
     return [s for s in sorted(steps, key=lambda s: s.index) if s.window != "settle"]
 
 
 def _growth(places: Sequence[float], sizes: Sequence[float]) -> float | None:
-    """Bytes a step, 0.0 where it does not keep rising or falling; None where too little is known.
-    The median slope of all pairs, so that one reading in the middle of a step moves nothing."""
+    """Return the growth in bytes a step: 0.0 if the size does not keep rising or falling, None if
+    too little is known. It is the median slope of all pairs, so that one reading in the middle of a
+    step moves nothing."""
     at, size = _distinct(places, sizes)
-    if size.size < FEWEST_READINGS or at[-1] - at[0] < SHORTEST_SPAN:
+    if size.size < MIN_READINGS or at[-1] - at[0] < MIN_SPAN_STEPS:
         return None
     at, size = fold(at), fold(size)
     slope, rises = trend(size, at)
     certain = rises in (m := size.size * (size.size - 1) / 2, -m)
-    return slope if certain or kendall_score(rises, size.size) > _GROWS_Z else 0.0
+    return slope if certain or kendall_score(rises, size.size) > MIN_KENDALL_SCORE else 0.0
 
 
 def _distinct(

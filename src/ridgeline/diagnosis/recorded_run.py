@@ -15,22 +15,23 @@ T = TypeVar("T")
 
 
 class Attempts:
-    """Remembers why parts are missing."""
+    """Tries the parts of a conclusion one by one. A part that fails costs itself, and leaves a
+    sentence."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
 
     def part(self, what: str, do: Callable[[], T]) -> T | None:
-        """What `do` gives; None where it fails, whatever the reason: files of a killed program
-        can be damaged in ways nobody has seen, and the rest of the run must still be told."""
+        """Return what `do` gives; None if it fails for whatever reason. Files of a killed program
+        can be damaged in ways nobody has seen, and the rest of the run must still be concluded."""
         try:
             return do()
         except RidgelineError as error:
             self.failures.append(f"{what} could not be read: {error.message}")
         except Exception as error:
             why = " ".join(str(error).split())[:200]
-            said = f"{type(error).__name__}: {why}" if why else type(error).__name__
-            self.failures.append(f"{what} failed ({said})")
+            text = f"{type(error).__name__}: {why}" if why else type(error).__name__
+            self.failures.append(f"{what} failed ({text})")
         return None
 
 
@@ -43,13 +44,13 @@ class RunRead(Struct, frozen=True, kw_only=True):
     capture: Capture | None = None
     """The capture of the lowest rank that imported torch, else of the lowest rank that has one."""
     steps: tuple[Step, ...] = ()
-    """That rank's, by index."""
+    """The steps of that rank, by index."""
     telemetry: tuple[Telemetry, ...] = ()
     all_telemetry: tuple[Telemetry, ...] = ()
-    """Of every rank: each watches its own GPU."""
+    """The telemetry of every rank: each watches its own GPU."""
     ranks: int = 1
     trace_files: tuple[Path, ...] = ()
-    """Of every rank that left one, by rank."""
+    """The traces of all ranks that left one, by rank."""
     captures: tuple[Capture, ...] = ()
     """The captures of all ranks that have one, in order of rank."""
     last_seen_ns: dict[int, int] = {}
@@ -63,7 +64,8 @@ class RunRead(Struct, frozen=True, kw_only=True):
 
 
 def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
-    """Raises only NewerSchema: nothing of such a run can be trusted to mean what it did."""
+    """Read a run. Raise NewerSchema if a newer version wrote it: nothing in such a run can be
+    trusted to mean what it did. Nothing else is raised."""
     run = _run_file(directory, attempts)
     captures = _captures(directory, attempts)
     capture = next((c for c in captures if c.torch_imported), captures[0] if captures else None)
@@ -133,7 +135,7 @@ def _lines(what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Atte
 
 
 def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """By index, each once: a step that was written twice is the later one."""
+    """Return the steps by index. Of a step that was written twice the later one counts."""
     return tuple(step for _, step in sorted({step.index: step for step in steps}.items()))
 
 
@@ -141,7 +143,11 @@ _PLACE = re.compile(r"(.+?\.py)(:\d+.*)", re.DOTALL)
 
 
 class FileNames:
-    """Of a run: any name of a file to the one that is shown, without the run's own folder."""
+    """Gives each file of the program one name in a report: as it was typed, or where it lies,
+    without the run's own folder.
+
+    Kineto strips the search path from file names, the hooks in the program give whole paths, and
+    the command names the script as somebody typed it. One of them can be found from the others."""
 
     def __init__(self, run: RunFile, capture: Capture | None) -> None:
         self._folder = run.environment.folder.rstrip("/")
@@ -162,18 +168,19 @@ class FileNames:
         return self._found[file]
 
     def place(self, text: str) -> str:
-        """Likewise of `train.py:12`, and whatever follows."""
+        """Return `train.py:12`, and whatever follows it, with the name of the file that is
+        shown."""
         parts = _PLACE.fullmatch(text)
         return self.shown(parts[1]) + parts[2] if parts is not None else self.shown(text)
 
     def short(self, text: str) -> str:
-        """Without the folder the program ran in, wherever a path of it stands in a text."""
+        """Return a text without the folder that the program ran in, wherever a path has it."""
         if not self._folder:
             return text
         return re.sub(rf"(?<![\w./-]){re.escape(self._folder)}/", "", text)
 
     def _whole(self, file: str) -> str:
-        """The path of a bare name: of the files that are known, else on the disk."""
+        """Return the path of a bare name, found among the known files, else on the disk."""
         if not file or Path(file).is_absolute():
             return file
         ends = {one for one in self._known if one.endswith(f"/{file.removeprefix('./')}")}

@@ -11,25 +11,26 @@ from ridgeline.diagnosis.case import SATURATED, Case, not_recorded
 from ridgeline.diagnosis.limit import winner
 from ridgeline.diagnosis.shares import (
     MIN_ROOFLINE_COVERAGE,
+    WAITS,
     Kind,
     Shares,
     Wait,
-    kind_of,
+    largest_cause,
     overhead_causes,
 )
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import CodePlace, Finding, Loss, LossNeeds
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING
 
-LEAST = 0.05
-"""Of the step: a smaller part is not what remains."""
-MOST = 3
-WAITS, WAITS_CPU = 0.2, 0.5
-"""Of the step not the model's work: from here on silence of the rules is no all-clear. On a CPU
-Python and starts of operators are half of a step of a small model that has no fault."""
-FEWEST = 15
-"""Samples of workers: fewer do not tell how much of their time they wait."""
-_NAMED: tuple[Kind, ...] = ("input", "transfer", "communication")
+MIN_PART_SHARE = 0.05
+"""A smaller part of the step is not named."""
+MAX_PARTS = 3
+MIN_WAIT_SHARE, MIN_WAIT_SHARE_CPU = 0.2, 0.5
+"""If this share of the step is not the model's work, the silence of the rules is no all-clear. On a
+CPU, Python and the starts of operators are half of a step of a small model that has no fault."""
+MIN_WORKER_SAMPLES = 15
+"""Fewer samples do not tell how much of their time workers wait."""
+_NAMED_WAITS: tuple[Kind, ...] = ("input", "transfer", "communication")
 _PRODUCTS = ("matmul", "convolution", "attention")
 _PARTS: dict[Kind, str] = {
     "input": "waiting for data",
@@ -48,11 +49,12 @@ class Remains(Struct, frozen=True, kw_only=True):
     parts: str = ""
     """arithmetic 61 % (most of it matmul), memory traffic 25 %"""
     unexplained: str = ""
-    """Why the silence of the rules is no all-clear; "" where it is one, or where they speak."""
+    """Why it is no all-clear that the rules found nothing; empty if it is one, or if they did."""
 
 
 def remains(case: Case, explained: Mapping[Kind, float] | None = None) -> Remains:
-    """`explained`: how much of each kind of waiting findings account for, of the step."""
+    """Return what the step's time is beside the findings. `explained` is the share of the step that
+    findings account for, by kind of waiting."""
     near, ceiling = _nearness(case)
     return Remains(
         ceiling_pct=None if near is None else round(100 * min(near, 1.0), 1),
@@ -81,7 +83,8 @@ def _nearness(case: Case) -> tuple[float | None, str]:
 
 
 def _of_the_peak(case: Case) -> tuple[float | None, str]:
-    """A trace alone has no untraced step: its own length is taken."""
+    """Return the share of the arithmetic's peak, and its name. A trace alone has no untraced step:
+    its own length is taken."""
     of = case.efficiency
     if of.mfu is not None:
         source = "datasheet" if of.ceiling_source == "datasheet" else "measured here"
@@ -104,7 +107,7 @@ def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:
     if case.shares is None:
         return ""
     held = 1 - case.shares.busy - case.shares.preempted
-    least = WAITS if case.on_gpu else WAITS_CPU
+    least = MIN_WAIT_SHARE if case.on_gpu else MIN_WAIT_SHARE_CPU
     if held < least:
         return _named_wait(case, case.shares, explained)
     left = waits_left(case.shares, explained)
@@ -119,31 +122,32 @@ def _unexplained(case: Case, explained: Mapping[Kind, float]) -> str:
 
 
 def waits_left(shares: Shares, explained: Mapping[Kind, float]) -> dict[Wait, float]:
-    """Waiting by kind, less what is explained. A wait of the host may hold copies: what is more
-    than its overhead is of the transfers, as in the budgets of findings."""
-    waits: tuple[Wait, ...] = ("input", "transfer", "overhead", "communication")
-    left = {kind: shares.of[kind] - explained.get(kind, 0.0) for kind in waits}
+    """Return the share of each kind of waiting that findings do not explain. A wait of the host may
+    hold copies: what a finding explains beyond the overhead counts as transfers, as in the budgets
+    of findings."""
+    left = {kind: shares.of[kind] - explained.get(kind, 0.0) for kind in WAITS}
     left["transfer"] += min(left["overhead"], 0.0)
     return {kind: max(share, 0.0) for kind, share in left.items()}
 
 
 def _named_wait(case: Case, shares: Shares, explained: Mapping[Kind, float]) -> str:
-    """A wait that the verdict is named after, however much of the step is work."""
+    """Return why a wait is unexplained that the verdict is named after, however much of the step is
+    work."""
     loaders = case.capture.loaders if case.capture is not None else ()
     fed_beside = case.on_gpu or any(one.workers and one.batches for one in loaders)
     kind = winner(shares, ["input"] if fed_beside else [])
     share = case.share_of(kind)
     left = {str(wait): rest for wait, rest in waits_left(shares, explained).items()}
-    if kind not in _NAMED or share < LEAST or left[kind] < share / 2:
+    if kind not in _NAMED_WAITS or share < MIN_PART_SHARE or left[kind] < share / 2:
         return ""
     known = "; ".join(_known_of(kind, case)) or "nothing recorded tells its cause"
     return f"no rule explains the {_percent(share)} of {_PARTS[kind]}{_cause(kind, case)}: {known}"
 
 
 def _known_of(kind: Kind, case: Case) -> list[str]:
-    """What speaks against the usual causes, or for one outside the program."""
+    """Return what speaks against the usual causes, or for one outside the program."""
     said, view, others = [], case.python, case.telemetered
-    if kind == "input" and view is not None and view.worker_samples >= FEWEST:
+    if kind == "input" and view is not None and view.worker_samples >= MIN_WORKER_SAMPLES:
         idle = view.worker_idle_samples / view.worker_samples
         if idle > 0.5:
             said.append(f"workers had nothing to do {_percent(idle)} of their time")
@@ -153,13 +157,12 @@ def _known_of(kind: Kind, case: Case) -> list[str]:
 
 
 def _cause(kind: Kind, case: Case) -> str:
-    """Of the device's waits, the largest that counts as this kind."""
-    if not case.on_gpu or case.study is None:
+    """Return the largest of the device's waits that counts as this kind, in words."""
+    if not case.on_gpu:
         return ""
-    found = [c for c in case.study.idle.causes if c.ns > 0 and kind_of(c.cause) == kind]
-    if not found:
+    top = largest_cause(case.study, kind)
+    if top is None:
         return ""
-    top = max(found, key=lambda cause: cause.ns)
     at = f" at {top.places[0].file}:{top.places[0].line}" if top.places else ""
     host = f", the host in {top.says}" if top.says else ""
     return f" (most of it {top.cause}{at}{host})"
@@ -176,14 +179,14 @@ def _parts(case: Case) -> str:
     if case.shares.split == "guess":  # nothing tells arithmetic from memory
         named = [part for part in named if part[1] not in (_PARTS["compute"], _PARTS["memory"])]
         named.append((case.shares.busy, "the model's work", ""))
-    largest = sorted(named, key=lambda part: -part[0])[:MOST]
+    largest = sorted(named, key=lambda part: -part[0])[:MAX_PARTS]
     said = [f"{name} {_percent(share)}{mostly}"
-            for share, name, mostly in largest if share >= LEAST]  # fmt: skip
+            for share, name, mostly in largest if share >= MIN_PART_SHARE]  # fmt: skip
     return ", ".join(said)
 
 
 def _mostly(kind: Kind, case: Case) -> str:
-    """The kind of operator that is most of the device's work, where the work is asked for."""
+    """Return the kind of operator that is most of the device's work, in words."""
     shares = case.shares
     if kind not in ("compute", "memory") or shares is None or case.study is None:
         return ""
@@ -333,7 +336,5 @@ def _needs(case: Case) -> LossNeeds:
 
 def _idle_cause(case: Case, kind: Kind) -> str:
     """Return the largest cause of the device's waiting of this kind, or "" if it is not known."""
-    if not case.on_gpu or case.study is None:
-        return ""
-    found = [c for c in case.study.idle.causes if c.ns > 0 and kind_of(c.cause) == kind]
-    return max(found, key=lambda cause: cause.ns).cause if found else ""
+    cause = largest_cause(case.study, kind) if case.on_gpu else None
+    return cause.cause if cause is not None else ""

@@ -1,4 +1,5 @@
-"""What holds a program back, one cause a record: findings.json, and `findings` of `trace --json`.
+"""What holds a program back, one record for each cause: findings.json, and `findings` of `trace
+--json`.
 
 A share is of the step's own length, and only of time that would be gone with the cause: device work
 hidden behind a wait is not in it. `gain_bound` is Amdahl's: the step could become at most that many
@@ -37,29 +38,31 @@ class Finding(Struct, frozen=True, kw_only=True):
     claim: str
     """One sentence: the GPU waits 61 % of each step for decode(): 11 ms a sample, no workers"""
     share_pct: float = 0.0
-    """Of the step: exposed time this is the cause of. 0 where only memory would be saved."""
+    """The exposed time that this causes, in percent of the step; 0 if only memory would be
+    saved."""
     gain_bound: float = 1.0
     confidence: Confidence = "medium"
     file: str = ""
     line: int | None = None
     function: str = ""
     module: str = ""
-    """The nn.Module it is in, by its path, where one is known."""
+    """The path of the nn.Module it is in, if that is known."""
     evidence: tuple[Evidence, ...] = ()
     change: str = ""
-    """The fix as code, with the program's own names where its source could be read."""
+    """The fix as code, with the program's own names if its source could be read."""
     docs: str = ""
     doubt: str = ""
     """Why it might be wrong."""
     memory_pct: float = 0.0
-    """Of the peak: memory that would be saved; of what grows without end 100."""
+    """The memory that would be saved, in percent of the peak; 100 for memory that grows without
+    end."""
     after: str = ""
-    """Rule of the finding that has to be fixed first: until then this one gains nothing."""
+    """The rule of the finding that must be fixed first: until then this one gains nothing."""
     wrong_results: bool = False
     """Whether the program's results are probably wrong. Such a finding comes first, whatever time
     it costs."""
     shares_with: str = ""
-    """Rule of a finding before it that is charged with the same time: the two do not add up."""
+    """The rule of an earlier finding that is charged with the same time: the two do not add up."""
 
     @property
     def place(self) -> str:
@@ -120,20 +123,20 @@ class Findings(Struct, frozen=True, kw_only=True):
     schema: int = FINDINGS_SCHEMA
     findings: tuple[Finding, ...] = ()
     gain_bound: float = 1.0
-    """Of all of them together, no time counted twice."""
+    """The most that fixing all of them gains, no time counted twice."""
     left_out: int = 0
-    """Less valuable ones beyond those."""
+    """How many less valuable ones were left out."""
     answers: tuple[Answer, ...] = ()
     """Busy? which kernels? which intensity? which gaps? where is the peak?"""
     ceiling_pct: float | None = None
-    """How near the step is to the ceiling that binds; None where no ceiling is known."""
+    """How near the step is to the ceiling that binds; None if no ceiling is known."""
     ceiling: str = ""
-    """Which one: bfloat16 peak (datasheet)"""
+    """The ceiling, such as "bfloat16 peak (datasheet)"."""
     remains: str = ""
-    """What the step's time is, beside the findings."""
+    """What the rest of the step's time is."""
     unexplained: str = ""
-    """Why no finding is no all-clear: the device mostly waits and no rule explains it, or little
-    was recorded; "" where it is one."""
+    """Why it is no all-clear that nothing was found: the device mostly waits and no rule explains
+    it, or little was recorded; empty if it is one."""
     loss: Loss | None = None
     """The largest loss that no finding explains; None if findings explain it or it is small."""
     basis: str = ""

@@ -1,6 +1,6 @@
-"""What a run says in short: summary.json, `-o result.json`, and the terminal's block.
+"""The summary of a run: summary.json, `-o result.json`, and what the terminal shows.
 
-Shares are fractions of 1. A figure that could not be had is None, and `missing` says why.
+Shares are fractions of 1. A figure that is not known is None, and `missing` says why.
 """
 
 from enum import StrEnum
@@ -18,7 +18,8 @@ from ridgeline.records.verdict import Verdict
 
 SUMMARY_SCHEMA = 2
 """Raised from 1 when verdicts became codes with facts."""
-CROWDED = 0.25
+MIN_CROWDED_SHARE = 0.25
+"""Other programs that take more than this share of the processors change the times of a run."""
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True):
@@ -33,13 +34,13 @@ class PhaseTime(Struct, frozen=True, kw_only=True):
 class StepTimes(Struct, frozen=True, kw_only=True):
     median_ms: float | None = None
     ci: tuple[float, float] | None = None
-    """95 % for the median."""
+    """The 95 % interval of the median."""
     mean_ms: float | None = None
     phases: tuple[PhaseTime, ...] = ()
     steps: int = 0
-    """Steady steps the figures are over."""
+    """How many steady steps the figures are over."""
     counted: int = 0
-    """All steps seen."""
+    """How many steps were seen."""
     taken: int | None = None
     """Steps that the whole program took, watched or not; None if they were not counted."""
     warmup_steps: int = 0
@@ -47,18 +48,18 @@ class StepTimes(Struct, frozen=True, kw_only=True):
     clock: Literal["host", "device"] = "host"
     stepping: str = ""
     pause_share: float = 0.0
-    """Of the steady steps' time and that of the pauses left out of them: the pauses'."""
+    """The share that pauses, which the figures leave out, take of all time in steps and pauses."""
     trust: Trust = Trust()
 
 
 class RegionTime(Struct, frozen=True, kw_only=True):
-    """A part of the step the program named itself: `ridgeline.region("name")`."""
+    """A part of the step that the program has named itself: `ridgeline.region("name")`."""
 
     name: str
     ms: float
-    """Mean over the steady steps, on the host."""
+    """The mean over the steady steps, on the host."""
     share: float
-    """Of the step; regions in one another count in each."""
+    """The share of the step. A region inside another counts in both."""
 
 
 class Throughput(Struct, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ class Throughput(Struct, frozen=True, kw_only=True):
     tokens_s: float | None = None
     steps_s: float | None = None
     samples_s_with_pauses: float | None = None
-    """With the pauses that the step time leaves out; None where there were none."""
+    """The rate with the pauses that the step time leaves out; None without pauses."""
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
 
@@ -75,7 +76,7 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     flops_per_step: float | None = None
     """Matmul-like work counted in the traced steps, forward, backward and all."""
     flops_s: float | None = None
-    """That over the untraced step."""
+    """The same work over the time of the untraced step."""
     mfu: float | None = None
     ceiling_flops_s: float | None = None
     ceiling_source: Source | Literal[""] = ""
@@ -93,10 +94,10 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     device_reserved_bytes: int | None = None
     device_total_bytes: int | None = None
     host_peak_bytes: int | None = None
-    """Of the program and its workers, pages they share counted in each."""
+    """The peak of the program and its workers; pages that they share count in each."""
     retries: int = 0
     growth_bytes_per_step: float | None = None
-    """Of the device; of the host where the program runs there."""
+    """The growth on the device; on the host if the program runs there."""
     host_growth_bytes_per_step: float | None = None
     host_growth_exact: bool = False
     """Whether the host's growth is from malloc's own count at the end of steps; else it is from the
@@ -148,7 +149,7 @@ class Energy(Struct, frozen=True, kw_only=True):
 
 
 class Telemetered(Struct, frozen=True, kw_only=True):
-    """The telemetry in a few numbers, over the light window."""
+    """The telemetry of the light window in a few numbers."""
 
     gpu_utilisation: float | None = None
     sm_mhz: float | None = None
@@ -158,13 +159,13 @@ class Telemetered(Struct, frozen=True, kw_only=True):
     throttle: tuple[str, ...] = ()
     other_processes: int = 0
     program_cores: float | None = None
-    """Processors' worth of work: the program's own process."""
+    """How many processors the program's own process keeps busy."""
     worker_cores: float | None = None
     workers: int = 0
     other_cores: float | None = None
-    """Used by programs that are not this one."""
+    """How many processors other programs keep busy."""
     cores: int = 0
-    """Of the machine, which `other_cores` are of; 0: not known."""
+    """The processors of the machine; 0 if that is not known."""
     preempted_share: float | None = None
     """Share of the light windows in which the training thread was ready to run while other programs
     held the processors. None if the kernel does not tell."""
@@ -172,8 +173,8 @@ class Telemetered(Struct, frozen=True, kw_only=True):
 
     @property
     def crowded(self) -> bool:
-        """Whether others took so much that times are theirs too: a quarter of the cores."""
-        return (self.other_cores or 0.0) > CROWDED * self.cores > 0
+        """Whether other programs took so many processors that they change the times."""
+        return (self.other_cores or 0.0) > MIN_CROWDED_SHARE * self.cores > 0
 
 
 class SyncPoint(Struct, frozen=True, kw_only=True):
@@ -213,7 +214,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     step: StepTimes = StepTimes()
     regions: tuple[RegionTime, ...] = ()
-    """Largest first."""
+    """The largest first."""
     throughput: Throughput = Throughput()
     efficiency: Efficiency = Efficiency()
     memory: MemoryUse = MemoryUse()
@@ -225,9 +226,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Ranks that raised or were killed before the rank that the report shows ended, in order of
     time; also ranks that still ran then, or never imported torch."""
     losses: tuple[float, float] | None = None
-    """First and last seen."""
+    """The first and the last loss seen."""
     loss_broke: str = ""
-    """nan at step 12: the first loss that was no finite number."""
+    """The first loss that was no finite number, such as "nan at step 12"."""
     out_of_memory: OutOfMemory | None = None
     sync_points: tuple[SyncPoint, ...] = ()
     recompiles: tuple[str, ...] = ()
@@ -239,4 +240,4 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     bytes_on_disk: int = 0
     next: tuple[NextCommand, ...] = ()
-    """Commands to go on with."""
+    """What to type next."""

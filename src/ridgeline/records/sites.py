@@ -13,38 +13,39 @@ from ridgeline.records.trace import Activity, Place
 class Replay(Struct, frozen=True, kw_only=True):
     steps: int
     before_ns: tuple[int, ...] = ()
-    """Of the host's own time since the event before: outside what asks for a wait."""
+    """The host's own time since the event before, outside what asks for a wait."""
     asking_ns: tuple[int, ...] = ()
-    """Likewise inside it (the operator, the printing): gone where the asking is."""
+    """The host's time inside what asks (the operator, the printing), which goes with the asking."""
     site: tuple[int, ...] = ()
-    """The row in `Sites.waits` of what asks for it; -1: nothing does; -2: a wait that stays."""
+    """The row in `Sites.waits` of what asks for the wait; -1 if nothing does, -2 for a wait that
+    stays."""
     dur_ns: tuple[int, ...] = ()
-    """A launch: of the device work. -1: a wait of the host."""
+    """The length of the device work that a launch starts; -1 for a wait of the host."""
     stream: tuple[int, ...] = ()
-    """Of a launch, counted from 0."""
+    """The stream of a launch, counted from 0."""
     stays: tuple[bool, ...] = ()
-    """Of the sites: the operator is there without the wait too (a copy to the device)."""
+    """For each site, whether its operator is there without the wait too (a copy to the device)."""
 
 
 class NormedConv(Struct, frozen=True, kw_only=True):
-    """Of one place and module; everything a step's."""
+    """Convolutions of one place and module. All figures are for a step."""
 
     place: Place | None = None
     """The user's function that calls it."""
     module: str = ""
     calls: float = 0.0
     weight: tuple[int, ...] = ()
-    """Sizes of the weight; empty without recorded shapes."""
+    """The sizes of the weight; empty without recorded shapes."""
     add_ns: float = 0.0
-    """Device time of adding the bias; host time on a CPU."""
+    """Device time (on a CPU host time) of adding the bias."""
     gradient_ns: float = 0.0
-    """The same of summing its gradient."""
+    """The same time of summing the bias's gradient."""
     exposed_ns: float = 0.0
-    """Of both: on the critical path."""
+    """The part of both times that is on the critical path."""
 
 
 class SyncSite(Struct, frozen=True, kw_only=True):
-    """Waits of one sort asked for from one place."""
+    """Waits of one kind that one place asks for."""
 
     ops: tuple[str, ...] = ()
     """Operators around the wait, outermost first: aten::is_nonzero, aten::item …"""
@@ -56,19 +57,21 @@ class SyncSite(Struct, frozen=True, kw_only=True):
     """Functions between the user's and the wait, outermost first: print,
     torch/_tensor_str.py:_str, item. Empty without Python stacks."""
     direction: Literal["", "to device", "to host"] = ""
-    """Of the copy that is waited for; "": none is, or both."""
+    """The direction of the copy that is waited for; empty if there is none, or both."""
     times: float = 0.0
     """How often the place asks."""
     waits: float = 0.0
     """How often the host waits there: printing one tensor may wait forty times."""
     bytes: float = 0.0
-    """Copied while waiting."""
+    """The bytes copied while the host waits."""
     host_ns: float = 0.0
-    """The host held: not the cost, for the device may be working meanwhile."""
+    """How long the host is held. This is not the cost, because the device may work meanwhile."""
     device_ns: float = 0.0
-    """Device work asked for by what waits: a number copied, the kernels that print a tensor."""
+    """Device work that the waiting call asks for: a number copied, the kernels that print a
+    tensor."""
     idle_ns: float = 0.0
-    """The device idle afterwards, as far as the host would have been ahead without the wait."""
+    """How long the device is idle afterwards, as far as the host would be ahead without the
+    wait."""
 
 
 SitePhase = Literal["input", "forward", "backward", "optimizer", "other"]
@@ -93,7 +96,7 @@ class OpSite(Struct, frozen=True, kw_only=True):
     """Calls of one operator, with the same inputs, from one place."""
 
     op: str
-    """aten::mm: the innermost operator; its own time, without that of operators it calls."""
+    """The innermost operator, such as aten::mm. Its time is without that of operators it calls."""
     within: tuple[str, ...] = ()
     """Operators around it, outermost first: autograd nodes too."""
     dims: tuple[Any, ...] = ()
@@ -112,13 +115,14 @@ class OpSite(Struct, frozen=True, kw_only=True):
     """Path of the nn.Module: GPT / Block_3 / Attention_3."""
     calls: float = 0.0
     host_ns: float = 0.0
-    """Self, on the host: on a CPU its work, on a GPU the cost of calling it."""
+    """Its own time on the host: on a CPU its work, on a GPU the cost of calling it."""
     device_ns: float = 0.0
-    """Kernels and copies it launched itself."""
+    """The time of the kernels and copies that it launched itself."""
     exposed_ns: float = 0.0
-    """Of its work (device time on a GPU, host time on a CPU): on the critical path."""
+    """The part of its work (device time on a GPU, host time on a CPU) that is on the critical
+    path."""
     flops: float = 0.0
-    """All its calls' matmul-like FLOPs; 0 where no formula or no shape tells."""
+    """Matmul-like FLOPs of all its calls; 0 without a formula or recorded shapes."""
     bytes: float = 0.0
     dtype: str = ""
     """The arithmetic, in the names of ceilings: float32, tf32, bfloat16 …; "" unknown."""
@@ -127,7 +131,8 @@ class OpSite(Struct, frozen=True, kw_only=True):
 
     @property
     def work_ns(self) -> float:
-        """What it takes where it runs: of the device if it launched anything, else of the host."""
+        """The time it takes where it runs: on the device if it launched anything, else on the
+        host."""
         return self.device_ns or self.host_ns
 
     def inside(self, op: str) -> bool:
@@ -135,11 +140,11 @@ class OpSite(Struct, frozen=True, kw_only=True):
 
 
 class CopySite(Struct, frozen=True, kw_only=True):
-    """Copies between host and device asked for from one place."""
+    """Copies between host and device that one place asks for."""
 
     direction: Literal["to device", "to host"]
     pageable: bool | None = None
-    """Host memory not pinned; None where the trace does not tell."""
+    """Whether the host memory is not pinned; None if the trace does not tell."""
     op: str = ""
     """The operator that asked: aten::to, aten::item …"""
     place: Place | None = None
@@ -147,21 +152,21 @@ class CopySite(Struct, frozen=True, kw_only=True):
     """Functions between the user's and the copy, as `SyncSite.via` has them."""
     phase: SitePhase = "other"
     dims: tuple[int, ...] = ()
-    """Of the tensor, where recorded."""
+    """The sizes of the tensor, if they were recorded."""
     dtype: str = ""
     offset_ns: int = 0
-    """From the start of its step: the order of several in one function."""
+    """When it runs, counted from the start of its step; orders several copies in one function."""
     copies: float = 0.0
     bytes: float = 0.0
     device_ns: float = 0.0
     exposed_ns: float = 0.0
-    """While no kernel ran."""
+    """The part of the time in which no kernel ran."""
     path_ns: float = 0.0
-    """Of the device's time: on the critical path."""
+    """The part of the device's time that is on the critical path."""
     beside: bool = False
-    """On another stream than most of the kernels' time."""
+    """Whether the copy is on another stream than most of the kernels' time."""
     host_ns: float = 0.0
-    """The calling thread held."""
+    """How long the calling thread is held."""
 
 
 class Sites(Struct, frozen=True, kw_only=True):
@@ -171,17 +176,19 @@ class Sites(Struct, frozen=True, kw_only=True):
     waits: tuple[SyncSite, ...] = ()
     """The costliest first, by the device's idle time that follows."""
     replay: Replay | None = None
-    """To ask what would be without some of them; None where there are none, or too many events."""
+    """The traced steps, to be gone through without some of the waits; None if there are no waits or
+    too many events."""
     normed: tuple[NormedConv, ...] = ()
     """Convolutions with a bias right before a batch norm."""
     optimizer: str = ""
-    """The class whose `step` torch marks, SGD: the one that takes longest; "" where none is."""
+    """The optimizer's class, such as SGD, by torch's mark of its `step`; of several the one that
+    takes longest; empty without a mark."""
     own_code: OwnCode = OwnCode()
     left_out: int = 0
-    """Operator sites beyond the most that are kept."""
+    """How many operator sites beyond the limit were left out."""
     left_out_ns: float = 0.0
     stacks: bool = False
-    """Python stacks were recorded: places are known."""
+    """Whether Python stacks were recorded, so that places are known."""
     shapes: bool = False
     steps: int = 1
 
@@ -196,19 +203,19 @@ class CollectiveSite(Struct, frozen=True, kw_only=True):
     name: str
     """all_reduce, all_gather …; "collective" where nothing tells."""
     bytes: int | None = None
-    """Of one call; None where the trace does not say."""
+    """The bytes of one call; None if the trace does not say."""
     estimated: bool = False
-    """`bytes` is from the number of elements, taken for float32."""
+    """Whether `bytes` is from the number of elements, taken for float32."""
     calls: float = 0.0
     ns: float = 0.0
-    """From this rank's arrival to the end: waiting for the others is in it."""
+    """The time from this rank's arrival to the end, which contains waiting for the others."""
     held_ns: float = 0.0
-    """In the call of torch.distributed that asked, where Python stacks show it: with what it takes
-    to hand the work over and to be woken."""
+    """The time in the call of torch.distributed that asked, if Python stacks show it: also what it
+    takes to hand the work over and to be woken."""
     least_ns: float = 0.0
-    """The shortest call: the nearest to one that nobody came late to."""
+    """The time of the shortest call, which is nearest to one that nobody came late to."""
     exposed_ns: float = 0.0
-    """Of `ns`: while nothing else computed on this rank."""
+    """The part of `ns` in which nothing else computed on this rank."""
     phase: SitePhase = "other"
     place: Place | None = None
     """The user's function that asked, or that called the backward in which it was asked for."""
@@ -236,7 +243,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
         return sum(site.calls for site in self.sites)
 
     def share(self, *sites: CollectiveSite) -> float:
-        """Of the exposed time: these sites'."""
+        """The exposed time of these sites."""
         whole = sum(site.exposed_ns for site in self.sites)
         return sum(site.exposed_ns for site in sites) / whole if whole else 0.0
 
@@ -248,7 +255,7 @@ class RankPlace(Struct, frozen=True, kw_only=True):
     place: Place
     ns: float
     others_ns: float
-    """The other ranks' median."""
+    """The median of the other ranks."""
     encloses_steps: bool = False
     """Whether the function holds the training loop: it ran from before the first step to after the
     last."""
@@ -262,19 +269,19 @@ class Callee(Struct, frozen=True, kw_only=True):
     """What a function of the user's calls: a library's function, or a built-in one."""
 
     name: str
-    """loads: as it would be written in a call."""
+    """The name as it is written in a call: loads."""
     within: str = ""
-    """json: the module, where it is written in Python."""
+    """The module, such as json, if it is written in Python."""
     ns: int = 0
 
 
 class InputSite(Struct, frozen=True, kw_only=True):
-    """One function of the user's. Times are a step's."""
+    """One function of the user's. Times are per step."""
 
     place: Place
-    """Its `ns` is without other functions of the user's it calls."""
+    """A function whose `ns` is without other functions of the user's that it calls."""
     callees: tuple[Callee, ...] = ()
-    """Costliest first, ten at most; theirs is in that time."""
+    """The functions it calls, the costliest first, ten at most; their time is part of `ns`."""
 
 
 class InputSites(Struct, frozen=True, kw_only=True):
@@ -282,9 +289,9 @@ class InputSites(Struct, frozen=True, kw_only=True):
     """The DataLoader's iterator by its name: in the program's process, or with workers; by hand:
     a function of the user's that makes batches by its name."""
     ns: float = 0.0
-    """A step: the main thread in it."""
+    """The main thread's time in the input, per step."""
     sites: tuple[InputSite, ...] = ()
-    """Costliest first; () with workers, whose work no trace of this process shows."""
+    """The costliest first; empty with workers, whose work no trace of this process shows."""
 
 
 class LateRank(Struct, frozen=True, kw_only=True):

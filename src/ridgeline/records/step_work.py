@@ -14,13 +14,13 @@ from ridgeline.records.trust import Trust
 
 
 class Uncounted(Struct, frozen=True, kw_only=True):
-    """Operators of one name that no formula, or no recorded shape, tells the work of."""
+    """Operators of one name whose work is not known, without a formula or a recorded shape."""
 
     op: str
     calls: float
-    """A step."""
+    """Calls per step."""
     share: float
-    """Of operator time."""
+    """Share of operator time."""
 
 
 class StepWork(Struct, frozen=True, kw_only=True):
@@ -32,8 +32,8 @@ class StepWork(Struct, frozen=True, kw_only=True):
     """One traced step on the wall clock."""
 
     flops: float
-    """A step: matmul-like work, 2 per MAC, and transforms; causal attention over the full square.
-    What MFU is defined over, and what the account of a model counts."""
+    """Matmul-like work per step, 2 FLOPs per MAC, and transforms; causal attention over the full
+    square. MFU is defined over these, and the account of a model counts them."""
     all_flops: float
     """With elementwise work, norms, softmax and reductions."""
     skipped_flops: float
@@ -42,11 +42,12 @@ class StepWork(Struct, frozen=True, kw_only=True):
     """The part of `flops` in activation checkpointing's second forward, where Python stacks show
     it: a model's FLOPs, and MFU, are without it."""
     bytes: float
-    """A step, at least: each operator reads its inputs once and writes its results once."""
+    """The least bytes of a step: each operator reads its inputs once and writes its results
+    once."""
     flops_by_dtype: dict[str, float] = {}
     """`flops` by arithmetic, in the names of ceilings: float32, tf32, bfloat16, float16 …"""
     dtype: str = ""
-    """The arithmetic with most of them; "" where there are none."""
+    """The arithmetic with most of the FLOPs; empty if there are none."""
 
     coverage: float
     """Share of operator time (device time on a GPU, host time on a CPU) whose operators have shapes
@@ -55,34 +56,36 @@ class StepWork(Struct, frozen=True, kw_only=True):
     """The largest first."""
 
     operator_ms: float
-    """A step: time in which at least one kernel or copy (GPU), or one operator on any thread (CPU,
-    without those that make the input) ran."""
+    """Time per step in which at least one kernel or copy (GPU) ran, or one operator on any thread
+    (CPU, without those that make the input)."""
     op_share: float
-    """That, of the step."""
+    """The same time as a share of the step."""
     input_share: float = 0.0
-    """Of the step: in the DataLoader, on a GPU only while the device had nothing to do."""
+    """Share of the step in the DataLoader, on a GPU only while the device had nothing to do."""
     communication_share: float = 0.0
-    """Of the step: collectives while nothing else computed."""
+    """Share of the step in collectives while nothing else computed."""
     copy_share: float = 0.0
-    """Of the step: copies between host and device while no kernel ran."""
+    """Share of the step in copies between host and device while no kernel ran."""
     overhead_share: float = 0.0
-    """Of the step: the rest. Python, launches, waiting for the host."""
+    """The rest of the step: Python, launches, waiting for the host."""
 
     compute_share: float | None = None
-    """Of operator time: in operators above the ridge point of their dtype. None: no ceilings."""
+    """Share of operator time in operators above the ridge point of their dtype; None without
+    ceilings."""
     memory_share: float | None = None
-    """Of operator time: in operators below it. The two leave out what is not covered, views and
-    allocations."""
+    """Share of operator time in operators below it. Both leave out views, allocations and what is
+    not covered."""
     attained: float | None = None
-    """Of the ceiling that binds, over both kinds, weighted by time; no call above 1."""
+    """Share of the ceiling that binds, over both kinds, weighted by time; no call counts above
+    1."""
     compute_attained: float | None = None
     memory_attained: float | None = None
 
     operators: float = 0.0
-    """A step: kernels and copies on a GPU, outermost operators on a CPU."""
+    """Kernels and copies per step on a GPU, outermost operators on a CPU."""
     short_share: float = 0.0
-    """Of operator time: in operators (kernels) shorter than 10 µs, where starting one costs as much
-    as its work."""
+    """Share of operator time in operators (kernels) shorter than 10 µs, where starting one costs as
+    much as its work."""
     notes: tuple[str, ...] = ()
     trust: Trust = Trust()
 
@@ -92,15 +95,15 @@ class ModuleMemory(Struct, frozen=True, kw_only=True):
     there when it ended. On one with modules inside, theirs is in it."""
 
     kind: str
-    """The class: Block."""
+    """The class, such as Block."""
     depth: int
     calls: float
     """A step."""
     held_bytes: float
-    """A step, all calls."""
+    """Bytes per step, over all calls."""
     last_bytes: float = 0.0
-    """A step: the last block each call allocated. Of most modules that is their result, which stays
-    when the module is checkpointed."""
+    """Bytes per step of the last block that each call allocated. Of most modules that is their
+    result, which stays when the module is checkpointed."""
 
 
 class StaysBehind(Struct, frozen=True, kw_only=True):
@@ -108,11 +111,11 @@ class StaysBehind(Struct, frozen=True, kw_only=True):
 
     block_bytes: int
     blocks: float
-    """A step, those that stay."""
+    """How many blocks stay, per step."""
     ops: tuple[str, ...] = ()
-    """Operators that allocate blocks of this size, most first."""
+    """Operators that allocate blocks of this size, the most frequent first."""
     place: Place | None = None
-    """The user's function they are all allocated from; None where there are several."""
+    """The user's function that all of them are allocated from; None if there are several."""
 
 
 class SegmentCalls(Struct, frozen=True, kw_only=True):
@@ -130,28 +133,28 @@ class TraceMemory(Struct, frozen=True, kw_only=True):
     device: str
     """cuda:0, cpu"""
     absolute: bool = False
-    """Levels count what was there before the trace, too. On a host never."""
+    """Whether levels count what was there before the trace, too; never on a host."""
     step_ends_bytes: tuple[int, ...] = ()
     """The level at the end of each marked step."""
     step_allocated_bytes: tuple[int, ...] = ()
     """Bytes that each marked step allocated, whether they were freed again or not."""
     peak_bytes: int = 0
     reserved_bytes: int = -1
-    """Most the allocator held of the device; -1 where it is not told."""
+    """The most that the allocator held of the device; -1 if that is not recorded."""
     segments: SegmentCalls = SegmentCalls()
     forward_bytes: float = 0.0
-    """Most that a step's forward left allocated when its backward began: activations. Without a
-    backward: what stays from the model's first operator to the end of its call."""
+    """The most that a step's forward left allocated when its backward began: activations. Without a
+    backward, what stays from the model's first operator to the end of its call."""
     modules: tuple[ModuleMemory, ...] = ()
-    """By bytes held, the most first."""
+    """Modules by the bytes they hold, the most first."""
     stays: tuple[StaysBehind, ...] = ()
     nodes: float = 0.0
-    """Autograd nodes a step's forward made: 0 without gradients."""
+    """Autograd nodes that a step's forward made; 0 without gradients."""
     unrun_nodes: float = 0.0
-    """Of those: never run by a backward. Those of an evaluation with gradients, or of a loss that
-    is only looked at."""
+    """How many of those nodes no backward ran: the nodes of an evaluation with gradients, or of a
+    loss that is only looked at."""
     backwards: bool = False
-    """A backward ran."""
+    """Whether a backward ran."""
 
     @property
     def growth_bytes(self) -> float:
