@@ -210,7 +210,7 @@ def test_every_ending_is_a_format(warm: Warm, runs: Path, tmp_path: Path) -> Non
         ("run.json", "-o", "none/x.json"),
         ("run.json", "-o", "run.json"),
         ("ranks", "-o", "x.perfetto.json"),
-        ("run.json", "--sql", "select 1", "-o", "x.html"),
+        ("run.json", "--sql", "select 1", "-o", "x.parquet"),
         ("run.json", "--sql", "select 1", "--compare", "run.json"),
         ("run.json", "--steps", "banana"),
         (),

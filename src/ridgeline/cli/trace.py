@@ -39,12 +39,11 @@ class Reading(NamedTuple):
 ONE_TRACE = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
 EVENT_ENDINGS = (".parquet", *ONE_TRACE)
 """Formats that are made from the events themselves."""
-ENDINGS = (".json", ".md", ".csv", ".html", *EVENT_ENDINGS)
-SQL_ENDINGS = (".json", ".md", ".csv")
-COMPARE_ENDINGS = (".json", ".md", ".csv")
-ROWS = 10_000
-"""Of each table studied; views cut it. Only operators by shape can have more: a trace whose shapes
-change with every call, where the smallest say nothing."""
+REPORT_ENDINGS = (".json", ".md", ".csv", ".html")
+ENDINGS = (*REPORT_ENDINGS, *EVENT_ENDINGS)
+MAX_ROWS_PER_TABLE = 10_000
+"""Views show fewer. Only operators by shape can have more rows, in a trace whose shapes change with
+every call, and the smallest of these say nothing."""
 
 EXAMPLES = """\b
 Examples:
@@ -129,7 +128,7 @@ def command(
             _compare(both[0], both[1], wanted, full, top, left_out)
         else:
             with _progress(quiet) as say:
-                found, traces = _studied(paths, steps, ROWS, reading, say, left_out)
+                found, traces = _studied(paths, steps, MAX_ROWS_PER_TABLE, reading, say, left_out)
                 causes = _diagnosed(found, traces, paths, steps, reading.cache, say)
                 is_written = _export(found, traces, causes, wanted, say)
             _report(found, causes, wanted, full, top, left_out, is_written)
@@ -151,7 +150,7 @@ def _say_refusal() -> None:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Say]:
-    """A file's name is no markup."""
+    """Show progress on stderr; the name of a file is no markup there."""
     from ridgeline.cli.output import progress
     from ridgeline.report.plain import printable
 
@@ -160,7 +159,7 @@ def _progress(quiet: bool) -> Iterator[Say]:
 
 
 def _refuse(wanted: Wanted, inputs: Sequence[Path], traces: int) -> None:
-    """What would be regretted: a trace overwritten by its own report, ranks left out."""
+    """Refuse to overwrite a trace by its own report, and to leave out ranks."""
     output = wanted.output
     if output is None:
         return
@@ -173,28 +172,28 @@ def _refuse(wanted: Wanted, inputs: Sequence[Path], traces: int) -> None:
 
 
 def _ending(output: Path | None, sql: str | None, before: str | None) -> str:
-    """The format -o asks for, refused before the work where there is none."""
+    """Return the format that -o asks for; refuse an unknown one before the work."""
     if sql is not None and before is not None:
         raise UsageError("--sql and --compare cannot be had together")
     if output is None:
         return ""
-    allowed = SQL_ENDINGS if sql is not None else COMPARE_ENDINGS if before else ENDINGS
+    allowed = REPORT_ENDINGS if sql is not None or before else ENDINGS
     name = output.name.lower()
-    found = max((e for e in ENDINGS if name.endswith(e)), key=len, default="")
-    if found not in allowed:
+    ending = max((e for e in ENDINGS if name.endswith(e)), key=len, default="")
+    if ending not in allowed:
         raise UsageError(
-            f"-o {output}: no format is known for {found or output.suffix or 'this name'}"
-            f"{' here' if found else ''}",
+            f"-o {output}: no format is known for {ending or output.suffix or 'this name'}"
+            f"{' here' if ending else ''}",
             f"end the name in one of: {', '.join(allowed)}",
         )
     if not output.absolute().parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
-    return found
+    return ending
 
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Names of files, and what a damaged one holds, end up in sentences too."""
+    """Make errors printable: names of files and the content of damaged ones end up in them."""
     try:
         yield
     except RidgelineError as error:
@@ -213,7 +212,7 @@ def _studied(
     say: Say,
     left_out: "list[LeftOut]",
 ) -> "tuple[TraceStudy, tuple[Trace, ...]]":
-    """Of several files those that can be read; a line on stderr for each that cannot."""
+    """Study the files. Of several, those that cannot be read are left out and named on stderr."""
     from ridgeline.trace.study import ALL_ROWS, study
 
     limit = ALL_ROWS if rows is None else rows
@@ -231,18 +230,18 @@ def _studied(
 def _readable(paths: Sequence[Path], reading: Reading, left_out: "list[LeftOut]") -> list[Path]:
     from ridgeline.report.plain import printable
 
-    found, first = [], ""
+    readable, first = [], ""
     for path in paths:
         try:
             _opened(path, reading)
-            found.append(path)
+            readable.append(path)
         except RidgelineError as error:
             first = first or error.message
             left_out.append((str(path), error.message))
             click.echo(f"ridgeline: left out: {printable(error.message)}", err=True)
-    if not found:
+    if not readable:
         raise RidgelineError(f"none of the {len(paths)} files could be read", first)
-    return found
+    return readable
 
 
 def _opened(path: Path, reading: Reading) -> "Trace":
@@ -272,11 +271,12 @@ def _answer(
         kept = _readable(paths, reading, left_out) if len(paths) > 1 else paths
         traces = [_opened(path, reading) for path in kept]
         say("asking")
-        columns, found = query(traces, sql)
-    rows, truncated = found[:MAX_ROWS], len(found) > MAX_ROWS
+        columns, rows = query(traces, sql)
+    truncated = len(rows) > MAX_ROWS
     if truncated:
-        said = f"more than {MAX_ROWS:,} rows; the first {MAX_ROWS:,} were taken"
-        click.echo(f"ridgeline: {said}", err=True)
+        rows = rows[:MAX_ROWS]
+        note = f"more than {MAX_ROWS:,} rows; the first {MAX_ROWS:,} were taken"
+        click.echo(f"ridgeline: {note}", err=True)
     report = trace_query_report(columns, rows, truncated=truncated, left_out=left_out)
     deliver(report, wanted.as_json, wanted.output, full=full or wanted.output is not None)
 
@@ -358,8 +358,9 @@ def _report(
     from ridgeline.cli.output import deliver, say_written
     from ridgeline.report.views.trace import longest_table, trace_report
 
-    if longest_table(found) >= ROWS and (full or wanted.as_json or wanted.output):
-        click.echo(f"ridgeline: tables end after {ROWS:,} rows, the largest first", err=True)
+    if longest_table(found) >= MAX_ROWS_PER_TABLE and (full or wanted.as_json or wanted.output):
+        limit = f"{MAX_ROWS_PER_TABLE:,} rows"
+        click.echo(f"ridgeline: tables end after {limit}, the largest first", err=True)
     report = trace_report(
         found, causes, left_out=left_out, full=full, max_rows=top, typed=sys.argv[1:]
     )

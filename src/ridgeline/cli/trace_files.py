@@ -1,4 +1,4 @@
-"""Which trace files a person meant: files, folders, and patterns the shell did not expand."""
+"""The trace files that a person named: files, folders, and patterns the shell did not expand."""
 
 import glob
 from collections.abc import Iterable
@@ -8,23 +8,23 @@ from ridgeline.errors import RidgelineError
 
 ENDINGS = (".json", ".json.gz", ".json.zst")
 OURS = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
-"""What this command writes: no input to it, beside the traces it was made from."""
+"""Files that this command writes beside the traces. It does not read them."""
 
 
 def trace_files(named: Iterable[str]) -> tuple[Path, ...]:
-    """Each file once, in the order given; those of a folder by name, shorter numbers first."""
-    found: dict[Path, Path] = {}
+    """Return each file once, in the order given; those of a folder by name, rank2 before rank10."""
+    files: dict[Path, Path] = {}
     for text in named:
         try:
-            meant = _meant(text)
+            named_files = _files_named(text)
         except OSError as error:  # a folder that may not be read, a name too long
             raise RidgelineError(f"{text}: {error.strerror or error}") from error
-        for path in meant:
-            found.setdefault(path.absolute(), path)
-    return tuple(found.values())
+        for path in named_files:
+            files.setdefault(path.absolute(), path)
+    return tuple(files.values())
 
 
-def _meant(text: str) -> list[Path]:
+def _files_named(text: str) -> list[Path]:
     path = Path(text)
     if path.is_dir():
         inside = sorted((p for p in path.iterdir() if _is_trace(p)), key=lambda p: _order(p.name))
@@ -57,5 +57,5 @@ def _is_trace(path: Path) -> bool:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """rank2 before rank10."""
+    """Return a key that sorts rank2 before rank10."""
     return len(name), name
