@@ -100,7 +100,7 @@ def test_a_reason_that_all_of_a_line_share_is_said_as_it_is() -> None:
     *_, last = lines(of(("A", none), ("B", none)), 100)
     assert last.split() == ["no", "convolution", "was", "seen", "A", "·", "B"]
     alone = lines(of(("A", because(SearchCode.CANNOT_HELP, detail="for its own reason"))), 100)
-    assert alone[0].strip() == "Not tried: 1 fix, see the report, or --json"
+    assert alone[0].strip() == "Not tried: 1 fix; the report and --json have every reason"
     assert alone[-1].split("  ")[1:] == [" for its own reason", "A"]
 
 

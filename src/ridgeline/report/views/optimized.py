@@ -337,12 +337,11 @@ def _untried(found: Optimized) -> Iterator[Block]:
         rows.append(row(why, _named(unchanged), tone="quiet"))
     if not rows:
         return
-    place = "`.rungs`" if found.is_function else "the report, or --json"
-    number += len(unchanged)
-    each = f"each with its reason in {place}" if number > 1 else f"see {place}"
+    reasons = "`.rungs` has" if found.is_function else "the report and --json have"
+    title = f"Not tried: {fixes(number + len(unchanged))}; {reasons} every reason"
     columns = (Column("reason", "name"), Column("fixes", "names", spare=-1))
     table = Table(columns=columns, rows=tuple(rows))
-    yield Section(title=f"Not tried: {fixes(number)}, {each}", blocks=(table,))
+    yield Section(title=title, blocks=(table,))
 
 
 def _kind_name(found: Optimized, kind: SkipKind, rungs: tuple[Rung, ...]) -> str:
