@@ -28,7 +28,7 @@ from ridgeline.comparison.preparation import (
     warm_all,
 )
 from ridgeline.comparison.remote_host import RemoteHost, remote_for
-from ridgeline.comparison.verdicts import Measured, assemble
+from ridgeline.comparison.verdicts import assemble
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.deadline import BudgetEnded
 from ridgeline.measure.rounds import Rounds
@@ -162,19 +162,16 @@ def together(
     except BudgetEnded:
         notes += (f"the checks after the rounds were not finished: {NO_TIME}",)
     return assemble(
-        Measured(
-            contenders=contenders,
-            rounds=rounds.taken,
-            rounds_s=rounds.elapsed_ns / 1e9,
-            settling=settling,
-            stopped=stopped,
-            surroundings=surroundings,
-            mode="one process",
-            unit="call",
-            options=options,
-            spent_s=spent_s(options, began),
-            notes=notes,
-        )
+        contenders,
+        rounds,
+        settling,
+        options,
+        stopped=stopped,
+        surroundings=surroundings,
+        mode="one process",
+        unit="call",
+        spent_s=spent_s(options, began),
+        notes=notes,
     )
 
 
@@ -274,17 +271,14 @@ class _ProcessSets:
         deadline = self._options.deadline
         spent_s = self._warming_s + self._rounds.elapsed_ns / 1e9
         return assemble(
-            Measured(
-                contenders=self._first,
-                rounds=self._rounds.taken,
-                rounds_s=self._rounds.elapsed_ns / 1e9,
-                settling=self._settling,
-                stopped=self.stopped,
-                surroundings=self._surroundings,
-                mode="isolated processes",
-                unit="call",
-                options=self._options,
-                spent_s=spent_s if deadline is None else deadline.spent_s(),
-                notes=self._notes,
-            )
+            self._first,
+            self._rounds,
+            self._settling,
+            self._options,
+            stopped=self.stopped,
+            surroundings=self._surroundings,
+            mode="isolated processes",
+            unit="call",
+            spent_s=spent_s if deadline is None else deadline.spent_s(),
+            notes=self._notes,
         )

@@ -107,7 +107,7 @@ class Settling:
 
     def per_call(self, rounds: Sequence[Round]) -> Floats:
         """Return the nanoseconds of a call, by round and variant."""
-        return np.array([[self._sample(b) for b in r.blocks] for r in rounds], dtype=np.float64)
+        return np.array([[sample_ns(b, self.by_events) for b in r.blocks] for r in rounds])
 
     def table(self, rounds: Sequence[Round]) -> RoundTable:
         """Return what is compared: the time of a call, or of an item if throughput is the goal."""
@@ -126,9 +126,10 @@ class Settling:
     def reporter(self, say: Say) -> Callable[[int], None]:
         return lambda taken: say(f"round {taken} of at most {self.max_rounds}")
 
-    def _sample(self, block: Block) -> float:
-        reading = block.reading
-        return (reading.total_ns if self.by_events else reading.wall_ns) / block.calls
+
+def sample_ns(block: Block, by_events: bool) -> float:
+    """Return the nanoseconds of a call; by the wall clock if events miss work on another stream."""
+    return (block.reading.total_ns if by_events else block.reading.wall_ns) / block.calls
 
 
 def settled(verdict: Verdict, estimate: Estimate, threshold: float) -> bool:

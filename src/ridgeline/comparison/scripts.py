@@ -27,7 +27,7 @@ from ridgeline.comparison.contenders import (
 )
 from ridgeline.comparison.functions import spent_s, without_broken
 from ridgeline.comparison.preparation import CLOSING_S, Settling
-from ridgeline.comparison.verdicts import Measured, assemble
+from ridgeline.comparison.verdicts import assemble
 from ridgeline.equality.scripts import ScriptRecord, compare_scripts
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.harness.usercode.child_process import Ended, run_to_end
@@ -181,19 +181,16 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
         if options.checked:
             _examine(contenders, options)
         return assemble(
-            Measured(
-                contenders=contenders,
-                rounds=rounds.taken,
-                rounds_s=rounds.elapsed_ns / 1e9,
-                settling=settling,
-                stopped=stopped,
-                surroundings=watch.surroundings(),
-                mode="scripts",
-                unit=by,
-                options=options,
-                spent_s=spent_s(options, began),
-                notes=(why,),
-            )
+            contenders,
+            rounds,
+            settling,
+            options,
+            stopped=stopped,
+            surroundings=watch.surroundings(),
+            mode="scripts",
+            unit=by,
+            spent_s=spent_s(options, began),
+            notes=(why,),
         )
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ridgeline.comparison.contenders import BASELINE, Say
 from ridgeline.comparison.host import Host
-from ridgeline.comparison.preparation import even_calls, events_agree, kept
+from ridgeline.comparison.preparation import even_calls, events_agree, kept, sample_ns
 from ridgeline.harness.usercode.workload import Workload
 from ridgeline.measure.clock import Clock, clock_for
 from ridgeline.measure.rounds import Block, Round, Rounds, Shot
@@ -251,7 +251,7 @@ class InTurn(Struct, frozen=True):
     def samples(self, by_events: bool) -> tuple[Floats, Floats]:
         """Return the nanoseconds of a call."""
         first, second = (
-            [per_call(b, by_events) for b in variant] for variant in (self.first, self.second)
+            [sample_ns(b, by_events) for b in variant] for variant in (self.first, self.second)
         )
         return np.array(first), np.array(second)
 
@@ -331,14 +331,9 @@ def judge_all(taken: Taken, by_events: bool, seed: int, say: Say) -> tuple[list[
 def table_of(rounds: Sequence[Round], by_events: bool) -> RoundTable:
     """Return the samples of all variants, as `analyse` takes them."""
     return RoundTable(
-        samples=np.array([[per_call(b, by_events) for b in r.blocks] for r in rounds]),
+        samples=np.array([[sample_ns(b, by_events) for b in r.blocks] for r in rounds]),
         positions=np.array([r.positions for r in rounds]),
     )
-
-
-def per_call(block: Block, by_events: bool) -> float:
-    """Return the nanoseconds of a call; by the wall clock if events miss work on another stream."""
-    return (block.reading.total_ns if by_events else block.reading.wall_ns) / block.calls
 
 
 WARMUP_SHARE = 0.1
@@ -386,7 +381,7 @@ def selftest(device: torch.device, *, budget_s: float, seed: int, say: Say) -> S
         except KeyboardInterrupt:
             stopped = "interrupted"
     blocks = [r.blocks[0] for window in taken.rounds for r in window]
-    alone = [per_call(block, prepared.by_events) for block in blocks]
+    alone = [sample_ns(block, prepared.by_events) for block in blocks]
     low, middle, high = np.quantile(alone, [0.25, 0.5, 0.75])
     return SelfTest(
         measured=count(judged, source="measured", noise="this machine", rounds=length),

@@ -5,12 +5,10 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal
 
-from msgspec import Struct
-
 from ridgeline.comparison.contenders import Contender, Options, Warmed
 from ridgeline.comparison.preparation import Settling, events_agree, goal_of, kept
 from ridgeline.errors import RidgelineError
-from ridgeline.measure.rounds import Round, Stopped
+from ridgeline.measure.rounds import Round, Rounds, Stopped
 from ridgeline.records.comparison import (
     Candidate,
     Comparison,
@@ -32,66 +30,61 @@ UNCHECKED = Results(
 )
 
 
-class Measured(Struct, kw_only=True):
-    """All that was measured in a comparison."""
-
-    contenders: Sequence[Contender]
-    rounds: Sequence[Round]
-    rounds_s: float
-    """Time of the rounds alone."""
-    settling: Settling
-    stopped: Stopped
-    surroundings: Surroundings
-    mode: Literal["one process", "isolated processes", "scripts"]
-    unit: Literal["call", "run", "step"]
-    options: Options
-    spent_s: float
-    notes: tuple[str, ...] = ()
-
-
-def assemble(measured: Measured) -> Comparison:
-    if not measured.rounds:
+def assemble(
+    contenders: Sequence[Contender],
+    rounds: Rounds,
+    settling: Settling,
+    options: Options,
+    *,
+    stopped: Stopped,
+    surroundings: Surroundings,
+    mode: Literal["one process", "isolated processes", "scripts"],
+    unit: Literal["call", "run", "step"],
+    spent_s: float,
+    notes: tuple[str, ...] = (),
+) -> Comparison:
+    """Make the record of a comparison whose rounds are over."""
+    if not rounds.taken:
         raise RidgelineError(
             "UNDECIDED: the budget ended before the first round was over"
-            if measured.stopped == "budget"
+            if stopped == "budget"
             else "stopped before the first round was over",
             "allow more time with --budget",
         )
-    rounds, discarded, heat = kept(measured.rounds)
-    options, contenders = measured.options, measured.contenders
-    found = measured.settling.analysis(rounds, measured.stopped)
-    samples = measured.settling.per_call(rounds)
+    usable, discarded, heat = kept(rounds.taken)
+    found = settling.analysis(usable, stopped)
+    samples = settling.per_call(usable)
     variants = [
-        _variant(contender, samples[:, at].tolist(), rounds, at, discarded, measured.settling)
-        for at, contender in enumerate(contenders)
+        _variant(contender, samples[:, i].tolist(), usable, i, discarded, settling)
+        for i, contender in enumerate(contenders)
     ]
     goal = goal_of(contenders, options)
-    candidates = [
-        _assembled_candidate(measured, found, variants, goal, number)
-        for number in range(len(contenders) - 2)
-    ]
+    candidates = (
+        _candidate(contenders, variants, found, i, goal, unit, options.threshold)
+        for i in range(len(contenders) - 2)
+    )
     return Comparison(
         baseline=variants[0],
         control=found.control,
         control_variant=variants[1],
         candidates=tuple(candidates),
-        unit=measured.unit,
-        mode=measured.mode,
+        unit=unit,
+        mode=mode,
         cache="cold" if options.cold else "warm",
         goal=goal,
         threshold=options.threshold,
         alpha=options.alpha,
-        looks=measured.settling.looks.rounds,
-        stopped=measured.stopped,
-        rounds=len(rounds),
+        looks=settling.looks.rounds,
+        stopped=stopped,
+        rounds=len(usable),
         budget_s=options.budget,
-        spent_s=measured.spent_s,
-        rounds_s=measured.rounds_s,
+        spent_s=spent_s,
+        rounds_s=rounds.elapsed_ns / 1e9,
         seed=options.seed,
         drift=found.drift,
         order=found.order,
-        surroundings=measured.surroundings,
-        notes=(*measured.notes, heat) if heat else measured.notes,
+        surroundings=surroundings,
+        notes=(*notes, heat) if heat else notes,
     )
 
 
@@ -99,11 +92,11 @@ def _variant(
     contender: Contender,
     samples: list[float],
     rounds: Sequence[Round],
-    at: int,
+    place: int,
     discarded: int,
     settling: Settling,
 ) -> Variant:
-    blocks = [r.blocks[at] for r in rounds]
+    blocks = [r.blocks[place] for r in rounds]
     warmed, opened, collected = contender.warmed, contender.opened, contender.collected
     clock = warmed.clock if warmed else "wall"
     if clock != "wall" and not settling.by_events:
@@ -128,10 +121,16 @@ def _variant(
     )
 
 
-def _assembled_candidate(
-    measured: Measured, found: Analysis, variants: Sequence[Variant], goal: Goal, number: int
+def _candidate(
+    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
+    found: Analysis,
+    number: int,
+    goal: Goal,
+    unit: str,
+    threshold: float,
 ) -> Candidate:
-    contender, base = measured.contenders[2 + number], measured.contenders[0]
+    contender, base = contenders[2 + number], contenders[0]
     baseline, variant = variants[0], variants[2 + number]
     estimate = found.estimates[number]
     second = found.processor_estimates[number] if found.processor_estimates else None
@@ -143,7 +142,7 @@ def _assembled_candidate(
     verdict, reason = validity(found.verdicts[number], found.reasons[number], results, guards)
     memory = _ratio(baseline.peak_bytes, variant.peak_bytes)
     by_item = goal == "throughput" and bool(baseline.items and variant.items)
-    pays_after, pays = payback(base.warmed, contender.warmed, verdict, measured.unit)
+    pays_after, pays = payback(base.warmed, contender.warmed, verdict, unit)
     return Candidate(
         variant=variant,
         verdict=verdict,
@@ -158,7 +157,7 @@ def _assembled_candidate(
         throughput_ratio=deciding.ratio if by_item else None,
         pays_after=pays_after,
         pays=pays,
-        goal_met=_goal_met(goal, verdict, memory, measured.options.threshold),
+        goal_met=_goal_met(goal, verdict, memory, threshold),
     )
 
 
