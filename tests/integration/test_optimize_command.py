@@ -48,7 +48,7 @@ def test_help_teaches_what_it_does_and_imports_no_torch(tmp_path: Path) -> None:
 def test_the_list_of_commands_has_a_line_for_it(tmp_path: Path) -> None:
     lines = cold(["--help"], tmp_path).out.splitlines()
     (line,) = (line for line in lines if line.split()[:1] == ["optimize"])
-    assert "keep what is faster and equal" in line
+    assert "proven faster and equal" in line
 
 
 @pytest.mark.parametrize(

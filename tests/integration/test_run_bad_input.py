@@ -126,7 +126,8 @@ def test_a_missing_script_gets_a_sentence_and_leaves_nothing(tmp_path: Path) -> 
     done = run(tmp_path, "nowhere.py", "--epochs", "1")
     assert done.code == 2
     assert done.out == ""
-    assert done.err == "ridgeline: there is no file nowhere.py\n"
+    looked = f"  looked for it in {tmp_path}\n"
+    assert done.err == f"ridgeline: there is no file nowhere.py\n{looked}"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -46,7 +46,7 @@ class TargetCommand(click.Command):
                 raise
             name = error.option_name
             near = get_close_matches(name, self._options(), 1, MIN_TYPO_SIMILARITY)
-            meant = f", did you mean {near[0]}?" if near else ": ridgeline has no such option"
+            meant = f", did you mean {near[0]}?" if near else f" of ridgeline {self.name}"
             raise UsageError(
                 f"no such option{f' {name}' * bool(name)}{meant}",
                 f"options of the script come after it: {reordered}",
@@ -75,6 +75,8 @@ class TargetCommand(click.Command):
             hint = (
                 "words after the script belong to it: options of ridgeline come before the script"
             )
+        if not hint:
+            hint = f"looked for it in {os.path.dirname(os.path.abspath(name))}"
         return UsageError(f"there is no file {name}", hint)
 
     def _split(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
