@@ -89,7 +89,7 @@ def _parts(trace: Trace, window: Window, device: Device | None, attempts: Attemp
 
 
 def sites_of(trace: Trace, links: Links, window: Window) -> Sites:
-    """Operators and copies of the traced steps by where they are called from."""
+    """Return operators, copies and waits of the traced steps by where they are called from."""
     ops, left_out, left_ns = op_sites(trace, links, window)
     waits = sync_costs(trace, links, window)
     return Sites(
@@ -109,7 +109,8 @@ def sites_of(trace: Trace, links: Links, window: Window) -> Sites:
 
 
 def device_with_ceilings(capture: Capture) -> Device | None:
-    """The device the program trained on, with what it can do at most; None where nobody knows."""
+    """Return the device that the program trained on, with its ceilings; None if they are not
+    known."""
     seen = capture.device
     if seen.kind == "cpu":
         return host_device(capture.flags.threads, capture.flags.torch)
@@ -142,8 +143,7 @@ def case_of_run(
     device: Device | None,
     pauses: tuple[Step, ...] = (),
 ) -> Case:
-    across = _across(read, found.trace)
-    return Case(
+    case = Case(
         kind="run",
         on_gpu=read.on_gpu,
         run=read.run,
@@ -167,15 +167,10 @@ def case_of_run(
         fed=found.fed,
         device=device,
         emulated=_emulated(read),
-        exchange=across.exchange,
-        across=across.ranks,
-        rank_places=across.places,
-        across_ns=across.window_ns,
-        steps_compared=across.steps_compared,
-        late=across.late,
         processors=_processors(read.run),
         sources=SourceFiles(_roots(read.run), called=called_lines(read.captures)),
     )
+    return _with_ranks(case, _across(read, found.trace))
 
 
 def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts) -> Case:
@@ -194,7 +189,7 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
     across = _recorded_together(traces, attempts)
     if across is None:
         across = of_traces(traces, windows, attempts, study.ranks)
-    return Case(
+    case = Case(
         kind="trace",
         on_gpu=bool(len(trace.device)),
         study=study,
@@ -207,13 +202,20 @@ def case_of_trace(study: TraceStudy, traces: Sequence[Trace], attempts: Attempts
         input=parts.input,
         fed=parts.fed,
         device=device,
+        sources=SourceFiles((Path.cwd(), Path(trace.origin.path).resolve().parent)),
+    )
+    return _with_ranks(case, across)
+
+
+def _with_ranks(case: Case, across: AcrossRanks) -> Case:
+    return replace(
+        case,
         exchange=across.exchange,
         across=across.ranks,
         rank_places=across.places,
         across_ns=across.window_ns,
         steps_compared=across.steps_compared,
         late=across.late,
-        sources=SourceFiles((Path.cwd(), Path(trace.origin.path).resolve().parent)),
     )
 
 
@@ -298,18 +300,19 @@ def _placed(late: LateRank | None, captures: Sequence[Capture]) -> LateRank | No
 
 
 def _processors(run: RunFile) -> int:
-    """Known only where the run was made."""
+    """Return the processors of this machine, if the run was made here; else 0."""
     return os.cpu_count() or 0 if run.environment.host == os.uname().nodename else 0
 
 
 def _emulated(read: RunRead) -> tuple[str, ...]:
-    """Of a CPU that trained here: a run read on another machine says nothing of its own."""
+    """Return the types that the CPU has no instructions for, if the program ran on this
+    machine's."""
     here = read.run.environment.host in ("", node())
     return emulated_here() if here and read.capture is not None and not read.on_gpu else ()
 
 
 def _roots(run: RunFile) -> tuple[Path, ...]:
-    """Where the program's files are looked for: its folder, and its script's."""
+    """Return the folders in which the program's files are looked for: its own, and its script's."""
     folder = Path(run.environment.folder)
     if run.target.kind != "script":
         return (folder,)

@@ -264,7 +264,8 @@ def _traced(
 def _machine(
     read: RunRead, steady: SteadySteps, rate: Throughput, attempts: Attempts
 ) -> tuple[Telemetered, Energy]:
-    """Over the longest stretch of steady steps that no trace interrupts."""
+    """Return the telemetry and the energy of the longest stretch of steady steps that no trace
+    interrupts."""
     run = _longest_stretch(steady.steps)
     if not run:
         return Telemetered(), Energy()
@@ -285,14 +286,16 @@ def _machine(
 
 
 def _all_cores(read: RunRead) -> int:
-    """0 where the host's use cannot be split into the program's and others': a program held to
-    some of the processors, or several ranks, each seen by a watcher of its own."""
+    """Return the processors of the machine. Return 0 if the host's use cannot be split into the
+    program's and others': a program is held to some of the processors, or there are several ranks,
+    each with a watcher of its own."""
     cores = read.run.environment.cores
     return cores if read.ranks == 1 and cores >= (os.cpu_count() or 1) else 0
 
 
 def _longest_stretch(steps: Sequence[Step]) -> list[Step]:
-    """Steps that follow each other: the place of a step less its index is the same in a stretch."""
+    """Return the longest run of steps that follow each other. The place of a step less its index is
+    the same in a stretch."""
     stretches = itertools.groupby(enumerate(steps), key=lambda at: at[1].index - at[0])
     return max(([step for _, step in held] for _, held in stretches), key=len, default=[])
 
@@ -324,7 +327,7 @@ def _recompiles(capture: Capture | None) -> tuple[str, ...]:
 
 
 def _graph_breaks(capture: Capture | None) -> tuple[str, ...]:
-    """With their place where Dynamo told it, else by its counter."""
+    """Return the graph breaks with their places as Dynamo told them, else by its counter."""
     if capture is None:
         return ()
     placed = [

@@ -1,8 +1,7 @@
-"""Batches made by hand: time in functions of the user's own that, by their name, make the input.
+"""The time in functions of the user's own that make the input, by their names.
 
-A loop without a DataLoader (`x, y = get_batch("train")`) has no seam that tells its input. The
-trace's Python stacks do, by name: an estimate, and said to be one.
-"""
+In a loop without a DataLoader (`x, y = get_batch("train")`) nothing marks the input. The names in
+the trace's Python stacks tell it, which is an estimate, and reported as one."""
 
 import re
 
@@ -30,13 +29,13 @@ _FEEDS = re.compile(
 
 class HandFed(Struct, frozen=True, kw_only=True):
     share: float = 0.0
-    """Of the traced window, on the main thread."""
+    """The share of the traced window, on the main thread."""
     function: str = ""
     place: str = ""
 
 
 def feeds(function: str) -> bool:
-    """Whether a function of that name makes batches."""
+    """Return whether a function of that name makes batches."""
     return _FEEDS.fullmatch(function) is not None
 
 

@@ -174,7 +174,7 @@ def _alone_steps(case: Case) -> float:
 
 
 def _watched_s(case: Case) -> float:
-    """From the last trace to the end; without end where nobody wrote down when that was."""
+    """Return the seconds from the last trace to the end; infinite if the end was not recorded."""
     windows = case.capture.windows if case.capture is not None else ()
     traced = [w.end_ns for w in windows if w.kind == "traced" and w.end_ns]
     if not traced:

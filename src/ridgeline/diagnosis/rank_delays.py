@@ -53,10 +53,10 @@ a copy but the program's own code."""
 
 
 class AcrossRanks(Struct, frozen=True, kw_only=True):
-    """Empty where one rank's trace is all there is."""
+    """The comparison of the ranks; empty if there is the trace of one rank alone."""
 
     exchange: Exchange = Exchange()
-    """Of the first rank."""
+    """The collectives of the first rank."""
     ranks: Ranks | None = None
     places: tuple[RankPlace, ...] = ()
     window_ns: int = 0

@@ -1,8 +1,8 @@
-"""What the step would take without some of the host's waits: the traced steps gone through again.
+"""How long the step would be without some of the host's waits: a replay of the traced steps.
 
-A launch starts on the device when the host has come to it and what is before it on its stream is
-done; a wait lets the host go on when the device is done. Tracing slows the host, so its time is
-scaled until the steps gone through take as long as the untraced ones did.
+A launch starts on the device when the host has come to it and the work before it on its stream is
+done. A wait lets the host go on when the device is done. Tracing slows the host, so its time is
+scaled until the replayed steps take as long as the untraced ones did.
 """
 
 from collections.abc import Collection
@@ -10,21 +10,21 @@ from functools import lru_cache
 
 from ridgeline.records.sites import Replay
 
-LATENCY_NS = 5_000
-"""From the launching call to the device: 3 to 8 µs on GPUs from V100 to H200."""
-RETURN_NS = 3_000
-"""From the device's end to the host going on."""
-FASTEST, SLOWEST = 0.1, 1.5
-"""The untraced host's time against the traced one's: 0.3 to 0.9 was seen."""
-ROUNDS = 9
-"""Halvings: 1.4 / 2 ** 9 is 0.3 % of the host's time."""
+LAUNCH_LATENCY_NS = 5_000
+"""The time from the launching call to the device: 3 to 8 µs on GPUs from V100 to H200."""
+RETURN_LATENCY_NS = 3_000
+"""The time from the end of the device's work until the host goes on."""
+MIN_SCALE, MAX_SCALE = 0.1, 1.5
+"""Limits of the untraced host's time, as a share of the traced one's: 0.3 to 0.9 was seen."""
+HALVINGS = 9
+"""1.4 / 2 ** 9 is 0.3 % of the host's time."""
 
-MOST = 12
-"""Sites asked about one by one: the costliest."""
+MAX_SITES = 12
+"""How many sites, the costliest, are left out one by one."""
 
 
 def length_ns(replay: Replay, scale: float, without: Collection[int] = ()) -> float:
-    """Of a step, with the host's time scaled, without the waits of some sites."""
+    """Return the length of a step with the host's time scaled, without the waits of some sites."""
     gone = frozenset(without)
     ends = [0.0] * (max(replay.stream, default=0) + 1)
     host, last = 0.0, 0.0
@@ -36,18 +36,19 @@ def length_ns(replay: Replay, scale: float, without: Collection[int] = ()) -> fl
             continue
         host += asking * scale
         if dur >= 0:
-            end = max(host + LATENCY_NS, ends[stream]) + dur
+            end = max(host + LAUNCH_LATENCY_NS, ends[stream]) + dur
             ends[stream] = end
             last = max(last, end)
         elif site not in gone:
-            host = max(host, last) + RETURN_NS
+            host = max(host, last) + RETURN_LATENCY_NS
     return max(host, last) / replay.steps
 
 
 def scale_for(replay: Replay, step_ns: float) -> float:
-    """Of the host's time, for a step to take so long."""
-    low, high = FASTEST, SLOWEST
-    for _ in range(ROUNDS):
+    """Return the factor by which host time must be scaled so that the replayed step lasts
+    `step_ns`."""
+    low, high = MIN_SCALE, MAX_SCALE
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         if length_ns(replay, middle) < step_ns:
             low = middle
@@ -58,16 +59,16 @@ def scale_for(replay: Replay, step_ns: float) -> float:
 
 @lru_cache(maxsize=4)
 def saved_shares(replay: Replay, step_ns: float, traced: bool) -> tuple[float, ...]:
-    """Of each site, what of the step would be gone without its waits. Where taking away one moves
-    the wait to the next, what all together would save is shared out by what each saves alone, or
-    evenly. `traced`: the step is the traced one, and the host is taken as it was."""
+    """Return for each site the share of the step that would be gone without its waits. If leaving
+    out one moves the wait to the next, what all together save is divided by what each saves alone,
+    or evenly. With `traced` the step is the traced one, and the host's time is not scaled."""
     count = len(replay.stays)
     scale = 1.0 if traced else scale_for(replay, step_ns)
     whole = length_ns(replay, scale)
     of = max(whole, step_ns)  # what going through again does not explain, nothing here takes away
     if not whole or not count:
         return (0.0,) * count
-    seen = sorted({site for site in replay.site if 0 <= site < MOST})
+    seen = sorted({site for site in replay.site if 0 <= site < MAX_SITES})
     alone = {site: max(whole - length_ns(replay, scale, {site}), 0.0) for site in seen}
     together = max(whole - length_ns(replay, scale, seen), 0.0)
     rest = max(together - sum(alone.values()), 0.0)

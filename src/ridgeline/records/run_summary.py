@@ -133,7 +133,7 @@ recognised; nothing was sampled; no energy counter can be read; the counter did 
 
 
 class Energy(Struct, frozen=True, kw_only=True):
-    """Over the light window's steady steps. None: no counter can be read here."""
+    """The energy of the light window's steady steps. A figure is None if no counter can be read."""
 
     joules_per_step: float | None = None
     joules_per_sample: float | None = None

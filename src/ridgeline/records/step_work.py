@@ -35,7 +35,7 @@ class StepWork(Struct, frozen=True, kw_only=True):
     """Matmul-like work per step, 2 FLOPs per MAC, and transforms; causal attention over the full
     square. MFU is defined over these, and the account of a model counts them."""
     all_flops: float
-    """With elementwise work, norms, softmax and reductions."""
+    """The same with elementwise work, norms, softmax and reductions."""
     skipped_flops: float
     """The part of `flops` above the diagonal of causal attention, which fused kernels leave out."""
     recomputed_flops: float = 0.0

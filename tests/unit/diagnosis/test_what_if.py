@@ -2,7 +2,13 @@
 
 import pytest
 
-from ridgeline.diagnosis.what_if import LATENCY_NS, RETURN_NS, length_ns, saved_shares, scale_for
+from ridgeline.diagnosis.what_if import (
+    LAUNCH_LATENCY_NS,
+    RETURN_LATENCY_NS,
+    length_ns,
+    saved_shares,
+    scale_for,
+)
 from ridgeline.records.sites import Replay
 
 US = 1000
@@ -24,20 +30,22 @@ def replay(rounds: int, host: int, kernel: int, stays: bool = False, first: int 
 
 
 def test_with_a_wait_after_each_kernel_host_and_device_take_turns() -> None:
-    turn = 30 * US + LATENCY_NS + 20 * US + RETURN_NS
+    turn = 30 * US + LAUNCH_LATENCY_NS + 20 * US + RETURN_LATENCY_NS
     assert length_ns(replay(10, 30, 20), 1.0) == pytest.approx(10 * turn)
 
 
 def test_without_the_waits_the_slower_of_both_remains() -> None:
-    host = 10 * 30 * US + LATENCY_NS + 20 * US
+    host = 10 * 30 * US + LAUNCH_LATENCY_NS + 20 * US
     assert length_ns(replay(10, 30, 20), 1.0, {0}) == pytest.approx(host)
     queued = replay(10, 30, 20, first=1000)
-    assert length_ns(queued, 1.0, {0}) == pytest.approx(LATENCY_NS + 1000 * US + 10 * 20 * US)
+    assert length_ns(queued, 1.0, {0}) == pytest.approx(
+        LAUNCH_LATENCY_NS + 1000 * US + 10 * 20 * US
+    )
 
 
 def test_the_hosts_time_is_scaled_until_the_step_takes_as_long_as_untraced() -> None:
     made = replay(10, 30, 20)
-    wanted = 10 * (15 * US + LATENCY_NS + 20 * US + RETURN_NS)
+    wanted = 10 * (15 * US + LAUNCH_LATENCY_NS + 20 * US + RETURN_LATENCY_NS)
     assert scale_for(made, wanted) == pytest.approx(0.5, abs=0.01)
 
 
@@ -50,7 +58,7 @@ def test_many_waits_behind_a_queue_save_all_the_idle_time() -> None:
     made = replay(40, 30, 20, first=2000)
     whole = length_ns(made, 1.0)
     (share,) = saved_shares(made, 0.0, True)
-    assert share == pytest.approx(1 - (LATENCY_NS + 2000 * US + 40 * 20 * US) / whole)
+    assert share == pytest.approx(1 - (LAUNCH_LATENCY_NS + 2000 * US + 40 * 20 * US) / whole)
 
 
 def test_two_waits_in_a_row_share_what_only_both_together_save() -> None:
