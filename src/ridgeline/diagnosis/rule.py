@@ -91,6 +91,7 @@ def make_finding(
     place: Place | None = None,
     line: int | None = None,
     module: str = "",
+    fix: str = "",
     change: str = "",
     change_at: Place | None = None,
     confidence: Confidence = "medium",
@@ -103,6 +104,7 @@ def make_finding(
 
     share: the exposed time that would be saved, as a fraction of the step.
     line: the line inside the measured function where the source shows the fault.
+    fix: the id of the fix that does what the finding advises.
     change_at: the line that the change replaces, if it is not the finding's own.
     memory: the fraction of the peak memory that would be saved.
     bound: the most that the fix can gain, if it is not 1 / (1 - share).
@@ -127,6 +129,7 @@ def make_finding(
         function=function,
         module=module,
         evidence=tuple(_with_python_float(each) for each in evidence),
+        fix=fix,
         change=_with_line_comment(change, change_at, file, line),
         docs=rule.docs,
         doubt=doubt,

@@ -48,6 +48,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     module: str = ""
     """The path of the nn.Module it is in, if that is known."""
     evidence: tuple[Evidence, ...] = ()
+    fix: str = ""
+    """The id of the fix that does what the finding advises; "" if there is none."""
     change: str = ""
     """The fix as code, with the program's own names if its source could be read."""
     docs: str = ""

@@ -1,18 +1,26 @@
 """The DataLoaders that were seen: where they are made, and how long their workers take to start."""
 
 import re
+from pathlib import PurePath
 from statistics import median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rules._fix_code import fix_code, option
 from ridgeline.diagnosis.rules._user_code import files_of, place_at
 from ridgeline.records.run import LoaderSeen, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.datasets import IterableData, dataset_class, iterable_data
 from ridgeline.source.loaders import LoaderCall, loader_call
 
+_FIXES = {
+    "num_workers": "loader-workers",
+    "persistent_workers": "persistent-workers",
+    "pin_memory": "pin-memory",
+}
+"""The fix that sets each option of a loader."""
 _Key = tuple[str, str, int, int | None, int | None]
 
 
@@ -129,12 +137,26 @@ def made_at(case: Case, loader: LoaderSeen | None) -> LoaderCall | None:
     return loader_call(case.sources, program_files(case), loader, seen)
 
 
-def loader_with(call: LoaderCall | None, **options: str) -> str:
+def loader_with(
+    case: Case, place: Place | None, call: LoaderCall | None, **options: int | str
+) -> str:
     """Return the call that makes the loader with these options, or a typical call if no source
-    shows it."""
-    rewritten = call.with_options(**options) if call is not None else ""
-    given = ", ".join(f"{name}={value}" for name, value in options.items())
-    return rewritten or f"loader = DataLoader(dataset, batch_size, {given})"
+    shows it. `place` is the finding's own line."""
+    if call is not None and not call.trainers:
+        fixes = (
+            option(_FIXES[name], call.place, "DataLoader", name, value)
+            for name, value in options.items()
+        )
+        if code := fix_code(case, place, *fixes):
+            return code
+    given = {name: str(value) for name, value in options.items()}
+    rewritten = call.with_options(**given) if call is not None else ""
+    if call is not None and rewritten:
+        own = place is not None and (place.file, place.line) == (call.place.file, call.place.line)
+        head = "" if own else f"# {PurePath(call.place.file).name}:{call.place.line}\n"
+        return head + rewritten
+    written = ", ".join(f"{name}={value}" for name, value in given.items())
+    return f"loader = DataLoader(dataset, batch_size, {written})"
 
 
 def handing_out(case: Case, loader: LoaderSeen | None) -> IterableData | None:

@@ -55,6 +55,7 @@ def look(case: Case) -> Iterator[Finding]:
         evidence=_evidence(case, held, peak, block, saved),
         place=_place(case, loop, block),
         module=block.kind if block is not None else "",
+        fix="checkpointing",
         change=_change(loop),
         confidence="high" if block is not None and loop is not None else "medium",
         doubt=_DOUBT,
@@ -158,6 +159,7 @@ def _out_of_memory(case: Case, full: OutOfMemory) -> Iterator[Finding]:
             for place, size, blocks in mine[:4]
         ],
         place=_place(case, loop, None) or replace(mine[0][0], function="forward"),
+        fix="checkpointing",
         change=_change(loop),
         confidence="high",
         doubt=_DOUBT,

@@ -63,6 +63,7 @@ def look(case: Case) -> Iterator[Finding]:
         confidence=level,
         place=located_call(case, call),
         evidence=_evidence(case, used, idle, call, bound),
+        fix="affinity",
         change=_change(call, bound),
         doubt="" if call is not None else "the work may be such that one core is enough for it",
     )

@@ -55,6 +55,7 @@ def look(case: Case) -> Iterator[Finding]:
             measured("sizes", f"the same in all {case.sites.steps} traced steps"),
         ],
         place=place,
+        fix="compile-reduce-overhead",
         change=f'{name} = torch.compile({name}, mode="reduce-overhead")  # or, by hand:\n'
         f"{name} = torch.cuda.make_graphed_callables({name}, (example,))",
         confidence="medium",

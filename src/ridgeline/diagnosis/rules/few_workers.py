@@ -39,7 +39,9 @@ def look(case: Case) -> Iterator[Finding]:
         return
     advised = _advised_workers(case, fed)
     call = made_at(case, fed.loader)
-    change, against = shared_out(case, fed.loader, loader_with(call, num_workers=str(advised)))
+    place = call.place if call is not None else taken_at(fed.loader)
+    change = loader_with(case, place, call, num_workers=advised)
+    change, against = shared_out(case, fed.loader, change)
     sure = fed.needed is not None and not explained(case, fed)
     yield make_finding(
         RULE,
@@ -52,7 +54,8 @@ def look(case: Case) -> Iterator[Finding]:
             *[wait_evidence(fed), *cost_evidence(fed), *_processors(case, fed)][:4],
             *_limit(case, fed, advised),
         ],
-        place=call.place if call is not None else taken_at(fed.loader),
+        place=place,
+        fix="loader-workers",
         change=change,
         confidence="high" if sure else "medium",
         doubt=against or (CROWDED_DOUBT if case.telemetered.crowded else ""),

@@ -107,6 +107,7 @@ def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
             measured("calls a step", units.count(round(calls)), calls),
         ],
         place=model_call(case, max(fusable, key=lambda site: site.device_ns)),
+        fix="compile",
         change="model = torch.compile(model)",
         confidence="medium",
         doubt="what a compiler makes of it was not tried",

@@ -11,9 +11,11 @@ from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
 from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
+from ridgeline.diagnosis.rules._fix_code import fix_code, model_fix
 from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.reason_codes import Done
 from ridgeline.records.sites import OpSite
 from ridgeline.records.step_work import TraceMemory
 from ridgeline.records.trace import Place
@@ -69,7 +71,9 @@ def look(case: Case) -> Iterator[Finding]:
         memory=memory,
         evidence=_evidence(case, traced, memory),
         place=place,
-        change=_change(written),
+        fix="inference-mode",
+        change=fix_code(case, place, *model_fix(case, "inference-mode", Done.INFERENCE_MODE))
+        or _change(written),
         confidence=_confidence(case),
         doubt="" if case.capture is not None else "the trace may hold the forward of a training",
     )

@@ -62,6 +62,7 @@ def look(case: Case) -> Iterator[Finding]:
         place=site.place,
         line=called[0].line if called else None,
         module=site.module,
+        fix="chunked-cross-entropy",
         change=_change(called[0] if called else None, chunk),
         confidence="high" if called and known else "medium",
         doubt="in parts the step becomes longer: the backward computes the logits again"

@@ -12,7 +12,9 @@ from ridgeline.diagnosis.rules._convolutions import (
     needed_ns,
     the_model,
 )
+from ridgeline.diagnosis.rules._fix_code import fix_code, model_fix
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.reason_codes import Done
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import KernelRow, Place
 from ridgeline.source.models import ModelMade, with_memory_format
@@ -46,6 +48,9 @@ def look(case: Case) -> Iterator[Finding]:
     made = the_model(case)
     volumes = any(len(d) == 5 for site in sites for d in site.dims[:1] if isinstance(d, list))
     most = turned + beyond + _slow(case, sites, turned)
+    form = "channels_last_3d" if volumes else "channels_last"
+    fix = model_fix(case, "channels-last", Done.CHANNELS_LAST, memory_format=form, images=True)
+    place = _place(made, sites)
     number = sum(row.count for row in rows) / steps
     confirmed = made is not None and "channels_last" not in made.text
     yield make_finding(
@@ -54,9 +59,10 @@ def look(case: Case) -> Iterator[Finding]:
         f"a step: {units.seconds(turned / 1e9)}{_also(beyond)}",
         share=share,
         bound=1 / (1 - min(max(case.device_share(most) * part, share), 0.9)),
-        place=_place(made, sites),
+        place=place,
         line=made.line if made is not None else None,
-        change=_change(made, volumes),
+        fix="channels-last",
+        change=fix_code(case, place, *fix) or _change(made, form),
         confidence="high" if confirmed else "medium",
         evidence=(
             *_evidence(rows, sites, turned, steps),
@@ -140,8 +146,7 @@ def _place(made: ModelMade | None, sites: list[OpSite]) -> Place | None:
     return next((site.place for site in sites if site.place is not None), None)
 
 
-def _change(made: ModelMade | None, volumes: bool) -> str:
-    form = "channels_last_3d" if volumes else "channels_last"
+def _change(made: ModelMade | None, form: str) -> str:
     if made is not None:
         return with_memory_format(made, form)
     return (

@@ -31,6 +31,7 @@ from ridgeline.diagnosis.rules._loaders import (
 )
 from ridgeline.diagnosis.rules._machine import cores
 from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
 from ridgeline.source.loaders import LoaderCall
 
@@ -46,33 +47,49 @@ def look(case: Case) -> Iterator[Finding]:
         return
     call = made_at(case, fed.loader)
     place = fed.place or (call.place if call is not None else taken_at(fed.loader))
-    rewritten = _rewritten(case, fed, call)
-    change, against = _change(case, fed, rewritten), ""
-    if not fed.workers and not fed.plain and not _by_hand(case):
+    adds_workers = not fed.workers and not fed.plain
+    change, change_at = _change(case, fed, place, call)
+    against = ""
+    if adds_workers and not _by_hand(case):
         change, against = shared_out(case, fed.loader, change)
     yield make_finding(
         RULE,
         claim=_claim(case, fed),
         share=fed.share,
-        bound=_bound(case, fed),
+        # If the advice is not to add workers, the whole wait may go.
+        bound=bound_with_workers(fed, _enough(case, fed)) if adds_workers else None,
         evidence=[wait_evidence(fed), *cost_evidence(fed), *_workers(case, fed)],
         place=place,
+        fix="loader-workers" if adds_workers else "",
         change=change,
-        change_at=call.place if call is not None and _rewrites(fed, rewritten) else None,
+        change_at=change_at,
         confidence=_confidence(case, fed),
         doubt="; ".join(filter(None, (against, _doubt(case, fed)))),
     )
 
 
-def _rewritten(case: Case, fed: Feeding, call: LoaderCall | None) -> str:
-    """Return the call that makes the loader, as it should be; "" if no source shows it."""
-    wanted = call.with_options(**_options(case, fed)) if call is not None else ""
-    if call is not None and call.trainers:
-        return wanted
+def _change(
+    case: Case, fed: Feeding, place: Place | None, call: LoaderCall | None
+) -> tuple[str, Place | None]:
+    """Return the advice as code, and the line that it replaces unless the code names it."""
+    options = _options(case, fed)
+    given = {name: str(value) for name, value in options.items()}
+    if fed.plain and call is not None and call.trainers:
+        return call.with_options(**given), call.place
     if fed.plain:
         data = handing_out(case, fed.loader)
-        return by_whole_batches(call, fed.loader) if data is None else whole_from(data.name)
-    return once(wanted) if wanted and made_anew(case, fed.loader) else wanted
+        whole = by_whole_batches(call, fed.loader) if data is None else whole_from(data.name)
+        return whole, call.place if call is not None else None
+    if fed.workers:
+        named = f"\n{fed.line.source}" if fed.line is not None and fed.line.source else ""
+        return f"# every processor is at work: make this line cheaper, or do it once{named}", None
+    if _by_hand(case):
+        generic = loader_with(case, place, None, **options)
+        return f"# in a Dataset's __getitem__, with workers beside the training\n{generic}", None
+    anew = call is not None and not call.trainers and made_anew(case, fed.loader)
+    if call is not None and anew and (rewritten := call.with_options(**given)):
+        return once(rewritten), call.place
+    return loader_with(case, place, call, **options), None
 
 
 def _claim(case: Case, fed: Feeding) -> str:
@@ -106,37 +123,13 @@ def _workers(case: Case, fed: Feeding) -> list[Evidence]:
     return [derived("workers", text, fed.needed)]
 
 
-def _options(case: Case, fed: Feeding) -> dict[str, str]:
-    options = {"num_workers": str(_enough(case, fed)), "persistent_workers": "True"}
-    return {**options, "pin_memory": "True"} if case.on_gpu else options
+def _options(case: Case, fed: Feeding) -> dict[str, int | str]:
+    options: dict[str, int | str] = {"num_workers": _enough(case, fed), "persistent_workers": True}
+    return {**options, "pin_memory": True} if case.on_gpu else options
 
 
 def _enough(case: Case, fed: Feeding) -> int:
     return min(fed.needed or DEFAULT_WORKERS, cores(case) or MAX_WORKERS)
-
-
-def _bound(case: Case, fed: Feeding) -> float | None:
-    """Return what the advised number of workers can gain. Return None if the advice is another:
-    then the whole wait may go."""
-    adds_workers = not fed.workers and not fed.plain
-    return bound_with_workers(fed, _enough(case, fed)) if adds_workers else None
-
-
-def _change(case: Case, fed: Feeding, rewritten: str) -> str:
-    generic = loader_with(None, **_options(case, fed))
-    if fed.plain:
-        return rewritten
-    if fed.workers:
-        named = f"\n{fed.line.source}" if fed.line is not None and fed.line.source else ""
-        return f"# every processor is at work: make this line cheaper, or do it once{named}"
-    if _by_hand(case):
-        return f"# in a Dataset's __getitem__, with workers beside the training\n{generic}"
-    return rewritten or generic
-
-
-def _rewrites(fed: Feeding, rewritten: str) -> bool:
-    """Return whether the change is of the line that makes the loader."""
-    return bool(rewritten) and (fed.plain or not fed.workers)
 
 
 def _by_hand(case: Case) -> bool:

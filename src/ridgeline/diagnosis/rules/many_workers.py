@@ -64,6 +64,7 @@ def look(case: Case) -> Iterator[Finding]:
             measured("processors in use", f"{used:.1f} of {cores(case)}", used),
         ],
         place=place,
+        fix="loader-workers" if crowd.threads == 1 else "",
         change=change,
         # Without thread pools fewer workers would help little: their work has to become cheaper.
         confidence="low" if crowd.threads == 1 else "medium" if others else "high",
@@ -104,7 +105,7 @@ def _advice(case: Case, crowd: _Crowd) -> tuple[Place | None, str]:
     place = call.place if call is not None else taken_at(loader)
     if crowd.threads > 1:
         return place, "torch.set_num_threads(1)  # in worker_init_fn"
-    return place, loader_with(call, num_workers=str(max(cores(case) - 1, 1)))
+    return place, loader_with(case, place, call, num_workers=max(cores(case) - 1, 1))
 
 
 def _bound(case: Case, crowd: _Crowd) -> float:

@@ -84,6 +84,7 @@ def _operators(case: Case, threads: int, ranks: int, allowed: int, full: bool) -
         confidence="high" if sure else "medium",
         place=located_call(case, call),
         evidence=facts,
+        fix="threads",
         change=_change(call, each, ranks),
         doubt=_doubt(crowded, full),
     )

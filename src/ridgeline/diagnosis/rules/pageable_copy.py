@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import PurePath
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
@@ -21,7 +20,7 @@ from ridgeline.diagnosis.rules._copies import (
 )
 from ridgeline.diagnosis.rules._evidence import measured, read
 from ridgeline.diagnosis.rules._input_wait import feeder
-from ridgeline.diagnosis.rules._loaders import made_at
+from ridgeline.diagnosis.rules._loaders import loader_with, made_at
 from ridgeline.diagnosis.rules._sync import MIN_SHARE, MIN_WAITS_FOR_HIDDEN_LAUNCHES
 from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Confidence, Finding
@@ -63,6 +62,7 @@ def look(case: Case) -> Iterator[Finding]:
             evidence=facts,
             place=copies.place,
             line=copies.line.number if copies.line is not None else None,
+            fix="pin-memory" if loader is not None else "",
             change=_change(case, copies, loader),
             confidence=confidence,
             doubt="" if copies.place is not None else "the trace has no Python stacks",
@@ -97,15 +97,10 @@ def _change(case: Case, copies: Sent, loader: LoaderSeen | None) -> str:
         return f"{sends}  # so few bytes are taken over at once, pinned or not"
     if ".pin_memory()" in sends:
         return sends
-    call = made_at(case, loader) if loader is not None else None
-    pinned = call.with_options(pin_memory="True") if call is not None else ""
-    if call is not None and pinned:
-        first = f"# {PurePath(call.place.file).name}:{call.place.line}\n{pinned}"
-        return (
-            f"{first}\n# line {line.number}\n{sends}" if line is not None else f"{first}\n{sends}"
-        )
     if loader is not None:
-        return f"loader = DataLoader(dataset, batch_size, pin_memory=True)\n{sends}"
+        pinned = loader_with(case, copies.place, made_at(case, loader), pin_memory=True)
+        at_line = f"\n# line {line.number}" if line is not None and "\n" in pinned else ""
+        return f"{pinned}{at_line}\n{sends}"
     name = line.on if line is not None and line.on.isidentifier() else "batch"
     return (
         f"{name} = {name}.pin_memory()  # once, where it is made: it returns a pinned copy\n{sends}"

@@ -70,6 +70,7 @@ def look(case: Case) -> Iterator[Finding]:
         share=again.share,
         evidence=_evidence(again, remembered),
         place=assigned[0] if assigned is not None else place,
+        fix="" if assigned is not None or "value of" in reason else "compile-dynamic",
         change=assigned[1] if assigned is not None else _change(line, reason),
         confidence="high" if remembered else "medium",
         doubt="" if remembered else "the trace may have been taken while the program still started",

@@ -75,6 +75,7 @@ def look(case: Case) -> Iterator[Finding]:
         share=share,
         evidence=evidence,
         place=place,
+        fix="compile",
         change=change,
         confidence="medium" if sure else "low",
         doubt=doubt_of(case),

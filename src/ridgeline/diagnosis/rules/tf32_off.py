@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._fix_code import applied, fix_code
 from ridgeline.diagnosis.rules._precision import (
     Product,
     costliest,
@@ -26,6 +27,7 @@ from ridgeline.diagnosis.rules._user_code import (
     user_sources,
 )
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.reason_codes import Done
 from ridgeline.records.trace import Category, Place
 from ridgeline.units import flops, percent, seconds
 
@@ -55,7 +57,8 @@ def look(case: Case) -> Iterator[Finding]:
         module=costliest(slow).site.module,
         confidence="low" if slowed(case) else "high" if off else "medium",
         evidence=_evidence(case, slow, now),
-        change=_change(slow, written),
+        fix="tf32",
+        change=_change(case, place, slow, written),
         doubt="rounding of products changes from 23 bits of mantissa to 10",
     )
 
@@ -87,11 +90,14 @@ def _switches_off(node: ast.Assign, kinds: set[Category]) -> bool:
     return False
 
 
-def _change(slow: Sequence[Product], written: str) -> str:
+def _change(case: Case, place: Place | None, slow: Sequence[Product], written: str) -> str:
     if written.startswith("torch.backends") or ".allow_tf32" in written:
         return written.partition("#")[0].strip().replace("False", "True").replace("ieee", "tf32")
     if "highest" in written:
         return written.replace("highest", "high")
+    matrices = all(p.kind == "matmul" for p in slow)
+    if matrices and (code := fix_code(case, place, applied("tf32", None, Done.SETTING))):
+        return code
     lines = ["# at the start of the program"]
     if any(p.kind == "matmul" for p in slow):
         lines.append('torch.set_float32_matmul_precision("high")')

@@ -9,6 +9,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
 from ridgeline.diagnosis.rules._evidence import measured, of_step, read
+from ridgeline.diagnosis.rules._fix_code import fix_code, option
 from ridgeline.diagnosis.rules._launch import (
     MIN_SHARE,
     calls,
@@ -63,6 +64,7 @@ _WITHOUT = ("SparseAdam", "LBFGS")
 """Optimizers of torch without an update of all parameters at once."""
 _BY_TENSOR = ("Adafactor",)
 """Optimizers that go through their parameters one by one on a GPU too, to save memory."""
+_FIXES = {"fused": "fused-optimizer", "foreach": "foreach-optimizer"}
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_")
 _REDUCES = frozenset(f"aten::{name}" for name in (
     "mean", "sum", "norm", "linalg_vector_norm", "matmul", "bmm", "mm", "max", "amax", "var",
@@ -125,6 +127,7 @@ def look(case: Case) -> Iterator[Finding]:
         evidence=evidence,
         place=place,
         line=line,
+        fix="" if update.written is not None else _FIXES[_wanted(update, name)],
         change=change,
         confidence="high" if seen is not None else "medium",
         doubt="foreach=True takes about the parameters' size more memory at the peak"
@@ -176,6 +179,10 @@ def _fusable(update: _Update, name: str) -> bool:
     if name:
         return name in FUSED
     return not any(outer(site) in _REDUCES for site in update.sites)
+
+
+def _wanted(update: _Update, name: str) -> str:
+    return "fused" if _fusable(update, name) else "foreach"
 
 
 def _working_ns(case: Case, sites: tuple[OpSite, ...]) -> float:
@@ -266,8 +273,11 @@ def _made(
     measured = next((site.place for site in update.sites if site.place is not None), None)
     if update.written is not None or (name and name not in _KNOWN):
         return _own_loop(case, measured, update.written)
-    wanted = "fused=True" if _fusable(update, name) else "foreach=True"
+    wanted = f"{_wanted(update, name)}=True"
     if called is not None:
+        fix = option(_FIXES[_wanted(update, name)], called.place, called.name, wanted[:-5], True)
+        if code := fix_code(case, called.place, fix):
+            return called.place, called.place.line, code
         change = _rewritten(called.node, called.call, wanted)
         return called.place, called.place.line, change
     steps = place_at(seen.place) if seen is not None else None

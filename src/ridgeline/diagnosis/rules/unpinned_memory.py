@@ -43,6 +43,7 @@ def look(case: Case) -> Iterator[Finding]:
         return
     largest = max(found, key=lambda copies: copies.bytes)
     call = made_at(case, loader)
+    place = call.place if call is not None else taken_at(loader)
     yield make_finding(
         RULE,
         claim=f"the loader's batches are not pinned: copying {bytes_(size)} a step holds up "
@@ -50,7 +51,8 @@ def look(case: Case) -> Iterator[Finding]:
         share=share,
         bound=pinned_bound(case, size, share),
         evidence=[read("DataLoader", "pin_memory=False"), *evidence(case, largest, share)],
-        place=call.place if call is not None else taken_at(loader),
-        change=loader_with(call, pin_memory="True"),
+        place=place,
+        fix="pin-memory",
+        change=loader_with(case, place, call, pin_memory=True),
         confidence="high",
     )

@@ -24,8 +24,13 @@ def look(case: Case) -> Iterator[Finding]:
     why, made = "persistent_workers is off", f"persistent_workers={loader.persistent_workers}"
     if again.anew:
         why, made = "the DataLoader is made anew", "made once an epoch"
-    options = {} if call is not None else {"num_workers": "N"}
-    change = loader_with(call, **options, persistent_workers="True")
+    place = call.place if call is not None else taken_at(loader)
+    change = "loader = DataLoader(dataset, batch_size, num_workers=N, persistent_workers=True)"
+    if again.anew:
+        rewritten = call.with_options(persistent_workers="True") if call is not None else ""
+        change = once(rewritten or change)
+    elif call is not None:
+        change = loader_with(case, place, call, persistent_workers=True)
     longer = f"{extra} more than the median step, in {again.epochs} epochs"
     every = f"begins every {units.significant(again.every, 2)} steps"
     yield make_finding(
@@ -38,7 +43,8 @@ def look(case: Case) -> Iterator[Finding]:
             measured("epoch", every, again.every),
             read("loader", f"{workers}, {made}"),
         ],
-        place=call.place if call is not None else taken_at(loader),
-        change=once(change) if again.anew else change,
+        place=place,
+        fix="persistent-workers",
+        change=change,
         confidence="high",
     )

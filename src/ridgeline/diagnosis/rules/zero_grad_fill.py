@@ -7,6 +7,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import derived, measured, of_step
+from ridgeline.diagnosis.rules._fix_code import fix_code, option
 from ridgeline.diagnosis.rules._launch import (
     ACCUMULATE,
     MIN_SHARE,
@@ -16,6 +17,7 @@ from ridgeline.diagnosis.rules._launch import (
     parameter_dims,
     parameters,
 )
+from ridgeline.diagnosis.rules._user_code import located
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.source.calls import SourceCall, calls_at
@@ -60,7 +62,8 @@ def look(case: Case) -> Iterator[Finding]:
         ],
         place=place,
         line=call.line if call is not None else None,
-        change=_change(call),
+        fix="set-to-none",
+        change=_change(case, call),
         confidence="high" if call is not None else "medium",
     )
 
@@ -89,11 +92,14 @@ def _call(calls: Sequence[SourceCall]) -> SourceCall | None:
     return next(iter(kept or calls), None)
 
 
-def _change(call: SourceCall | None) -> str:
+def _change(case: Case, call: SourceCall | None) -> str:
     if call is None:
         return "optimizer.zero_grad(set_to_none=True)"
     if call.name == "zero_":
         return f"{call.on} = None"
+    place = located(case, call.file, call.line)
+    if code := fix_code(case, place, option("set-to-none", place, call.name, "set_to_none", True)):
+        return code
     if "set_to_none" in call.text:
         return re.sub(r",?\s*set_to_none\s*=\s*False", "", call.text)
     return f"{call.on}.zero_grad(set_to_none=True)"

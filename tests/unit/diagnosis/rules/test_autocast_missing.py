@@ -28,9 +28,12 @@ def test_tf32_products_that_fill_the_step() -> None:
     assert found.share_pct == pytest.approx(49.1, abs=0.1)
     assert found.evidence[0].text == "49.1 % of the step in products"
     assert found.line == 6
-    assert found.change == (
-        'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(batch)'
-    )
+    assert found.fix == "autocast"
+    assert found.change.splitlines()[:3] == [
+        "# before: loss = model(batch)",
+        'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        "    loss = model(batch)",
+    ]
 
 
 def test_operators_between_products_count_towards_the_bound() -> None:

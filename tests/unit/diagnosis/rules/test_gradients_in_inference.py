@@ -44,7 +44,10 @@ def test_activations_kept_for_no_backward() -> None:
     assert "100 autograd nodes" in finding.claim
     assert "4 GiB" in finding.claim
     assert finding.memory_pct == 80
-    assert finding.change == "with torch.inference_mode():\n    scores = model(batch)"
+    assert finding.fix == "inference-mode"
+    assert finding.change.startswith(
+        "# before: scores = model(batch)\nwith torch.inference_mode():\n    scores = model(batch)"
+    )
 
 
 def on_a_cpu(overhead: float, kept: float, nodes: float = 2000.0) -> Finding:

@@ -36,7 +36,8 @@ def test_turning_kernels_are_charged_and_the_move_is_rewritten() -> None:
     )
     assert finding.share_pct == pytest.approx(10)
     assert (finding.line, finding.function, finding.confidence) == (3, "main", "high")
-    assert finding.change == "model = model.to(device, memory_format=torch.channels_last)"
+    assert finding.fix == "channels-last"
+    assert "# net.py, after line 3\nmodel.to(memory_format=torch.channels_last)" in finding.change
     assert "48 times a step" in finding.claim
 
 

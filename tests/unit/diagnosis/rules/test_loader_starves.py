@@ -35,7 +35,10 @@ def test_without_workers_the_line_the_trace_saw_is_named() -> None:
     assert (finding.place, finding.function) == (f"{FILE}:{PARSE}", "parse")
     assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.02, "high")
     assert "num_workers=2" in finding.change
-    assert finding.change.startswith("# train.py:28\nloader = DataLoader(")
+    assert finding.fix == "loader-workers"
+    before, after = finding.change.splitlines()
+    assert before.startswith("# train.py:28, before: loader = DataLoader(")
+    assert after.startswith("loader = DataLoader(")
     assert "pin_memory=True" in finding.change
     assert "persistent_workers=True" in finding.change
 

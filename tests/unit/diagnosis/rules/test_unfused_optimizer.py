@@ -33,7 +33,8 @@ def test_update_by_tensor_is_found_where_the_optimizer_is_made() -> None:
     assert one.place == "train.py:4"
     assert one.function == "main"
     assert one.share_pct == pytest.approx(20, abs=0.5)  # all of the optimizer
-    assert one.change.endswith("AdamW(model.parameters(), lr=0.001, fused=True)")
+    assert one.fix == "fused-optimizer"
+    assert one.change.endswith("AdamW(\n    model.parameters(), lr=1e-3, foreach=False, fused=True)")
     assert one.confidence == "high"
 
 

@@ -39,7 +39,8 @@ def test_a_copy_that_is_waited_for_anyway_is_left_to_pageable_copy() -> None:
     assert not [*look(made)]
     (finding,) = pageable_copy.look(made)
     assert finding.change.splitlines()[:2] == [
-        f"# {FILE}:{LOADER}",
+        f"# {FILE}:{LOADER}, before: loader = DataLoader(Records(), 32, num_workers=4, "
+        "worker_init_fn=prepare)",
         "loader = DataLoader(Records(), 32, num_workers=4, worker_init_fn=prepare, "
         "pin_memory=True)",
     ]

@@ -27,7 +27,10 @@ def test_fill_and_additions_are_both_counted() -> None:
     ops = [fill(), adds(ms=3.0), *gradients()]
     (one,) = look(case(ops, source=SOURCE))
     assert one.place == "train.py:3"
-    assert one.change == "optimizer.zero_grad()"
+    assert one.fix == "set-to-none"
+    assert one.change == (
+        "# before: optimizer.zero_grad(set_to_none=False)\noptimizer.zero_grad(set_to_none=True)"
+    )
     assert one.confidence == "high"
     filling, adding = one.evidence[0].value or 0.0, one.evidence[1].value or 0.0
     assert filling == pytest.approx(0.2)  # all that the optimizer does

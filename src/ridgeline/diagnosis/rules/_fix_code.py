@@ -1,0 +1,120 @@
+"""The code of a finding, made from the edits of its fix.
+
+A patch is made from the same edits, so that a finding and a patch of the same fix agree.
+"""
+
+import ast
+import difflib
+from collections import defaultdict
+from pathlib import PurePath
+from textwrap import dedent
+
+from msgspec.structs import replace
+
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rules._user_code import models, place_at, user_files
+from ridgeline.fixes.fix import EditByHand, find_fix
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Fact, because
+from ridgeline.records.facts import Place as Line
+from ridgeline.records.reason_codes import Done
+from ridgeline.records.trace import Place
+from ridgeline.records.trial import Applied, FixTarget
+
+_SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Import)
+
+
+def applied(fix: str, place: Place | None, done: Done, **facts: Fact) -> Applied:
+    """Return what a trial would record of a fix that it applied at a place."""
+    line = Line(place.file, place.line) if place is not None else None
+    return Applied(fix=fix, targets=(FixTarget(done=because(done, **facts), place=line),))
+
+
+def option(fix: str, place: Place, call: str, name: str, value: Fact) -> Applied:
+    """Return what a trial would record of a fix that gives a call an option."""
+    return applied(fix, place, Done.OPTION, call=call, option=name, value=value)
+
+
+def model_fix(case: Case, fix: str, done: Done, **facts: Fact) -> list[Applied]:
+    """Return what a trial would record of a fix of the main model; nothing if no model was seen."""
+    for module in models(case):
+        return [applied(fix, place_at(module.place), done, model=module.name, **facts)]
+    return []
+
+
+def fix_code(case: Case, place: Place | None, *fixes: Applied) -> str:
+    """Return the user's own lines with the edits of these fixes, each below a comment with the line
+    before. Return "" if an edit cannot be made: then the advice is in words.
+
+    place: the finding's own line, which the comments need not name.
+    """
+    if not fixes:
+        return ""
+    # Its parser takes 0.1 s to import, which a diagnosis without such a finding need not wait for.
+    from ridgeline.source.editing import patched
+
+    edits: dict[str, list[Edit]] = defaultdict(list)
+    for fix in fixes:
+        try:
+            found = find_fix(fix.fix).source_edits(fix, lambda file: _text(case, file))
+        except EditByHand:
+            return ""
+        for edit in found:
+            file = edit.file or next(user_files(case), "")
+            edits[file].append(replace(edit, file=file))
+    parts = []
+    for file, of_file in edits.items():
+        text = _text(case, file)
+        if text is None:
+            return ""
+        result = patched(file, text.encode(), of_file)
+        if result.refused:
+            return ""
+        parts += _changed_lines(file, text, result.text, place)
+    return "\n".join(parts)
+
+
+def _text(case: Case, file: str) -> str | None:
+    source = case.sources.get(file)
+    return source.text if source is not None else None
+
+
+def _changed_lines(file: str, old: str, new: str, place: Place | None) -> list[str]:
+    from ridgeline.source.editing.tree import MARK  # as above
+
+    def without_comments(lines: list[str]) -> list[str]:
+        """Return the lines without the comments of a patch: the finding's claim says why."""
+        kept = [line for line in lines if not line.strip().startswith(MARK)]
+        return [line.partition(f"  {MARK}")[0] for line in kept]
+
+    before, after = old.splitlines(), new.splitlines()
+    old_statements, new_statements = _simple_statements(old), _simple_statements(new)
+    parts: dict[tuple[int, int], str] = {}
+    for _, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, after).get_opcodes():
+        if before[i1:i2] == without_comments(after[j1:j2]):
+            continue
+        # A call over several lines is shown whole.
+        around = [(a, b) for a, b in new_statements if a <= j2 and b > j1]
+        first = min([j1 + 1, *(a for a, _ in around)])
+        last = max([j2, *(b for _, b in around)])
+        code = dedent("\n".join(without_comments(after[first - 1 : last]))).strip("\n")
+        inside = (a for a, b in old_statements if a < i1 + 1 <= b)  # a statement over several lines
+        number = next(inside, i1 + 1)
+        own = place is not None and (place.file, place.line) == (file, number)
+        name = PurePath(file).name
+        where = "" if own else f"{name}:{number}"
+        if (number, number) in old_statements and i1 < i2:
+            where += f"{', ' if where else ''}before: {before[i1].strip()}"
+        elif i1 == i2 and number == i1 + 1:
+            where = f"{name}, after line {i1}" if i1 else f"{name}, at the top"
+        parts[first, last] = f"# {where}\n{code}" if where else code
+    return list(parts.values())
+
+
+def _simple_statements(text: str) -> list[tuple[int, int]]:
+    """Return first and last line of each statement that contains no other."""
+    return [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, _SIMPLE)
+    ]
