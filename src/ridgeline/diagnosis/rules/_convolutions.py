@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rules._user_code import as_traced, models
 from ridgeline.records.sites import OpSite
 from ridgeline.source.models import ModelMade, model_made
 
@@ -22,7 +23,8 @@ def convolutions(case: Case) -> list[OpSite]:
 
 
 def needed_ns(case: Case, site: OpSite) -> float:
-    """By the roofline: its arithmetic at the ceiling, or its bytes; 0 where neither is known."""
+    """Return the least time by the roofline: the arithmetic at the ceiling, or the bytes; 0 if
+    neither is known."""
     if case.device is None:
         return 0.0
     rate = case.device.ceiling("matmul", site.dtype) if site.dtype else None
@@ -31,33 +33,16 @@ def needed_ns(case: Case, site: OpSite) -> float:
     return max(compute, site.bytes / moving.value * 1e9 if moving is not None else 0.0)
 
 
-def weight_of(site: OpSite) -> tuple[int, ...]:
-    """Sizes of the weight: the second tensor forward, the third backward."""
-    tensors = [d for d in site.dims if d and all(isinstance(size, int) for size in d)]
-    at = 2 if site.op == "aten::convolution_backward" else 1
-    found = [d for d in tensors if len(d) >= 3]
-    return tuple(found[at]) if len(found) > at else ()
-
-
 def the_model(case: Case) -> ModelMade | None:
-    """Where the model with most parameters is made, of those that were called."""
-    modules = case.capture.modules if case.capture is not None else ()
-    called = [m for m in modules if m.place and not m.loss and m.parameters]
-    for one in sorted(called, key=lambda m: -m.parameters):
-        if (made := model_made(case.sources, one.place)) is not None:
+    """Return where the model with the most parameters is made."""
+    for module in models(case):
+        if (made := model_made(case.sources, module.place)) is not None:
             return replace(made, file=as_traced(case, made.file))
     return None
 
 
-def as_traced(case: Case, file: str) -> str:
-    """The file by the name that the trace has for it."""
-    names = {site.place.file for site in case.sites.ops if site.place is not None}
-    same = [name for name in names if file.endswith(f"/{name}")]
-    return max(same, key=len, default=file)
-
-
 def exposed_part(case: Case, sites: Iterable[OpSite]) -> float:
-    """Of these sites' device time: the part that the step waits for."""
+    """Return the part of these sites' device time that the step waits for."""
     sites = tuple(sites)
     whole = case.device_share(sum(site.device_ns for site in sites))
     return case.exposed(*sites) / whole if whole else 0.0

@@ -15,7 +15,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._user_code import models, place_at, user_files
 from ridgeline.fixes.fix import EditByHand, find_fix
 from ridgeline.records.edit import Edit
-from ridgeline.records.facts import Fact, because
+from ridgeline.records.facts import Fact, Reason
 from ridgeline.records.facts import Place as Line
 from ridgeline.records.reason_codes import Done
 from ridgeline.records.trace import Place
@@ -27,7 +27,7 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.I
 def applied(fix: str, place: Place | None, done: Done, **facts: Fact) -> Applied:
     """Return what a trial would record of a fix that it applied at a place."""
     line = Line(place.file, place.line) if place is not None else None
-    return Applied(fix=fix, targets=(FixTarget(done=because(done, **facts), place=line),))
+    return Applied(fix=fix, targets=(FixTarget(done=Reason(done.value, facts), place=line),))
 
 
 def option(fix: str, place: Place, call: str, name: str, value: Fact) -> Applied:

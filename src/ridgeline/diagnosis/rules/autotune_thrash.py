@@ -3,20 +3,26 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
-from ridgeline.diagnosis.rules._convolutions import KERNELS, as_traced, the_model
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
+from ridgeline.diagnosis.rules._convolutions import KERNELS, the_model
+from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rules._user_code import as_traced, located
+from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 
-LEAST = 0.02
-CALL_NS = 200_000
-"""Host time of a convolution beyond which it did more than launch: launching takes 10 to 50 µs,
+MIN_SHARE = 0.02
+LAUNCH_NS = 200_000
+"""A convolution that takes the host longer did more than launch: launching takes 10 to 50 µs,
 trying ten kernels takes milliseconds."""
-NEW = 0.5
-"""Of the shapes of a convolution: at least this part was seen in one traced step alone."""
+MIN_NEW_SIZES = 0.5
+"""Share of the sizes of convolutions that were seen in one traced step alone."""
+MIN_TRIED_KERNELS = 4
+"""Kernels a call from which the autotuner is taken to be at work."""
 OFF = "torch.backends.cudnn.benchmark = False"
 
 RULE = Rule(
@@ -29,45 +35,41 @@ def look(case: Case) -> Iterator[Finding]:
     if flags is not None and flags.cudnn_benchmark is not True:
         return
     sites = [site for site in case.sites.ops if site.op in KERNELS and site.dims]
-    slow = [s for s in sites if s.calls and s.host_ns / s.calls >= CALL_NS]
+    slow = [s for s in sites if s.calls and s.host_ns / s.calls >= LAUNCH_NS]
     fresh = _fresh(case, sites)
-    if case.sites.steps < 2 or not slow or fresh < NEW:
+    if case.sites.steps < 2 or not slow or fresh < MIN_NEW_SIZES:
         return
     if flags is None and not any(_tried(site) for site in slow):
         return
-    spent = sum(site.host_ns for site in slow) - CALL_NS * sum(site.calls for site in slow)
+    calls, whole = sum(site.calls for site in slow), sum(site.host_ns for site in slow)
+    spent = whole - LAUNCH_NS * calls
     share = case.host_share(spent)
-    if share < LEAST:
+    if share < MIN_SHARE:
         return
-    whole = sum(site.host_ns for site in slow) + _asked_ns(case)
-    place, line, text = _where(case, slow[0])
-    calls = sum(site.calls for site in slow)
+    # Each kernel tried wants a workspace of its own from the driver.
+    asked = case.traced_memory.segments.host_ns if case.traced_memory is not None else 0.0
+    place = _switch(case)
+    text = f"{units.seconds(spent / calls / 1e9)} traced, {units.significant(calls)} a step"
     yield make_finding(
         RULE,
         claim="cuDNN's autotuner starts again at every new input size: "
         f"{units.seconds(case.host_s(spent))} a step",
         share=share,
-        place=place,
-        line=line,
-        change=text,
-        bound=1 / (1 - min(case.host_share(whole), MAX_SHARE)),
+        place=place or slow[0].place,
+        change=OFF,
+        bound=gain_without(case.host_share(whole + asked)),
         confidence="high" if flags is not None else "low",
         doubt="" if flags is not None else "the trace does not say that benchmark is on",
         evidence=(
-            Evidence(
-                what="a convolution's call on the host",
-                text=f"{units.seconds(spent / calls / 1e9)} traced, "
-                f"{units.significant(calls)} a step",
-                value=spent / calls / 1e6,
-            ),
-            Evidence(what="sizes seen in one step only", text=units.percent(fresh), value=fresh),
-            *([Evidence(what="cudnn.benchmark", text="True", source="read")] if flags else []),
+            measured("a convolution's call on the host", text, spent / calls / 1e6),
+            measured("sizes seen in one step only", units.percent(fresh), fresh),
+            *([read("cudnn.benchmark", "True")] if flags else []),
         ),
-    )  # fmt: skip
+    )
 
 
 def _fresh(case: Case, sites: list[OpSite]) -> float:
-    """Of the forward convolutions' sizes: the part seen in one traced step alone."""
+    """Return the share of the forward convolutions' sizes that one traced step alone has."""
     steps = case.sites.steps
     counted: Counter[str] = Counter()
     for site in sites:
@@ -80,23 +82,17 @@ def _fresh(case: Case, sites: list[OpSite]) -> float:
     return len(once) / len(counted) if len(counted) > 1 else 0.0
 
 
-def _asked_ns(case: Case) -> float:
-    """For memory of the driver: each kernel tried wants a workspace of its own."""
-    return case.traced_memory.segments.host_ns if case.traced_memory is not None else 0.0
-
-
 def _tried(site: OpSite) -> bool:
-    return sum(kernel.count for kernel in site.kernels) >= 4 * site.calls
+    return sum(kernel.count for kernel in site.kernels) >= MIN_TRIED_KERNELS * site.calls
 
 
-def _where(case: Case, site: OpSite) -> tuple[Place | None, int | None, str]:
+def _switch(case: Case) -> Place | None:
+    """Return the line that turns the autotuner on."""
     made = the_model(case)
     script = case.run.target.name if case.run is not None else ""
     for file in (made.file if made is not None else "", script):
         source = case.sources.get(file) if file else None
         for number, text in enumerate(source.lines if source is not None else (), 1):
-            if source is not None and "cudnn.benchmark" in text and "True" in text:
-                function = source.function_name(number)
-                place = Place(file=as_traced(case, file), line=number, function=function)
-                return place, number, OFF
-    return site.place, None, OFF
+            if "cudnn.benchmark" in text and "True" in text:
+                return replace(located(case, file, number), file=as_traced(case, file))
+    return None

@@ -7,8 +7,11 @@ from typing import Any, Literal
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import MAX_SHARE, Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
 from ridgeline.diagnosis.rules import python_loop
+from ridgeline.diagnosis.rules._attention import TYPE_BYTES
+from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.rules._precision import spent_ns
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
@@ -17,20 +20,20 @@ from ridgeline.source.calls import with_argument
 from ridgeline.source.file import SourceFile, last_name
 from ridgeline.source.layers import Layer, Lookups, layers, lookups_in_loop, value_of
 
-LEAST = 0.02
-LEAST_OTHER = 0.1
-"""Of the step, where the optimizer's moments or decay make the sparse update another algorithm:
-then it must pay well."""
-USED = 0.05
-"""Of the rows, at most: a sparse update sorts and scatters, at some ten times the cost of a row
-streamed."""
-FREED = 0.16
-"""Of the gradient's own time, on a CPU: giving its memory back, which is no operator's time
-(61 MiB: 29 ms to make, 4.6 to free)."""
+MIN_SHARE = 0.02
+MIN_OTHER_UPDATE_SHARE = 0.1
+"""Share of the step that must be saved if the optimizer's moments or decay make the sparse update
+another algorithm."""
+MAX_USED_SHARE = 0.05
+"""Largest share of the rows that a step uses. A sparse update sorts and scatters, at some ten times
+the cost of a row streamed."""
+CPU_FREEING_SHARE = 0.16
+"""Giving the gradient's memory back on a CPU, as a share of the gradient's own time. It is no
+operator's time: 61 MiB took 29 ms to make and 4.6 ms to free."""
 _PHASES: tuple[Literal["backward"], Literal["optimizer"]] = ("backward", "optimizer")
 """Where a table's gradient is made and used."""
-MANY = 16
-"""Lookups of one table from one function: fewer are a model's inputs, more are a loop."""
+MIN_LOOKUPS_IN_LOOP = 16
+"""Lookups of one table from one function that count as a loop. Fewer are a model's inputs."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm")
 
 RULE = Rule(
@@ -53,29 +56,29 @@ def look(case: Case) -> Iterator[Finding]:
 def _of_table(
     case: Case, table: tuple[int, int], backward: list[OpSite], taken: set[int]
 ) -> Iterator[Finding]:
-    """`taken`: lines that tables before it have."""
+    """Yield the finding of a table. `taken` are the lines of tables that have a finding already."""
     rows, width = table
     looked_up = sum(s.calls * prod(s.dims[1]) for s in backward)
     tables = max(sum(s.calls for s in backward), 1.0)  # several of one size, or one used twice
-    if looked_up > USED * rows * tables or _tied(case, table):
+    if looked_up > MAX_USED_SHARE * rows * tables or _tied(case, table):
         return
     whole = [(s, part) for s in case.sites.ops if (part := _part(s, table)) > 0]
-    making = case.exposed(*backward) * (1.0 if case.on_gpu else 1 + FREED)
+    making = case.exposed(*backward) * (1.0 if case.on_gpu else 1 + CPU_FREEING_SHARE)
     share = making + sum(case.exposed(s) * part for s, part in whole)
     names = [o.name for o in case.capture.optimizers] if case.capture is not None else []
     doubt = _doubt(case, names)
-    if share < (LEAST_OTHER if doubt else LEAST):
+    if share < (MIN_OTHER_UPDATE_SHARE if doubt else MIN_SHARE):
         return
     place, line, layer = _made(case, backward[0], rows, taken)
-    spent = sum(_spent(case, s) for s in backward)
-    updated = sum(_spent(case, s) * part for s, part in whole)
+    spent = spent_ns(case, backward)
+    updated = sum(spent_ns(case, [s]) * part for s, part in whole)
     looped = _looped(backward, tables)
     loop = lookups_in_loop(case.sources, backward[0].place) if looped else None
     if loop is not None:
         place, line = loop.place, loop.place.line
     behind = looped and _in_python_loop(case, backward[0].place)
     if behind:
-        doubt = "; ".join(one for one in (_WITH_LOOP, doubt) if one)
+        doubt = "; ".join(filter(None, (_WITH_LOOP, doubt)))
     change = _change(layer, names)
     yield make_finding(
         RULE,
@@ -111,37 +114,34 @@ def _claim(rows: int, looked_up: float, tables: float, looped: bool) -> str:
 def _evidence(
     table_bytes: int, tables: float, spent: float, updated: float, used: float
 ) -> tuple[Evidence, ...]:
-    """Times are of a traced step, which is longer than the others."""
+    """Return the facts. Times are of a traced step, which is longer than the others."""
     times = f"{round(tables):,} × " if tables > 1 else ""
+    seconds = f"{units.seconds(spent / 1e9)} a traced step"
+    text = f"{seconds} for {times}{units.bytes_(table_bytes)}"
+    each = " a lookup" if times else ""
     return (
-        Evidence(
-            what="gradient of the table", value=spent / 1e6,
-            text=f"{units.seconds(spent / 1e9)} a traced step for {times}"
-            f"{units.bytes_(table_bytes)}",
+        measured("gradient of the table", text, spent / 1e6),
+        measured(
+            "other operators over the whole table",
+            f"{units.seconds(updated / 1e9)} a traced step",
+            updated / 1e6,
         ),
-        Evidence(
-            what="other operators over the whole table", value=updated / 1e6,
-            text=f"{units.seconds(updated / 1e9)} a traced step",
-        ),
-        Evidence(
-            what="rows used", value=used,
-            text=f"{units.percent(used)}{' a lookup' if times else ''}",
-        ),
-    )  # fmt: skip
+        measured("rows used", f"{units.percent(used)}{each}", used),
+    )
 
 
 _WITH_LOOP = "it goes with the loop of lookups: one lookup makes one gradient"
 
 
 def _looped(backward: list[OpSite], calls: float) -> bool:
-    """Many lookups of one table from one function: a loop, which is the cause."""
+    """Return whether one function looks one table up in a loop, which is then the cause."""
     modules = {site.module for site in backward}
     places = {(s.place.file, s.place.function) if s.place else ("", "") for s in backward}
-    return calls >= MANY and len(modules) == 1 and len(places) == 1
+    return calls >= MIN_LOOKUPS_IN_LOOP and len(modules) == 1 and len(places) == 1
 
 
 def _in_python_loop(case: Case, place: Place | None) -> bool:
-    """Whether python-loop speaks of the same function."""
+    """Return whether python-loop reports the same function."""
     if place is None or not case.sites.stacks:
         return False
     told = (found.function for found in python_loop.look(case) if found.file == place.file)
@@ -149,15 +149,16 @@ def _in_python_loop(case: Case, place: Place | None) -> bool:
 
 
 def _bound(case: Case, share: float, spent: float, updated: float) -> float:
-    """Tracing lengthens small operators, not these: of the untraced step they may be more. But no
-    more than its backward and optimizer, of which other tables have their part too."""
-    freed = 1.0 if case.on_gpu else 1 + FREED
+    """Return the bound. Tracing lengthens small operators, not these, so that they may be more of
+    the untraced step, but no more than its backward and optimizer, in which other tables have their
+    part too."""
+    freed = 1.0 if case.on_gpu else 1 + CPU_FREEING_SHARE
     untraced = case.device_share(freed * spent + updated)
     room = sum(share_of(case.times, phase) for phase in _PHASES)
-    ahead = sum(_spent(case, s) for s in case.sites.ops if s.phase in _PHASES)
+    ahead = spent_ns(case, [s for s in case.sites.ops if s.phase in _PHASES])
     if room and ahead:
         untraced = min(untraced, room * min((spent + updated) / ahead, 1.0))
-    return 1 / (1 - min(max(share, untraced), MAX_SHARE))
+    return gain_without(max(share, untraced))
 
 
 def _table(site: OpSite) -> tuple[int, int] | None:
@@ -168,7 +169,7 @@ def _table(site: OpSite) -> tuple[int, int] | None:
 
 
 def _part(site: OpSite, table: tuple[int, int]) -> float:
-    """Of a site's work: what is over tensors of the table's size."""
+    """Return the share of a site's work that is over tensors of the table's size."""
     if site.op == "aten::embedding_dense_backward" or site.phase == "forward":
         return 0.0
     for dims in site.dims:
@@ -193,19 +194,15 @@ def _is(dims: Any, table: tuple[int, int]) -> bool:
     return isinstance(dims, list | tuple) and tuple(map(str, dims)) == tuple(map(str, table))
 
 
-def _spent(case: Case, site: OpSite) -> float:
-    return site.device_ns if case.on_gpu else site.host_ns
-
-
 def _bytes(site: OpSite) -> int:
-    return {"double": 8, "c10::Half": 2, "c10::BFloat16": 2}.get(site.types[0], 4)
+    return TYPE_BYTES.get(site.types[0], 4)
 
 
 def _made(
     case: Case, site: OpSite, rows: int, taken: set[int]
 ) -> tuple[Place | None, int | None, Layer | None]:
-    """Where the table is made, in the file of the function that looks it up: by its size, else by
-    which of the function's lookups it is, else the first that no other table has."""
+    """Return where the table is made, in the file of the function that looks it up: by its size,
+    else by which of the function's lookups it is, else the first that no other table has."""
     source = case.sources.get(site.place.file) if site.place is not None else None
     if source is None or site.place is None:
         return site.place, None, None
@@ -228,8 +225,8 @@ def _made(
 
 
 def _looked_up(case: Case, source: SourceFile, site: OpSite) -> str:
-    """items, of self.items(i): torch numbers the modules of a class in the order of their first
-    call, so a function's second number is its second lookup. "" where they do not pair."""
+    """Return items for self.items(i), or "" if the lookups do not pair. torch numbers the modules
+    of a class in the order of their first call: a function's second number is its second lookup."""
     assert site.place is not None
     at = (site.place.file, site.place.line)
     numbers = sorted({
@@ -249,7 +246,7 @@ def _looked_up(case: Case, source: SourceFile, site: OpSite) -> str:
 
 
 def _number(site: OpSite) -> int | None:
-    """1, of TwoTower_0 / Embedding_1."""
+    """Return 1 for TwoTower_0 / Embedding_1."""
     kind, _, number = site.module.rpartition("/")[2].strip().rpartition("_")
     told = kind.startswith("Embedding") and number.isdigit()
     return int(number) if told else None
@@ -272,7 +269,8 @@ def _change(layer: Layer | None, optimizers: list[str]) -> str:
 
 
 def _at_once(layer: Layer | None, loop: Lookups | None, calls: float, change: str) -> str:
-    """One lookup makes one gradient: 4 times as fast as many sparse ones, where 256 were seen."""
+    """Return code that makes one lookup, and so one gradient: 4 times as fast as many sparse ones
+    where 256 were seen."""
     table = (layer.target if layer is not None else "") or "table"
     once = (loop.at_once if loop is not None else "") or (
         f"rows = {table}(torch.cat(indices)).split(lengths)"

@@ -11,10 +11,11 @@ from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
 from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._fix_code import fix_code, model_fix
 from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.diagnosis.step_times import share_of
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.reason_codes import Done
 from ridgeline.records.sites import OpSite
 from ridgeline.records.step_work import TraceMemory
@@ -22,18 +23,18 @@ from ridgeline.records.trace import Place
 from ridgeline.source.kept_tensors import GraphNames
 
 NODE_US = 5.0
-"""Host time of an autograd node, made and freed again: 1.9 to 4.5 µs measured on linear layers and
-layer norms of 16 features, against the same under inference_mode."""
-PASSES = 3
-"""Over the bytes kept, at most, on a host: fresh pages are zeroed, written where a block used again
-would be in the cache, and given back. Measured 1.1 to 3.1 on
-activations of 13 to 42 MB, at 12.7 GB/s."""
-COPY_BYTES_S = 10e9
-"""Where no ceiling of the memory is known."""
-LEAST_SHARE = 0.01
-LEAST_MEMORY = 0.05
-LEAST_TEACHER = 0.02
-LIVES = 2
+"""Host time of an autograd node, made and freed again: 1.9 to 4.5 µs on linear layers and layer
+norms of 16 features, against the same under inference_mode."""
+MAX_MEMORY_PASSES = 3
+"""Passes over the bytes kept, at most, on a host: fresh pages are zeroed, written where a reused
+block would be in the cache, and given back. Measured 1.1 to 3.1 on activations of 13 to 42 MB, at
+12.7 GB/s."""
+DEFAULT_COPY_BYTES_S = 10e9
+"""Rate of the memory if no ceiling is known."""
+MIN_SHARE = 0.01
+MIN_MEMORY_SHARE = 0.05
+MIN_TEACHER_SHARE = 0.02
+LIVE_GRAPHS = 2
 """The graph of a call lives until its result is replaced: while the next one is built."""
 
 RULE = Rule(id="gradients-in-inference", family="memory", budget="overhead", needs=("trace",))
@@ -60,7 +61,7 @@ def look(case: Case) -> Iterator[Finding]:
     if traced is None or traced.backwards or traced.nodes < 1:
         return
     share, memory = _share(case, traced), _memory(case, traced)
-    if share < LEAST_SHARE and memory < LEAST_MEMORY:
+    if share < MIN_SHARE and memory < MIN_MEMORY_SHARE:
         return
     place, written = _place(case)
     yield make_finding(
@@ -74,15 +75,15 @@ def look(case: Case) -> Iterator[Finding]:
         fix="inference-mode",
         change=fix_code(case, place, *model_fix(case, "inference-mode", Done.INFERENCE_MODE))
         or _change(written),
-        confidence=_confidence(case),
+        confidence="high" if case.capture is not None else "medium",
         doubt="" if case.capture is not None else "the trace may hold the forward of a training",
     )
 
 
 def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
-    """In training: a model whose gradients nobody uses."""
+    """Yield a finding for training that goes back through a model whose gradients nobody uses."""
     seen = teacher(case)
-    if seen is None or seen.share < LEAST_TEACHER or not case.step_ms:
+    if seen is None or seen.share < MIN_TEACHER_SHARE or not case.step_ms:
         return
     place, written = _called(case, seen)
     name = re.sub(r"_\d+$", "", seen.module.rpartition(" / ")[2])
@@ -94,8 +95,8 @@ def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
         share=seen.share,
         bound=_limited(seen.most + _beside(case, traced)),
         evidence=[
-            Evidence(what="gradients nobody takes", text=adds, value=seen.weights),
-            Evidence(what="backward", text=part, value=seen.share),
+            measured("gradients nobody takes", adds, seen.weights),
+            measured("backward", part, seen.share),
         ],
         place=place,
         module=seen.module,
@@ -107,8 +108,8 @@ def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
 
 
 def _called(case: Case, seen: Teacher) -> tuple[Place | None, str]:
-    """Where it is called: of the outermost modules of its class the one of about its size; of a
-    module inside another, the function its operators are called from."""
+    """Return where the model is called, and that line. Of the outermost modules of its class it is
+    the one of about its size; for an inner module it is the function that calls its operators."""
     first, _, inner = seen.module.partition(" / ")
     modules = case.capture.modules if case.capture is not None and not inner else ()
     alike = [m for m in modules if m.name == re.sub(r"_\d+$", "", first)]
@@ -132,7 +133,7 @@ def _trains(case: Case) -> bool:
 
 
 def _share(case: Case, traced: TraceMemory) -> float:
-    """Of the host's time; on a GPU only as far as the GPU waits for the host."""
+    """Return the share of the host's time; on a GPU only as far as the GPU waits for the host."""
     if not case.step_ms:
         return 0.0
     share = _nodes(case, traced)
@@ -143,8 +144,8 @@ def _share(case: Case, traced: TraceMemory) -> float:
 
 
 def _bound(case: Case, traced: TraceMemory, share: float) -> float | None:
-    """A constant for each node is no bound: it was 9.5 µs in a service on a busy machine. What was
-    measured beside the operators' work holds it, whatever one costs."""
+    """Return the bound. A constant for each node is no bound: a node took 9.5 µs in a service on a
+    busy machine. What was measured beside the operators' work holds it, whatever a node costs."""
     if not share:
         return None
     if case.on_gpu:
@@ -153,9 +154,10 @@ def _bound(case: Case, traced: TraceMemory, share: float) -> float | None:
 
 
 def _beside(case: Case, traced: TraceMemory) -> float:
-    """What recording can cost at most, of a step on a CPU; on a GPU without the memory's part."""
+    """Return the largest share of a step on a CPU that recording can cost; on a GPU without the
+    memory's part."""
     most = max(_nodes(case, traced), case.share_of("overhead"))
-    return most if case.on_gpu else most + PASSES * _pass(case, traced)
+    return most if case.on_gpu else most + MAX_MEMORY_PASSES * _pass(case, traced)
 
 
 def _limited(share: float) -> float:
@@ -167,53 +169,45 @@ def _nodes(case: Case, traced: TraceMemory) -> float:
 
 
 def _pass(case: Case, traced: TraceMemory) -> float:
-    """The memory once over what the graph keeps. An allocator of a GPU's keeps its blocks."""
+    """Return the time of the memory for one pass over what the graph keeps, as a share of the step.
+    On a GPU the allocator keeps its blocks."""
     ceiling = case.device.ceiling("copy") if case.device is not None else None
-    rate = ceiling.value if ceiling is not None and ceiling.value else COPY_BYTES_S
+    rate = ceiling.value if ceiling is not None and ceiling.value else DEFAULT_COPY_BYTES_S
     return traced.forward_bytes / rate * 1e3 / case.step_ms
 
 
 def _memory(case: Case, traced: TraceMemory) -> float:
     peak = peak_bytes(case) if case.on_gpu else case.memory.host_peak_bytes or traced.peak_bytes
-    return min(LIVES * traced.forward_bytes / peak, 1.0) if peak else 0.0
+    return min(LIVE_GRAPHS * traced.forward_bytes / peak, 1.0) if peak else 0.0
 
 
 def _claim(traced: TraceMemory, memory: float) -> str:
     nodes = units.significant(traced.nodes)
     said = f"nothing is trained, yet each step makes {nodes} autograd nodes"
-    if memory < LEAST_MEMORY:
+    if memory < MIN_MEMORY_SHARE:
         return said
     return f"{said} and keeps {units.bytes_(traced.forward_bytes)} of activations"
 
 
 def _evidence(case: Case, traced: TraceMemory, memory: float) -> list[Evidence]:
+    kept = f"{units.bytes_(traced.forward_bytes)}, with the call before it "
+    kept += f"{units.percent(memory)} of the peak"
+    nodes = units.significant(traced.nodes)
     rows = [
-        Evidence(what="autograd nodes", text=f"{units.significant(traced.nodes)} a step, 0 run",
-                 value=traced.nodes),
-        Evidence(
-            what="kept when the model's call ends",
-            text=f"{units.bytes_(traced.forward_bytes)}, with the call before it "
-            f"{units.percent(memory)} of the peak",
-            value=traced.forward_bytes,
-        ),
-    ]  # fmt: skip
+        measured("autograd nodes", f"{nodes} a step, 0 run", traced.nodes),
+        measured("kept when the model's call ends", kept, traced.forward_bytes),
+    ]
     if overhead := case.share_of("overhead"):
         text = f"{units.percent(overhead)} of the step: the nodes' time is in it"
-        rows.append(
-            Evidence(what="Python, dispatch and small operators", text=text, value=overhead)
-        )
+        rows.append(measured("Python, dispatch and small operators", text, overhead))
     if case.capture is not None:
         calls = sum(module.calls for module in case.capture.modules if not module.loss)
-        rows.append(Evidence(what="the run", text=f"{calls} calls of models, no backward"))
+        rows.append(measured("the run", f"{calls} calls of models, no backward"))
     return rows
 
 
-def _confidence(case: Case) -> Confidence:
-    return "high" if case.capture is not None else "medium"
-
-
 def _place(case: Case) -> tuple[Place | None, str]:
-    """Where the model is called, and the line as written."""
+    """Return where the model is called, and the line as written."""
     modules = case.capture.modules if case.capture is not None else ()
     for module in sorted(modules, key=lambda m: -m.parameter_bytes):
         file, _, line = module.place.rpartition(":")
@@ -236,7 +230,7 @@ def _place(case: Case) -> tuple[Place | None, str]:
 
 
 def _callee(written: str) -> str:
-    """What the innermost call of a line calls: teacher of soft = teacher(x).softmax(-1)."""
+    """Return what the innermost call of a line calls: teacher for soft = teacher(x).softmax(-1)."""
     try:
         calls = [node for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Call)]
     except SyntaxError:
@@ -261,8 +255,9 @@ _Shape = tuple[int, ...]
 
 
 def teacher(case: Case) -> Teacher | None:
-    """None: there is none, or it cannot be told. With several optimizers one may not have stepped
-    in the traced steps, and ranks exchange gradients in buffers of their own."""
+    """Return the model whose gradients nobody uses, or None if there is none or it cannot be told:
+    with several optimizers one may not have stepped in the traced steps, and ranks exchange
+    gradients in buffers of their own."""
     capture = case.capture
     if capture is None or len(capture.optimizers) != 1 or case.ranks > 1 or not case.sites.shapes:
         return None
@@ -281,7 +276,7 @@ def teacher(case: Case) -> Teacher | None:
 
 
 def _gradients(case: Case) -> tuple[set[_Shape], set[_Shape]]:
-    """Shapes of matrices whose gradients are always added to, and of those put in place."""
+    """Return the shapes of matrices whose gradients are always added to, and of the others."""
     calls: dict[_Shape, float] = {}
     added: dict[_Shape, float] = {}
     for site in case.sites.ops:
@@ -295,12 +290,12 @@ def _gradients(case: Case) -> tuple[set[_Shape], set[_Shape]]:
 
 
 def _adds(site: OpSite) -> _Shape:
-    """What a gradient is added to; () of any other site."""
+    """Return the shape that a gradient is added to; () for any other site."""
     return _shape(site, 0) if site.op == "aten::add_" and site.inside(_ACCUMULATES) else ()
 
 
 def _updated(case: Case) -> set[_Shape]:
-    """Every shape an operator between backward and forward was given, alone or in a list."""
+    """Return every shape an operator between backward and forward was given, alone or in a list."""
     found: set[_Shape] = set()
     for site in case.sites.ops:
         if site.phase in _BESIDE:
@@ -333,7 +328,7 @@ def _common(modules: Iterable[str]) -> str:
 
 
 def _outermost(path: str, updated: list[str]) -> str:
-    """The widest module around these weights that has none that are updated; "": there is none."""
+    """Return the widest module around these weights without updated ones; "" if there is none."""
     parts = path.split(" / ") if path else []
     around = [" / ".join(parts[: i + 1]) for i in range(len(parts))]
     return next((one for one in around if not any(_within(m, one) for m in updated)), "")
@@ -358,8 +353,9 @@ def _elements(case: Case, kept: set[_Shape]) -> int:
 def _teacher_share(
     case: Case, sites: Iterable[OpSite], backward: list[OpSite]
 ) -> tuple[float, float]:
-    """Of the untraced backward the part that the traced one spends there; on a GPU, whose steps
-    wait for more than their backward, what is exposed of it."""
+    """Return the share of the untraced backward that the traced one spends there, and the share of
+    the whole backward. On a GPU, whose steps wait for more than their backward, return what is
+    exposed of it."""
     gone = case.exposed(*sites)
     whole = share_of(case.times, "backward") if case.times.phases else 0.0
     spent = sum(site.host_ns for site in backward)

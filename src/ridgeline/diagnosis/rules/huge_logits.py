@@ -7,26 +7,27 @@ from math import prod
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._attention import peak_bytes, traced_peak
+from ridgeline.diagnosis.rules._attention import TYPE_BYTES, peak_bytes, traced_peak
+from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rules._precision import spent_ns
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.source.calls import SourceCall, calls_at
 
-WORDS = 4096
-"""Classes from which on a loss counts as one over a vocabulary; ImageNet has 1,000."""
+MIN_WORDS = 4096
+"""Classes from which a loss counts as one over a vocabulary. ImageNet has 1,000."""
 CHUNK, CHUNK_CPU = 1024, 256
-"""Positions at a time: fewer make the product with the head inefficient."""
-LEAST_MEMORY, LEAST_MEMORY_CPU = 0.1, 0.3
-"""Of the peak: a loss in parts is more code, so it must save more than a trifle; the memory of a
-host is seldom what limits."""
-_BYTES = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2}
+"""Positions at a time. With fewer, the product with the head is inefficient."""
+MIN_MEMORY_SHARE, MIN_MEMORY_SHARE_CPU = 0.1, 0.3
+"""Share of the peak. A loss in parts is more code, so it must save more than a trifle; the memory
+of a host is seldom what limits."""
 _NAMES = {"double": "float64", "float": "float32", "c10::Half": "float16",
           "c10::BFloat16": "bfloat16"}  # fmt: skip
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 _LOSSES = ("cross_entropy", "log_softmax", "nll_loss", "CrossEntropyLoss", "criterion", "loss_fn",
            "loss_function", "loss")  # fmt: skip
 _CASTS = ("aten::copy_", "aten::_to_copy", "aten::to")
-_CODES = {"5": 2, "6": 4, "7": 8, "15": 2}
+_CODE_BYTES = {"5": 2, "6": 4, "7": 8, "15": 2}
 """Bytes by torch's number of a type: half, float, double, bfloat16."""
 
 RULE = Rule(id="huge-logits", family="memory", budget="memory", needs=("sites", "shapes"))
@@ -39,7 +40,7 @@ def look(case: Case) -> Iterator[Finding]:
         s for s in case.sites.ops if s.op in ("aten::log_softmax", "aten::_log_softmax") and s.dims
     ]
     trained = any(s.op == "aten::_log_softmax_backward_data" for s in case.sites.ops)
-    large = [s for s in forward if _words(s) >= WORDS]
+    large = [s for s in forward if _words(s) >= MIN_WORDS]
     if not peak or not trained or not large:
         return
     site = max(large, key=lambda s: prod(s.dims[0]))
@@ -48,7 +49,7 @@ def look(case: Case) -> Iterator[Finding]:
     held = _held(case, site)
     chunk = CHUNK if case.on_gpu else CHUNK_CPU
     memory = held * max(1 - chunk / positions, 0.0) / peak
-    if memory < (LEAST_MEMORY if case.on_gpu else LEAST_MEMORY_CPU):
+    if memory < (MIN_MEMORY_SHARE if case.on_gpu else MIN_MEMORY_SHARE_CPU):
         return
     casts = [s for s in case.sites.ops if s.op in _CASTS and _is(s, site)]
     called = calls_at(case.sources, site.place, _LOSSES)
@@ -68,43 +69,42 @@ def look(case: Case) -> Iterator[Finding]:
         doubt="in parts the step becomes longer: the backward computes the logits again"
         + ("" if known else "; the trace counts memory from its own beginning"),
         evidence=(
-            Evidence(
-                what="held by the loss",
-                text=f"{units.bytes_(held)} of a peak of {units.bytes_(peak)}",
-                value=held, source="derived",
+            derived(
+                "held by the loss", f"{units.bytes_(held)} of a peak of {units.bytes_(peak)}", held
             ),
-            Evidence(what="logits", text=f"{positions:,} × {_words(site):,}, {_type(site)}"),
+            measured("logits", f"{positions:,} × {_words(site):,}, {_type(site)}"),
             *_again(case, site),
             *_upcast(case, casts),
         ),
-    )  # fmt: skip
+    )
 
 
 def _bytes(site: OpSite) -> int:
-    """Of one result of the log-softmax: of the type it was asked for, else of its input's."""
+    """Return the bytes of an element of the log-softmax: of the type it was asked for, else of its
+    input's."""
     asked = site.concrete[2] if len(site.concrete) > 2 else ""
-    return _CODES.get(asked, _BYTES.get(site.types[0], 4))
+    return _CODE_BYTES.get(asked, TYPE_BYTES.get(site.types[0], 4))
 
 
 def _held(case: Case, site: OpSite) -> float:
-    """What lives at once in the backward: the log-softmax, its gradient and that of the logits;
-    where the loss wants another type: the log-softmax, its copy and that one's gradient."""
+    """Return what lives at once in the backward: the log-softmax, its gradient and that of the
+    logits. If the loss wants another type: the log-softmax, its copy and the copy's gradient."""
     own, size = _bytes(site), prod(site.dims[0])
     for other in case.sites.ops:
         if other.op == "aten::nll_loss_backward" and _is(other, site):
-            copied = _BYTES.get(other.types[1], own)
+            copied = TYPE_BYTES.get(other.types[1], own)
             return float(size * (own + 2 * copied if copied != own else 3 * own))
     return float(size * 3 * own)
 
 
 def _type(site: OpSite) -> str:
-    """In torch's own word: bfloat16, not the C++ class."""
+    """Return the type in torch's own word: bfloat16, not the C++ class."""
     told = site.types[0] if site.types else ""
     return _NAMES.get(told, told.removeprefix("c10::").lower())
 
 
 def _again(case: Case, site: OpSite) -> tuple[Evidence, ...]:
-    """The head's product, which the backward of a loss in parts computes once more."""
+    """Return the head's product, which the backward of a loss in parts computes once more."""
     words = _words(site)
     heads = [
         s.device_ns if case.on_gpu else s.host_ns
@@ -115,20 +115,17 @@ def _again(case: Case, site: OpSite) -> tuple[Evidence, ...]:
         return ()
     spent = case.work_s(max(heads))
     text = f"{units.seconds(spent)} a step for the head's product alone"
-    return (Evidence(what="computed again", text=text, value=1e3 * spent),)
+    return (measured("computed again", text, 1e3 * spent),)
 
 
 def _upcast(case: Case, casts: list[OpSite]) -> tuple[Evidence, ...]:
-    spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in casts)
-    if not spent:
-        return ()
-    return (
-        Evidence(what="copies of them to another type", text=units.seconds(case.work_s(spent))),
-    )
+    spent = spent_ns(case, casts)
+    text = units.seconds(case.work_s(spent))
+    return (measured("copies of them to another type", text),) if spent else ()
 
 
 def _words(site: OpSite) -> int:
-    """Of the dimension the softmax is over."""
+    """Return the size of the dimension that the softmax is over."""
     dims = site.dims[0]
     try:
         axis = int(site.concrete[1])
@@ -146,7 +143,8 @@ def _flat(dims: object) -> list[int]:
 
 
 def _change(call: SourceCall | None, chunk: int) -> str:
-    """Their own head, hidden state and targets, where the call shows them."""
+    """Return the loss in parts with the program's own head, hidden state and targets, if the call
+    shows them."""
     head, hidden, targets = "head", "hidden", "targets"
     node = call.node if call is not None else None
     if node is not None and len(node.args) >= 2:

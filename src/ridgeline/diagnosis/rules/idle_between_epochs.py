@@ -12,37 +12,39 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.pause_places import PausePlace, pause_place, place_of_frame
 from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._loaders import loaders_seen, made_anew
 from ridgeline.diagnosis.step_times import duration
-from ridgeline.records.finding import Confidence, Evidence, Finding
+from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.run import Phase, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall, start_of_statement
 from ridgeline.source.pauses import PauseKind, call_on_line, evaluates, kind_of
 
-LEAST = 0.02
-EVALUATION = 0.25
-"""Of all time: an evaluation is work one wants, and below this hardly a fault."""
-FAR = 1.0
-"""Median steps that a pause is longer than the rest of its kind: a step that only stalls for a
+MIN_SHARE = 0.02
+MIN_EVALUATION_SHARE = 0.25
+"""Share of all time. An evaluation is work one wants, and below this hardly a fault."""
+PAUSE_STEPS = 1.0
+"""Median steps that a pause is longer than the rest of its kind. A step that only stalls for a
 scheduler's slice is no pause of the program's."""
-NEAR = 0.25
-"""The same limit where a line was seen running in the pauses and they come evenly: stalls of the
-machine do not come evenly."""
-LEAST_NS = 5_000_000
-FEWEST = 8
-"""Timed steps: fewer do not tell a pause from how the program runs."""
-MOST = 0.4
-"""Of the steps: what happens in every other is part of the step, not between them."""
-LIKELY = 2
-"""Pauses: one alone may be the machine's."""
-REGULAR = 3
+SEEN_PAUSE_STEPS = 0.25
+"""The same limit if a line was seen running in the pauses and they come evenly, which stalls of the
+machine do not."""
+MIN_PAUSE_NS = 5_000_000
+MIN_STEPS = 8
+"""Timed steps. Fewer do not tell a pause from how the program runs."""
+MAX_PAUSED_STEPS_SHARE = 0.4
+"""Share of the steps. What happens in every other step is part of the step."""
+MIN_PAUSES = 2
+"""Pauses. A single one may be the machine's."""
+MIN_REGULAR_PAUSES = 3
 """This many pauses, evenly apart, are believed though no line was seen running in them."""
 MIN_PAUSES_SEEN = 2
 """Number of pauses in which a line must be seen: a single one may be a stall of the machine. For a
 call that is known to take long (a checkpoint), one pause is enough."""
-EVEN = 0.6
-"""Of the distances between pauses that are the usual one: a stall in between makes two others."""
+MIN_EVEN_SHARE = 0.6
+"""Share of the distances between pauses that are the usual one. A stall in between makes two
+others."""
 
 RULE = Rule(id="idle-between-epochs", family="machine", budget="pauses", needs=("timed",))
 
@@ -53,7 +55,7 @@ class _Pauses(Struct, frozen=True):
     whole_ns: float
     kind: Literal["evaluation", "other"]
     between: int
-    """Steps from one pause to the next; 0: not evenly."""
+    """Steps from one pause to the next; 0 if they do not come evenly."""
 
     @property
     def share(self) -> float:
@@ -61,7 +63,9 @@ class _Pauses(Struct, frozen=True):
 
     @property
     def regular(self) -> bool:
-        return self.between > 1 and len(self.steps) >= REGULAR  # one after the other: a stall
+        return (
+            self.between > 1 and len(self.steps) >= MIN_REGULAR_PAUSES
+        )  # one after the other: a stall
 
 
 class _Cause(Struct, frozen=True):
@@ -84,7 +88,7 @@ class _Cause(Struct, frozen=True):
 
 def look(case: Case) -> Iterator[Finding]:
     light = _light(case)
-    if len(light) < FEWEST:
+    if len(light) < MIN_STEPS:
         return
     device = case.times.clock == "device"
     for seen, cause in (_evaluations(case, light, device), _others(case, light, device)):
@@ -96,38 +100,35 @@ def _finding(case: Case, seen: _Pauses, cause: _Cause | None) -> Finding:
     share, each = seen.share, seen.lost_ns / len(seen.steps) / 1e9
     unknown = "an evaluation" if seen.kind == "evaluation" else "something between steps"
     name = cause.name if cause is not None else unknown
-    said = [
-        Evidence(
-            what="pauses",
-            text=f"{len(seen.steps)} of {units.seconds(each)} each"
-            + (f", every {units.plural(seen.between, 'step')}" if seen.between else ""),
-            value=each,
+    each_, every = units.seconds(each), units.plural(seen.between, "step")
+    facts = [
+        measured(
+            "pauses",
+            f"{len(seen.steps)} of {each_} each" + (f", every {every}" if seen.between else ""),
+            each,
         ),
-        Evidence(what="of all time", text=units.percent(share), value=share),
+        measured("of all time", units.percent(share), share),
     ]
     if cause is not None and cause.seen is not None:
-        text = (
-            f"line {cause.place.line}, {units.percent(cause.seen.share)} of the time in "
-            f"{units.plural(cause.seen.pauses, 'sampled pause')}"
-        )
-        said.append(Evidence(what="seen running", text=text, value=cause.seen.share))
+        text = f"line {cause.place.line}, {units.percent(cause.seen.share)} of the time in "
+        text += units.plural(cause.seen.pauses, "sampled pause")
+        facts.append(measured("seen running", text, cause.seen.share))
     return make_finding(
         RULE,
         claim=f"training stands still {units.percent(share)} of the time: {name} takes "
-        f"{units.seconds(each)}"
-        + (f" after every {units.plural(seen.between, 'step')}" if seen.between else ""),
+        f"{each_}" + (f" after every {every}" if seen.between else ""),
         share=share,
         confidence=_level(seen, cause),
         place=cause.place if cause is not None else None,
-        evidence=said,
+        evidence=facts,
         change=_change(case, seen, cause),
         doubt=_doubt(seen, cause),
     )
 
 
 def _light(case: Case) -> list[Step]:
-    """Those that follow a trace of ours are not light, and not looked at; compiling is another
-    matter."""
+    """Return the light steps. Those that follow a trace of ours are not light, and compiling is
+    another matter."""
     light = [s for s in case.steps if s.window == "light" and s.dur_ns > 0 and not s.compile_ns]
     return light[case.times.warmup_steps and 1 :]
 
@@ -135,38 +136,39 @@ def _light(case: Case) -> list[Step]:
 def _evaluations(
     case: Case, light: list[Step], device: bool
 ) -> tuple[_Pauses | None, _Cause | None]:
-    """As the steps' own phases have them. Later only some steps are looked into, which may fall
-    together with the evaluations: the first ones, all looked into, are taken if they suffice."""
+    """Return the evaluations, as the steps' own phases have them. Later only some steps are looked
+    into, which may fall together with the evaluations: the first ones, all looked into, are taken
+    if they suffice."""
     first = next((i for i, s in enumerate(light) if not s.detailed), len(light))
     known = light[:first]
-    if sum(1 for s in known if _phase(s, "evaluation", device)) < LIKELY or first < FEWEST:
+    if sum(1 for s in known if _phase(s, "evaluation", device)) < MIN_PAUSES or first < MIN_STEPS:
         known = [s for s in light if s.detailed]
     holding = [s for s in known if _phase(s, "evaluation", device) > 0]
     cause = _evaluation_cause(case, holding)
-    often = len(holding) > MOST * len(known)
+    often = len(holding) > MAX_PAUSED_STEPS_SHARE * len(known)
     named = cause is not None and evaluates(case.sources, cause.innermost)
-    if len(holding) < LIKELY or (often and not named):
+    if len(holding) < MIN_PAUSES or (often and not named):
         return None, None  # a frozen teacher that every step calls is no evaluation
     lost = sum(_phase(s, "evaluation", device) for s in holding)
     whole = sum(duration(s, device) for s in known)
     seen = _Pauses(tuple(holding), lost, whole, "evaluation", _between(holding, light))
-    return (seen, cause) if seen.share >= EVALUATION else (None, None)
+    return (seen, cause) if seen.share >= MIN_EVALUATION_SHARE else (None, None)
 
 
 def _others(case: Case, light: list[Step], device: bool) -> tuple[_Pauses | None, _Cause | None]:
-    """Neither data, nor forward, backward and update, nor evaluation. Where there are
-    evaluations, a step that was only timed may be long for one of them."""
+    """Return the pauses that are neither data, nor forward, backward and update, nor evaluation. If
+    there are evaluations, a step that was only timed may be long for one of them."""
     if any(_phase(s, "evaluation", device) for s in light):
         light = [s for s in light if s.detailed]
-        if len(light) < FEWEST:
+        if len(light) < MIN_STEPS:
             return None, None
-    near = _pauses(light, device, NEAR)
-    if near is not None and near.regular and near.share >= LEAST:
+    near = _pauses(light, device, SEEN_PAUSE_STEPS)
+    if near is not None and near.regular and near.share >= MIN_SHARE:
         cause = _cause(case, near.steps)
         if cause is not None:
             return near, cause
-    far = _pauses(light, device, FAR)
-    if far is None or far.share < LEAST:
+    far = _pauses(light, device, PAUSE_STEPS)
+    if far is None or far.share < MIN_SHARE:
         return None, None
     cause = _cause(case, far.steps)
     # steps that were only timed may be long for any reason
@@ -214,10 +216,12 @@ def _evaluation_cause(case: Case, steps: list[Step]) -> _Cause | None:
 
 def _pauses(light: list[Step], device: bool, far: float) -> _Pauses | None:
     usual = median(duration(s, device) for s in light)
-    looked_into = _longer([s for s in light if s.detailed], device, max(far * usual, LEAST_NS))
-    timed = _longer([s for s in light if not s.detailed], device, max(FAR * usual, LEAST_NS))
+    looked_into = _longer([s for s in light if s.detailed], device, max(far * usual, MIN_PAUSE_NS))
+    timed = _longer(
+        [s for s in light if not s.detailed], device, max(PAUSE_STEPS * usual, MIN_PAUSE_NS)
+    )
     held = sorted([*looked_into, *timed], key=lambda pair: pair[0].index)
-    if len(held) < LIKELY or len(held) > MOST * len(light):
+    if len(held) < MIN_PAUSES or len(held) > MAX_PAUSED_STEPS_SHARE * len(light):
         return None
     steps = [s for s, _ in held]
     whole = sum(duration(s, device) for s in light)
@@ -225,7 +229,8 @@ def _pauses(light: list[Step], device: bool, far: float) -> _Pauses | None:
 
 
 def _longer(alike: list[Step], device: bool, least: float) -> list[tuple[Step, float]]:
-    """Of steps known alike (looked into, or only timed) those that hold a pause, and how long."""
+    """Return those of steps known alike (looked into, or only timed) that hold a pause, and its
+    length."""
     if not alike:
         return []
     rests = median(_rest(s, device) for s in alike)
@@ -234,8 +239,8 @@ def _longer(alike: list[Step], device: bool, least: float) -> list[tuple[Step, f
 
 
 def _between(far: list[Step], light: list[Step]) -> int:
-    """Steps from one pause to the next, where they come evenly. A distance across steps of ours,
-    traced or not timed, may hold a pause that was not looked at."""
+    """Return the steps from one pause to the next if they come evenly, else 0. A distance across
+    steps of ours, traced or not timed, may hold a pause that was not looked at."""
     known = {s.index for s in light}
     gaps = [
         b.index - a.index
@@ -246,12 +251,12 @@ def _between(far: list[Step], light: list[Step]) -> int:
         return 0
     usual = round(median(gaps))
     alike = sum(1 for gap in gaps if abs(gap - usual) <= max(usual / 4, 0.5))
-    return usual if alike >= EVEN * len(gaps) else 0
+    return usual if alike >= MIN_EVEN_SHARE * len(gaps) else 0
 
 
 def _restarts(case: Case, seen: _Pauses) -> bool:
-    """Whether these are the starts of a loader's workers, of which another rule speaks. Starts are
-    seen only in steps that are looked into: those only timed are taken for what these are."""
+    """Return whether these are starts of a loader's workers, which another rule reports. Starts are
+    seen only in steps that are looked into: steps that were only timed are taken for the same."""
     known = [s for s in seen.steps if s.detailed] or seen.steps
     for loader in loaders_seen(case):
         again = not loader.persistent_workers or made_anew(case, loader)
@@ -262,10 +267,10 @@ def _restarts(case: Case, seen: _Pauses) -> bool:
 
 
 def _rest(step: Step, device: bool) -> float:
-    """What is neither data, nor forward, backward, update and evaluation: of a step that was only
-    timed, all of it, so that its length decides. Between data and forward, `transfer`, is in it: a
-    checkpoint at an epoch's end comes after the loader's last look, and is booked there. The usual
-    copies of a batch go out with the median."""
+    """Return what is neither data, nor forward, backward, update and evaluation; for a step that
+    was only timed its whole length. `transfer`, between data and forward, counts: a checkpoint at
+    the end of an epoch comes after the loader's last look and is booked there. The usual copies of a batch
+    go out with the median."""
     whole = duration(step, device)
     if not step.detailed:
         return whole
@@ -279,7 +284,7 @@ def _phase(step: Step, phase: Phase, device: bool) -> float:
 
 
 def _callee(call: SourceCall) -> str:
-    """As written where what it is called on is a name; `.tolist` of an expression."""
+    """Return what is called, as written if it is called on a name; `.tolist` of an expression."""
     on = call.on if call.on.replace(".", "").isidentifier() else ""
     return f"{on}.{call.name}" if call.on else call.name
 

@@ -23,16 +23,16 @@ from ridgeline.source.attention import written_attention
 from ridgeline.source.calls import calls_at, with_argument
 from ridgeline.source.layers import layers
 
-LEAST = 0.01
-LEAST_MEMORY = 0.05
-LEAST_INSIDE = 0.1
-"""Of the step, inside nn.MultiheadAttention: asking for the weights is its default."""
-OF_SCORES = 0.1
-"""Of the products' time: a softmax over scores takes as long as the products that make and read
-them (9.4 ms against 7.1 seen); one that chooses among experts, with two products each, takes
-hundredths."""
+MIN_SHARE = 0.01
+MIN_MEMORY_SHARE = 0.05
+MIN_MODULE_SHARE = 0.1
+"""Share of the step inside nn.MultiheadAttention, whose default is to ask for the weights."""
+MIN_SOFTMAX_SHARE = 0.1
+"""Time of the softmax as a share of the products' time. A softmax over scores takes as long as the
+products that make and read them (9.4 ms against 7.1 ms); one that chooses among experts, with two
+products each, takes hundredths."""
 _TORCHS = ("scaled_dot_product", "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-"""Operators of torch that hold attention: what they do inside nobody wrote out."""
+"""Operators of torch that contain attention: nobody wrote out what they do inside."""
 GENERIC = "out = F.scaled_dot_product_attention(q, k, v)  # is_causal=True, attn_mask=, dropout_p="
 
 RULE = Rule(id="written-attention", family="kernels", budget="work", needs=("sites",))
@@ -72,10 +72,10 @@ def _group(
         return
     share, peak = without_scores(case, touching), peak_bytes(case)
     memory = saved / peak if peak else 0.0
-    if share < LEAST and memory < LEAST_MEMORY:
+    if share < MIN_SHARE and memory < MIN_MEMORY_SHARE:
         return
     softmax = [s for s in touching if s.op in SOFTMAX]
-    if "MultiheadAttention" in softmax[0].module and share < LEAST_INSIDE:
+    if "MultiheadAttention" in softmax[0].module and share < MIN_MODULE_SHARE:
         return
     calls = sum(s.calls for s in softmax)
     passes = round(sum(s.calls for s in touching if s.bytes))
@@ -123,7 +123,7 @@ def _memory(saved: float, peak: float) -> tuple[Evidence, ...]:
 
 
 def _text(case: Case, place: Place | None, module: str) -> tuple[int | None, str, str]:
-    """The line, the change, and what stands against it."""
+    """Return the line, the change, and the doubt about it."""
     written = written_attention(case.sources, place)
     if written is not None and written.dropout and not case.on_gpu and written.call:
         call, _, _ = written.call.partition(", dropout_p=")
@@ -147,7 +147,7 @@ def _multihead(case: Case, place: Place | None) -> tuple[int | None, str]:
 
 
 def _unshaped(case: Case) -> Iterator[Finding]:
-    """Without sizes: one softmax for every two batched products of the forward."""
+    """Yield a finding without sizes: one softmax for every two batched products of the forward."""
     sites = [s for s in case.sites.ops if not _fused(s)]
     softmax = [s for s in sites if s.op in SOFTMAX and not s.inside("Backward")]
     whole = [s for s in softmax if not any(op in SOFTMAX for op in s.within)]  # _softmax in softmax
@@ -156,12 +156,12 @@ def _unshaped(case: Case) -> Iterator[Finding]:
     if not calls or abs(calls - pairs) > 0.01 * calls:
         return
     ahead = sum(s.work_ns for s in forward)
-    if sum(s.work_ns for s in softmax) < OF_SCORES * ahead:
+    if sum(s.work_ns for s in softmax) < MIN_SOFTMAX_SHARE * ahead:
         return
     backward = [s for s in sites if s.op in PRODUCTS[:2] and s.inside("Backward")]
     backward += [s for s in sites if s.op == "aten::_softmax_backward_data"]
     share = case.exposed(*softmax, *forward, *backward)
-    if share >= LEAST:
+    if share >= MIN_SHARE:
         yield make_finding(
             RULE,
             claim=f"attention is written out: {units.significant(calls)} times a step a softmax "
@@ -178,12 +178,13 @@ def _unshaped(case: Case) -> Iterator[Finding]:
 
 
 def _fused(site: OpSite) -> bool:
-    """Attention inside an operator of torch's own: nn.TransformerEncoderLayer's in evaluation."""
+    """Return whether attention is inside an operator of torch, as in nn.TransformerEncoderLayer."""
     return any(name in site.op or site.inside(name) for name in _TORCHS)
 
 
 def _same(one: Place | None, other: Place | None) -> bool:
-    """Backward operators that the trace does not join to a forward have no place."""
+    """Return whether two places may be the same. Backward operators that the trace does not join to
+    a forward have no place."""
     if one is None or other is None:
         return True
     return (one.file, one.function) == (other.file, other.function)
