@@ -269,8 +269,8 @@ def _restarts(case: Case, seen: _Pauses) -> bool:
 def _rest(step: Step, device: bool) -> float:
     """Return what is neither data, nor forward, backward, update and evaluation; for a step that
     was only timed its whole length. `transfer`, between data and forward, counts: a checkpoint at
-    the end of an epoch comes after the loader's last look and is booked there. The usual copies of a batch
-    go out with the median."""
+    the end of an epoch comes after the loader's last look and is booked there. The usual copies
+    of a batch go out with the median."""
     whole = duration(step, device)
     if not step.detailed:
         return whole
