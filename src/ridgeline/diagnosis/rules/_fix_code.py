@@ -15,31 +15,60 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._user_code import models, place_at, user_files
 from ridgeline.fixes.fix import EditByHand, find_fix
 from ridgeline.records.edit import Edit
-from ridgeline.records.facts import Fact, Reason
-from ridgeline.records.facts import Place as Line
-from ridgeline.records.reason_codes import Done
+from ridgeline.records.run import ModuleSeen
 from ridgeline.records.trace import Place
-from ridgeline.records.trial import Applied, FixTarget
+from ridgeline.records.trial import Applied
 
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Import)
 
 
-def applied(fix: str, place: Place | None, done: Done, **facts: Fact) -> Applied:
+def _applied(fix: str, what: str, place: Place | None = None) -> Applied:
     """Return what a trial would record of a fix that it applied at a place."""
-    line = Line(place.file, place.line) if place is not None else None
-    return Applied(fix=fix, targets=(FixTarget(done=Reason(done.value, facts), place=line),))
+    places = (f"{place.file}:{place.line}",) if place is not None else ()
+    return Applied(fix=fix, what=what, places=places)
 
 
-def option(fix: str, place: Place, call: str, name: str, value: Fact) -> Applied:
-    """Return what a trial would record of a fix that gives a call an option."""
-    return applied(fix, place, Done.OPTION, call=call, option=name, value=value)
+def option(fix: str, place: Place, call: str, name: str, value: int | str) -> Applied:
+    """Return a fix that gives the call on a line an option."""
+    return _applied(fix, f"{call}({name}={value!r})", place)
 
 
-def model_fix(case: Case, fix: str, done: Done, **facts: Fact) -> list[Applied]:
-    """Return what a trial would record of a fix of the main model; nothing if no model was seen."""
-    for module in models(case):
-        return [applied(fix, place_at(module.place), done, model=module.name, **facts)]
-    return []
+def setting(fix: str) -> Applied:
+    """Return a fix that is one statement for the whole program."""
+    return _applied(fix, "")
+
+
+def variable(fix: str, name: str, value: str) -> Applied:
+    """Return a fix that sets an environment variable."""
+    return _applied(fix, f"{name}={value}")
+
+
+def autocast(case: Case, fix: str, dtype: str) -> list[Applied]:
+    device = "cuda" if case.on_gpu else "cpu"
+    return [
+        _applied(fix, f"autocast({device!r}, {dtype}) around {model.name}", place)
+        for model, place in _called_model(case)
+    ]
+
+
+def inference_mode(case: Case) -> list[Applied]:
+    return [
+        _applied("inference-mode", f"inference_mode around {model.name}", place)
+        for model, place in _called_model(case)
+    ]
+
+
+def channels_last(case: Case, memory_format: str) -> list[Applied]:
+    return [
+        _applied("channels-last", f"{model.name} and its images in {memory_format}", place)
+        for model, place in _called_model(case)
+    ]
+
+
+def _called_model(case: Case) -> list[tuple[ModuleSeen, Place]]:
+    """Return the main model and where it is called; nothing if that was not seen."""
+    found = [(model, place_at(model.place)) for model in models(case)[:1]]
+    return [(model, place) for model, place in found if place is not None]
 
 
 def fix_code(case: Case, place: Place | None, *fixes: Applied) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import derived, measured, read
-from ridgeline.diagnosis.rules._fix_code import fix_code, model_fix
+from ridgeline.diagnosis.rules._fix_code import autocast, fix_code
 from ridgeline.diagnosis.rules._precision import (
     Product,
     costliest,
@@ -26,7 +26,6 @@ from ridgeline.diagnosis.rules._precision import (
 from ridgeline.diagnosis.rules._user_code import model_call, statement_at
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.machine import Ceiling
-from ridgeline.records.reason_codes import Done
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.units import flops, percent, seconds
@@ -199,8 +198,7 @@ def _evidence(
 def _change(case: Case, place: Place | None, to: Ceiling) -> str:
     device = "cuda" if case.on_gpu else "cpu"
     fix = "autocast" if to.dtype == "bfloat16" else "autocast-fp16"
-    facts = {"device": device, "dtype": to.dtype}
-    if code := fix_code(case, place, *model_fix(case, fix, Done.AUTOCAST, **facts)):
+    if code := fix_code(case, place, *autocast(case, fix, to.dtype)):
         return code
     written = statement_at(case, place) or "loss = criterion(model(inputs), targets)"
     if written.startswith("return "):

@@ -8,10 +8,9 @@ from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import MIN_LARGE_SHARE, device_bytes, peak_bytes
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._fix_code import applied, fix_code
+from ridgeline.diagnosis.rules._fix_code import fix_code, variable
 from ridgeline.diagnosis.rules._user_code import model_call, source_of
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.reason_codes import Done
 from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place
 from ridgeline.source.kept_tensors import GraphNames
@@ -63,10 +62,8 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _change(case: Case) -> str:
-    facts = {"variable": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True"}
-    return fix_code(case, None, applied("expandable-segments", None, Done.VARIABLE, **facts)) or (
-        EXPANDABLE
-    )
+    fix = variable("expandable-segments", "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    return fix_code(case, None, fix) or EXPANDABLE
 
 
 def _reserved(case: Case) -> int:

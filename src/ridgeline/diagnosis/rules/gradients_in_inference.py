@@ -12,11 +12,10 @@ from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
 from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._fix_code import fix_code, model_fix
+from ridgeline.diagnosis.rules._fix_code import fix_code, inference_mode
 from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.reason_codes import Done
 from ridgeline.records.sites import OpSite
 from ridgeline.records.step_work import TraceMemory
 from ridgeline.records.trace import Place
@@ -73,8 +72,7 @@ def look(case: Case) -> Iterator[Finding]:
         evidence=_evidence(case, traced, memory),
         place=place,
         fix="inference-mode",
-        change=fix_code(case, place, *model_fix(case, "inference-mode", Done.INFERENCE_MODE))
-        or _change(written),
+        change=fix_code(case, place, *inference_mode(case)) or _change(written),
         confidence="high" if case.capture is not None else "medium",
         doubt="" if case.capture is not None else "the trace may hold the forward of a training",
     )

@@ -13,9 +13,8 @@ from ridgeline.diagnosis.rules._convolutions import (
     the_model,
 )
 from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._fix_code import fix_code, model_fix
+from ridgeline.diagnosis.rules._fix_code import channels_last, fix_code
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.reason_codes import Done
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import KernelRow, Place
 from ridgeline.source.models import ModelMade, with_memory_format
@@ -49,7 +48,7 @@ def look(case: Case) -> Iterator[Finding]:
     volumes = any(len(d) == 5 for site in sites for d in site.dims[:1] if isinstance(d, list))
     most = turned + beyond + _slow(case, sites, turned)
     form = "channels_last_3d" if volumes else "channels_last"
-    fix = model_fix(case, "channels-last", Done.CHANNELS_LAST, memory_format=form, images=True)
+    fix = channels_last(case, form)
     place = _place(made, sites)
     more = units.seconds(beyond / 1e9)
     also = f", and batch norms take {more} more over NCHW" if beyond else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, make_finding
 from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._fix_code import applied, fix_code
+from ridgeline.diagnosis.rules._fix_code import fix_code, setting
 from ridgeline.diagnosis.rules._precision import (
     Product,
     costliest,
@@ -27,7 +27,6 @@ from ridgeline.diagnosis.rules._user_code import (
     user_sources,
 )
 from ridgeline.records.finding import Evidence, Finding
-from ridgeline.records.reason_codes import Done
 from ridgeline.records.trace import Category, Place
 from ridgeline.units import flops, percent, seconds
 
@@ -96,7 +95,7 @@ def _change(case: Case, place: Place | None, slow: Sequence[Product], written: s
     if "highest" in written:
         return written.replace("highest", "high")
     matrices = all(p.kind == "matmul" for p in slow)
-    if matrices and (code := fix_code(case, place, applied("tf32", None, Done.SETTING))):
+    if matrices and (code := fix_code(case, place, setting("tf32"))):
         return code
     lines = ["# at the start of the program"]
     if any(p.kind == "matmul" for p in slow):

@@ -1,11 +1,12 @@
 """The code of a finding is made from the edits of its fix."""
 
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules._fix_code import applied, fix_code, option
+from ridgeline.diagnosis.rules._fix_code import fix_code, inference_mode, option
 from ridgeline.fixes.fix import find_fix
-from ridgeline.records.reason_codes import Done
+from ridgeline.records.run import Capture, ModuleSeen
 from ridgeline.records.trace import Place
 from ridgeline.source.editing import patched
 from ridgeline.source.file import SourceFiles
@@ -65,10 +66,13 @@ def test_several_fixes_change_one_line_together() -> None:
 def test_an_edit_that_cannot_be_made_gives_no_code() -> None:
     unknown = option("pin-memory", line(9), "DataLoader", "pin_memory", True)
     assert not fix_code(CASE, None, unknown)
-    elsewhere = option("pin-memory", Place(file="gone.py", line=1), "DataLoader", "pin_memory", True)
+    elsewhere = option(
+        "pin-memory", Place(file="gone.py", line=1), "DataLoader", "pin_memory", True
+    )
     assert not fix_code(CASE, None, elsewhere)
-    model = applied("inference-mode", line(10), Done.INFERENCE_MODE, model="Net")
-    assert not fix_code(CASE, None, model)  # no model is called on that line
+    called = ModuleSeen(name="Net", parameters=1, place=f"{FILE}:10")  # that line calls no model
+    case = replace(CASE, capture=Capture(modules=(called,)))
+    assert not fix_code(case, None, *inference_mode(case))
 
 
 def test_code_and_patch_have_the_same_lines() -> None:

@@ -34,7 +34,9 @@ def test_update_by_tensor_is_found_where_the_optimizer_is_made() -> None:
     assert one.function == "main"
     assert one.share_pct == pytest.approx(20, abs=0.5)  # all of the optimizer
     assert one.fix == "fused-optimizer"
-    assert one.change.endswith("AdamW(\n    model.parameters(), lr=1e-3, foreach=False, fused=True)")
+    assert one.change.endswith(
+        "AdamW(\n    model.parameters(), lr=1e-3, foreach=False, fused=True)"
+    )
     assert one.confidence == "high"
 
 
