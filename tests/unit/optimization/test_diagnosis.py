@@ -9,9 +9,11 @@ import pytest
 
 from ridgeline.errors import TargetError
 from ridgeline.harness.usercode.child_process import Ended
+from ridgeline.integrations.run_lifecycle import finish_run
 from ridgeline.optimization import diagnosis
 from ridgeline.records.run import RunFile, Target
 from ridgeline.records.run_directory import RunDirectory
+from tests.unit.diagnosis import made_up_run_directory as made
 
 TARGET = Target(kind="script", name="train.py")
 
@@ -66,3 +68,31 @@ def test_where_nothing_could_be_recorded_no_empty_run_is_left(
     with pytest.raises(TargetError):
         _diagnosed(tmp_path, monkeypatch, lambda own: None)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    run = made.directory(
+        tmp_path, run=made.run_file(), captured=made.capture(), stepped=made.steps(),
+        watched=made.telemetry(),
+    )  # fmt: skip
+    made.trace(run)
+    finish_run(run, ended_ns=1)
+    return run
+
+
+def test_a_run_that_its_watcher_has_concluded_is_not_concluded_again(
+    concluded: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = diagnosis.concluded_case(concluded)[0]
+    monkeypatch.setattr(diagnosis, "concluded_case", lambda directory: pytest.fail("again"))
+    found = diagnosis.read_diagnosis(concluded, "train.py")
+    assert found.step_ms == again.step.median_ms
+    assert found.findings == again.findings.findings
+    assert found.ground.device == made.capture().device.kind
+
+
+def test_a_run_without_a_stored_case_is_concluded(concluded: RunDirectory) -> None:
+    concluded.case_file.unlink()
+    assert diagnosis.read_diagnosis(concluded, "train.py").step_ms > 0
