@@ -17,7 +17,7 @@ def finding(rule: str = "item-sync", **told: object) -> Finding:
     return Finding(rule=rule, **{**given, **told})  # type: ignore[arg-type]
 
 
-def test_a_wait_is_said_with_its_line_its_fix_and_its_bound() -> None:
+def test_advice_names_the_line_the_fix_and_the_bound_of_a_wait() -> None:
     (line,) = advice([finding(change="total += loss.detach()  # stays on the device")])
     assert line.startswith("train.py:63 `loss.item()` makes the host wait for the GPU once a step:")
     assert "keep the number on the device" in line

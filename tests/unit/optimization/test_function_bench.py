@@ -68,7 +68,7 @@ def test_the_schedule_that_the_step_closes_over_drives_the_optimizer(tmp_path: P
     assert rates[-1] < 1e-4  # type: ignore[operator]
 
 
-def test_a_fused_update_is_put_on_the_optimizer_that_exists(tmp_path: Path) -> None:
+def test_a_fused_update_is_applied_to_the_optimizer_that_exists(tmp_path: Path) -> None:
     bench = bench_of(Case(), tmp_path)
     plain, fused = bench.trial(()).trial, bench.trial(asked("fused-optimizer")).trial
     assert fused is not None
@@ -173,7 +173,7 @@ def test_a_loader_that_is_used_up_begins_again(tmp_path: Path) -> None:
     assert found.trial.not_applied[0].why == "the loader is a list"
 
 
-def test_parameters_moved_by_rounding_are_told_apart(tmp_path: Path) -> None:
+def test_perturbed_parameters_give_other_losses(tmp_path: Path) -> None:
     bench = bench_of(Case(), tmp_path)
     plain, moved = bench.trial(()).trial, bench.trial((), jitter=2.0**-11).trial
     assert moved is not None

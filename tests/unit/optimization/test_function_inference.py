@@ -125,7 +125,7 @@ def test_a_step_that_trains_by_hand_is_no_inference() -> None:
     assert told.value.__notes__ == ["train with one of torch.optim, and say optimizer="]
 
 
-def test_a_step_that_calls_nothing_is_told_so() -> None:
+def test_a_step_that_calls_no_module_is_refused() -> None:
     serving = Serving()
     with pytest.raises(RidgelineError, match=r"no step was seen|called no module"):
         optimize(lambda batch: batch * 2, model=serving.model, loader=serving.batches, quiet=True)

@@ -33,7 +33,7 @@ def test_steps_taken_meanwhile_are_undone() -> None:
     assert differing(before, case.state()) == []
 
 
-def test_what_changes_put_on_a_model_is_taken_off() -> None:
+def test_what_fixes_apply_to_a_model_is_removed() -> None:
     case = Case()
     kept, before = kept_of(case.model, case.optimizer), case.state()
     model = case.model

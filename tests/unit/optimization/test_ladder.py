@@ -133,7 +133,7 @@ def test_the_time_may_be_over_at_any_moment() -> None:
             assert found.stopped == because(SearchCode.OUT_OF_TIME)
 
 
-def test_when_compiling_has_paid_is_told() -> None:
+def test_a_rung_has_the_steps_after_which_compiling_pays() -> None:
     bench = FakeBench(times(compile=2.0))
     bench.compiles["compile"] = 30.0
     found = climbed(bench, candidate("compile", slot="compile"))
@@ -214,7 +214,7 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
     assert next(r.reason.code for r in found.rungs if r.fix == "hopeless") == SearchCode.TOO_SLOW
 
 
-def test_energy_that_cannot_be_read_is_said() -> None:
+def test_a_search_for_energy_stops_if_it_cannot_be_measured() -> None:
     found = Ladder(FakeBench(times()), [candidate("a")], SearchSettings(goal="energy")).climb(
         "train.py"
     )

@@ -6,7 +6,7 @@ from ridgeline.records.optimized import SearchCode
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 
-def test_what_did_not_pay_alone_is_put_on_with_the_compiler_and_left_out_again() -> None:
+def test_fixes_that_did_not_pay_alone_are_tried_with_the_compiler_and_left_out_again() -> None:
     """A launch-bound program: precision and layout pay only once the launches are gone."""
 
     def speed(names: frozenset[str]) -> float:
@@ -63,7 +63,7 @@ def test_what_draws_no_random_numbers_is_not_compiled_again_to_draw_alike() -> N
     assert bench.ran.count(frozenset({"compile"})) == 1
 
 
-def test_where_launches_hold_it_back_the_usual_is_put_on_at_once() -> None:
+def test_a_launch_bound_program_gets_all_usual_fixes_at_once() -> None:
     """Graphs come first there: one trial has them all, and what does not apply is left."""
 
     def speed(names: frozenset[str]) -> float:

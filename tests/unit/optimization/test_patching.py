@@ -42,7 +42,7 @@ def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) 
     assert script.read_text() == SCRIPT
 
 
-def test_what_cannot_be_edited_is_said_in_words(tmp_path: Path) -> None:
+def test_an_edit_that_is_not_safe_is_described_to_be_made_by_hand(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("lr=1e-3", "*options"))
     applied = Applied(fix="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",))
@@ -142,7 +142,7 @@ def test_arguments_made_elsewhere_are_named_in_words(tmp_path: Path) -> None:
     assert found.by_hand == ("give TrainingArguments of the program: bf16=True",)
 
 
-def test_lightning_is_told_its_precision(tmp_path: Path) -> None:
+def test_precision_is_written_as_an_argument_of_lightnings_trainer(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import lightning as L\nt = L.Trainer(max_epochs=1)\nt.fit(model, loader)\n")
     found = patches(script, [one("autocast", "autocast('cuda', bfloat16) around N", f"{script}:3")])
@@ -189,7 +189,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "train.py"
 
 
-def test_the_copy_is_run_and_said_to_be_as_fast_and_equal(script: Path) -> None:
+def test_the_copy_is_run_and_reported_as_fast_and_equal(script: Path) -> None:
     found = wrote(script, bench())
     assert found.agrees
     assert found.checked.startswith("by itself: ")
@@ -233,7 +233,7 @@ def test_a_copy_that_is_slower_than_the_trials_is_run_again(script: Path) -> Non
     assert "reached" not in found.checked
 
 
-def test_a_copy_that_is_slower_each_time_is_told_beside_the_trials(script: Path) -> None:
+def test_a_copy_that_is_slower_each_time_is_reported_beside_the_trials(script: Path) -> None:
     runs = SlowOnce(1.5)
     found = wrote(script, runs)
     assert runs.taken == 2
@@ -246,7 +246,7 @@ def test_a_copy_as_fast_as_the_trials_runs_once(script: Path) -> None:
     assert runs.taken == 1
 
 
-def test_a_copy_that_fails_is_said_to(script: Path) -> None:
+def test_a_copy_that_fails_is_reported(script: Path) -> None:
     runs = bench()
     runs.fails["fused-optimizer"] = "RuntimeError: no"
     found = wrote(script, runs)

@@ -68,7 +68,7 @@ def test_they_are_bounded_and_the_rest_is_counted() -> None:
     assert program.problems((), trials[:5]) == tuple(f"problem {at}" for at in range(5))
 
 
-def test_what_the_checks_of_results_say_is_not_said_again() -> None:
+def test_a_missing_reference_is_not_reported_as_a_problem() -> None:
     one = Trial(no_reference="no float64 reference: a call of the model takes too long")
     assert program.problems((), [one]) == ()
     assert program.problems(("a fault",), []) == ("a fault",)

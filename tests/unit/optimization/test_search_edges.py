@@ -174,7 +174,7 @@ def test_a_change_kept_with_its_last_options_has_no_second_rung() -> None:
     }  # fmt: skip
 
 
-def test_no_time_for_a_larger_batch_is_said() -> None:
+def test_a_larger_batch_without_time_is_reported_as_not_tried() -> None:
     batch = replace(candidate("larger-batch", alters="semantics"), options={"factor": "2"})
     found = Ladder(Batches(times(), trials=4), [batch], SearchSettings(batch=True)).climb(
         "train.py"
@@ -281,7 +281,7 @@ def test_what_fresh_processes_do_not_show_is_not_kept() -> None:
     assert not ladder.search.kept
 
 
-def test_what_the_copy_draws_otherwise_is_said_and_is_not_exact() -> None:
+def test_a_fix_that_redraws_is_a_caveat_and_not_exact() -> None:
     stays = candidate("stays", alters="nothing", redraws="the copy shuffles otherwise")
     found = Ladder(FakeBench(times(stays=2.0)), [stays]).climb("train.py")
     assert found.caveats == ("the copy shuffles otherwise",)

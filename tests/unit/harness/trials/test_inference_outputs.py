@@ -145,7 +145,7 @@ def test_a_cache_that_a_call_appends_to_is_not_appended_to_by_ours() -> None:
     assert watch.evaluation == watch.reference.outputs
 
 
-def test_what_cannot_be_copied_is_said_and_the_rest_is_watched() -> None:
+def test_inputs_that_cannot_be_copied_give_a_reason_and_steps_are_still_watched() -> None:
     class Session:
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("no second connection")

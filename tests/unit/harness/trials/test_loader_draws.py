@@ -74,7 +74,7 @@ def test_only_the_first_batches_are_looked_at(drawing: LoaderDraws) -> None:
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_a_model_that_draws_random_numbers_is_told_from_one_that_does_not(drops: bool) -> None:
+def test_a_model_with_dropout_is_seen_to_draw_random_numbers(drops: bool) -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5 if drops else 0.0))
     watch = Watch(torch, 2)
     for _ in range(2):

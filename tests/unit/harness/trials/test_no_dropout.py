@@ -47,7 +47,7 @@ def test_whole_channels_are_not_dropped_either(
     assert undropped.asked_elements == given.numel() // 2
 
 
-def test_what_a_function_does_where_nothing_is_said_is_as_it_was(undropped: NoDropout) -> None:
+def test_functions_keep_the_defaults_of_their_arguments(undropped: NoDropout) -> None:
     nn.functional.dropout2d(torch.ones(2, 4, 8, 8))
     assert undropped.asked_elements == 256
     nn.functional.feature_alpha_dropout(torch.ones(2, 4, 8, 8))

@@ -32,7 +32,7 @@ def test_as_many_lie_ready_as_the_workers_were_asked_for(in_order: bool) -> None
     assert settled(iterator, 6) == 6
 
 
-def test_where_the_epoch_ends_nothing_is_told() -> None:
+def test_no_queue_length_is_noted_at_the_end_of_an_epoch() -> None:
     iterator = iter(loader(batches=8))
     told = []
     for _ in range(8):

@@ -15,7 +15,9 @@ from ridgeline.harness.trials.begin import _is_launcher
         (["python"], False),
     ],
 )
-def test_a_launcher_is_told_from_a_program_that_trains(typed: list[str], launches: bool) -> None:
+def test_a_launcher_is_distinguished_from_a_program_that_trains(
+    typed: list[str], launches: bool
+) -> None:
     assert _is_launcher(typed) is launches
 
 

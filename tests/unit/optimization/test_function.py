@@ -36,7 +36,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_every_change_is_told_of_and_everything_is_as_it_was() -> None:
+def test_every_fix_has_a_rung_and_everything_is_restored() -> None:
     case = Case()
     before = case.state()
     found = optimize(

@@ -37,7 +37,7 @@ def test_another_type_that_drops_others_is_compared_without_dropout() -> None:
     assert results_word(found.total.parity) == "equal to rounding"
 
 
-def test_the_program_without_dropout_is_run_once_as_it_is_and_once_for_each_way_it_was_moved() -> (
+def test_the_baseline_runs_without_dropout_once_unperturbed_and_once_for_each_perturbation() -> (
     None
 ):
     bench = dropping("half", "fused", half=2.0, fused=1.5)
@@ -91,7 +91,7 @@ def test_where_there_is_no_dropout_other_results_are_other_results() -> None:
     assert sum(draws == "none" for _, draws, _ in bench.asked) == 1
 
 
-def test_where_no_time_is_left_for_it_that_is_said() -> None:
+def test_the_verdict_names_a_comparison_that_there_was_no_time_for() -> None:
     """Whether dropout is why results differ is not known, and nothing is kept by a guess."""
     found = climbed(dropping("half", half=2.0, trials=7), HALF)
     assert statuses(found) == {"half": "rejected"}
