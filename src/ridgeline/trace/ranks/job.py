@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -71,16 +69,6 @@ _MIN_SPLIT_SHARE = 0.5
 first three of eight collectives lost on one rank, the wrong rank was named."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What comparing the ranks tells of one of them."""
-
-    offset_ns: int
-    wait_ns: int | None
-    transfer_ns: int | None
-    late: Late
-
-
 def ranks(traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]) -> Ranks:
     """Compare ranks: one trace for each, with its links and its window in the same order."""
     return compared(traces, links, windows)[0]
@@ -93,11 +81,13 @@ def compared(
     if not traces:
         return Ranks(), ()
     numbers, labels, doubt = _named(traces)
-    found = _alike([collectives(t, link) for t, link in zip(traces, links, strict=True)])
+    found = _measured_alike([collectives(t, link) for t, link in zip(traces, links, strict=True)])
     host_alone = not any(len(trace.device) for trace in traces)
-    told = [
-        partial(_rank, _times(t, w, one, host_alone), w, n, label)
-        for t, w, one, n, label in zip(traces, windows, found, numbers, labels, strict=True)
+    alone = [
+        _rank_alone(trace, window, one, number, label, host_alone)
+        for trace, window, one, number, label in zip(
+            traces, windows, found, numbers, labels, strict=True
+        )
     ]
     job = Job(
         numbers=None if doubt else tuple(numbers),
@@ -107,28 +97,40 @@ def compared(
     against = strangers(traces, shared=len(matching) > 0)
     alignment = align(found, matching, labels)
     absent = missing(matching.members, job) if len(matching) else ""
-    whys = (absent, _lacking(matching, labels), alignment.trust.why, doubt)
-    common = Ranks(matched=matching.matched, unmatched=matching.unmatched)
+    doubts = (absent, _lacking(matching, labels), alignment.trust.why, doubt)
+    common = Ranks(ranks=tuple(alone), matched=matching.matched, unmatched=matching.unmatched)
     if not alignment.usable:
-        trust = _trust("unreliable", *whys) if len(traces) > 1 else _ALONE
-        return replace(common, ranks=tuple(rank(None) for rank in told), trust=trust), against
-    inside = _inside(found, windows)
+        trust = _trust("unreliable", *doubts) if len(traces) > 1 else _ALONE
+        return replace(common, trust=trust), against
+    inside = [
+        (one.start >= w.start_ns) & (one.start < w.end_ns)
+        for one, w in zip(found, windows, strict=True)
+    ]
     split = waits(found, matching.table[matching.whole], alignment, inside)
     late = lateness(traces, links, found, split, alignment)
-    shares = _shares(found, alignment, split, late)
     confidence = alignment.trust.confidence if matching.whole.any() else "unreliable"
-    told_of = _told_of(found, split, inside)
+    split_share = _split_share(found, split, inside)
+    too_little = (
+        f"what is split is {100 * split_share:.0f} % of the time in collectives: too little to "
+        "name one"
+    )
+    is_too_little = 0 < split_share < _MIN_SPLIT_SHARE
     whole = replace(
         common,
-        ranks=tuple(rank(share) for rank, share in zip(told, shares, strict=True)),
+        ranks=tuple(
+            _rank_beside(rank, r, found, alignment, split, late[r])
+            if alignment.aligned[r]
+            else rank
+            for r, rank in enumerate(alone)
+        ),
         collectives=collective_rows(found, split, numbers, threshold(alignment)),
-        late=sentence(late, labels, split) if told_of >= _MIN_SPLIT_SHARE else "",
-        trust=_trust(confidence, *whys, _untold(told_of), _impossible(split)),
+        late=sentence(late, labels, split) if split_share >= _MIN_SPLIT_SHARE else "",
+        trust=_trust(confidence, *doubts, too_little if is_too_little else "", _impossible(split)),
     )
     return whole, against
 
 
-def _told_of(
+def _split_share(
     found: Sequence[Collectives], split: Waits, inside: Sequence[NDArray[np.bool_]]
 ) -> float:
     """Return the share of all time in collectives, inside the windows, that could be split."""
@@ -137,56 +139,19 @@ def _told_of(
     return int((split.wait + split.transfer).sum()) / total if total else 1.0
 
 
-def _untold(told_of: float) -> str:
-    if not 0 < told_of < _MIN_SPLIT_SHARE:
-        return ""
-    return (
-        f"what is split is {100 * told_of:.0f} % of the time in collectives: too little to name one"
-    )
-
-
-def _alike(found: list[Collectives]) -> list[Collectives]:
+def _measured_alike(found: list[Collectives]) -> list[Collectives]:
     """Return only the collectives that were measured in the best way any rank has: calls cannot be
     aligned with kernels."""
     best = next((s for s in ("device", "host") if any(one.source == s for one in found)), None)
     return [one if best is None or one.source == best else nothing() for one in found]
 
 
-def _inside(found: Sequence[Collectives], windows: Sequence[Window]) -> list[NDArray[np.bool_]]:
-    return [
-        (one.start >= w.start_ns) & (one.start < w.end_ns)
-        for one, w in zip(found, windows, strict=True)
-    ]
-
-
-def _shares(
-    found: Sequence[Collectives], alignment: Alignment, split: Waits, late: Sequence[Late]
-) -> list[_Share | None]:
-    """Return None for a rank that shares no collective with the others, and no times for a rank
-    with collectives of which none could be split."""
-    told: list[_Share | None] = []
-    for r, one in enumerate(late):
-        known = bool((split.table[:, r] >= 0).any()) or not len(found[r])
-        share = _Share(
-            offset_ns=alignment.offset_ns[r],
-            wait_ns=int(split.wait[:, r].sum()) if known else None,
-            transfer_ns=int(split.transfer[:, r].sum()) if known else None,
-            late=one,
-        )
-        told.append(share if alignment.aligned[r] else None)
-    return told
-
-
-def _rank(
-    times: tuple[int | None, Spans, Spans],
-    window: Window,
-    number: int,
-    label: str,
-    share: _Share | None,
+def _rank_alone(
+    trace: Trace, window: Window, found: Collectives, number: int, label: str, host_alone: bool
 ) -> RankTime:
-    busy, compute, communication = times
+    """Return what the trace of one rank says without the others."""
+    busy, compute, communication = _times(trace, window, found, host_alone)
     exposed = subtract(communication, compute).total
-    late = share.late if share else Late()
     return RankTime(
         rank=number,
         label=label,
@@ -195,11 +160,30 @@ def _rank(
         window_ns=window.ns,
         compute_ns=compute.total,
         communication_ns=communication.total,
-        wait_ns=share.wait_ns if share else None,
-        transfer_ns=share.transfer_ns if share else None,
         exposed_communication_ns=exposed,
         overlap=1 - exposed / communication.total if communication.total else 0.0,
-        clock_offset_ns=share.offset_ns if share else 0,
+    )
+
+
+def _rank_beside(
+    rank: RankTime,
+    r: int,
+    found: Sequence[Collectives],
+    alignment: Alignment,
+    split: Waits,
+    late: Late,
+) -> RankTime:
+    """Return the rank with what comparing it with the others tells: nothing, if it shares no
+    collective with them. Its waiting is not known if it
+    has collectives and none of them could be split."""
+    if not alignment.aligned[r]:
+        return rank
+    is_known = bool((split.table[:, r] >= 0).any()) or not len(found[r])
+    return replace(
+        rank,
+        wait_ns=int(split.wait[:, r].sum()) if is_known else None,
+        transfer_ns=int(split.transfer[:, r].sum()) if is_known else None,
+        clock_offset_ns=alignment.offset_ns[r],
         late_count=late.count,
         caused_wait_ns=late.caused_ns,
         doing=late.doing[:MAX_ACTIVITIES],
