@@ -77,8 +77,11 @@ class Origin(Struct, frozen=True, kw_only=True):
     """Arrows between events, not kept: correlation ids say the same."""
     truncated: str = ""
     """Why the end of the file is missing, where it is."""
+    has_all_events: bool = True
+    """False where a missing end may have held events."""
     unverified: str = ""
     """Why the content could not be checked against its checksum, or that it disagrees."""
+    checksum_differs: bool = False
     losses: tuple[Loss, ...] = ()
     digest: str = ""
     """Of the file's content; the cache's key."""

@@ -64,9 +64,9 @@ def trust_in(section: str, checks: Sequence[Check]) -> Trust:
 def _file(trace: Trace) -> Iterator[Check]:
     origin = trace.origin
     if origin.truncated:
-        yield from _cut(origin.truncated)
+        yield _cut(origin.truncated, origin.has_all_events)
     if origin.unverified:
-        damaged = "does not match" in origin.unverified
+        damaged = origin.checksum_differs
         yield Check(
             id="checksum", severity="warning" if damaged else "note", count=1,
             claim=origin.unverified,
@@ -89,17 +89,17 @@ def _file(trace: Trace) -> Iterator[Check]:
             )  # fmt: skip
 
 
-def _cut(how: str) -> Iterator[Check]:
-    """Events are not written in order of time, kernels mostly last: what is missing may be any
-    part of any step, so a cut among the events leaves no total to be believed."""
-    among = how != "the document is not closed"
-    yield Check(
-        id="truncated", severity="error" if among else "warning", count=1,
-        claim=f"the file is cut short: {how}; "
-        + ("how much device work is lost is not known" if among else "all events are there"),
-        affects=(
+def _cut(how: str, has_all_events: bool) -> Check:
+    """Return the check of a file that breaks off. Events are not written in order of time, and
+    kernels mostly come last: any part of any step may be missing, so after a cut among the events
+    no total can be believed."""
+    lost = "all events are there" if has_all_events else "how much device work is lost is not known"
+    return Check(
+        id="truncated", severity="warning" if has_all_events else "error", count=1,
+        claim=f"the file is cut short: {how}; {lost}",
+        affects=() if has_all_events else (
             "idle", "steps", "launch", "kernels", "overlap", "phases", "critical path", "roofline",
-        ) if among else (),
+        ),
     )  # fmt: skip
 
 

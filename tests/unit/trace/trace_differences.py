@@ -7,7 +7,17 @@ import numpy as np
 from ridgeline.trace.trace import Trace
 
 TABLES = ("ops", "annotations", "calls", "device", "syncs", "frames", "memory", "others")
-FACTS = ("compression", "text_bytes", "events", "flows", "truncated", "unverified", "digest")
+FACTS = (
+    "compression",
+    "text_bytes",
+    "events",
+    "flows",
+    "truncated",
+    "has_all_events",
+    "unverified",
+    "checksum_differs",
+    "digest",
+)
 
 
 def differences(one: Trace, two: Trace) -> list[str]:

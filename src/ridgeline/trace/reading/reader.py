@@ -94,7 +94,9 @@ def parse(path: Path, max_events: int | None = None) -> Trace:
         events=builder.rows + decoder.flows + document.named_count,
         flows=decoder.flows,
         truncated=source.truncated or document.truncated,
+        has_all_events=not source.truncated and document.has_all_events,
         unverified=source.unverified,
+        checksum_differs=source.checksum_differs,
         losses=document.losses,
         digest=source.digest,
     )
@@ -173,6 +175,8 @@ class Document:
         self.named_count = 0
         """Number of metadata events, also of those that name nothing."""
         self.truncated = ""
+        self.has_all_events = True
+        """False where the file breaks off among the events."""
         self._losses: Counter[tuple[str, bool]] = Counter()
         self._examples: dict[str, str] = {}
         self._first_key = b""
@@ -225,7 +229,7 @@ class Document:
                 yield from self._events()
             elif not here:
                 if not closed:
-                    self._truncate(_NOT_CLOSED)
+                    self._truncate(_NOT_CLOSED, has_all_events=True)
                 return
             elif here == b"}" and not closed:
                 self._at += 1
@@ -327,7 +331,7 @@ class Document:
                 at = self._at + 1
         if self.has_events:
             self._lose(_METADATA_AFTER, lost=False)
-        self._truncate(_NOT_CLOSED)
+        self._truncate(_NOT_CLOSED, has_all_events=True)
         self._at = len(self._text)
         return False
 
@@ -520,8 +524,9 @@ class Document:
             if self._at < len(self._text) or not self._more():
                 return
 
-    def _truncate(self, reason: str) -> None:
-        self.truncated = self.truncated or reason
+    def _truncate(self, reason: str, *, has_all_events: bool = False) -> None:
+        if not self.truncated:
+            self.truncated, self.has_all_events = reason, has_all_events
 
     def _lose(self, reason: str, *, lost: bool = True, example: bytes = b"") -> None:
         if (reason, lost) not in self._losses and len(self._losses) >= MAX_LOSS_REASONS:

@@ -46,6 +46,7 @@ class Source:
         self.text_bytes = 0
         self.truncated = ""
         self.unverified = ""
+        self.checksum_differs = False
         self._digest = hashlib.blake2b(digest_size=16)
         self._read_bytes = 0
 
@@ -193,6 +194,7 @@ class Source:
 
     def _stop(self, packing: str, error: str) -> None:
         if "data check" in error or "length check" in error or "checksum" in error:
+            self.checksum_differs = True
             self.unverified = (
                 f"the {packing} checksum does not match: some bytes are not what was written"
             )
