@@ -1,4 +1,6 @@
-"""Imports of a file led to its copy: the statements of the files that import it, rewritten."""
+"""Copies of the user's files beside them, under names that are free or ours, with the imports among
+them led to the copies. A copy is written whole or not at all, and never over what we did not
+write."""
 
 import ast
 import contextlib
@@ -28,7 +30,8 @@ _WHY = "its copy has the changes"
 
 
 def importers(file: Path, every: Sequence[ImportedFile]) -> set[Path]:
-    """Those that must be led to its copy; a package's __init__ stays, its users are led past it."""
+    """Return the files that must be led to the copy of a file. A package's __init__ stays as it is:
+    the files that use it are led past it."""
     if file.name == "__init__.py":
         raise Cannot("it is the file of a package, which has one name only")
     found = [one for one in every if one.file == file]
@@ -48,7 +51,8 @@ def importers(file: Path, every: Sequence[ImportedFile]) -> set[Path]:
 def redirected(
     importer: Path, copies: Mapping[Path, str], every: Sequence[ImportedFile]
 ) -> list[Rewrite]:
-    """The edits of one file. `copies`: files to the stems of their copies."""
+    """Return the edits that lead one file's imports to copies, which are given by the stems of
+    their names."""
     statements: dict[int, list[ImportedFile]] = {}
     for one in every:
         if one.importer == importer and one.file in copies:
@@ -104,7 +108,7 @@ def _dotted(one: ImportedFile, stem: str) -> str:
 
 
 def _past_package(text: str, led: Sequence[ImportedFile], copies: Mapping[Path, str]) -> str:
-    """`from pkg import Net, other`: each name from the file that has it."""
+    """Rewrite `from pkg import Net, other` to import each name from the file that has it."""
     if not led:
         return text
     if any(not one.name for one in led):
@@ -161,7 +165,7 @@ def write_copy(patched: Patched, to: Path, *, overwrite: bool = False) -> None:
 
 
 def write_text(text: str, to: Path) -> None:
-    """Whole or not at all."""
+    """Write a text whole or not at all."""
     try:
         _write_whole(to, text.encode("utf-8", "surrogateescape"), _mode(to))
     except OSError as error:
@@ -210,7 +214,7 @@ def _write_whole(target: Path, raw: bytes, mode: int) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """The name is on the disk too; some file systems cannot be asked."""
+    """Write the name to the disk too; some file systems do not support that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -233,15 +237,16 @@ class Copy(Struct, frozen=True, kw_only=True):
 
 class Copies(Struct, frozen=True, kw_only=True):
     made: tuple[Copy, ...] = ()
-    """The script's first."""
+    """The copies that were made, the script's first."""
     left: tuple[tuple[str, str], ...] = ()
-    """Files whose changes no copy can hold, and why."""
+    """Files whose edits no copy can hold, each with the reason."""
     said: tuple[str, ...] = ()
-    """Names that were taken, in a sentence each."""
+    """A sentence for each name that was taken."""
 
 
 def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
-    """`edits` by resolved path; only the script's, and those of files it imports, get a copy."""
+    """Return copies of the files with edits, which are given by resolved path: the script and the
+    files that it imports."""
     start = script.resolve()
     every = imported_files(script) if set(edits) - {start} else ()
     left: dict[Path, str] = {}
@@ -280,7 +285,7 @@ class _Not(Exception):
 def _with_importers(
     start: Path, wanted: Sequence[Path], every: Sequence[ImportedFile]
 ) -> list[Path]:
-    """Those files, and the files that must be led to their copies, up to the script."""
+    """Return files with edits, and the files that must be led to their copies, up to the script."""
     found: list[Path] = []
     for one in wanted:
         waiting = [one]
@@ -300,7 +305,8 @@ def _with_importers(
 
 
 def _typed(file: Path, script: Path) -> Path:
-    """As the user would type it: beside the script, or from where the command was given."""
+    """Return a path as the user would type it: beside the script, or from where the command was
+    given."""
     if file == script.resolve():
         return script
     if file.is_relative_to(script.resolve().parent):
@@ -309,7 +315,8 @@ def _typed(file: Path, script: Path) -> Path:
 
 
 def free(original: Path, said: list[str]) -> Path:
-    """optimized_train.py, or the next number, where that is a file of the user's."""
+    """Return the name of a copy: optimized_train.py, or with the next number if that is a file of
+    the user's."""
     for number in range(1, _TRIES):
         tail = "" if number == 1 else f"_{number}"
         to = original.with_name(f"optimized_{original.stem}{tail}{original.suffix}")
@@ -322,7 +329,7 @@ def free(original: Path, said: list[str]) -> Path:
 
 
 def is_ours(file: Path) -> bool:
-    """Written by us, and as we left it."""
+    """Return whether a file was written by us and has not been changed since."""
     try:
         text = decoded(file.read_bytes()).text
     except OSError:
@@ -332,7 +339,8 @@ def is_ours(file: Path) -> bool:
 
 
 def signed(text: str, source: str = "") -> str:
-    """With a line at its top that says whose it is; below an interpreter's and an encoding's."""
+    """Return a text with a line at its top that says who wrote it, below the lines that name the
+    interpreter and the encoding."""
     newline = "\r\n" if "\r\n" in text else "\n"
     opening = _FIRST.match(text)
     at = opening.end() if opening else 0

@@ -26,7 +26,7 @@ DEEPER = "\x00"  # no valid source holds it
 
 
 class Rank(IntEnum):
-    """Which comes first at one place."""
+    """The order of pieces at one place."""
 
     AFTER = 0
     START = 1
@@ -48,14 +48,14 @@ class Splice(Struct, frozen=True, kw_only=True):
     text: str
     rank: Rank
     anchor: int = -1
-    """Where the statement begins that it was put beside; lines after the last statement of a body
-    may stand where those after the body do."""
+    """Where the statement begins that the piece was put beside; lines after the last statement of a
+    body may stand where those after the body do."""
     level: int = 0
-    """How deep that statement's block is."""
+    """The number of blocks around that statement."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Statements put into a `with`: from the start of their first line to that after their last."""
+    """Statements put into a `with`: from the start of their first line to the end of their last."""
 
     start: int
     end: int
@@ -63,7 +63,7 @@ class Run(Struct, frozen=True, kw_only=True):
     unit: str
     """One level of indentation."""
     header: str
-    """Its lines, each with `DEEPER` after its indentation."""
+    """The lines of the `with`, each with `DEEPER` after its indentation."""
     line_ends: tuple[int, ...]
     """The ends of the indentation of those lines that get one more level."""
 
@@ -92,7 +92,8 @@ def composed(text: str, splices: Sequence[Splice], runs: Sequence[Run]) -> str:
 def _deeper(
     runs: Sequence[Run], replaced: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int, int, str]]:
-    """One more level for the lines of the runs, save those that are replaced."""
+    """Return one more level of indentation for the lines of the runs, save those that are
+    replaced."""
     return [
         (end, end, Rank.LEVEL, run.unit)
         for run in runs
@@ -102,8 +103,8 @@ def _deeper(
 
 
 def _is_within_run(splice: Splice, run: Run) -> bool:
-    """An edit at the run's first or last edge stays outside, unless it belongs to a statement in
-    it."""
+    """Return whether an edit stands in a run. An edit at the run's first or last edge stays
+    outside, unless it belongs to a statement in the run."""
     if splice.level > run.level and run.start <= splice.anchor < run.end:
         return True
     if splice.rank >= Rank.NOTE:
@@ -131,17 +132,17 @@ class Note:
     line: int
     why: str
     grown: int
-    """By how many columns the edit makes that line longer."""
+    """The number of columns that the edit makes the line longer by."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """The keywords one call is to get."""
+    """The keywords that one call is to get."""
 
     call: cst.Call
     statement: Statement
     keywords: list[tuple[str, str, str]] = field(default_factory=list)
-    """Name, value, why."""
+    """Name, value and reason of each."""
 
 
 @dataclass(slots=True)
@@ -158,9 +159,9 @@ class Draft:
     """Lines of statements that others are put beside."""
     notes: list[Note] = field(default_factory=list)
     calls: dict[int, Asked] = field(default_factory=dict)
-    """By where they end."""
+    """The calls that get keywords, by where they end."""
     imported: dict[str, int] = field(default_factory=dict)
-    """Names that imports of this draft bind, and the line they are put before."""
+    """Names that imports of this draft bind, with the line that each import is put before."""
 
 
 WIDTH = 100
@@ -202,14 +203,14 @@ def _line(tree: Tree, first: int, text: str) -> Splice:
 
 
 def _free(tree: Tree, line: int) -> bool:
-    """A comment can stand at the end of that line."""
+    """Return whether a comment can stand at the end of a line."""
     if line in tree.comments or tree.ends_in_string(line):
         return False
     return not tree.line(line).endswith("\\")
 
 
 def marked(tree: Tree, statement: Statement, text: str) -> bool:
-    """That comment stands in the statement or directly above it."""
+    """Return whether a comment stands in the statement or directly above it."""
     above = statement.first - 1
     while above >= 1 and (own := tree.own_comment(above)):
         if own == text:

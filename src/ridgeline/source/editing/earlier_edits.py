@@ -1,5 +1,5 @@
-"""What edits like these did to the lines of a file before: without that, the lines an edit names
-are where they were."""
+"""Where the lines of a file are after the same edits were made before, so that edits that name the
+lines of the original find them in the edited file."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,12 +17,12 @@ from ridgeline.source.editing.tree import (
 
 class Shift(Struct, frozen=True, kw_only=True):
     added: frozenset[int] = frozenset()
-    """Lines that were put there."""
+    """Lines that the edits added."""
     gone: tuple[tuple[int, int], ...] = ()
-    """Lines after which some were taken out, and how many."""
+    """Lines after which lines were removed, with the number removed."""
 
     def now(self, line: int) -> int:
-        """Where that line of the file before the edits is now."""
+        """Return where a line of the original is in the edited file."""
         gone = dict(self.gone)
         at, left = 0, line
         while left > 0:
@@ -58,7 +58,7 @@ def shift(tree: Tree, edits: Sequence[Edit], encoding: str) -> Shift:
 
 
 def _added(tree: Tree, marks: Sequence[int], edits: Sequence[Edit], encoding: str) -> Iterator[int]:
-    """Comments of ours that have a line, and the statements of ours below them."""
+    """Yield the lines of our own comments, and of the statements that we put below them."""
     bodies = [
         (comment(edit.why, encoding), body) for edit in edits if (body := _body(edit)) is not None
     ]
@@ -74,7 +74,8 @@ def _added(tree: Tree, marks: Sequence[int], edits: Sequence[Edit], encoding: st
 
 
 def _replaced(tree: Tree, marks: Sequence[int], note: str) -> Iterator[tuple[int, int]]:
-    """Where an expression of another number of lines was replaced, and how many it had."""
+    """Yield where an expression was replaced by one with another number of lines, and how many
+    lines the old one had."""
     opens, closes = (note + WAS_LINES).split("{}")
     for line in marks:
         text = tree.comments[line].value
@@ -90,7 +91,7 @@ def _replaced(tree: Tree, marks: Sequence[int], note: str) -> Iterator[tuple[int
 
 
 def _rewritten(tree: Tree, marks: Sequence[int], note: str, edit: Rewrite) -> Iterator[int]:
-    """The comments above lines that were rewritten."""
+    """Yield the lines of the comments above rewritten lines."""
     wanted = [line.strip() for line in edit.after.split("\n")]
     for line in marks:
         if tree.own_comment(line) == note:
@@ -108,7 +109,7 @@ def _body(edit: Edit) -> list[str] | None:
 
 
 def _keyword_lines(tree: Tree, edit: Keyword, note: str) -> set[int]:
-    """Lines that hold the keyword alone, in a statement with our comment."""
+    """Return the lines that hold only the keyword, in a statement with our comment."""
     pair = f"{edit.name}={edit.value}"
     out = set()
     for line in range(1, tree.count + 1):

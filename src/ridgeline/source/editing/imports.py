@@ -25,11 +25,12 @@ from ridgeline.source.editing.tree import (
 
 _IMPORTS = (cst.Import, cst.ImportFrom)
 _BESIDE = (*_IMPORTS, cst.Pass, cst.Assign, cst.AnnAssign)
-"""What the branches of an import hold: `except ImportError: thing = None`."""
+"""Statements that may stand in the branches around an import: `except ImportError: thing =
+None`."""
 
 
 def top(edit: Top, draft: Draft) -> bool:
-    """False where it stands there already."""
+    """Plan the edit; return False if the statements stand there already."""
     tree = draft.tree
     wanted = statement_shapes(edit.text)
     if holds_run(_top_level(tree, ast.parse(edit.text)), wanted):
@@ -48,7 +49,7 @@ def top(edit: Top, draft: Draft) -> bool:
 
 
 def import_(edit: Import, draft: Draft) -> bool:
-    """False where the file has it already."""
+    """Plan the edit; return False if the file has the import already."""
     try:
         parsed = ast.parse(edit.text).body
     except (SyntaxError, ValueError) as error:
@@ -90,14 +91,14 @@ def _put(draft: Draft, line: int, text: str, why: str, rank: Rank) -> None:
 
 
 def _top_level(tree: Tree, like: ast.Module) -> list[str]:
-    """The module's statements; those of another kind than ours are not written out."""
+    """Return the shapes of the module's statements; "" for those of another kind than ours."""
     kinds = {type(node) for node in like.body}
     nodes = _flat(ast.parse(tree.text).body)
     return [ast.dump(node) if type(node) in kinds else "" for node in nodes]
 
 
 def _flat(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """What stands in a `with` counts as well: it may have been put around ours."""
+    """Yield statements and those in a `with`, which may have been put around ours."""
     for node in nodes:
         yield node
         if isinstance(node, ast.With):
@@ -105,7 +106,7 @@ def _flat(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _start(tree: Tree) -> int:
-    """Before the first statement that need not come first."""
+    """Return the line of the first statement that need not come first."""
     kept = opening(tree.body)
     statements = tree.body.statements
     for statement in statements[:kept]:
@@ -117,7 +118,7 @@ def _start(tree: Tree) -> int:
 
 
 def _bound_by(edit: Top, draft: Draft) -> int:
-    """The last line at which all names of the text are bound."""
+    """Return the line from which on all names of the text are bound."""
     there = bindings(draft.tree.text)
     last = 0
     for name in sorted(needed(edit.text)):
@@ -131,7 +132,8 @@ def _bound_by(edit: Top, draft: Draft) -> int:
 
 
 def _after(tree: Tree, bound: int) -> int:
-    """After the imports that open the file, and after the line that binds what is needed."""
+    """Return the line after the imports that open the file and after the line that binds what is
+    needed."""
     statements = tree.body.statements
     at = opening(tree.body)
     while at < len(statements) and (statements[at].first <= bound or _is_import(statements[at])):
@@ -140,8 +142,9 @@ def _after(tree: Tree, bound: int) -> int:
 
 
 def _beside(tree: Tree, packages: set[str]) -> int:
-    """After an import of the same package, else after the last import that comes before the first
-    statement with a body: what a file sets before an import may have to come before it."""
+    """Return the line after an import of the same package, else after the last import that comes
+    before the first statement with a body: what a file sets before an import may have to come
+    before it."""
     statements = tree.body.statements
     same = [b.line for b in bindings(tree.text) if b.certain and b.module.split(".")[0] in packages]
     if same:
@@ -171,7 +174,8 @@ def _is_import(statement: Statement) -> bool:
 
 
 def _smalls(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The simple statements of the branches; an inner compound one stands for itself."""
+    """Yield the simple statements of the branches; an inner compound statement stands for
+    itself."""
     if isinstance(node, cst.If):
         yield from _smalls(node.body)
         if node.orelse is not None:

@@ -1,5 +1,6 @@
-"""The parameters that calls take by position, in order: what a bare argument is. A name that is
-not in its tuple is taken by keyword only; `*` takes any number."""
+"""A keyword of a call: added in the layout that the call has, or its value changed. A `**` of the
+call may give it as well: `**options` becomes `**{**options, "num_workers": 2}`, where the later one
+counts."""
 
 import ast
 import keyword as python
@@ -87,13 +88,14 @@ _READS = (
     ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 _COMPUTED = (cst.Call, cst.Subscript)
-"""`getattr(torch.optim, name)(…)`, `OPTIMIZERS[name](…)`: with other options it calls another."""
+"""What is called in `getattr(torch.optim, name)(…)` and `OPTIMIZERS[name](…)`: with other options
+the program calls something else."""
 _ONLY_READ = ("bool", "cpu_count", "float", "get", "getattr", "int", "len", "max", "min", "round")
-"""What calls itself so does nothing besides: nothing is lost where it is not called any more."""
+"""Functions that only read: nothing is lost if they are not called any more."""
 
 
 def keyword(edit: Keyword, draft: Draft) -> bool:
-    """False where the call has it already."""
+    """Plan the edit; return False if the call has the keyword already."""
     expression_shape(edit.value)
     if not edit.name.isidentifier() or python.iskeyword(edit.name):
         raise Cannot(f"{edit.name!r} is no name")
@@ -150,7 +152,8 @@ def _is_named(edit: Keyword, draft: Draft, call: cst.Call) -> bool:
 
 
 def _moved(edit: Keyword, draft: Draft) -> bool:
-    """Lines have moved, and a call of that name has the keyword and our comment."""
+    """Return whether a call of that name has the keyword and our comment, so that only its line has
+    moved."""
     note = comment(edit.why, draft.encoding)
     if all(found.value != note for found in draft.tree.comments.values()):
         return False
@@ -168,7 +171,7 @@ def _moved(edit: Keyword, draft: Draft) -> bool:
 
 
 def _given(edit: Keyword, call: cst.Call) -> cst.Arg | cst.DictElement | None:
-    """What gives it now."""
+    """Return the argument that gives the keyword's value now, or None."""
     for one in _named(call, edit.name):
         return one
     stars = [argument.star for argument in call.args if argument.star]
@@ -184,7 +187,7 @@ def _given(edit: Keyword, call: cst.Call) -> cst.Arg | cst.DictElement | None:
 
 
 def _named(call: cst.Call, name: str) -> list[cst.Arg | cst.DictElement]:
-    """Arguments of that name, also those in a `**{…}` that stands in the call."""
+    """Return the arguments of a name, also those in a `**{…}` that stands in the call."""
     found: list[cst.Arg | cst.DictElement] = []
     for argument in call.args:
         if argument.keyword is not None and argument.keyword.value == name:
@@ -195,7 +198,7 @@ def _named(call: cst.Call, name: str) -> list[cst.Arg | cst.DictElement]:
 
 
 def _certain(given: cst.Dict) -> list[cst.DictElement]:
-    """What no `**` after it may give once more."""
+    """Return the items of a dictionary that no `**` after them may give once more."""
     found: list[cst.DictElement] = []
     for one in given.elements:
         found = [*found, one] if isinstance(one, cst.DictElement) else []
@@ -224,7 +227,8 @@ def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg | cst.Di
 
 
 def _only_reads(code: str) -> bool:
-    """Whether nothing is lost where it is not worked out any more."""
+    """Return whether an expression only reads, so that nothing is lost if it is not computed any
+    more."""
     for node in ast.walk(ast.parse(f"({code}\n)", mode="eval").body):
         if isinstance(node, ast.Call):
             if called_name(ast.unparse(node.func)) not in _ONLY_READ:
@@ -268,7 +272,7 @@ def arguments(draft: Draft, asked: Asked) -> list[Splice]:
 
 
 def _among(draft: Draft, asked: Asked, options: cst.Arg) -> list[Splice]:
-    """`**options` may give it too: what is named last counts."""
+    """Merge the keywords into `**options`, which may give them too: the last one counts."""
     start, end = draft.tree.span(options.value)
     before, after = ("{**", "") if isinstance(options.value, _SIMPLE) else ("{**(", ")")
     after += "".join(f', "{name}": {value}' for name, value, _ in asked.keywords) + "}"
@@ -277,7 +281,7 @@ def _among(draft: Draft, asked: Asked, options: cst.Arg) -> list[Splice]:
 
 
 def _alone(tree: Tree, call: cst.Call) -> bool:
-    """Its last argument has a line to itself, as the ones before it do."""
+    """Return whether the last argument has a line to itself, as the one before it does."""
     starts = [tree.span(argument)[0] for argument in call.args[-2:]]
     lines = [tree.line_at(start) for start in starts]
     if tree.text[tree.start_of(lines[-1]) : starts[-1]].strip():
@@ -306,7 +310,8 @@ def _own_lines(draft: Draft, asked: Asked, comma: bool, after: int) -> list[Spli
 
 
 def _note_all(draft: Draft, asked: Asked, offset: int, text: str) -> None:
-    """The whole growth goes to the first note: they are added up."""
+    """Note the reason of each keyword; the first note gets the whole growth, since growths are
+    added up."""
     line = draft.tree.line_at(offset)
     for at, (_, _, why) in enumerate(asked.keywords):
         draft.notes.append(Note(asked.statement, line, why, 0 if at else len(text)))

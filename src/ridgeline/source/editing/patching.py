@@ -1,4 +1,4 @@
-"""A file's text with edits carried out: each on its own, all in one pass over the old text."""
+"""The text of a file with its edits made, all in one pass over the old text."""
 
 import difflib
 import re
@@ -40,12 +40,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     done: tuple[int, ...] = ()
     already: tuple[int, ...] = ()
     refused: tuple[tuple[int, str], ...] = ()
-    """Which of the edits, and why."""
+    """The index of each refused edit, and the reason."""
 
 
 def patched(file: str, text: bytes, edits: Sequence[Edit]) -> Patched:
-    """The new source, and what became of each edit. Lines are those of the text as given; a text
-    that has these edits already stays as it is, wherever they have moved its lines to."""
+    """Return the new source, and what became of each edit. Lines are those of the text as given; a
+    text that has these edits already stays as it is, wherever they have moved its lines to."""
     source = decoded(text)
     try:
         outcome = _outcome(source, list(edits))
@@ -99,7 +99,8 @@ def _moved(edit: Edit, before: Shift) -> Edit:
 
 
 def _carried_out(source: Decoded, tree: Tree, edits: list[Edit], added: frozenset[int]) -> Outcome:
-    """All at once; where that text is no good, one by one, and those that spoil it left out."""
+    """Make all edits at once. If the resulting text is invalid, make them one by one and leave out
+    those that make it invalid."""
     outcome = _tried(source, tree, edits, added, range(len(edits)))
     if isinstance(outcome, Outcome):
         return outcome
@@ -119,7 +120,7 @@ def _carried_out(source: Decoded, tree: Tree, edits: list[Edit], added: frozense
 def _tried(
     source: Decoded, tree: Tree, edits: list[Edit], added: frozenset[int], which: Sequence[int]
 ) -> Outcome | str:
-    """What comes of those edits, or why their text is no good."""
+    """Return the outcome of some of the edits, or why their text is invalid."""
     draft = Draft(tree, source.encoding, added)
     done: list[int] = []
     already: list[int] = []
@@ -168,7 +169,7 @@ def _planned(edit: Edit, draft: Draft) -> bool:
 
 
 def _check(text: str, source: Decoded) -> None:
-    """It compiles, and its bytes are read back as this text."""
+    """Check that a text compiles, and that its bytes are read back as this text."""
     try:
         raw = encoded(text, source.encoding)
     except UnicodeError as error:

@@ -1,4 +1,4 @@
-"""An expression of a statement by another."""
+"""Replace an expression of a statement by another one."""
 
 import libcst as cst
 
@@ -16,18 +16,18 @@ _ATOMS = (
     *(cst.FormattedString, cst.List, cst.Dict, cst.Set, cst.ListComp, cst.DictComp, cst.SetComp),
 )
 _ROOMY = (cst.Arg, cst.Assign, cst.AugAssign, cst.Return, cst.Expr)
-"""What takes any expression, bare."""
+"""Nodes in which any expression can stand without parentheses."""
 _NEVER_BARE = (cst.Tuple, cst.Yield, cst.NamedExpr, cst.GeneratorExp, cst.Await)
 _TARGETS = (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
 _NAMED = (cst.Param, cst.FunctionDef, cst.ClassDef, cst.ImportAlias, cst.AsName, cst.NameItem)
 
 WAS_LINES = " (was {} lines)"
-"""Says how far what comes after has moved."""
+"""Part of a comment that says how far the lines below have moved."""
 _Match = tuple[cst.BaseExpression, cst.CSTNode]
 
 
 def replace(edit: Replace, draft: Draft) -> bool:
-    """False where the other stands there already."""
+    """Plan the edit; return False if the new expression stands there already."""
     spot = draft.tree.at(edit.line)
     before, after = _matches(draft, spot, edit.before), _matches(draft, spot, edit.after)
     new = [draft.tree.span(node) for node, _ in after]
@@ -66,7 +66,7 @@ def _matches(draft: Draft, spot: Spot, code: str) -> list[_Match]:
 
 
 def _is_value(node: cst.BaseExpression, parent: cst.CSTNode) -> bool:
-    """Not a name of something else: an attribute, a keyword, a target."""
+    """Return whether a node is a value, not the name of an attribute, a keyword or a target."""
     if isinstance(parent, cst.Attribute):
         return node is not parent.attr
     if isinstance(parent, cst.Arg):
@@ -83,7 +83,7 @@ def _inside(span: tuple[int, int], spans: list[tuple[int, int]]) -> bool:
 
 
 def _fitted(code: str, node: cst.BaseExpression, parent: cst.CSTNode) -> str:
-    """In parentheses where it may need them."""
+    """Return the new code, in parentheses if it may need them."""
     code = code.strip()
     made = cst.parse_expression(f"({code}\n)")
     if "\n" in code:

@@ -24,7 +24,7 @@ _UNIT = 4  # how the texts we are given are indented
 
 
 def written_lines(draft: Draft, text: str, why: str, indent: str, newline: str) -> str:
-    """The comment and the code, each line ended."""
+    """Return the comment and the code as lines of the file, with its indentation and newlines."""
     try:
         ours = Tree(text.strip("\r\n") + "\n")
     except cst.ParserSyntaxError as error:
@@ -51,8 +51,8 @@ def put_lines(tree: Tree, line: int, text: str, rank: Rank) -> Splice:
 
 
 def line_before(tree: Tree, statement: Statement) -> int:
-    """Where lines before a statement go: above the comments that belong to it, save those that open
-    the file (interpreter, encoding, licence) or a cell."""
+    """Return where lines before a statement go: above the comments that belong to it, save those
+    that open the file (interpreter, encoding, licence) or a cell."""
     line = statement.first
     indent = tree.indent(line)
     if line > 1 and tree.line(line - 1).endswith("\\") and not tree.own_comment(line - 1):
@@ -67,7 +67,7 @@ def line_before(tree: Tree, statement: Statement) -> int:
 
 
 def line_after(tree: Tree, statement: Statement) -> int:
-    """Below the comments that end its body."""
+    """Return where lines after a statement go: below the comments that end its body."""
     line = statement.last + 1
     indent = tree.indent(statement.first)
     while tree.own_comment(line) and len(tree.indent(line)) > len(indent):
@@ -76,7 +76,8 @@ def line_after(tree: Tree, statement: Statement) -> int:
 
 
 def opening(block: Block) -> int:
-    """How many statements at its start must stay there: a docstring, `from __future__` imports."""
+    """Return how many statements at the start of a block must stay there: a docstring and `from
+    __future__` imports."""
     owner = block.owner.node if block.owner else None
     if owner is not None and not isinstance(owner, cst.FunctionDef | cst.ClassDef):
         return 0
@@ -114,7 +115,7 @@ _LEAVES = (cst.Return, cst.Raise, cst.Break, cst.Continue)
 
 
 def insert(edit: Insert, draft: Draft) -> bool:
-    """False where it stands there already."""
+    """Plan the edit; return False if the statements stand there already."""
     tree = draft.tree
     spot = tree.at(edit.line)
     if not spot.opens:
@@ -144,7 +145,8 @@ def insert(edit: Insert, draft: Draft) -> bool:
 def _kept_opening(
     statement: Statement, where: Literal["before", "after"]
 ) -> tuple[Statement, Literal["before", "after"]]:
-    """A docstring and `from __future__` imports stay first: what would come before goes after."""
+    """Return the statement to stand beside, and on which side. A docstring and `from __future__`
+    imports stay first: what would come before them goes after."""
     kept = opening(statement.block)
     if statement.index < (kept if where == "before" else kept - 1):
         return statement.block.statements[kept - 1], "after"
@@ -182,7 +184,7 @@ def _beside(draft: Draft, statement: Statement, before: bool, wanted: list[str])
 
 
 def within(edit: Within, draft: Draft) -> bool:
-    """False where they are in such a `with` already."""
+    """Plan the edit; return False if the statements are in such a `with` already."""
     tree = draft.tree
     statement_shapes(f"with {edit.header}: pass")
     opens, closes = edit.first, edit.last
@@ -208,7 +210,7 @@ def within(edit: Within, draft: Draft) -> bool:
 
 
 def whole(tree: Tree, opens: int, closes: int) -> tuple[Statement, Statement]:
-    """The first and last whole statement of the run, in one block."""
+    """Return the first and last whole statement of a run of lines, in one block."""
     start, end = tree.at(opens), tree.at(closes)
     if not start.opens:
         raise Cannot(f"line {opens} is a part of the statement on line {start.statement.first}")
@@ -227,14 +229,14 @@ def _empty(tree: Tree, line: int) -> bool:
 
 
 def _reached(tree: Tree, spot: Spot) -> int:
-    """The last line of the whole statements that end on the spot's line; 0 inside a header."""
+    """Return the last line of the whole statements that end on a line; 0 inside a header."""
     if isinstance(spot.part, cst.SimpleStatementLine):
         return spot.statement.last
     return tree.lines_of(spot.part)[1] if spot.shared else 0
 
 
 def _is_in_with(edit: Within, tree: Tree, first: Statement, last: Statement) -> bool:
-    """Both ends are in one such `with`, of the same function."""
+    """Return whether both ends are in one such `with` of the same function."""
     around = first.block.owner
     while around is not None and not isinstance(around.node, cst.FunctionDef | cst.ClassDef):
         if _enters(edit, tree, around) and last.last <= around.last:
@@ -273,7 +275,7 @@ def _run(edit: Within, draft: Draft, first: Statement, last: Statement) -> Run:
 
 
 def rewrite(edit: Rewrite, draft: Draft) -> bool:
-    """False where the others stand there already."""
+    """Plan the edit; return False if the new lines stand there already."""
     tree = draft.tree
     before, after = edit.before.split("\n"), edit.after.split("\n")
     if edit.last - edit.first + 1 != len(before) or _lines_like(tree, edit.first, before) != before:
@@ -310,7 +312,8 @@ def _lines_like(tree: Tree, first: int, like: list[str]) -> list[str]:
 
 
 def _deeper(after: list[str], indent: str) -> list[str]:
-    """The first without its indentation; lines that begin inside a string stay as they are."""
+    """Return the lines with `DEEPER`, the first without its indentation; lines that begin inside a
+    string stay as they are."""
     opened = "if 1:\n" if indent else ""
     try:
         ours = Tree(opened + "\n".join(after) + "\n")

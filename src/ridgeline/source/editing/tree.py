@@ -1,4 +1,6 @@
-"""An edit that cannot be carried out safely."""
+"""A file of the user's parsed with its formatting: its statements in their blocks, and where each
+stands in the text; and code compared by its meaning. Lines end where Python ends them (not at form
+feeds, as `str.splitlines` does) and count from 1."""
 
 import ast
 import gc
@@ -14,7 +16,7 @@ from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionPr
 
 
 class Cannot(Exception):
-    """The message says why, in a clause a person can read."""
+    """An edit that cannot be made safely. The message is a clause that a person can read."""
 
     @property
     def why(self) -> str:
@@ -43,7 +45,7 @@ _StatementNode = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Statements that follow one another: a module's, a body's."""
+    """Statements that follow one another: those of a module or of a body."""
 
     owner: "Statement | None"
     node: cst.Module | cst.IndentedBlock
@@ -52,28 +54,28 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Statement:
-    """A line of simple statements, or a compound one with everything in it."""
+    """A line of simple statements, or a compound statement with everything in it."""
 
     node: _StatementNode
     first: int
-    """With its decorators."""
+    """The first line, decorators included."""
     last: int
     block: Block
     index: int
     blocks: list[Block] = field(default_factory=list)
     parts: list[tuple[int, cst.CSTNode]] = field(default_factory=list)
-    """Of a compound one: the lines on which it, its elif, else, except, … begin."""
+    """The lines on which a compound statement and its elif, else, except, … begin."""
 
     @property
     def level(self) -> int:
-        """How many blocks are around its own."""
+        """Return how many blocks are around the statement's own."""
         owner = self.block.owner
         return 0 if owner is None else owner.level + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What stands on a line: a statement, and the part of it that has the line."""
+    """The statement on a line, and the part of it that has the line."""
 
     statement: Statement
     part: cst.CSTNode
@@ -84,7 +86,7 @@ class Spot:
 
     @property
     def shared(self) -> bool:
-        """Its line holds more than one statement."""
+        """Return whether the line holds more than one statement."""
         node = self.part
         if isinstance(node, cst.SimpleStatementLine):
             return len(node.body) > 1
@@ -146,7 +148,7 @@ class Tree:
         return self._ranges[node]
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Offsets in the text, without the node's own parentheses."""
+        """Return the offsets of a node in the text, without the node's own parentheses."""
         place = self._range(node)
         return self._offset(place.start), self._offset(place.end)
 
@@ -161,11 +163,12 @@ class Tree:
         return bisect_right(self._starts, offset)
 
     def start_of(self, line: int) -> int:
-        """Where that line begins; the text's end for the line after the last one."""
+        """Return the offset at which a line begins; for the line after the last one, the text's
+        end."""
         return self._starts[line - 1] if line <= len(self._starts) else len(self.text)
 
     def line(self, number: int) -> str:
-        """Without its newline."""
+        """Return a line without its newline."""
         return self.text[self.start_of(number) : self.start_of(number + 1)].rstrip("\r\n")
 
     @property
@@ -173,7 +176,7 @@ class Tree:
         return len(self._starts)
 
     def newline(self, line: int) -> str:
-        """As that line ends, or the file's lines do."""
+        """Return how a line ends; for the last line, how the file's lines do."""
         whole = self.text[self.start_of(line) : self.start_of(line + 1)]
         return whole[len(whole.rstrip("\r\n")) :] or self.module.default_newline
 
@@ -183,14 +186,14 @@ class Tree:
         return space[space.rfind("\f") + 1 :]  # a form feed begins the count again
 
     def in_string(self, line: int) -> bool:
-        """That line begins inside a string."""
+        """Return whether a line begins inside a string."""
         return any(first < line <= last for first, last in self._strings)
 
     def ends_in_string(self, line: int) -> bool:
         return any(first <= line < last for first, last in self._strings)
 
     def own_comment(self, line: int) -> str:
-        """The comment that has the line to itself, or nothing."""
+        """Return the comment that has a line to itself, or ""."""
         comment = self.comments.get(line)
         return comment.value if comment and self.line(line).lstrip(" \t\f").startswith("#") else ""
 
@@ -221,8 +224,8 @@ class Tree:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nothing made here is garbage: looking for it took half of the time of a file of 3,000 lines
-    (3.0 s with, 1.4 s without)."""
+    """Switch the garbage collector off: nothing made here is garbage, and looking for it took half
+    of the time of a file of 3,000 lines (3.0 s with, 1.4 s without)."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -233,8 +236,9 @@ def _uncollected() -> Iterator[None]:
 
 
 def _written_out(module: cst.Module) -> tuple[str, Mapping[cst.CSTNode, CodeRange]]:
-    """The text the parser gives back, and the place of each node in it, in one pass: 0.18 s for a
-    file of 3,400 lines. By libcst's public names, the way out where it lacks the others, 0.36 s."""
+    """Return the text that the parser gives back and the place of each node in it, in one pass:
+    0.18 s for a file of 3,400 lines. With libcst's public names, used where it lacks the others,
+    this takes 0.36 s."""
     try:
         provider = PositionProvider()
         state = PositionProvidingCodegenState(
@@ -254,7 +258,7 @@ def publicly(module: cst.Module) -> tuple[str, Mapping[cst.CSTNode, CodeRange]]:
 
 
 def parts(node: cst.BaseCompoundStatement) -> Iterator[cst.CSTNode]:
-    """The statement itself, then its elif, else, except, finally and case."""
+    """Yield the statement itself, then its elif, else, except, finally and case."""
     yield node
     for name in ("handlers", "cases"):
         yield from getattr(node, name, ())
@@ -269,7 +273,7 @@ def parts(node: cst.BaseCompoundStatement) -> Iterator[cst.CSTNode]:
 
 
 def own(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    """Every node of that part with its parent; nothing of the blocks below, of other parts."""
+    """Yield every node of a part with its parent, without the blocks below and other parts."""
     for child in node.children:
         if isinstance(child, _APART):
             continue
@@ -285,7 +289,7 @@ def expression_shape(code: str) -> str:
             raise SyntaxError("nothing")
         return ast.dump(ast.parse(f"({code}\n)", mode="eval"))
     except (SyntaxError, ValueError) as error:
-        raise Cannot(f"{code!r} is no expression_shape") from error
+        raise Cannot(f"{code!r} is no expression") from error
 
 
 def statement_shapes(code: str) -> list[str]:
@@ -296,7 +300,7 @@ def statement_shapes(code: str) -> list[str]:
 
 
 def run_shape(tree: Tree, run: Sequence[Statement]) -> list[str]:
-    """The statement_shapes run_shape a block, as they would be at the top run_shape a file."""
+    """Return the shapes of a run of statements, as they would be at the top of a file."""
     code = "".join(tree.module.code_for_node(statement.node) for statement in run)
     try:
         return statement_shapes(code)
@@ -305,13 +309,13 @@ def run_shape(tree: Tree, run: Sequence[Statement]) -> list[str]:
 
 
 def holds_run(many: Sequence[str], few: Sequence[str]) -> bool:
-    """`few` stands in `many` without a gap."""
+    """Return whether `few` stands in `many` without a gap."""
     size = len(few)
     return any(list(many[at : at + size]) == list(few) for at in range(len(many) - size + 1))
 
 
 def called_name(code: str) -> str:
-    """The name at the end run_shape what is called: autocast run_shape torch.autocast("cuda")."""
+    """Return the last name of what is called: `autocast` of torch.autocast("cuda")."""
     try:
         node: ast.AST = ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError):
