@@ -2,12 +2,16 @@
 
     python benchmarks/trace_work.py                 a trace made here: 20 steps of 400 operators
     python benchmarks/trace_work.py run.json.gz     your trace; several are ranks of one job
+    python benchmarks/trace_work.py --run DIR       also the concluding of a recorded run
 
 Two things are measured for the same command, `ridgeline trace --json --no-cache FILE…`:
 
 - calls: one run in this process, with a profile hook that counts calls of the functions below;
 - processor time (user + sys) of the whole command: the least and the median of `--repeat` runs.
   Other work on the machine changes processor time less than it changes wall time.
+
+With `--run` the processor time of two things is measured in this process, each after a first time
+that imports what it needs: concluding the run, and reading what was stored of its conclusion.
 """
 
 import argparse
@@ -20,7 +24,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -84,6 +90,29 @@ def processor_s(files: list[Path]) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
+def concluding_s(run: Path, repeat: int) -> tuple[float, float]:
+    """Return the least processor time of concluding a run, and of reading its stored case."""
+    from ridgeline.diagnosis.conclusion import concluded_case
+    from ridgeline.diagnosis.stored_case import store_case, stored_case
+    from ridgeline.records.run_directory import RunDirectory
+
+    directory = RunDirectory(run)
+    summary, case = concluded_case(directory)
+    if case is None:
+        raise SystemExit(f"{run}: the run has no case")
+    store_case(directory, summary, case)
+
+    def least_s(work: Callable[[], object]) -> float:
+        times = []
+        for _ in range(repeat + 1):
+            began = time.process_time()
+            work()
+            times.append(time.process_time() - began)
+        return min(times[1:])
+
+    return least_s(lambda: concluded_case(directory)), least_s(lambda: stored_case(directory))
+
+
 def make_trace(path: Path, steps: int = 20, operators: int = 400) -> None:
     """Write a trace with steps, Python functions, operators with shapes, launches and kernels."""
     events: list[dict[str, Any]] = []
@@ -117,6 +146,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="*", type=Path, help="a trace, or the ranks of one job")
     parser.add_argument("--repeat", type=int, default=5, help="runs whose processor time is taken")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="a recorded run to conclude")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         files = options.files
@@ -134,6 +164,10 @@ def main() -> int:
     print(f"  {sum(calls.values()):,} calls of functions in ridgeline.trace, of which")
     for piece, names in PIECES.items():
         print(f"  {sum(calls[name] for name in names):8,}  {piece}")
+    if options.run is not None:
+        concluding, reading = concluding_s(options.run, options.repeat)
+        print(f"{options.run.name}: concluding {1e3 * concluding:.1f} ms of processor time,")
+        print(f"  reading what was concluded {1e3 * reading:.1f} ms")
     return 0
 
 
