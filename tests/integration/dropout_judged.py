@@ -55,7 +55,7 @@ def judged(home: Path, *fixes: str, program: str = PROGRAM) -> Judged:
     bench = ProgramBench(target, home / "trials", Plan(steps=20), deadline=Deadline(math.inf))
     judge = Judge(bench, STEP, lambda text: None)
     on = [Candidate(fix=find_fix(name).fix) for name in fixes]
-    assert judge.learn(on, False, lambda found: None) == ""
+    assert judge.learn(on, False, lambda found: None) is None
     found = bench.trial(asked(on))
     assert found.trial is not None, (found.failure, found.last_lines)
     assert not judge.missing(found.trial, on)
