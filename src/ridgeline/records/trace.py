@@ -108,12 +108,12 @@ class IdleCause(Struct, frozen=True, kw_only=True):
     cause: Cause
     ns: int
     share: float
-    """Of all idle time."""
+    """The share of all idle time."""
     gaps: int = 0
     places: tuple[Place, ...] = ()
     """Lines of the user's code, the costliest first; empty without Python stacks."""
     says: str = ""
-    """What the host was in, most of that time: `enumerate(DataLoader)…`, cudaStreamSynchronize."""
+    """The host was in this for most of that time: `enumerate(DataLoader)…`, a synchronisation."""
 
 
 class Gap(Struct, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     count: int
     total_ns: int
     share: float
-    """Of the summed time of device operations."""
+    """The share of the summed time of device operations."""
     mean_ns: float
     least_ns: int
     most_ns: int
@@ -170,7 +170,7 @@ class OpRow(Struct, frozen=True, kw_only=True):
     device_self_ns: int
     """Device work launched by it directly."""
     share: float
-    """Of device time by self; of host time by self where there is no device work."""
+    """The share of device time by self; without device work, of host time by self."""
     category: Category = "other"
 
 
@@ -187,7 +187,7 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
     device_ns: int
     device_self_ns: int
     share: float
-    """Of device time, with what it contains."""
+    """The share of device time, with what the module contains."""
 
 
 class CategoryRow(Struct, frozen=True, kw_only=True):
@@ -207,9 +207,9 @@ class RooflineRow(Struct, frozen=True, kw_only=True):
     device_ns: int
     share: float
     flops: float
-    """Of one call, all arithmetic."""
+    """All arithmetic of one call."""
     bytes: float
-    """Of one call, each input read and each output written once: a lower bound."""
+    """Bytes of one call, each input read and each output written once: a lower bound."""
     flops_s: float
     bytes_s: float
     intensity: float
@@ -257,7 +257,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     tensor_core_time: float | None = None
     """Share of matmul, convolution and attention time on tensor cores, by kernel name."""
     of: str = ""
-    """Of several ranks: the one this is of."""
+    """The rank whose figures these are, if there are several ranks."""
     trust: Trust = Trust()
 
 
@@ -277,7 +277,7 @@ class Phase(Struct, frozen=True, kw_only=True):
     device_ns: int
     """Device work launched in it."""
     share: float
-    """Of the window's host time on the threads that drive the device."""
+    """The share of the window's host time on the threads that drive the device."""
 
 
 class MemoryCurve(Struct, frozen=True, kw_only=True):
@@ -319,7 +319,7 @@ class CriticalPath(Struct, frozen=True, kw_only=True):
     wait_ns: int = 0
     top: tuple[PathShare, ...] = ()
     of: str = ""
-    """Of several ranks: the one this is of."""
+    """The rank whose figures these are, if there are several ranks."""
     trust: Trust = Trust()
 
 
@@ -384,7 +384,7 @@ class RankTime(Struct, frozen=True, kw_only=True):
     caused_wait_ns: int = 0
     """What the others waited for it, summed over ranks."""
     doing: tuple[Activity, ...] = ()
-    """What it did in the time it was late, the largest part first."""
+    """What the rank did while it was late, the largest part first."""
 
 
 class CollectiveRow(Struct, frozen=True, kw_only=True):
@@ -392,7 +392,7 @@ class CollectiveRow(Struct, frozen=True, kw_only=True):
     group: str = ""
     count: int
     bytes: int | None = None
-    """Of one call; None where the trace does not say."""
+    """Bytes of one call; None where the trace does not say."""
     wire_ns: int
     """Median time from the last rank's arrival to the end."""
     wait_ns: int
@@ -422,7 +422,7 @@ class TraceStudy(Struct, frozen=True, kw_only=True):
     label: str
     torch: str = ""
     backend: str = ""
-    """Of the process group, where the trace tells it: nccl"""
+    """The backend of the process group, where the trace tells it: nccl."""
     verdict: str = ""
     """The one sentence."""
     trust: Trust = Trust()

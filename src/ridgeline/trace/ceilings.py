@@ -56,7 +56,7 @@ _MEMORY_GIB: dict[str, tuple[float, ...]] = {
     "H200 NVL": (140,), "B200": (180,), "MI210": (64,), "MI250X": (64,), "MI300X": (192,),
     "MI325X": (256,),
 }  # fmt: skip
-"""What the runtime reports, which is below the box's figure where ECC or firmware take a part."""
+"""The memory that the runtime reports, less than the box says where ECC or firmware take a part."""
 _MAX_MEMORY_DIFFERENCE_SHARE = 0.03
 """An H100 reports 79.18 GiB, an A100 of 40 GB 39.39, a V100 31.74: within 1 % of the list."""
 

@@ -80,7 +80,7 @@ class Ops(Events):
     sequence: Numbers
     """Joins a backward operator to its forward one."""
     forward_thread: Codes
-    """Of a backward operator: the thread that ran the forward; 0 or -1 otherwise."""
+    """For a backward operator, the thread that ran the forward; else 0 or -1."""
     shape: Codes
     info: Codes
 

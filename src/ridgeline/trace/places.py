@@ -35,7 +35,7 @@ _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _TORCH_SOURCE = re.compile(
     r"[/\\]torch[/\\](?:nn|autograd|utils|optim|cuda|profiler|distributed|_|functional\.py)"
 )
-"""Of a torch built from source, outside any site-packages."""
+"""Files of a torch that was built from source, outside any site-packages."""
 
 
 def place_of(frame: str) -> Place | None:

@@ -46,7 +46,7 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """What an operator was called with, as recorded (record_shapes=True)."""
+    """The inputs of an operator, as recorded (record_shapes=True)."""
 
     dims: tuple[Any, ...] = ()
     types: tuple[Any, ...] = ()
@@ -84,7 +84,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     checksum_differs: bool = False
     losses: tuple[Loss, ...] = ()
     digest: str = ""
-    """Of the file's content; the cache's key."""
+    """A hash of the file's content; the key of the cache."""
     from_cache: bool = False
 
 
@@ -101,7 +101,7 @@ class DeviceProperties(Struct, frozen=True, kw_only=True):
 
 
 class Metadata(Struct, frozen=True, kw_only=True):
-    """What stands beside the events."""
+    """The values that stand beside the events."""
 
     base_ns: int = 0
     """Added to a `ts` it gives nanoseconds since 1970 (newer traces)."""

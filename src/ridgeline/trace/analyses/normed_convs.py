@@ -27,7 +27,7 @@ _COUNTING = frozenset(("aten::add_", "aten::add"))
 
 
 class _Costs(Struct, frozen=True):
-    """Of each operator, its own launches (on a CPU its own time)."""
+    """The device time of each operator's own launches; on a CPU its own time."""
 
     ns: NDArray[np.int64]
     exposed: NDArray[np.int64]

@@ -30,10 +30,10 @@ _ARITY = {
 _OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_",
                "exponential_")  # fmt: skip
 _FUSED_STATES = {"_fused_adam_": (0, 2, 3), "_fused_adamw_": (0, 2, 3), "_fused_sgd_": (0, 2)}
-"""Which lists a fused optimizer writes: parameters and moments, not gradients."""
+"""The lists that a fused optimizer writes: parameters and moments, not gradients."""
 _FAILS = (TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError,
           OverflowError, StopIteration)  # fmt: skip
-"""What formulas raise for shapes that are not what the operator takes."""
+"""The errors that formulas raise for shapes that the operator does not take."""
 TOLD_BY_BACKWARD = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
 
 
@@ -47,7 +47,7 @@ class OpWork(Struct, frozen=True):
     flops: int
     bytes: int
     dtype: str
-    """Of the first floating tensor, else of the first tensor."""
+    """The type of the first floating tensor, else of the first tensor."""
     dtype_of_list: bool = False
 
 

@@ -43,7 +43,7 @@ class _Times(Struct, frozen=True):
     device_self: Rows
     device: Rows
     device_ns: int
-    """Of all device work in the window, launched by an operator or not."""
+    """The time of all device work in the window, launched by an operator or not."""
 
 
 def ops(trace: Trace, links: Links, window: Window, limit: int = 50) -> tuple[OpRow, ...]:
@@ -147,11 +147,11 @@ class _Owned(Struct, frozen=True):
     rows: Rows
     stands: Rows
     group: Rows
-    """Of each of `rows`."""
+    """The group of each of `rows`."""
     keys: Rows
-    """Of each group: name, shape, place, module, phase, path."""
+    """Name, shape, place, module, phase and path of each group."""
     first: Rows
-    """Of each group: its first standing row."""
+    """The first row of each group."""
 
 
 def op_sites(trace: Trace, links: Links, window: Window) -> tuple[tuple[OpSite, ...], int, float]:

@@ -16,7 +16,7 @@ _NO_TENSOR = frozenset({
     "", "Scalar", "ScalarList", "Int", "Double", "Bool", "Float", "Long", "GenericList", "String",
     "Device", "None", "Dict", "Generator", "Stream", "Layout", "ScalarType",
 })  # fmt: skip
-"""What is not a tensor. Tensors have C++ names (`float`, `long int`); the capitals are scalars."""
+"""Types that are no tensor. Tensors have C++ names (`float`, `long int`), scalars capitals."""
 LIST = "TensorList"
 MAX_TENSORS = 6
 

@@ -61,7 +61,7 @@ class _Answers(Struct, frozen=True):
     owner: Rows
     """For each device operation in the window the operator that answers for it; -1: none."""
     rows: Rows
-    """Those device operations, as rows of `trace.device`."""
+    """The rows of these device operations in `trace.device`."""
     results: Results
 
 

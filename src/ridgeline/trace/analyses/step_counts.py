@@ -24,7 +24,7 @@ class Counted(Struct, frozen=True):
     """Operators that answer for work, each with its own and its callees' time."""
 
     rows: Rows
-    """Of `trace.ops`, in the steps."""
+    """Rows of `trace.ops` in the steps."""
     works: tuple[CallWork, ...]
     which: Rows
     """For each of `rows` its place in `works`."""

@@ -48,7 +48,7 @@ _NOT_THE_PROGRAMS = re.compile(
 class Waits(Struct, frozen=True):
     calls: Calls
     row: Rows
-    """Of each in `trace.calls`."""
+    """The row of each call in `trace.calls`."""
     op: Rows
     """The operator each is named after; -1: none around it."""
 
@@ -108,7 +108,8 @@ def _pageable(trace: Trace, links: Links, which: re.Pattern[str]) -> NDArray[np.
 
 
 def by_profiler(trace: Trace, links: Links, calls: Calls) -> NDArray[np.bool_]:
-    """Whether the function that asked, past the ways to ask, is a profiler's."""
+    """Return whether the function that asked for the wait, past those that only pass it on, is a
+    profiler's."""
     frames = trace.frames
     if not len(frames):
         return np.zeros(len(calls), bool)
@@ -279,7 +280,7 @@ def _units(trace: Trace, links: Links, waits: Waits) -> tuple[list[_Unit], dict[
 
 
 def _add_copies(trace: Trace, units: Sequence[_Unit], copied: dict[int, tuple[bool, int]]) -> None:
-    """What was copied inside each: the copy may be handed over by another call than the wait."""
+    """Add what was copied inside each unit: another call than the wait may hand over the copy."""
     calls = sorted(copied)
     at = trace.calls.ts[calls] if calls else np.empty(0, np.int64)
     for unit in units:
@@ -313,7 +314,8 @@ def _ops(trace: Trace, links: Links, row: int) -> tuple[str, ...]:
 
 
 def _copied(trace: Trace, links: Links) -> dict[int, tuple[bool, int]]:
-    """Of each call that copies over the link: whether to the device, and how much."""
+    """Return for each call that copies over the link whether it copies to the device, and how
+    much."""
     device = trace.device
     found: dict[int, tuple[bool, int]] = {}
     rows = np.flatnonzero((device.kind == Kind.MEMCPY) & (links.device_call >= 0))
@@ -378,7 +380,8 @@ def _moments(units: Sequence[_Unit], kept: Sequence[int]) -> Iterator[tuple[int,
 
 
 def _lengths(units: Sequence[_Unit]) -> NDArray[np.int64]:
-    """Of each unit, without what lies in one before it: printing a tensor within a print."""
+    """Return the length of each unit without what lies in a unit before it: printing a tensor
+    within a print."""
     start = np.array([unit.start for unit in units], np.int64)
     end = np.array([unit.end for unit in units], np.int64)
     before: Rows = np.append(np.int64(start.min() if len(start) else 0), np.maximum.accumulate(end))
@@ -450,7 +453,7 @@ def replay_of(
 
 
 def _sites(at: Times, asked: Sequence[Asking]) -> Times:
-    """Of each moment the site of the asking around it; -1: none."""
+    """Return for each moment the site that asks for the wait around it; -1 where there is none."""
     if not asked:
         return np.full(len(at), -1, np.int64)
     start = np.array([one.start for one in asked], np.int64)

@@ -35,7 +35,7 @@ TABLES = ("device", "ops", "annotations", "calls", "frames", "memory", "syncs", 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a query may name."""
+    """A view that a query may name."""
 
     name: str
     columns: tuple[str, ...]

@@ -242,7 +242,7 @@ def _picked(values: NDArray[Any], rows: Rows) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the files say of the whole."""
+    """What the files say about the whole job."""
 
     numbers: tuple[int, ...] | None = None
     """Each file's rank; None where they do not all tell one of their own."""
@@ -339,13 +339,13 @@ class Matching:
     """Row i is one collective, column r a rank: the place in that rank's Collectives, or -1."""
 
     table: Table
-    """Those that two ranks show at least: enough to compare clocks."""
+    """The collectives that at least two ranks show: enough to compare clocks."""
     whole: NDArray[np.bool_]
-    """Which of them every member of the group shows: only then the last to come is known."""
+    """Which rows every member of the group shows: only then is it known who came last."""
     matched: int
     """Collectives that all members show whose trace is given."""
     unmatched: int
-    """Those that some member does not show though its trace is given, or one rank alone."""
+    """Collectives that a member does not show though its trace is given, or that one rank shows."""
     lacks: tuple[int, ...]
     """How many of the others' collectives each rank does not show."""
     members: Membership

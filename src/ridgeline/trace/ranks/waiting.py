@@ -64,7 +64,7 @@ class Waits:
     """That rank, by its place in the list."""
     skew: NDArray[np.int64]
     wire: NDArray[np.int64]
-    """What it took the last rank: nobody to wait for, and free of the alignment's error."""
+    """How long the last rank took: it waits for nobody, and the error of the alignment cancels."""
     early_ends: int
     """Collectives that ended on some rank before the last had come: alignment or match is wrong."""
 
