@@ -1,6 +1,7 @@
 """Functions compared: in one process, or, where they would disturb each other, each in its own."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ridgeline.comparison.contenders import (
 )
 from ridgeline.comparison.preparation import (
     NO_TIME,
+    Settling,
     collect_all,
     examine_all,
     look_after,
@@ -31,15 +33,11 @@ from ridgeline.comparison.remote_host import RemoteHost, remote_for
 from ridgeline.comparison.verdicts import assemble
 from ridgeline.errors import RidgelineError
 from ridgeline.measure.deadline import BudgetEnded
-from ridgeline.measure.rounds import Rounds
+from ridgeline.measure.rounds import Rounds, Stopped
 from ridgeline.records.comparison import Comparison, Skipped, Surroundings
 
 if TYPE_CHECKING:  # it brings torch, which the command's own process does without
     from ridgeline.comparison.host import Host
-from contextlib import ExitStack
-
-from ridgeline.comparison.preparation import Settling
-from ridgeline.measure.rounds import Stopped
 
 MIN_NOTED_LINES = 20
 """Printed lines from which a note says that printing is part of the time."""
@@ -102,7 +100,7 @@ def _compare(targets: Sequence[str], options: Options, say: Say) -> Comparison:
     if options.isolate:
         return isolated(targets, options, say)
     say("starting")
-    with remote_for(options) as host:
+    with closing(remote_for(options)) as host:
         contenders = stand(targets, lambda variant, name: host)
         try:
             for contender in contenders:
@@ -227,7 +225,7 @@ class _ProcessSets:
         options, sets = self._options, self._options.processes
         set_began = perf_counter_ns()
         contenders = stand(
-            self._targets, lambda variant, name: stack.enter_context(remote_for(options))
+            self._targets, lambda variant, name: stack.enter_context(closing(remote_for(options)))
         )
         for contender in contenders:
             self._say(f"set {number + 1} of {sets}, {contender.name}: building")

@@ -18,8 +18,8 @@ import tempfile
 import threading
 import unittest
 from time import monotonic
-from types import NoneType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import NoneType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -117,17 +117,6 @@ class RemoteHost:
         self._asked = 0
         self._ready = False
         self._names: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the child, its threads and its own children."""

@@ -1,5 +1,6 @@
 """A budget is for the whole comparison, and is kept: on a clock that only the test moves."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,8 @@ def test_with_enough_time_every_check_after_the_rounds_is_made() -> None:
 
 def test_a_remote_host_is_not_asked_once_the_budget_is_over() -> None:
     clock = Clock()
-    with RemoteHost(
-        cold=False, device=None, timeout_s=300.0, deadline=Deadline(5.0, now=clock)
-    ) as host:
+    deadline = Deadline(5.0, now=clock)
+    with closing(RemoteHost(cold=False, device=None, timeout_s=300.0, deadline=deadline)) as host:
         clock.now_s = 6.0
         with pytest.raises(BudgetEnded) as caught:
             host.ask("open", variant="baseline", target="slow.py:step", seed=0)

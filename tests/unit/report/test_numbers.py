@@ -1,10 +1,12 @@
-"""Ratios, intervals and times as people read them."""
+"""Ratios, intervals, times and a whole timing as people read them."""
 
 from math import inf, nan
 
 import pytest
+from msgspec.structs import replace
 
-from ridgeline.report.numbers import interval, median, times
+from ridgeline.records.latency import Latency
+from ridgeline.report.numbers import interval, median, times, timing_text
 from ridgeline.report.views.comparison import band_meaning
 from tests.unit.report.made_up_comparison import comparison, variant
 
@@ -63,3 +65,36 @@ def test_the_band_is_what_identical_code_showed_where_that_is_more() -> None:
     assert band_meaning(comparison()) == "± 2 % does not matter"
     said = band_meaning(comparison(threshold=0.001))
     assert said == "± 0.8 % is what identical code showed here"
+
+
+def timed(**changed: object) -> Latency:
+    latency = Latency(
+        summary=variant(median_ns=12.3e6).summary,
+        samples_ns=(),
+        block_calls=4,
+        warmup_ns=(),
+        steady=True,
+        clock="wall",
+        wall_median_ns=12.3e6,
+    )
+    return replace(latency, **changed)
+
+
+def test_a_timing_is_one_line() -> None:
+    assert (
+        timing_text(timed(), "step") == "step  12.3 ms [12.2, 12.4] · 60 samples of 4 calls · wall"
+    )
+
+
+def test_percentiles_stand_where_the_samples_carry_them() -> None:
+    summary = replace(timed().summary, p95_ns=13e6, p99_ns=15.5e6)
+    assert " · p95 13 ms · p99 15.5 ms · " in timing_text(timed(summary=summary), "step")
+
+
+def test_warnings_follow_in_lines_of_their_own() -> None:
+    text = timing_text(timed(warnings=("the machine was busy",)), "step")
+    assert text.splitlines()[1:] == ["  warning: the machine was busy"]
+
+
+def test_one_call_a_sample_needs_no_words() -> None:
+    assert " · 60 samples · wall" in timing_text(timed(block_calls=1), "step")
