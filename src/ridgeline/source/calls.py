@@ -7,13 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from msgspec import Struct
 
 from ridgeline.records.trace import Place
-from ridgeline.source.file import (
-    SourceFile,
-    SourceFiles,
-    call_line,
-    last_name,
-    parsed_expression,
-)
+from ridgeline.source.file import SourceFile, SourceFiles, call_line, last_name, parsed_expression
 
 
 class SourceCall(Struct, frozen=True, kw_only=True):

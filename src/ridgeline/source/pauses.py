@@ -9,9 +9,7 @@ from typing import Literal
 
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall, calls_at, source_call
-from ridgeline.source.file import (
-    SourceFiles,
-)
+from ridgeline.source.file import SourceFiles
 
 PauseKind = Literal["checkpoint", "figure", "collection", "sleep", "conversion", "other"]
 

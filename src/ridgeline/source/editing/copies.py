@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.edit import Edit, Patched, Rewrite
 from ridgeline.source.editing.patching import patched
-from ridgeline.source.editing.tree import (
-    MARK,
-    Cannot,
-)
-from ridgeline.source.file import decoded, encoded, text_of
+from ridgeline.source.editing.tree import MARK, Cannot
+from ridgeline.source.file import calls_in, decoded, encoded, parsed, text_of
 from ridgeline.source.program import ImportedFile, imported_files
 
+SIGN = "written by ridgeline optimize"
+_SIGNED = re.compile(rf"^# {SIGN}(?: from .*)? \(([0-9a-f]{{8}})\)\r?\n", re.MULTILINE)
+_OPENING_LINES = re.compile(r"(?:#![^\n]*\n)?(?:[ \t\f]*#.*?coding[:=][^\n]*\n)?")
+_MAX_NUMBERED_NAMES = 100
 _FROM = re.compile(r"(\s*from\s+)([.\w]+)(\s+import\b)")
 _WHY = "its copy has the changes"
 
@@ -135,18 +136,12 @@ def _past_package(text: str, led: Sequence[ImportedFile], copies: Mapping[Path, 
 
 
 def _only_imports(init: Path) -> bool:
-    try:
-        body = ast.parse(text_of(init)).body
-    except (SyntaxError, ValueError):
-        return False
-    return all(
+    source = parsed(text_of(init))
+    return source is not None and all(
         isinstance(node, ast.Import | ast.ImportFrom)
         or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-        or (
-            isinstance(node, ast.Assign)
-            and not any(isinstance(n, ast.Call) for n in ast.walk(node))
-        )
-        for node in body
+        or (isinstance(node, ast.Assign) and not any(calls_in(node)))
+        for node in source.module.body
     )
 
 
@@ -221,12 +216,6 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-SIGN = "written by ridgeline optimize"
-_SIGNED = re.compile(rf"^# {SIGN}(?: from .*)? \(([0-9a-f]{{8}})\)\r?\n", re.MULTILINE)
-_FIRST = re.compile(r"(?:#![^\n]*\n)?(?:[ \t\f]*#.*?coding[:=][^\n]*\n)?")
-_TRIES = 100
 
 
 class Copy(Struct, frozen=True, kw_only=True):
@@ -317,7 +306,7 @@ def _typed(file: Path, script: Path) -> Path:
 def free(original: Path, said: list[str]) -> Path:
     """Return the name of a copy: optimized_train.py, or with the next number if that is a file of
     the user's."""
-    for number in range(1, _TRIES):
+    for number in range(1, _MAX_NUMBERED_NAMES):
         tail = "" if number == 1 else f"_{number}"
         to = original.with_name(f"optimized_{original.stem}{tail}{original.suffix}")
         if not to.exists() or is_ours(to):
@@ -325,7 +314,9 @@ def free(original: Path, said: list[str]) -> Path:
                 first = f"optimized_{original.stem}{original.suffix}"
                 said.append(f"{first} is a file of yours, or changed by you: see {to.name}")
             return to
-    raise Cannot(f"there are {_TRIES} files beside {original} whose names begin with optimized_")
+    raise Cannot(
+        f"there are {_MAX_NUMBERED_NAMES} files beside {original} whose names begin with optimized_"
+    )
 
 
 def is_ours(file: Path) -> bool:
@@ -342,7 +333,7 @@ def signed(text: str, source: str = "") -> str:
     """Return a text with a line at its top that says who wrote it, below the lines that name the
     interpreter and the encoding."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    opening = _FIRST.match(text)
+    opening = _OPENING_LINES.match(text)
     at = opening.end() if opening else 0
     name = f" from {source}" if source else ""
     return f"{text[:at]}# {SIGN}{name} ({_digest(text)}){newline}{text[at:]}"

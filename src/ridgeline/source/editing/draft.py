@@ -15,12 +15,7 @@ from enum import IntEnum
 import libcst as cst
 from msgspec import Struct
 
-from ridgeline.source.editing.tree import (
-    MARK,
-    Cannot,
-    Statement,
-    Tree,
-)
+from ridgeline.source.editing.tree import MARK, Cannot, Statement, Tree
 
 DEEPER = "\x00"  # no valid source holds it
 

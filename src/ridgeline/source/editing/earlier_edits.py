@@ -8,11 +8,7 @@ from msgspec import Struct
 from ridgeline.records.edit import Edit, Import, Insert, Keyword, Replace, Rewrite, Top, Within
 from ridgeline.source.editing.draft import comment, marked
 from ridgeline.source.editing.replace import WAS_LINES
-from ridgeline.source.editing.tree import (
-    MARK,
-    Cannot,
-    Tree,
-)
+from ridgeline.source.editing.tree import MARK, Cannot, Tree
 
 
 class Shift(Struct, frozen=True, kw_only=True):

@@ -15,13 +15,7 @@ from ridgeline.source.editing.statements import (
     put_lines,
     written_lines,
 )
-from ridgeline.source.editing.tree import (
-    Cannot,
-    Statement,
-    Tree,
-    holds_run,
-    statement_shapes,
-)
+from ridgeline.source.editing.tree import Cannot, Statement, Tree, holds_run, statement_shapes
 
 _IMPORTS = (cst.Import, cst.ImportFrom)
 _BESIDE = (*_IMPORTS, cst.Pass, cst.Assign, cst.AnnAssign)

@@ -21,14 +21,7 @@ from ridgeline.source.editing.draft import (
     comment,
     marked,
 )
-from ridgeline.source.editing.tree import (
-    Cannot,
-    Spot,
-    Tree,
-    called_name,
-    expression_shape,
-    own,
-)
+from ridgeline.source.editing.tree import Cannot, Spot, Tree, called_name, expression_shape, own
 
 _ADAM = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
@@ -79,6 +72,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
         *("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
     ),
 }
+"""The parameters that calls take by position, in order: what a bare argument is. A name that is not
+in its tuple is taken by keyword only; `*` takes any number."""
 
 
 _STRINGS = (cst.FormattedString, cst.TemplatedString)

@@ -26,10 +26,7 @@ from ridgeline.source.editing.imports import import_, top
 from ridgeline.source.editing.keyword import arguments, keyword
 from ridgeline.source.editing.replace import replace
 from ridgeline.source.editing.statements import insert, rewrite, within
-from ridgeline.source.editing.tree import (
-    Cannot,
-    Tree,
-)
+from ridgeline.source.editing.tree import Cannot, Tree
 from ridgeline.source.file import Decoded, decoded, encoded
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")

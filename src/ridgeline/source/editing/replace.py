@@ -4,12 +4,7 @@ import libcst as cst
 
 from ridgeline.records.edit import Replace
 from ridgeline.source.editing.draft import Draft, Note, Rank, Splice
-from ridgeline.source.editing.tree import (
-    Cannot,
-    Spot,
-    expression_shape,
-    own,
-)
+from ridgeline.source.editing.tree import Cannot, Spot, expression_shape, own
 
 _ATOMS = (
     *(cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.SimpleString),
