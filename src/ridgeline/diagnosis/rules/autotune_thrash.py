@@ -39,7 +39,8 @@ def look(case: Case) -> Iterator[Finding]:
     fresh = _fresh(case, sites)
     if case.sites.steps < 2 or not slow or fresh < MIN_NEW_SIZES:
         return
-    if flags is None and not any(_tried(site) for site in slow):
+    kernels = [sum(kernel.count for kernel in site.kernels) / site.calls for site in slow]
+    if flags is None and max(kernels) < MIN_TRIED_KERNELS:
         return
     calls, whole = sum(site.calls for site in slow), sum(site.host_ns for site in slow)
     spent = whole - LAUNCH_NS * calls
@@ -80,10 +81,6 @@ def _fresh(case: Case, sites: list[OpSite]) -> float:
         return 0.0
     once = [size for size, calls in counted.items() if calls < 2 * sites_a_size[size]]
     return len(once) / len(counted) if len(counted) > 1 else 0.0
-
-
-def _tried(site: OpSite) -> bool:
-    return sum(kernel.count for kernel in site.kernels) >= MIN_TRIED_KERNELS * site.calls
 
 
 def _switch(case: Case) -> Place | None:

@@ -134,7 +134,7 @@ def _weights_finding(case: Case, again: Sequence[_Weight]) -> Finding | None:
     most = max(again, key=lambda weight: sum(c.ns for c in weight.there))
     site = max(most.there, key=lambda c: c.ns).site
     by_hand = sum(c.ns for c in most.there if c.by_hand) > sum(c.ns for c in most.there) / 2
-    call = _written_cast(case, site) if by_hand else _autocast(case, site)
+    call = next(iter(_written_casts(case, site.place)), None) if by_hand else _autocast(case, site)
     ns = sum(c.ns for w in again for c in (*w.there, *w.back))
     summed = sum(spent_ns(case, _gradient_sums(case, w.dims)) for w in again)
     also, halved = "", ""
@@ -190,11 +190,7 @@ def _autocast(case: Case, site: OpSite) -> SourceCall | None:
     return next(iter(uncached or inner or written), None)
 
 
-def _written_cast(case: Case, site: OpSite) -> SourceCall | None:
-    return next(iter(_written_casts(case, site.place)), None) if site.place is not None else None
-
-
-def _written_casts(case: Case, place: Place) -> list[SourceCall]:
+def _written_casts(case: Case, place: Place | None) -> list[SourceCall]:
     """Return the casts written in a function, those in the innermost loop first."""
     return [call for call in calls_at(case.sources, place, _WRITTEN_CASTS) if _is_cast(call)]
 

@@ -31,7 +31,9 @@ MAX_SYNCHRONISATIONS = 2.0
 
 def look(case: Case) -> Iterator[Finding]:
     many = launches(case)
-    if not mostly_small(case) or not fixed_sizes(case) or _graphs(case):
+    regions = case.study.regions if case.study is not None else ()
+    has_graphs = any(region.kind == "graph" for region in regions)
+    if not mostly_small(case) or not fixed_sizes(case) or has_graphs:
         return
     if sum(sync.per_step for sync in case.syncs) > MAX_SYNCHRONISATIONS:
         return
@@ -64,10 +66,6 @@ def look(case: Case) -> Iterator[Finding]:
         ),
         bound=bound_of(case, share),
     )
-
-
-def _graphs(case: Case) -> bool:
-    return case.study is not None and any(r.kind == "graph" for r in case.study.regions)
 
 
 def _model(case: Case) -> tuple[Place | None, str]:

@@ -73,6 +73,7 @@ def _of_table(
     spent = spent_ns(case, backward)
     updated = sum(spent_ns(case, [s]) * part for s, part in whole)
     looped = _looped(backward, tables)
+    table_bytes = rows * width * TYPE_BYTES.get(backward[0].types[0], 4)
     loop = lookups_in_loop(case.sources, backward[0].place) if looped else None
     if loop is not None:
         place, line = loop.place, loop.place.line
@@ -91,9 +92,7 @@ def _of_table(
         change=_at_once(layer, loop, tables, change) if looped else change,
         confidence="low" if behind else "high" if layer is not None and not doubt else "medium",
         doubt=doubt,
-        evidence=_evidence(
-            rows * width * _bytes(backward[0]), tables, spent, updated, looked_up / rows / tables
-        ),
+        evidence=_evidence(table_bytes, tables, spent, updated, looked_up / rows / tables),
     )
 
 
@@ -192,10 +191,6 @@ def _tied(case: Case, table: tuple[int, int]) -> bool:
 
 def _is(dims: Any, table: tuple[int, int]) -> bool:
     return isinstance(dims, list | tuple) and tuple(map(str, dims)) == tuple(map(str, table))
-
-
-def _bytes(site: OpSite) -> int:
-    return TYPE_BYTES.get(site.types[0], 4)
 
 
 def _made(

@@ -34,7 +34,8 @@ RULE = Rule(id="layout-transposes", family="kernels", budget="work", needs=("tra
 
 
 def look(case: Case) -> Iterator[Finding]:
-    rows = _turning(case)
+    turning = [row for row in case.kernels if _TURNING.search(row.name)]
+    rows = [row for row in turning if not row.op or "conv" in row.op]
     steps = max(case.study.window.steps if case.study is not None else 1, 1)
     turned = sum(row.total_ns for row in rows) / steps
     sites = convolutions(case)
@@ -70,10 +71,6 @@ def look(case: Case) -> Iterator[Finding]:
             *_of_norms(norms, beyond),
         ),
     )
-
-
-def _turning(case: Case) -> list[KernelRow]:
-    return [k for k in case.kernels if _TURNING.search(k.name) and (not k.op or "conv" in k.op)]
 
 
 def _slow(case: Case, sites: list[OpSite], turned: float) -> float:

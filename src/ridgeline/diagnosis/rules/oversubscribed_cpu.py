@@ -76,6 +76,9 @@ def _operators(case: Case, threads: int, ranks: int, allowed: int, full: bool) -
         facts.append(measured("operators", f"at {reached} of their ceilings"))
     crowded = case.telemetered.crowded
     sure = full and not crowded and (ranks > 1 or call is not None)
+    doubt = "other programs take cores too" if crowded else ""
+    if not crowded and not full:
+        doubt = "cores are idle part of the time: operators may be slow for their size"
     yield make_finding(
         RULE,
         claim=f"{who} share {units.plural(allowed, 'core')} and wait for each other",
@@ -86,7 +89,7 @@ def _operators(case: Case, threads: int, ranks: int, allowed: int, full: bool) -
         evidence=facts,
         fix="threads",
         change=_change(call, each, ranks),
-        doubt=_doubt(crowded, full),
+        doubt=doubt,
     )
 
 
@@ -106,12 +109,6 @@ def _bound(case: Case, share: float, ranks: int) -> float | None:
         return None
     untraced = min(work.operator_ms / case.step_ms, 1.0) * (1 - work.attained)
     return gain_without(max(share, untraced), SHARE_TOLERANCE)
-
-
-def _doubt(crowded: bool, full: bool) -> str:
-    if crowded:
-        return "other programs take cores too"
-    return "" if full else "cores are idle part of the time: operators may be slow for their size"
 
 
 def _change(call: SourceCall | None, each: int, ranks: int) -> str:

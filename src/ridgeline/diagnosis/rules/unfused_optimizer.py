@@ -90,7 +90,8 @@ class _Made(Struct, frozen=True):
 
 def look(case: Case) -> Iterator[Finding]:
     update = _update(case) or _by_hand(case)
-    seen = _optimizer(case)
+    optimizers = case.capture.optimizers if case.capture is not None else ()
+    seen = next((one for one in optimizers if one.anchor), next(iter(optimizers), None))
     if update is None:
         return
     traced = case.sites.optimizer if update.written is None else ""
@@ -222,11 +223,6 @@ def _by_hand(case: Case) -> _Update | None:
             if loop.over == "state" and not at.trains and "grad" in at.attributes:
                 return _Update(loop.sites, loop.calls, True, at)
     return None
-
-
-def _optimizer(case: Case) -> OptimizerSeen | None:
-    seen = case.capture.optimizers if case.capture is not None else ()
-    return next((one for one in seen if one.anchor), next(iter(seen), None))
 
 
 def _defaults(case: Case, seen: OptimizerSeen | None, update: _Update, name: str) -> bool:

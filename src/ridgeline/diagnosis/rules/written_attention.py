@@ -16,7 +16,9 @@ from ridgeline.diagnosis.rules._attention import (
     scores_of,
     without_scores,
 )
-from ridgeline.records.finding import Evidence, Finding
+from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rules._precision import spent_ns
+from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.attention import written_attention
@@ -81,7 +83,12 @@ def _group(
     passes = round(sum(s.calls for s in touching if s.bytes))
     line, change, doubt = _text(case, place, softmax[0].module)
     largest = max(kept, key=lambda scores: scores.numel)
-    spent = sum(s.device_ns if case.on_gpu else s.host_ns for s in touching)
+    sizes = f"{largest.batch} × {largest.rows} × {largest.columns}"
+    spent = spent_ns(case, touching)
+    text = f"{units.seconds(case.work_s(spent))} a step; beyond what a fused kernel needs, "
+    text += f"{units.percent(share)} of it"
+    of_peak = f", {units.percent(memory)} of the peak" if peak else ""
+    kept_text = f"{units.bytes_(saved)}{of_peak}"
     yield make_finding(
         RULE,
         claim=f"attention is written out: its scores pass through memory in "
@@ -98,28 +105,11 @@ def _group(
         confidence="high" if line is not None and not doubt else "medium",
         doubt=doubt,
         evidence=(
-            Evidence(
-                what="operators on the scores",
-                text=f"{units.seconds(case.work_s(spent))} a step; beyond what a fused kernel "
-                f"needs, {units.percent(share)} of it",
-                value=1e3 * case.work_s(spent),
-            ),
-            Evidence(
-                what="scores",
-                text=f"{largest.batch} × {largest.rows} × {largest.columns}, "
-                f"{units.significant(calls)} a step",
-            ),
-            *_memory(saved, peak),
+            measured("operators on the scores", text, 1e3 * case.work_s(spent)),
+            measured("scores", f"{sizes}, {units.significant(calls)} a step"),
+            *([derived("kept for the backward", kept_text, saved)] if saved else ()),
         ),
     )
-
-
-def _memory(saved: float, peak: float) -> tuple[Evidence, ...]:
-    if not saved:
-        return ()
-    of = f", {units.percent(saved / peak)} of the peak" if peak else ""
-    text = f"{units.bytes_(saved)}{of}"
-    return (Evidence(what="kept for the backward", text=text, value=saved, source="derived"),)
 
 
 def _text(case: Case, place: Place | None, module: str) -> tuple[int | None, str, str]:
@@ -173,7 +163,7 @@ def _unshaped(case: Case) -> Iterator[Finding]:
             change=f"{GENERIC}\n# in nn.MultiheadAttention: need_weights=False",
             confidence="low",
             doubt="the trace has no sizes: that they belong together is told by their number",
-            evidence=(Evidence(what="batched products", text=f"{units.significant(2 * pairs)}"),),
+            evidence=(measured("batched products", f"{units.significant(2 * pairs)}"),),
         )
 
 
