@@ -44,14 +44,15 @@ class Estimate(Struct, frozen=True, kw_only=True):
     ci_low: float
     ci_high: float
     level: float
-    """Of the interval: 0.95 once corrected for looks and for several candidates, so above it."""
+    """Confidence level of the interval. It is above 0.95, since all looks and candidates together
+    have 0.95."""
     p_value: float
-    """Of "no difference", two-sided, before any correction."""
+    """Two-sided p-value of "no difference", before any correction."""
     rounds: int
     method: str
     """How the interval was made: "bootstrap over 60 rounds", "moving blocks of 4 rounds"."""
     autocorrelation: float
-    """Lag 1 of the log-ratios, round to round."""
+    """Lag-1 autocorrelation of the log-ratios of the rounds."""
     within_low: float
     within_high: float
     """The interval by rounds alone."""
@@ -70,7 +71,8 @@ class Control(Struct, frozen=True, kw_only=True):
     """How far apart identical code looked here, as a share: the estimate's distance from 1. No
     candidate closer to 1 than that is called faster or slower."""
     differs: bool
-    """Identical code was told apart: nothing else that was measured can be believed."""
+    """Whether identical code was told apart: then nothing else that was measured can be
+    believed."""
 
 
 class Outliers(Struct, frozen=True, kw_only=True):
@@ -87,7 +89,8 @@ class Outliers(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """How the baseline itself moved from the first round to the last: the machine, not the code."""
+    """How much the time of the baseline changed from the first round to the last: that is the
+    machine, not the code."""
 
     share: float
     """Change over the whole run, as a share of the median; negative where it got faster."""
@@ -109,17 +112,17 @@ class Variant(Struct, frozen=True, kw_only=True):
 
     name: str
     samples_ns: tuple[float, ...]
-    """One a round, in order; each the mean of a block of calls."""
+    """One sample a round, in order; each is the mean of a block of calls."""
     summary: Summary
     outliers: Outliers
     block_calls: int
     cpu_median_ns: float
-    """Processor time of a call: the second witness."""
+    """Median processor time of a call."""
     clock: str
     first_call_ns: float | None = None
-    """The very first call: compilation, autotuning and allocation are in it."""
+    """Time of the very first call, with compilation, autotuning and allocation."""
     warmup_ns: float | None = None
-    """What all calls before steady state took beyond as many steady ones."""
+    """Time that all calls before steady state took beyond as many steady ones."""
     warmup_calls: int = 0
     steady: bool = True
     recompiles: int = 0
@@ -127,7 +130,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     peak_method: str = ""
     items: float | None = None
-    """Samples or tokens a call handles, where the file says so."""
+    """Samples or tokens that a call handles, if the file declares them."""
     discarded: int = 0
     """Samples taken while the device was throttled, left out and counted."""
 
@@ -209,7 +212,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """What the host was like while the rounds ran."""
+    """The host, and what else ran on it during the rounds."""
 
     device: str
     threads: int
@@ -218,13 +221,13 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     load_1min: float | None = None
     steal_share: float | None = None
     others_cores: float | None = None
-    """Processors' worth of work done by others meanwhile."""
+    """Processor time that other processes used during the rounds, in cores."""
     sentences: tuple[str, ...] = ()
     versions: dict[str, str] = {}
 
 
 class Skipped(Struct, frozen=True, kw_only=True, tag=True):
-    """A candidate or a pair that was not measured, and why."""
+    """A candidate or a pair that was not measured, with the reason."""
 
     name: str
     status: Literal["SKIP", "BROKEN"]
@@ -246,15 +249,15 @@ class Comparison(Struct, frozen=True, kw_only=True):
     threshold: float
     """Differences below this share do not matter."""
     alpha: float
-    """Of the whole comparison: 0.05."""
+    """Significance level of the whole comparison: 0.05."""
     looks: tuple[int, ...]
-    """Rounds after which the data was looked at, set in advance."""
+    """Numbers of rounds after which the data is looked at, set in advance."""
     stopped: Literal["decided", "budget", "all rounds", "interrupted"]
     rounds: int
     budget_s: float
     spent_s: float
     rounds_s: float = 0.0
-    """What the rounds alone took."""
+    """Time of the rounds alone."""
     seed: int
     drift: Drift
     order: OrderEffect
