@@ -23,7 +23,7 @@ from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import OutputSeams, apply_fixes
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
-from ridgeline.harness.trials.trial_process import Outcome, sustained_times
+from ridgeline.harness.trials.trial_process import Outcome, are_on_device, sustained_times
 from ridgeline.harness.usercode.load import first_words
 from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.bench import (
@@ -181,7 +181,7 @@ def _read(directory: Path, untimed: int, workers: int) -> Trial:
     steps = list(RunDirectory(directory).steps())
     timed = [step for step in steps if step.index > untimed and is_timed(step, trial)]
     return replace(
-        sustained_times(trial, timed, workers),
+        sustained_times(trial, timed, workers, are_on_device(timed)),
         compile_s=sum(step.compile_ns for step in steps) / 1e9,
         first_step_s=steps[0].dur_ns / 1e9 if steps else 0.0,
         later=later_steps(trial, steps),

@@ -168,7 +168,7 @@ def _timed(trial: Trial, steps: list[Step], plan: Plan, loader: LoaderSeen) -> T
     """Return the trial with the times of the steps that show how fast the program is."""
     timed = [step for step in steps[plan.watch + 1 :] if is_timed(step, trial)]
     timed = timed[: steps_before_last_batch([step.index for step in timed], trial.queue)]
-    on_device = bool(timed) and all(step.device_ns for step in timed)
+    on_device = are_on_device(timed)
     waits = [_input_share([step], on_device) or 0.0 for step in timed]
     begin = max(
         made_ahead(loader.workers, loader.prefetch_factor),
@@ -176,14 +176,19 @@ def _timed(trial: Trial, steps: list[Step], plan: Plan, loader: LoaderSeen) -> T
     )
     timed = timed[min(begin, len(timed) // 2) :]
     return replace(
-        sustained_times(trial, timed, loader.workers), input_share=_input_share(timed, on_device)
+        sustained_times(trial, timed, loader.workers, on_device),
+        input_share=_input_share(timed, on_device),
     )
 
 
-def sustained_times(trial: Trial, timed: Sequence[Step], workers: int) -> Trial:
-    """Return the trial with the times and samples of these steps, as they are in the long run; by
-    the device's clock if it timed them all."""
-    on_device = bool(timed) and all(step.device_ns for step in timed)
+def are_on_device(steps: Sequence[Step]) -> bool:
+    """Return whether the device's clock timed all these steps."""
+    return bool(steps) and all(step.device_ns for step in steps)
+
+
+def sustained_times(trial: Trial, timed: Sequence[Step], workers: int, on_device: bool) -> Trial:
+    """Return the trial with the times and samples of these steps, as they are in the long run, by
+    the device's clock or by the host's."""
     step_ns = [(step.device_ns or 0) if on_device else step.dur_ns for step in timed]
     queue = {queued.step: queued for queued in trial.queue}
     return replace(
