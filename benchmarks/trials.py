@@ -18,6 +18,7 @@ from ridgeline.harness.trials.trial_process import run
 from ridgeline.optimization.contest import typical_ms
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
+from ridgeline.report.reasons import explain
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STEPS = 34
@@ -81,7 +82,9 @@ def row(script: str, fixes: tuple[str, ...], baseline: list[Trial], found: Trial
     before, after = typical_ms(baseline[:1]), typical_ms((found,))
     precision = "bfloat16" if "autocast" in fixes else "tf32" if "tf32" in fixes else "float32"
     parity = compare(baseline, found, "rounding", precision) if fixes else None
-    missing = ", ".join(f"{one.fix} not applied: {one.why}" for one in found.not_applied)
+    missing = ", ".join(
+        f"{one.fix} not applied: {explain(one.reason)}" for one in found.not_applied
+    )
     equal = parity.why if parity is not None else ""
     if parity is not None and parity.equality != "differs":
         equal = f"{parity.equality}: {equal}"

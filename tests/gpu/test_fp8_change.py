@@ -10,8 +10,11 @@ from ridgeline.fixes.catalog import fp8_linear
 from ridgeline.fixes.float8 import float8_linear
 from ridgeline.fixes.program import Program
 from ridgeline.harness.trials.trial_process import run
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Done
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
+from tests.unit.fixes.seams_here import done
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,8 +75,8 @@ def test_a_compiled_model_trains_with_them() -> None:
     program = Program(torch)
     fp8_linear.apply(program, {})
     program.call_begins(model, (x,), {})
-    ((applied,), _) = program.outcome()
-    assert applied.what.startswith("float8 products in 2 Linear layers")
+    products, _ = done(program.outcome()[0])
+    assert products.facts["layers"] == 2
     model(x).square().mean().backward()
     plain = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
@@ -90,9 +93,12 @@ def test_a_whole_program_trains_alike_alone_and_compiled(tmp_path: Path) -> None
     for fixes in (("fp8-linear",), ("fp8-linear", "compile")):
         found = trial(tmp_path / "-".join(fixes), *fixes)
         assert {one.fix for one in found.applied} == set(fixes)
-        what = next(one.what for one in found.applied if one.fix == "fp8-linear")
-        assert what.startswith("float8 products in 8 Linear layers of Sequential, bfloat16 in")
-        assert "of 1,024 rows" in what
+        fp8 = [one for one in found.applied if one.fix == "fp8-linear"]
+        products, compared = done(fp8)
+        assert products == because(
+            Done.FLOAT8_PRODUCTS, model="Sequential", layers=8, rest_in_bfloat16=True
+        )
+        assert compared.facts["rows"] == 1024
         for ours, theirs in zip(found.watched, plain.watched, strict=True):
             assert ours.loss == pytest.approx(theirs.loss, rel=0.03)
             assert ours.gradients == theirs.gradients

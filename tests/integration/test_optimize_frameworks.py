@@ -16,6 +16,8 @@ from ridgeline.fixes.fix import find_fix
 from ridgeline.harness.trials.trial_process import run
 from ridgeline.optimization.candidates import alters, precision
 from ridgeline.optimization.patching import patches
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import ByHand
 from ridgeline.records.run import Capture, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked, Plan, Trial
@@ -218,7 +220,7 @@ class Ran(Struct, frozen=True):
     """By the watcher of the copy's process."""
     texts: dict[str, str]
     """Of the copies, by the name of the file each was made of."""
-    by_hand: tuple[str, ...]
+    by_hand: tuple[Reason, ...]
 
     def losses(self, trial: Trial) -> list[float | None]:
         return [step.loss for step in trial.watched]
@@ -310,8 +312,8 @@ def test_arguments_of_another_file_get_it_in_their_mapping(tmp_path: Path) -> No
     assert '    more = {**more, "dataloader_num_workers": 2}\n' in ran.texts["settings.py"]
     assert '    more = {**more, "bf16": True}\n' in ran.texts["settings.py"]
     assert 'optim="sgd"' in ran.texts["settings.py"]
-    (said,) = ran.by_hand
-    assert 'optimizer_cls_and_kwargs=(torch.optim.SGD, {…, "fused": True})' in said
+    fused = because(ByHand.OPTIMIZER_CLASS, optimizer="SGD", option="fused", value=True)
+    assert ran.by_hand == (fused,)
     _computes_what_was_tried(ran)
     _in_sixteen_bits(ran)
     assert {one.workers for one in ran.seen.loaders} == {2}

@@ -7,6 +7,7 @@ import pytest
 from ridgeline.harness.trials.trial_process import run
 from ridgeline.optimization.candidates import attention_edits
 from ridgeline.records.finding import Finding
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
 
@@ -77,6 +78,6 @@ def test_a_function_that_nobody_calls_is_not_applied(tmp_path: Path) -> None:
     (tmp_path / "attend.py").write_text(MODULE)
     found = trial(tmp_path, Plan(steps=12, fixes=(Asked(fix="sdpa"),)))
     assert not found.applied
-    assert [(one.fix, one.why) for one in found.not_applied] == [
-        ("sdpa", "no function of the model was the one to be rewritten")
+    assert [(one.fix, one.reason.code) for one in found.not_applied] == [
+        ("sdpa", Skip.NOTHING_REWRITTEN)
     ]

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.harness.trials.trial_process import run
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
+from tests.unit.fixes.seams_here import done
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
@@ -80,7 +83,8 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 
 def test_micro_batches_train_as_the_whole_batch_does(baseline: Trial, tmp_path: Path) -> None:
     found = trial(tmp_path, TRAINS, "gradient-accumulation")
-    assert [one.what for one in found.applied] == ["Sequential called in 4 parts of the batch"]
+    in_parts = because(Done.CALLED_IN_PARTS, model="Sequential", parts=4)
+    assert done(found.applied) == [in_parts]
     for ours, theirs in zip(found.watched, baseline.watched, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
         assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
@@ -91,8 +95,8 @@ def test_micro_batches_train_as_the_whole_batch_does(baseline: Trial, tmp_path: 
 
 def test_a_larger_batch_is_the_same_samples_in_fewer_steps(baseline: Trial, tmp_path: Path) -> None:
     found = trial(tmp_path, TRAINS, "larger-batch")
-    assert found.applied[0].what.startswith("DataLoader(batch_size=32), 4 × 8")
-    assert found.applied[0].places == (f"{tmp_path}/train.py:9",)
+    assert done(found.applied) == [because(Done.LARGER_BATCH, batch_size=32, factor=4, before=8)]
+    assert found.applied[0].lines == ((f"{tmp_path}/train.py", 9),)
     assert [step.samples for step in found.watched] == [32] * STEPS
     rates = [step.learning_rate for step in baseline.watched]
     assert [step.learning_rate for step in found.watched] == rates
@@ -103,11 +107,10 @@ def test_a_larger_batch_is_the_same_samples_in_fewer_steps(baseline: Trial, tmp_
 
 def test_int8_layers_say_how_far_their_outputs_are_off(tmp_path: Path) -> None:
     found = trial(tmp_path, INFERS, "int8-dynamic", trains=False)
-    (applied,) = found.applied
-    assert applied.what.startswith("int8 weights in 2 Linear layers of Net; outputs of the first")
-    assert "of 32 rows" in applied.what
-    assert "the first 4 batches" in applied.what
-    assert "of 128 rows" in applied.what
+    weights, first, later = done(found.applied)
+    assert weights == because(Done.INT8_WEIGHTS, model="Net", layers=2)
+    assert (first.facts["batches"], first.facts["rows"]) == (1, 32)
+    assert (later.facts["batches"], later.facts["rows"]) == (4, 128)
     plain = trial(tmp_path / "plain", INFERS, trains=False)
     assert len(found.watched) == len(plain.watched) == STEPS
     assert found.evaluation != plain.evaluation
@@ -118,9 +121,10 @@ def test_a_program_that_resists_is_not_applied_with_a_reason(tmp_path: Path) -> 
     names = ("larger-batch", "gradient-accumulation", "int8-dynamic", "fp8-linear")
     found = trial(tmp_path, RESISTS, *names)
     assert found.applied == ()
-    why = {one.fix: one.why for one in found.not_applied}
-    assert "batch_sampler" in why["larger-batch"]
-    assert "random numbers" in why["gradient-accumulation"]
-    assert "training mode" in why["int8-dynamic"]
-    assert "GPU" in why["fp8-linear"]
+    assert {one.fix: one.reason.code for one in found.not_applied} == {
+        "larger-batch": Skip.NO_BATCHING,
+        "gradient-accumulation": Skip.DRAWS_RANDOM_NUMBERS,
+        "int8-dynamic": Skip.TRAINING_MODE,
+        "fp8-linear": Skip.NO_GPU,
+    }
     assert len(found.watched) == STEPS

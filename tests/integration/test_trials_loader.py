@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.harness.trials.trial_process import run
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
+from tests.unit.fixes.seams_here import done, option
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
@@ -71,12 +74,12 @@ def test_workers_that_stay_give_three_epochs_of_the_same_losses(
     baseline: Trial, tmp_path: Path
 ) -> None:
     found = trial(tmp_path, PROGRAM, "loader-workers", "persistent-workers", "prefetch")
-    assert [(one.fix, one.what) for one in found.applied] == [
-        ("loader-workers", "DataLoader(num_workers=2)"),
-        ("persistent-workers", "DataLoader(persistent_workers=True)"),
-        ("prefetch", "DataLoader(prefetch_factor=4)"),
-    ]
-    assert all(one.places == (f"{tmp_path}/train.py:8",) for one in found.applied)
+    assert {one.fix: done([one]) for one in found.applied} == {
+        "loader-workers": [option("DataLoader", "num_workers", 2)],
+        "persistent-workers": [option("DataLoader", "persistent_workers", True)],
+        "prefetch": [option("DataLoader", "prefetch_factor", 4)],
+    }
+    assert all(one.lines == ((f"{tmp_path}/train.py", 8),) for one in found.applied)
     assert len(found.watched) == STEPS
     assert found.watched == baseline.watched
     assert found.tensors == baseline.tensors
@@ -86,9 +89,9 @@ def test_an_update_over_lists_and_dropped_gradients_round_alike(
     baseline: Trial, tmp_path: Path
 ) -> None:
     found = trial(tmp_path, PROGRAM, "foreach-optimizer", "set-to-none")
-    assert [one.what for one in found.applied] == [
-        "RMSprop(foreach=True)",
-        "zero_grad(set_to_none=True)",
+    assert done(found.applied) == [
+        option("RMSprop", "foreach", True),
+        option("zero_grad", "set_to_none", True),
     ]
     for ours, theirs in zip(found.watched, baseline.watched, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-6)
@@ -98,9 +101,9 @@ def test_an_update_over_lists_and_dropped_gradients_round_alike(
 def test_threads_are_set_where_nobody_else_sets_them(baseline: Trial, tmp_path: Path) -> None:
     found = trial(tmp_path, PROGRAM, "threads", variables={"OMP_NUM_THREADS": ""})
     if len(os.sched_getaffinity(0)) > 1:
-        assert found.applied[0].what == "torch.set_num_threads(1)"
+        assert done(found.applied) == [because(Done.SETTING, statement="torch.set_num_threads(1)")]
     else:
-        assert found.not_applied[0].why == "it has 1 already"
+        assert found.not_applied[0].reason.code == Skip.ALREADY_SET
     for ours, theirs in zip(found.watched, baseline.watched, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
 
@@ -112,13 +115,13 @@ def test_a_program_that_resists_is_not_applied_with_a_reason(tmp_path: Path) -> 
     )  # fmt: skip
     found = trial(tmp_path, RESISTS, *names, variables={"OMP_NUM_THREADS": ""})
     assert found.applied == ()
-    why = {one.fix: one.why for one in found.not_applied}
-    assert set(why) == set(names)
-    assert "keeps its place in at" in why["loader-workers"]
-    assert "no workers" in why["persistent-workers"]
-    assert why["threads"] in ("the program sets 2 itself", "it has 1 already")
-    assert why["foreach-optimizer"] == "what it would set is set already"
-    assert "was not called" in why["set-to-none"]
+    skips = {one.fix: one.reason for one in found.not_applied}
+    assert set(skips) == set(names)
+    assert skips["loader-workers"] == because(Skip.STREAM_KEEPS_POSITION, attribute="at")
+    assert skips["persistent-workers"] == because(Skip.NO_WORKERS)
+    assert skips["threads"].code in (Skip.PROGRAM_SETS, Skip.ALREADY_SET)
+    assert skips["foreach-optimizer"] == because(Skip.NOTHING_LEFT_TO_SET)
+    assert skips["set-to-none"] == because(Skip.NO_ZERO_GRAD_CALL)
     assert len(found.watched) == STEPS
 
 
@@ -126,6 +129,6 @@ def test_a_stream_is_read_once_and_in_its_order_by_its_one_worker(tmp_path: Path
     stream = RESISTS.replace("for self.at in", "for at in").replace("self.at", "at")
     plain = trial(tmp_path / "plain", stream)
     found = trial(tmp_path / "worker", stream, "loader-workers")
-    assert [one.what for one in found.applied] == ["DataLoader(num_workers=1)"]
+    assert done(found.applied) == [option("DataLoader", "num_workers", 1)]
     assert found.watched == plain.watched
     assert found.tensors == plain.tensors

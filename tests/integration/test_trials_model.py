@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.fixes.precision import HALF
 from ridgeline.harness.trials.trial_process import run
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
+from tests.unit.fixes.seams_here import done
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 
@@ -99,8 +101,9 @@ def test_checkpointing_alters_nothing_and_names_the_line_of_the_blocks(
     base: Trial, tmp_path: Path
 ) -> None:
     trial = tried(tmp_path, TRAINS, Asked(fix="checkpointing"))
-    assert trial.applied[0].what == "4 of 4 blocks checkpointed (Block)"
-    lines = [int(place.rpartition(":")[2]) for place in trial.applied[0].places]
+    blocks = trial.applied[0].targets[0].done.facts
+    assert (blocks["blocks"], blocks["all_blocks"], blocks["block"]) == (4, 4, "Block")
+    lines = [line for _, line in trial.applied[0].lines]
     text = TRAINS.splitlines()
     assert [text[line - 1].strip() for line in lines] == [
         "loss = F.cross_entropy(model(x), y) / 2",
@@ -116,9 +119,9 @@ def test_chunks_of_the_loss_and_channels_last_alter_rounding_alone(
 ) -> None:
     cut = Asked(fix="chunked-cross-entropy", options={"elements": str(2 * 8192)})
     trial = tried(tmp_path, TRAINS, cut, Asked(fix="channels-last"))
-    assert [one.what for one in trial.applied] == [
-        "Net and its images in channels_last",
-        "cross_entropy of 8,192 classes, 2 rows at a time",
+    assert done(trial.applied) == [
+        because(Done.CHANNELS_LAST, model="Net", memory_format="channels_last", images=True),
+        because(Done.LOSS_CHUNKED, classes=8192, rows=2),
     ]
     assert off(trial, base) < 1e-5
 
@@ -131,9 +134,10 @@ def test_a_fused_loss_takes_its_logits_in_16_bits_beside_autocast(
     fused = Asked(fix="fused-cross-entropy", options={"elements": "8192"})
     cast = tried(tmp_path, TRAINS, Asked(fix="autocast"))
     trial = tried(tmp_path, TRAINS, Asked(fix="autocast"), fused)
-    assert [one.what for one in trial.applied] == [
-        f"autocast('cpu', bfloat16) around Net; {HALF}",
-        "cross_entropy of 8,192 classes, compiled",
+    assert done(trial.applied) == [
+        because(Done.AUTOCAST, model="Net", device="cpu", dtype="bfloat16"),
+        because(Done.LARGE_LOGITS_STAY),
+        because(Done.LOSS_COMPILED, classes=8192),
     ]
     assert trial.compile_s > 0
     assert off(trial, cast) < 1e-4
@@ -145,7 +149,8 @@ def test_float16_is_scaled_and_unscaled_around_clipping_and_accumulation(
 ) -> None:
     small = Asked(fix="autocast-fp16", options={"device": "cpu"})
     trial = tried(tmp_path, TRAINS, small)
-    assert [one.what for one in trial.applied] == ["autocast('cpu', float16) around Net"]
+    cast = because(Done.AUTOCAST, model="Net", device="cpu", dtype="float16")
+    assert done(trial.applied) == [cast]
     assert 0 < off(trial, base) < 2e-2
 
 
@@ -158,22 +163,18 @@ def resisting(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 
 def test_what_finds_nothing_to_change_says_why(resisting: Trial) -> None:
     assert resisting.applied == ()
-    why = {one.fix: one.why for one in resisting.not_applied}
-    assert set(why) == set(resisting.fixes)
-    assert (
-        why["checkpointing"]
-        == why["compile-regional"]
-        == "the model has no repeated blocks that are most of it"
-    )
-    assert "large enough" in why["chunked-cross-entropy"]
+    skips = {one.fix: one.reason.code for one in resisting.not_applied}
+    assert set(skips) == set(resisting.fixes)
+    assert skips["checkpointing"] == skips["compile-regional"] == Skip.NO_REPEATED_BLOCKS
+    assert skips["chunked-cross-entropy"] == Skip.NO_LARGE_LOSS
 
 
 def test_inference_is_folded_and_records_nothing(resisting: Trial, tmp_path: Path) -> None:
     asked = (Asked(fix="eval-fusing"), Asked(fix="inference-mode"))
     trial = tried(tmp_path, INFERS, *asked, trains=False)
-    assert [one.what for one in trial.applied] == [
-        "1 batch norms of Sequential folded",
-        "inference_mode around Sequential",
+    assert done(trial.applied) == [
+        because(Done.NORMS_FOLDED, model="Sequential", norms=1),
+        because(Done.INFERENCE_MODE, model="Sequential"),
     ]
     assert trial.evaluation
     assert trial.evaluation != resisting.evaluation

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.harness.trials.trial_process import run
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial
+from tests.unit.fixes.seams_here import done
 
 pytestmark = [
     pytest.mark.reliability,  # whole programs: `make programs`, and CI
@@ -54,7 +57,7 @@ def trial(home: Path, source: str, *fixes: Asked) -> Trial:
 def test_a_bound_program_and_its_worker_compute_the_same_to_the_bit(tmp_path: Path) -> None:
     bound = Asked(fix="numa-binding", options={"cores": "1", "node": "1"})
     plain, found = trial(tmp_path / "plain", PROGRAM), trial(tmp_path / "bound", PROGRAM, bound)
-    assert [one.what for one in found.applied] == ["cores 1, of NUMA node 1"]
+    assert done(found.applied) == [because(Done.BOUND_TO_NODE, cores="1", node=1)]
     assert (tmp_path / "bound" / "worker1").exists()
     assert [one.name for one in (tmp_path / "bound").glob("threads*")] == ["threads1"]
     assert not (tmp_path / "plain" / "worker1").exists()
@@ -68,4 +71,4 @@ def test_a_program_that_binds_itself_is_not_applied_with_a_reason(tmp_path: Path
     bound = Asked(fix="numa-binding", options={"cores": "1", "node": "1"})
     found = trial(tmp_path / "own", itself, bound)
     assert found.applied == ()
-    assert "sets its affinity itself" in found.not_applied[0].why
+    assert found.not_applied[0].reason.code == Skip.PROGRAM_SETS

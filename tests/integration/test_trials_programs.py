@@ -15,6 +15,7 @@ from ridgeline.optimization.diagnosis import diagnose
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Asked, Plan, Trial, TrialFailure
 from ridgeline.report.reasons import explain
+from tests.unit.fixes.seams_here import done, option
 from tests.unit.harness.usercode.asked_of_system import MAPPED
 
 pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
@@ -267,7 +268,7 @@ def test_a_new_model_and_optimizer_for_each_fold_are_all_seen_and_changed(tmp_pa
 def test_processes_a_launcher_starts_are_followed(tmp_path: Path) -> None:
     found = trial(tmp_path, RANKS, "fused-optimizer", kind="torchrun")
     assert len(found.watched) == 8
-    assert [one.what for one in found.applied] == ["SGD(fused=True)"]
+    assert done(found.applied) == [option("SGD", "fused", True)]
 
 
 def test_a_program_that_leaves_by_os_exit_has_its_record(tmp_path: Path) -> None:

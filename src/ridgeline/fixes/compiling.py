@@ -1,16 +1,17 @@
-"""What the ways of compiling a model share."""
+"""torch.compile put on a model from outside: what the fixes that compile share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ridgeline.fixes.around import dress
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import Source
+from ridgeline.fixes.fix import Source, speedup_without
+from ridgeline.fixes.model_edits import Facts, after_made, before_call
+from ridgeline.fixes.model_forward import rewrap_compiled
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.writing import after_made
-from ridgeline.records.edit import Edit, Import, Insert
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 PRODUCTS_LEFT_SHARE = 0.8
@@ -21,12 +22,23 @@ REARRANGED_PRODUCTS_LEFT_SHARE = 0.25
 for convolutions and on a CPU. It is a generous guess: a set with torch.compile gained 2.84 × where
 products and input took 58 % of the step."""
 ANSWERS = ("fusable-chain", "small-kernels", "graph-breaks", "written-attention")
+STEP_MARK = "torch.compiler.cudagraph_mark_step_begin()"
+STEP_MARK_WHY = "the last step's outputs may be overwritten"
+Options = Mapping[str, str | bool]
+"""Keyword arguments of torch.compile."""
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.compiler:
-        return "nothing here can compile: no C++ compiler, or no Triton"
-    return "the program compiles already" if ground.compiled else ""
+        return because(Skip.NO_COMPILER)
+    return because(Skip.ALREADY_SET, setting="torch.compile") if ground.compiled else None
+
+
+def reason_to_skip_graphs(ground: Ground) -> Reason | None:
+    """The same for options that use CUDA graphs or choose among GPU kernels by timing."""
+    if ground.device != "cuda":
+        return because(Skip.NO_GPU)
+    return because(Skip.SHAPES_CHANGE) if ground.shapes_change else reason_to_skip(ground)
 
 
 def bound(ground: Ground, *, other_kernels: bool = False) -> float | None:
@@ -40,72 +52,76 @@ def bound(ground: Ground, *, other_kernels: bool = False) -> float | None:
     return speedup_without(1 - min(left * ground.products_least_share + ground.input_share, 1.0))
 
 
-def resists(torch: Any, module: Any) -> str:
-    """Why it is left as it is; "" where it can be compiled."""
+def obstacle(torch: Any, module: Any) -> Reason | None:
+    """Return why the module cannot be compiled; None if it can."""
     if isinstance(module, torch.jit.ScriptModule):
-        return f"{type(module).__name__} is TorchScript"
+        return because(Skip.TORCHSCRIPT, model=type(module).__name__)
     for one in module.modules():
         if hasattr(one, "_orig_mod") or one._compiled_call_impl is not None:
-            return "the program compiles its model already"
+            return because(Skip.ALREADY_SET, setting="torch.compile")
     if getattr(module.forward, "_torchdynamo_disable", False):
-        return f"{type(module).__name__} is kept from compiling by the program"
-    return ""
+        return because(Skip.COMPILE_DISABLED, model=type(module).__name__)
+    return None
 
 
-def in_place(torch: Any, module: Any, given: Mapping[str, str | bool]) -> None:
-    """As `module.compile()`, which compiles nothing, and says nothing, where the class is torch's
-    own: Dynamo steps over torch's files, nn.Sequential's among them. A frame of its own around the
-    call, as torch.compile(module) has it, is one it looks at."""
-    module.compile(**given)
+def compile_in_place(torch: Any, module: Any, options: Options) -> None:
+    """Compile the module's next call as `module.compile()` does. That compiles nothing, without a
+    word, if the class is torch's own: Dynamo steps over torch's files, nn.Sequential's among them.
+    A frame of its own around the call, as torch.compile(module) has it, is one it looks at."""
+    module.compile(**options)
     if type(module).forward.__module__.partition(".")[0] == "torch":
         inline = import_module("torch._dynamo.external_utils").wrap_inline
-        module._compiled_call_impl = torch.compile(inline(module._call_impl), **given)
+        module._compiled_call_impl = torch.compile(inline(module._call_impl), **options)
 
 
-def statement(kinds: Iterable[str], name: str, given: Mapping[str, str | bool]) -> str:
-    """What compiles that object in the user's source, by the names of its classes."""
-    own = import_module("torch.nn")
-    if not any(hasattr(own, kind) for kind in kinds):
-        return f"{name}{call_of(given)}"
-    options = call_of(given).removeprefix(".compile(")
-    comma = "" if options == ")" else ", "
-    return f"{name}.forward = torch.compile({name}.forward{comma}{options}"
+def compile_whole(program: Program, fix: str, options: Options) -> None:
+    """Compile each outermost module that trains, as a whole, at its next call."""
 
-
-def whole(program: Program, fix: str, given: dict[str, str | bool]) -> None:
-    """Each outermost module that trains, as a whole, at its next call."""
-
-    def build(model: Model) -> str:
-        inner = model.inner
-        why = resists(program.torch, inner)
-        if why:
-            program.found_nothing(fix, why)
-            return ""
-        in_place(program.torch, inner, given)
-        dress(inner)
-        return f"{type(inner).__name__}{call_of(given)}"
+    def build(model: Model) -> Reason:
+        reason = obstacle(program.torch, model.inner)
+        if reason is not None:
+            return reason
+        compile_in_place(program.torch, model.inner, options)
+        rewrap_compiled(model.inner)
+        mode = str(options.get("mode", ""))
+        return because(Done.COMPILED, model=model.name, arguments=_arguments(options), mode=mode)
 
     program.on_model(fix, build)
 
 
-def call_of(given: Mapping[str, str | bool]) -> str:
-    said = ", ".join(
+def compile_with_graphs(program: Program, fix: str, mode: str, *, graphs: bool = True) -> None:
+    """Compile whole models in a mode that only a GPU has; with `graphs` it uses CUDA graphs."""
+    if program.device != "cuda":
+        program.found_nothing(fix, because(Skip.NO_GPU))
+        return
+    compile_whole(program, fix, {"mode": mode})
+    if graphs:
+        # Without it a second forward before the backward of the first keeps both outputs' memory.
+        program.on_step(program.torch.compiler.cudagraph_mark_step_begin)
+
+
+def statement(kind: str, name: str, arguments: str = "") -> str:
+    """Return the statement that compiles the object of that name, of class `kind`, in the user's
+    source."""
+    if not hasattr(import_module("torch.nn"), kind):
+        return f"{name}.compile({arguments})"
+    options = f", {arguments}" if arguments else ""
+    return f"{name}.forward = torch.compile({name}.forward{options})"
+
+
+def compile_edits(applied: Applied, source: Source, why: str) -> tuple[Edit, ...]:
+    def compiled(facts: Facts, name: str) -> str:
+        return statement(str(facts["model"]), name, str(facts["arguments"]))
+
+    return after_made(applied, source, compiled, why)
+
+
+def step_mark_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
+    return before_call(applied, source, lambda facts, name: STEP_MARK, STEP_MARK_WHY)
+
+
+def _arguments(options: Options) -> str:
+    return ", ".join(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
-        for key, value in given.items()
+        for key, value in options.items()
     )
-    return f".compile({said})"
-
-
-def edits(
-    applied: Applied, source: Source, given: dict[str, str | bool], why: str
-) -> tuple[Edit, ...]:
-    kind = applied.what.partition(".compile")[0]
-    return with_torch(after_made(applied, source, statement((kind,), "{name}", given), why, kind))
-
-
-def with_torch(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """The same, and the import that they need: a script may know torch.nn alone."""
-    files = dict.fromkeys(
-        one.file for one in edits if isinstance(one, Insert) and "torch." in one.text
-    )
-    return (*edits, *(Import(file=file, text="import torch") for file in files))

@@ -1,45 +1,332 @@
-"""Changes of a program whose loop is a framework's: said by the arguments of its own settings,
-`TrainingArguments(bf16=True)`, `Trainer(precision="bf16-mixed")`, in the user's script.
+"""Fixes of a program whose loop is a framework's, written as arguments of its own settings in the
+user's script: `TrainingArguments(bf16=True)`, `Trainer(precision="bf16-mixed")`.
 
-Where those are made from a mapping, the mapping gets it: `options = {**options, "bf16": True}`.
-Where Hugging Face's come from a parser or another place, they are made anew before the trainer
+If those are made from a mapping, the mapping gets the argument: `options = {**options, "bf16":
+True}`. If Hugging Face's come from a parser or another place, they are made anew before the trainer
 gets them: `args = dataclasses.replace(args, bf16=True)`.
+
+Which framework a line belongs to follows from the names that the program's files import from it,
+through classes of its own, and from the call that makes the trainer.
 """
 
 import ast
 import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.fixes import precision
+from ridgeline.fixes.catalog import persistent_workers
 from ridgeline.fixes.fix import EditByHand, Source, find_fix
-from ridgeline.fixes.framework_calls import Files, Loop, Site, values
-from ridgeline.fixes.framework_settings import Setting, setting, times
-from ridgeline.fixes.places import at
-from ridgeline.fixes.writing import kinds_at
+from ridgeline.fixes.model_edits import autocast_header
 from ridgeline.records.edit import Edit, Import, Insert, Keyword, Within
+from ridgeline.records.facts import Fact, Place
+from ridgeline.records.reason_codes import ByHand
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import Function, calls_in, dotted_name, last_name
+from ridgeline.source.file import Function, SourceFile, calls_in, dotted_name, last_name, parsed
+from ridgeline.source.program import program_files
 
-_AT_ITS_LINE = ("loader", "optimizer")
-"""Groups of changes that are written where the program itself makes the object."""
-_BATCH = 8
-"""Samples for each device, where nothing is said: Hugging Face's default."""
+Framework = Literal["hugging face", "lightning"]
+_GROUPS_MADE_BY_PROGRAM = ("loader", "optimizer")
+"""Groups of fixes that are written where the program itself makes the object."""
+_DEFAULT_BATCH_SIZE = 8
+"""Hugging Face's default of samples for each device."""
 _CLIPS = ("gradient_clip", "clip_gradients")
-"""Lightning clips no gradients in any of its lower precisions where the optimizer is fused: it
-raises, in bfloat16 too, where nothing is scaled."""
+"""Arguments that clip gradients. With a fused optimizer Lightning raises if it must clip in one of
+its lower precisions, even in bfloat16, where nothing is scaled."""
+
+
+_HUGGING_FACE = ("transformers", "trl", "sentence_transformers", "setfit")
+_LIGHTNING = ("lightning", "pytorch_lightning")
+_STARTS: dict[str, Framework] = {"train": "hugging face", "fit": "lightning"}
+_MODULES = ("LightningModule", "LightningDataModule")
+_NO_ARGUMENTS = ("ModelConfig", "ScriptArguments")
+"""Configurations of trl that are not TrainingArguments, as its other ones are."""
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """An argument of a framework's settings that says the same as a fix."""
+
+    name: str
+    value: str
+    """The value as Python writes it."""
+    why: str
+
+    @property
+    def argument(self) -> str:
+        return f"{self.name}={self.value}"
+
+
+_PRODUCTS = "products on tensor cores"
+_HUGGING_FACE_SETTINGS = {
+    "autocast": ("bf16", "True", _PRODUCTS),
+    "autocast-fp16": ("fp16", "True", _PRODUCTS),
+    "compile": ("torch_compile", "True", "fuses operators and leaves Python out"),
+    "compile-reduce-overhead": ("torch_compile_mode", "{mode}", "one launch for many kernels"),
+    "compile-max-autotune": ("torch_compile_mode", "{mode}", "products chosen by timing"),
+    "fused-optimizer": ("optim", '"adamw_torch_fused"', "one pass over parameters and moments"),
+    "checkpointing": ("gradient_checkpointing", "True", "activations are computed again"),
+    "loader-workers": (
+        "dataloader_num_workers", "{value}", "batches are made while the step runs",
+    ),
+    "pin-memory": ("dataloader_pin_memory", "True", "the GPU fetches batches by itself"),
+    "persistent-workers": ("dataloader_persistent_workers", "True", persistent_workers.WHY),
+    "prefetch": (
+        "dataloader_prefetch_factor", "{value}", "a longer queue evens out slow batches",
+    ),
+    "larger-batch": (
+        "per_device_train_batch_size", "{batch_size}",
+        "larger steps; the learning rate is as it was",
+    ),
+}  # fmt: skip
+_LIGHTNING_SETTINGS = {
+    "autocast": ("precision", '"bf16-mixed"', _PRODUCTS),
+    "autocast-fp16": ("precision", '"16-mixed"', _PRODUCTS),
+}
+"""By the id of a fix: the argument, its value and why. A value in braces is a fact of the target.
+"""
+
+
+def setting(applied: Applied, framework: Framework) -> Setting | None:
+    """Return the framework's argument for the fix; None if it has none. Raise EditByHand if it has
+    one for another thing: an optimizer that it makes itself and fuses under no name of its own."""
+    hugging_face = framework == "hugging face"
+    table = _HUGGING_FACE_SETTINGS if hugging_face else _LIGHTNING_SETTINGS
+    row, facts = table.get(applied.fix), applied.targets[0].done.facts
+    whole = all(one.done.facts.get("path") == "" for one in applied.targets)
+    if row is None or (applied.fix == "checkpointing" and not whole):
+        if hugging_face and applied.fix == "foreach-optimizer":
+            raise _other_optimizer(facts)
+        return None
+    made = {one.done.facts.get("call") for one in applied.targets}
+    if applied.fix == "fused-optimizer" and made != {"AdamW"}:
+        raise _other_optimizer(facts)
+    name, value, why = row
+    if value == "{mode}":
+        value = f'"{facts["mode"]}"'
+    elif value.startswith("{"):
+        value = str(facts[value[1:-1]])
+    return Setting(name=name, value=value, why=why)
+
+
+def _other_optimizer(facts: Mapping[str, Fact]) -> EditByHand:
+    optimizer, option, value = facts["call"], facts["option"], facts["value"]
+    return EditByHand(ByHand.OPTIMIZER_CLASS, optimizer=optimizer, option=option, value=value)
+
+
+class Origin(Struct, frozen=True):
+    """Where a class comes from, such as transformers and Trainer; for a class of the program's own
+    the class that it is made from."""
+
+    module: str
+    name: str
+
+    @property
+    def framework(self) -> Framework:
+        return "hugging face" if self.module in _HUGGING_FACE else "lightning"
+
+    @property
+    def trains(self) -> bool:
+        return self.name.endswith("Trainer")
+
+    @property
+    def settles(self) -> bool:
+        """Whether a Hugging Face trainer takes it as its `args`."""
+        if self.module == "trl" and self.name.endswith("Config"):
+            return self.name not in _NO_ARGUMENTS
+        return self.name.endswith("TrainingArguments")
+
+
+class Site(Struct, frozen=True):
+    """A call in a file of the program."""
+
+    file: str
+    tree: SourceFile
+    call: ast.Call
+
+    @property
+    def name(self) -> str:
+        return last_name(self.call)
+
+    @property
+    def place(self) -> str:
+        return f"{Path(self.file).name}, line {self.call.lineno}"
+
+
+class Loop(Struct, frozen=True):
+    """The framework's loop that a line is in."""
+
+    framework: Framework
+    trainer: Site | None
+    """The call that makes the trainer; None if it cannot be told which."""
+    starts: Site | None = None
+    """The call `trainer.fit(model)` if the line is that."""
+    inside: bool = False
+    """Whether the line is in a class that the framework calls."""
+
+
+class Files:
+    """The files of a program, from one of them on."""
+
+    def __init__(self, source: Source, start: str) -> None:
+        paths = [Path(start), *program_files(source, start)]
+        texts = {path.resolve(): (str(path), source(str(path)) or "") for path in reversed(paths)}
+        found = [(name, parsed(text)) for name, text in reversed(texts.values())]
+        self.trees = {name: tree for name, tree in found if tree is not None}
+        self.start = start
+
+    def loop(self, line: int) -> Loop | None:
+        """Return the loop of that line of the first file; None if the loop is the program's own."""
+        tree = self.trees.get(self.start)
+        if tree is None or not any(_imports(one) for one in self.trees.values()):
+            return None
+        for call in tree.calls_on_line(line):
+            if (found := self._started(tree, call)) is not None:
+                return found
+        for node in ast.walk(tree.module):
+            if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
+                origin = self.origin(tree, node.name)
+                if origin is not None and (origin.trains or origin.name in _MODULES):
+                    return Loop(origin.framework, self._only(origin.framework), inside=True)
+        return None
+
+    def _started(self, tree: SourceFile, call: ast.Call) -> Loop | None:
+        """Return the loop that the call starts, as `trainer.train()` and `trainer.fit(model)` do:
+        there the user's own lines end."""
+        if not isinstance(call.func, ast.Attribute):
+            return None
+        starts, owner = Site(self.start, tree, call), call.func.value
+        if isinstance(owner, ast.Call):
+            origin = self.origin(tree, dotted_name(owner.func))
+            if origin is None or not origin.trains:
+                return None
+            return Loop(origin.framework, Site(self.start, tree, owner), starts)
+        name = dotted_name(owner)
+        made = [
+            (origin, Site(self.start, tree, value))
+            for value in _values(tree, name)
+            if isinstance(value, ast.Call)
+            and (origin := self.origin(tree, dotted_name(value.func))) is not None
+            and origin.trains
+        ]
+        if made:
+            whole = made[0][0].framework
+            return Loop(whole, made[0][1] if len(made) == 1 else None, starts)
+        which = _STARTS.get(call.func.attr)
+        if which is None or not name or "model" in name.lower() or not self._imports_of(which):
+            return None
+        return Loop(which, self._only(which), starts)
+
+    def mention(self, *words: str) -> bool:
+        return any(word in tree.text for tree in self.trees.values() for word in words)
+
+    def is_lightning_module(self, name: str) -> bool:
+        origin = self.origin(self.trees[self.start], name)
+        return origin is not None and origin.name == "LightningModule"
+
+    def made(self, wanted: Callable[[Origin], bool]) -> Iterator[Site]:
+        """Yield the calls, in all files, that make something of a wanted origin."""
+        for file, tree in self.trees.items():
+            for call in calls_in(tree.module):
+                origin = self.origin(tree, dotted_name(call.func))
+                if origin is not None and wanted(origin):
+                    yield Site(file, tree, call)
+
+    def origin(
+        self, tree: SourceFile, name: str, seen: frozenset[tuple[int, str]] = frozenset()
+    ) -> Origin | None:
+        first, _, rest = name.partition(".")
+        module, bound = _imports(tree, every=True).get(first, ("", ""))
+        last = rest.rpartition(".")[2] or bound or first
+        if module in (*_HUGGING_FACE, *_LIGHTNING) and not self._hidden(tree, name):
+            return Origin(module, last)
+        for other in self.trees.values():
+            if (id(other), last) in seen:
+                continue
+            for base in _classes(other).get(last, ()):
+                found = self.origin(other, base, seen | {(id(other), last)})
+                if found is not None:
+                    return found
+        return None
+
+    @staticmethod
+    def _hidden(tree: SourceFile, name: str) -> bool:
+        """Whether a class of the file has the imported name and is not made from it."""
+        own = _classes(tree).get(name)
+        return own is not None and name not in own
+
+    def _only(self, framework: Framework) -> Site | None:
+        """Return the only trainer of the program that has a name."""
+        found = [
+            site
+            for site in self.made(lambda one: one.trains and one.framework == framework)
+            if not isinstance(next(site.tree.parents(site.call)), ast.Attribute)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _imports_of(self, framework: Framework) -> bool:
+        wanted = _HUGGING_FACE if framework == "hugging face" else _LIGHTNING
+        return any(
+            module in wanted
+            for tree in self.trees.values()
+            for module, _ in _imports(tree).values()
+        )
+
+
+def values(site: Site, name: str) -> list[ast.expr]:
+    """Return what the name is given in the function or module that the call stands in."""
+    scope = site.tree.scope_of(site.call)
+    return [v for v in _values(site.tree, name) if site.tree.scope_of(v) is scope]
+
+
+def _values(tree: SourceFile, name: str) -> list[ast.expr]:
+    found = []
+    for node in ast.walk(tree.module):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if name and any(dotted_name(one) == name for one in targets):
+                found.append(node.value)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _imports(tree: SourceFile, every: bool = False) -> dict[str, tuple[str, str]]:
+    """Return, by the name that an import has here, the outermost module and the name there ("" for
+    the module itself): those of frameworks, or all."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree.module):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                module = one.name.partition(".")[0]
+                found[one.asname or module] = (module, "")
+        elif isinstance(node, ast.ImportFrom):
+            module = "." if node.level else (node.module or "").partition(".")[0]
+            for one in node.names:
+                found[one.asname or one.name] = (module, one.name)
+    wanted = (*_HUGGING_FACE, *_LIGHTNING)
+    return {name: pair for name, pair in found.items() if every or pair[0] in wanted}
+
+
+@lru_cache(maxsize=256)
+def _classes(tree: SourceFile) -> dict[str, list[str]]:
+    """Return the file's own classes, each with the names of its bases."""
+    nodes = [node for node in ast.walk(tree.module) if isinstance(node, ast.ClassDef)]
+    return {node.name: [dotted_name(base) for base in node.bases] for node in nodes}
 
 
 def of_framework(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
-    """The edits; None where no line it was put on is in a framework's loop. Raises NotWritten with
-    the argument's name where the settings are made elsewhere."""
+    """Return the edits; None if no line that the fix was applied to is in a framework's loop. Raise
+    EditByHand with the argument's name if the settings are made elsewhere."""
     edits: list[Edit] = []
-    others: list[str] = []
-    for file, line in at(applied):
+    others: list[Place] = []
+    for file, line in applied.lines:
         files = Files(source, file)
         loop = files.loop(line)
-        if loop is None or _at_its_line(applied, source(file) or "", line):
-            others.append(f"{file}:{line}")
+        if loop is None or _made_on_line(applied, source(file) or "", line):
+            others.append(Place(file, line))
             continue
         wanted = setting(applied, loop.framework)
         if wanted is None:
@@ -51,16 +338,21 @@ def of_framework(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
     if not edits:
         return None
     if others:
-        edits += find_fix(applied.fix).source_edits(replace(applied, places=tuple(others)), source)
+        left = tuple(
+            one for one in applied.targets
+            if one.place is not None and Place(one.place.file, one.place.line) in others
+        )  # fmt: skip
+        edits += find_fix(applied.fix).source_edits(replace(applied, targets=left), source)
     return tuple(dict.fromkeys(edits))
 
 
-def _at_its_line(applied: Applied, text: str, line: int) -> bool:
-    """The program itself makes the object there, and hands it to the framework."""
-    if find_fix(applied.fix).fix.group not in _AT_ITS_LINE:
+def _made_on_line(applied: Applied, text: str, line: int) -> bool:
+    """Whether the program itself makes the object on that line, and hands it to the framework."""
+    if find_fix(applied.fix).fix.group not in _GROUPS_MADE_BY_PROGRAM:
         return False
-    kinds = [one.partition("(")[0] for one in applied.what.split("; ")]
-    return bool(kinds_at(text, line, kinds))
+    tree = parsed(text)
+    names = {last_name(call) for call in tree.calls_on_line(line)} if tree is not None else set()
+    return any(one.done.facts.get("call") in names for one in applied.targets)
 
 
 def _precision(
@@ -71,7 +363,7 @@ def _precision(
     if found is not None:
         return found
     if applied.fix == "autocast":
-        try:  # where the model is called: no less right, only not as the framework says it
+        try:  # around the model's call: as right, only not the framework's own way
             return find_fix(applied.fix).source_edits(applied, source)
         except EditByHand:
             found = _in_step(applied, files) if clips else None
@@ -82,16 +374,14 @@ def _precision(
 
 def _to_lightning(wanted: Setting, files: Files, trainer: Site | None, clips: bool) -> EditByHand:
     if trainer is None and files.mention("LightningCLI("):
-        return EditByHand(
-            f'give LightningCLI(…) trainer_defaults={{"{wanted.name}": {wanted.value}}}'
-        )
-    where = f"in {trainer.place}: " if trainer is not None else ""
-    but = "; beside clipping it refuses an optimizer with fused=True" if clips else ""
-    return EditByHand(f"{where}give the Trainer of the program: {wanted.said}{but}")
+        return EditByHand(ByHand.GIVE_LIGHTNING_CLI, argument=wanted.name, value=wanted.value)
+    place = trainer.place if trainer is not None else ""
+    argument = wanted.argument
+    return EditByHand(ByHand.GIVE_LIGHTNING_TRAINER, argument=argument, place=place, clips=clips)
 
 
 def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
-    """The whole of `training_step`, as the trainer's precision would have it."""
+    """Put all of `training_step` under autocast, as the trainer's precision would."""
     found = [
         (file, node)
         for file, tree in files.trees.items()
@@ -107,8 +397,7 @@ def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
     if not _begins_its_line(files.trees[file].text, body[0]):
         return None
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
-    device, _ = precision.said(applied.what)
-    header = f'torch.autocast("{device}", dtype=torch.bfloat16)'
+    header = autocast_header(applied.targets[0].done.facts)
     around = Within(
         file=file, first=first, last=last, header=header, why="products on tensor cores"
     )
@@ -116,8 +405,8 @@ def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
 
 
 def _begins_its_line(text: str, statement: ast.stmt) -> bool:
-    """Else the header stands before it, `def training_step(self, batch): return …`, perhaps as the
-    last of several lines, and a `with` around that line would hold the function."""
+    """Whether nothing stands before the statement on its line. In `def training_step(self, batch):
+    return …` a `with` around the line would hold the function."""
     line = re.split(r"\r\n|\r|\n", text)[statement.lineno - 1]
     return len(line) - len(line.lstrip()) == statement.col_offset
 
@@ -125,27 +414,32 @@ def _begins_its_line(text: str, statement: ast.stmt) -> bool:
 def _arguments(
     applied: Applied, files: Files, trainer: Site | None, wanted: Setting
 ) -> tuple[Edit, ...]:
-    """Into the call that makes TrainingArguments; else into what the trainer is given."""
+    """Edit the call that makes TrainingArguments, or else what the trainer is given."""
     site = _made(files, trainer)
-    if applied.fix == "larger-batch" and not _known_batch(site, applied.what):
-        factor, _ = times(applied.what)
-        raise EditByHand(
-            f"{wanted.name} of the program's TrainingArguments: make that {factor} times as "
-            "large; the learning rate was left as it is"
-        )
+    facts = applied.targets[0].done.facts
+    if applied.fix == "larger-batch" and not _known_batch(site, facts["before"]):
+        factor, argument = facts["factor"], wanted.name
+        raise EditByHand(ByHand.ARGUMENT_BATCH_SIZE, argument=argument, factor=factor)
     found = _given(site, wanted, ("output_dir",)) if site is not None else None
     found = found or _anew(trainer, wanted)
     if found is not None:
         return found
     if site is not None:
-        raise EditByHand(f"in {site.place}: give {site.name}(…) {wanted.said}")
+        raise EditByHand(
+            ByHand.GIVE_ARGUMENT, call=site.name, argument=wanted.argument, place=site.place
+        )
     if trainer is not None:
-        raise EditByHand(f"in {trainer.place}: give the args of {trainer.name}(…) {wanted.said}")
-    raise EditByHand(f"give TrainingArguments of the program: {wanted.said}")
+        raise EditByHand(
+            ByHand.GIVE_TRAINER_ARGS, trainer=trainer.name, argument=wanted.argument,
+            place=trainer.place,
+        )  # fmt: skip
+    raise EditByHand(
+        ByHand.GIVE_ARGUMENT, call="TrainingArguments", argument=wanted.argument, place=""
+    )
 
 
 def _made(files: Files, trainer: Site | None) -> Site | None:
-    """The call of TrainingArguments that the trainer is given, or the only one there is."""
+    """Return the call of TrainingArguments that the trainer is given, or the only one there is."""
     handed = _handed(trainer)
     if trainer is not None and handed is not None:
         come = values(trainer, handed.id) if isinstance(handed, ast.Name) else [handed]
@@ -167,7 +461,7 @@ def _handed(trainer: Site | None, name: str = "args", index: int = 1) -> ast.exp
 
 
 def _given(site: Site, wanted: Setting, positional: tuple[str, ...]) -> tuple[Edit, ...] | None:
-    """To that call; None where it takes it from elsewhere."""
+    """Give the argument to the call; return None if the call takes it from elsewhere."""
     call = site.call
     has = [one.value for one in call.keywords if one.arg == wanted.name]
     mappings = [one.value for one in call.keywords if one.arg is None]
@@ -195,13 +489,14 @@ def _anew(trainer: Site | None, wanted: Setting) -> tuple[Edit, ...] | None:
     handed = _handed(trainer)
     if trainer is None or not isinstance(handed, ast.Name):
         return None
-    text = f"{handed.id} = dataclasses.replace({handed.id}, {wanted.said})"
+    text = f"{handed.id} = dataclasses.replace({handed.id}, {wanted.argument})"
     put = _before(trainer, handed.id, text, wanted.why)
     return put and (*put, Import(file=trainer.file, text="import dataclasses"))
 
 
 def _before(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | None:
-    """None where the name is not one of the function's own: giving it would hide the other."""
+    """Insert a statement before the one with the call. Return None if the name is not one of the
+    function's own: to assign it would hide the other."""
     scope = site.tree.scope_of(site.call)
     own = {
         node.id
@@ -218,31 +513,33 @@ def _before(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | No
     return (Insert(file=site.file, line=line, where="before", text=text, why=why),)
 
 
-def _known_batch(site: Site | None, what: str) -> bool:
-    """The call says the number that was made larger: with several GPUs in one process a loader
-    has that of all."""
+def _known_batch(site: Site | None, before: Fact) -> bool:
+    """Whether the call gives the size that was made larger. With several GPUs in one process a
+    loader has the size of all."""
     if site is None:
         return False
     name = "per_device_train_batch_size"
     has = [one.value for one in site.call.keywords if one.arg == name]
     if not has and any(one.arg is None for one in site.call.keywords):
         return False
-    size = has[0] if has else ast.Constant(_BATCH)
-    return isinstance(size, ast.Constant) and size.value == times(what)[1]
+    size = has[0] if has else ast.Constant(_DEFAULT_BATCH_SIZE)
+    return isinstance(size, ast.Constant) and size.value == before
 
 
 def _handed_over(
     applied: Applied, source: Source, files: Files, loop: Loop
 ) -> tuple[Edit, ...] | None:
-    """A change of a model that no line of the program calls by a name: what would stand after it
-    is made stands before it is handed to the trainer."""
-    if find_fix(applied.fix).fix.group != "model" or "; " in applied.what:
+    """Return the edits of a model that no line of the program calls by a name: what would stand
+    after the model is made stands before it is handed to the trainer."""
+    done = applied.targets[0].done
+    alike = all(one.done == done for one in applied.targets)
+    if find_fix(applied.fix).fix.group != "model" or not alike:
         return None
     try:
         return find_fix(applied.fix).source_edits(applied, source)
     except EditByHand:
         hugging = loop.framework == "hugging face"
-        if loop.inside if hugging else not files.of_lightning(applied.what):
+        if loop.inside if hugging else not files.is_lightning_module(str(done.facts.get("model"))):
             raise  # another model than the one that is handed over
         site = loop.trainer if hugging else _fit(files, loop)
         model = _handed(site, "model", 0)
@@ -253,17 +550,20 @@ def _handed_over(
         text, why = put
         edits = _before(site, name, text, why) if isinstance(model, ast.Name) else None
         if edits is None:
-            where = f"before it is handed to {site.name}(…) in {site.place}"
-            raise EditByHand(f"give the model a name, and write {where}: {text}") from None
+            raise EditByHand(
+                ByHand.NAME_MODEL, call=site.name, place=site.place, statement=text
+            ) from None
         more = [Import(file=site.file, text="import torch")] if "torch." in text else []
         return *edits, *more
 
 
 def _after_made(applied: Applied, file: str, name: str) -> tuple[str, str] | None:
-    """What would be written of a model of that name, and why; None where that is not all."""
+    """Return what would be written after a model of that name is made, and why; None if more would
+    be written elsewhere."""
     text = f"{name} = made()\n{name}(x)\n"
     try:
-        plain = replace(applied, places=(f"{file}:2",))
+        target = replace(applied.targets[0], place=Place(file, 2))
+        plain = replace(applied, targets=(target,))
         edits = find_fix(applied.fix).source_edits(plain, lambda _: text)
     except EditByHand:
         return None
@@ -275,13 +575,13 @@ def _after_made(applied: Applied, file: str, name: str) -> tuple[str, str] | Non
 
 
 def _fit(files: Files, loop: Loop) -> Site | None:
-    """Lightning's trainer gets the model when it starts."""
+    """Return the call that starts Lightning's trainer, which gets the model there."""
     if loop.starts is not None:
         return loop.starts
-    found = [
+    calls = [
         Site(file, tree, call)
         for file, tree in files.trees.items()
         for call in calls_in(tree.module)
         if last_name(call) == "fit" and (call.args or call.keywords)
     ]
-    return found[0] if len(found) == 1 else None
+    return calls[0] if len(calls) == 1 else None

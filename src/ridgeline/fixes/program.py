@@ -1,6 +1,6 @@
-"""The program as a change sees it, in the trial's own process: the moments at which something can
-be changed (a loader is made, an optimizer is made, a model is first called to train), and what
-became of it. A change that raises is not applied; the program goes on without it.
+"""The program of a trial as a fix sees it: the moments at which something can be changed (a loader
+is made, an optimizer is made, a model is first called to train), and what each fix did or why it
+did nothing. A fix that raises is not applied; the program goes on without it.
 """
 
 import functools
@@ -11,14 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ridgeline.harness.capture.places import here
-from ridgeline.records.trial import Applied, NotApplied
+from ridgeline.records.facts import Place, Reason, because
+from ridgeline.records.reason_codes import Done, Skip
+from ridgeline.records.trial import Applied, FixTarget, NotApplied
 
 OPTIMIZERS = (
     "Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD",
     "Rprop",
 )  # fmt: skip
-
-NO_MODEL = "no module was called to train"
+MAX_ERROR_CHARS = 300
+"""An error message is cut to this length in a trial's record."""
+_DONE = frozenset(code.value for code in Done)
+_NOT_MET = frozenset((Skip.NO_LOADER, Skip.NO_KNOWN_OPTIMIZER, Skip.NO_MODEL_CALL))
+"""Reasons that hold until the program makes or calls what a fix waits for."""
 
 
 class Made:
@@ -41,80 +46,102 @@ class Model:
 
     @property
     def inner(self) -> Any:
-        """Without DDP or the like around it."""
+        """The module without DDP or the like around it."""
         module = self.module
         while type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
             module = module.module
         return module
 
     @property
+    def name(self) -> str:
+        """The name of the model's class."""
+        return type(self.inner).__name__
+
+    @property
     def device(self) -> str:
         return str(next(self.module.parameters()).device.type)
 
+    @property
+    def fills_cache(self) -> bool:
+        """Whether it is given a cache of keys and values, which each call would fill further."""
+        given = (*self.args, *self.kwargs.values())
+        return any(hasattr(one, "get_seq_length") for one in given)
 
-Fix = Callable[[Any], str]
-"""What was done, in words; "" where there was nothing to do."""
+
+Outcome = Reason | tuple[Reason, ...] | None
+"""What a fix did to an object: one or more reasons with a code of `Done`; a reason with a code of
+`Skip` if it left the object as it is; None if the program has set already what the fix would set.
+"""
+OnMade = Callable[[Made], Outcome]
+OnModel = Callable[[Model], Outcome]
 
 
 class Program:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._on_loader: list[tuple[str, Callable[[Made], str]]] = []
-        self._on_optimizer: list[tuple[str, Callable[[Made], str]]] = []
-        self._on_model: list[tuple[str, Callable[[Model], str]]] = []
+        self._on_loader: list[tuple[str, OnMade]] = []
+        self._on_optimizer: list[tuple[str, OnMade]] = []
+        self._on_model: list[tuple[str, OnModel]] = []
         self._on_step: list[Callable[[], None]] = []
         self._met: dict[int, Any] = {}
-        """Weakly, by id: a module is not to be hashed, and the id of one that is gone is used
-        again (a new model for each fold)."""
+        """Weak references to modules by id. A module is not hashed, and the id of a module that is
+        gone is used again (a new model for each fold)."""
         self.half_logits = False
-        """A loss that was put on casts large logits itself: autocast leaves them in 16 bits."""
-        self._applied: dict[str, list[tuple[str, str]]] = {}
-        self._not: dict[str, str] = {}
+        """Whether a loss casts large logits itself, so that autocast leaves them in 16 bits."""
+        self._applied: dict[str, list[FixTarget]] = {}
+        self._not: dict[str, Reason] = {}
 
-    def on_loader(self, fix: str, do: Callable[[Made], str]) -> None:
+    def on_loader(self, fix: str, do: OnMade) -> None:
         if not self._on_loader:
             loader = importlib.import_module("torch.utils.data.dataloader")
-            self._around(loader.DataLoader, self._on_loader)
+            self._wrap_constructor(loader.DataLoader, self._on_loader)
         self._on_loader.append((fix, do))
-        self._not.setdefault(fix, "the program made no DataLoader")
+        self._not.setdefault(fix, because(Skip.NO_LOADER))
 
-    def on_optimizer(self, fix: str, do: Callable[[Made], str]) -> None:
+    def on_optimizer(self, fix: str, do: OnMade) -> None:
         if not self._on_optimizer:
             for name in OPTIMIZERS:
                 kind = getattr(self.torch.optim, name, None)
                 if kind is not None:
-                    self._around(kind, self._on_optimizer)
+                    self._wrap_constructor(kind, self._on_optimizer)
         self._on_optimizer.append((fix, do))
-        self._not.setdefault(fix, "the program made no optimizer it is for")
+        self._not.setdefault(fix, because(Skip.NO_KNOWN_OPTIMIZER))
 
-    def on_model(self, fix: str, do: Callable[[Model], str]) -> None:
+    def on_model(self, fix: str, do: OnModel) -> None:
         self._on_model.append((fix, do))
-        self._not.setdefault(fix, NO_MODEL)
+        self._not.setdefault(fix, because(Skip.NO_MODEL_CALL))
 
     def on_step(self, do: Callable[[], None]) -> None:
         self._on_step.append(do)
 
     def after_first_step(self, fix: str, look: Callable[[], None]) -> None:
-        """Once: by then the program has set what it sets itself."""
-        self.found_nothing(fix, "no step ended: whether the program sets it was not seen")
+        """Call `look` once, when the program has set whatever it sets itself."""
+        self.found_nothing(fix, because(Skip.NO_STEP_ENDED))
         looks = [look]
         self.on_step(lambda: looks.pop()() if looks else None)
 
-    def did(self, fix: str, what: str, place: str = "") -> None:
-        self._applied.setdefault(fix, []).append((what, place))
+    def did(self, fix: str, done: Reason, place: str = "") -> None:
+        targets = self._applied.setdefault(fix, [])
+        target = FixTarget(done=done, place=Place.parse(place))
+        if target not in targets:
+            targets.append(target)
 
-    def found_nothing(self, fix: str, why: str) -> None:
-        self._not[fix] = why
+    def found_nothing(self, fix: str, reason: Reason) -> None:
+        self._not[fix] = reason
 
-    def no_model(self, why: str) -> None:
-        """Why no module was met, where that can be told."""
-        for fix, said in self._not.items():
-            if said == NO_MODEL:
-                self._not[fix] = why
+    def failed(self, fix: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+        self.found_nothing(fix, because(Skip.FAILED_TO_APPLY, error=text))
+
+    def no_model(self, reason: Reason) -> None:
+        """Give fixes that wait for a model a better reason why none was met."""
+        for fix, known in self._not.items():
+            if known.code == Skip.NO_MODEL_CALL:
+                self._not[fix] = reason
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Of an outermost module that trains."""
+        """An outermost module that trains is about to be called."""
         if not self._on_model or self._known(module):
             return
         if next(module.parameters(), None) is None:
@@ -129,7 +156,7 @@ class Program:
             return True
         try:
             self._met[id(module)] = weakref.ref(module)
-        except TypeError:  # a class without room for one
+        except TypeError:  # a class without room for a weak reference
             self._met[id(module)] = lambda: module
         return False
 
@@ -139,18 +166,13 @@ class Program:
 
     def outcome(self) -> tuple[tuple[Applied, ...], tuple[NotApplied, ...]]:
         applied = tuple(
-            Applied(
-                fix=fix,
-                what="; ".join(dict.fromkeys(what for what, _ in done)),
-                places=tuple(dict.fromkeys(place for _, place in done if place)),
-            )
-            for fix, done in self._applied.items()
+            Applied(fix=fix, targets=tuple(targets)) for fix, targets in self._applied.items()
         )
-        left = [name for name in self._not if name not in self._applied]
-        return applied, tuple(NotApplied(fix=name, why=self._not[name]) for name in left)
+        left = [fix for fix in self._not if fix not in self._applied]
+        return applied, tuple(NotApplied(fix=fix, reason=self._not[fix]) for fix in left)
 
-    def _around(self, kind: Any, doing: list[tuple[str, Callable[[Made], str]]]) -> None:
-        """Its constructor, subclasses' calls of it included."""
+    def _wrap_constructor(self, kind: Any, doing: list[tuple[str, OnMade]]) -> None:
+        """Let fixes change what the constructor is given, when subclasses call it too."""
         theirs = kind.__init__
         signature = inspect.signature(theirs)
 
@@ -171,16 +193,21 @@ class Program:
 
         kind.__init__ = __init__
 
-    def _try(self, fix: str, do: Fix, given: Any, place: str) -> None:
+    def _try(self, fix: str, do: Callable[[Any], Outcome], given: Any, place: str) -> None:
         before = dict(given.arguments) if isinstance(given, Made) else None
         try:
-            what = do(given)
+            outcome = do(given)
         except Exception as error:
             if before is not None:
                 given.arguments = before
-            self._not[fix] = f"it could not be put on: {type(error).__name__}: {error}"[:300]
+            self.failed(fix, error)
             return
-        if what:
-            self.did(fix, what, place)
-        elif fix in self._not and self._not[fix].startswith(("the program made", "no module")):
-            self._not[fix] = "what it would set is set already"
+        if outcome is None:
+            if fix in self._not and self._not[fix].code in _NOT_MET:
+                self.found_nothing(fix, because(Skip.NOTHING_LEFT_TO_SET))
+            return
+        for one in outcome if isinstance(outcome, tuple) else (outcome,):
+            if one.code in _DONE:
+                self.did(fix, one, place)
+            else:
+                self.found_nothing(fix, one)

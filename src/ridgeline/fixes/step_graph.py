@@ -10,26 +10,49 @@ and the graph run; another shape, an epoch's last batch, runs as it is.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from ridgeline.fixes.step_function import StepFunction
-
-EAGER = 2
-"""Steps before the one that is looked at."""
+Run = Callable[[Any], Any]
+"""One step with one batch."""
+EAGER_STEPS = 2
+"""Steps that run before the one that is looked at."""
 _streams: dict[Any, Any] = {}
-"""One for a device: each stream that multiplies keeps 32 MiB for cuBLAS, to the process's end."""
+"""One stream per device: each that multiplies keeps 32 MiB for cuBLAS until the process ends."""
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
+class StepFunction(Protocol):
+    """A step given as a function. Only such a step can be captured whole: the loop of a script is
+    the program's own."""
+
+    model: Any
+    optimizer: Any
+    fixes: tuple[str, ...]
+    """Ids of the fixes that are on."""
+
+    def run(self, batch: Any) -> Any:
+        """Run the user's own function, with the fixes applied."""
+
+    def recorded(self) -> AbstractContextManager[None]:
+        """Let a step inside be remembered and not looked at: it runs later."""
+
+    def replayed(self) -> None:
+        """Note that the remembered step has run, so that its results can be read."""
+
+    def bindings(self) -> Mapping[str, Any]:
+        """Return what the names that the step can reach stand for."""
+
+
 class Refused(RuntimeError):
-    """The step does what a graph cannot."""
+    """The step does something that a graph cannot do."""
 
 
 class StepGraph:
-    """Called with a batch. What it returns is written again by the next call."""
+    """A step that is called with a batch. What it returns is overwritten by the next call."""
 
-    def __init__(self, torch: Any, step: StepFunction, captured: Callable[[str], None]) -> None:
+    def __init__(self, torch: Any, step: StepFunction, captured: Callable[[int], None]) -> None:
         self._torch = torch
         self._step = step
         self._captured = captured
@@ -46,10 +69,10 @@ class StepGraph:
     def __call__(self, batch: Any) -> Any:
         if self._graph is None:
             self._taken += 1
-            if self._taken <= EAGER:
-                return self._aside(lambda: self._step.run(batch))
-            if self._taken == EAGER + 1:
-                return self._looked_at(batch)
+            if self._taken <= EAGER_STEPS:
+                return self._on_own_stream(lambda: self._step.run(batch))
+            if self._taken == EAGER_STEPS + 1:
+                return self._checked_step(batch)
             self._capture(batch)
         elif signature(self._torch, batch) != self._signature:
             return self._step.run(batch)
@@ -58,7 +81,7 @@ class StepGraph:
         self._step.replayed()
         return self._found
 
-    def _aside(self, do: Callable[[], Any]) -> Any:
+    def _on_own_stream(self, do: Callable[[], Any]) -> Any:
         cuda = self._torch.cuda
         self._stream.wait_stream(cuda.current_stream(self._device))
         with cuda.stream(self._stream):
@@ -66,13 +89,13 @@ class StepGraph:
         cuda.current_stream(self._device).wait_stream(self._stream)
         return found
 
-    def _looked_at(self, batch: Any) -> Any:
-        """A step like those before, in which nothing may wait."""
+    def _checked_step(self, batch: Any) -> Any:
+        """Run a step in which nothing may wait for the device."""
         self._make_places(batch)
         step = self._step
         names, settings = dict(step.bindings()), _settings(step.optimizer)
         with step.recorded(), _nothing_waits(self._torch):
-            found = self._aside(lambda: step.run(self._given))
+            found = self._on_own_stream(lambda: step.run(self._given))
         step.replayed()
         if _settings(step.optimizer) != settings:
             raise Refused("a setting of the optimizer changes in each step, and a graph keeps one")
@@ -84,7 +107,7 @@ class StepGraph:
         return found
 
     def _capture(self, batch: Any) -> None:
-        """Nothing is computed here: replaying it is this batch's step."""
+        """Capture a step. Nothing is computed here: replaying the graph is this batch's step."""
         torch, step = self._torch, self._step
         if signature(torch, batch) != self._signature:
             self._make_places(batch)
@@ -98,7 +121,7 @@ class StepGraph:
         # Those it adds to must stay where they are.
         self._grads = [g for p, g in zip(every, before, strict=True) if p.grad is g]
         self._found = _detached(torch, found)
-        self._captured(f"the whole step captured, {len(every)} parameters")
+        self._captured(len(every))
 
     def _recorded_in(self, graph: Any) -> Any:
         torch = self._torch
@@ -120,13 +143,14 @@ class StepGraph:
             raise Refused(f"the step cannot be captured: {why}") from (failed or error)
 
     def _recover(self) -> None:
-        """The device's generator still takes itself to be captured, until a capture ends well."""
+        """Capture something that works: until then the device's generator takes itself to be
+        captured."""
         torch = self._torch
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
             torch.zeros(1, device=self._device)
 
     def _make_places(self, batch: Any) -> None:
-        """Tensors that stay where they are, for each batch to be copied into."""
+        """Make tensors that stay where they are, into which each batch is copied."""
         from torch.utils._pytree import tree_flatten, tree_unflatten
 
         torch = self._torch
@@ -160,21 +184,23 @@ def _stream(torch: Any, device: Any) -> Any:
 
 
 def signature(torch: Any, batch: Any) -> Any:
-    """What a graph is made for: shapes, types, layouts; and what is no tensor, by its value."""
+    """Return what a graph is made for: shapes, types and layouts, and the values that are not
+    tensors."""
     from torch.utils._pytree import tree_flatten
 
     leaves, spec = tree_flatten(batch)
-    told = tuple(
+    leaves_seen = tuple(
         (leaf.shape, leaf.dtype, leaf.stride())
         if isinstance(leaf, torch.Tensor)
         else (type(leaf).__name__, leaf if isinstance(leaf, _PLAIN) else None)
         for leaf in leaves
     )
-    return spec, told
+    return spec, leaves_seen
 
 
 def _settings(optimizer: Any) -> list[Any]:
-    """Numbers that a graph takes up once: learning rates, decays. Tensors it reads each time."""
+    """Return the numbers that a graph takes up once: learning rates, decays. It reads tensors each
+    time."""
     return [
         (name, value)
         for group in optimizer.param_groups
@@ -191,7 +217,7 @@ def _detached(torch: Any, found: Any) -> Any:
 
 @contextlib.contextmanager
 def _nothing_waits(torch: Any) -> Iterator[None]:
-    """Whatever waits for the device raises. torch tells of operators that do, not of its
+    """Let whatever waits for the device raise. torch reports operators that wait, but not its
     synchronize functions."""
     owners = (torch.cuda, torch.cuda.Stream, torch.cuda.Event)
     theirs = [owner.synchronize for owner in owners]
@@ -203,7 +229,7 @@ def _nothing_waits(torch: Any) -> Iterator[None]:
     for owner in owners:
         owner.synchronize = synchronize
     try:
-        _tell(torch, "error")
+        _set_sync_mode(torch, "error")
         yield
     except RuntimeError as error:
         if "synchronizing CUDA operation" in str(error):
@@ -213,12 +239,12 @@ def _nothing_waits(torch: Any) -> Iterator[None]:
             ) from error
         raise
     finally:
-        _tell(torch, mode)
+        _set_sync_mode(torch, mode)
         for owner, one in zip(owners, theirs, strict=True):
             owner.synchronize = one
 
 
-def _tell(torch: Any, mode: int | str) -> None:
+def _set_sync_mode(torch: Any, mode: int | str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is a prototype, torch says each time
+        warnings.simplefilter("ignore")  # torch says each time that this is a prototype
         torch.cuda.set_sync_debug_mode(mode)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.fixes.catalog.prefetch import USUAL
+from ridgeline.fixes.catalog.prefetch import DEFAULT_BATCHES_AHEAD
 from ridgeline.fixes.fix import Fix, find_fix
 from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, run
@@ -151,7 +151,9 @@ class Feeding(Struct, frozen=True, kw_only=True):
     def more_steps(self, fixes: tuple[Asked, ...]) -> int:
         options = {one.fix: one.options for one in fixes}
         workers = int(options.get("loader-workers", {}).get("workers", self.workers))
-        factor = int(options.get("prefetch", {}).get("factor", self.prefetch or USUAL))
+        factor = int(
+            options.get("prefetch", {}).get("factor", self.prefetch or DEFAULT_BATCHES_AHEAD)
+        )
         return min(max(made_ahead(workers, factor) - self.ahead, 0), self.max_more)
 
 

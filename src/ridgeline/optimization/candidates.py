@@ -19,6 +19,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Goal, SearchCode
 from ridgeline.records.parity import Alters
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Asked, FunctionEdit
 
 _CLASSES: tuple[Alters, ...] = ("nothing", "rounding", "semantics")
@@ -124,8 +125,7 @@ def _bound(
 def _candidate(
     one: Registered, ground: Ground, findings: Sequence[Finding], goal: Goal
 ) -> Candidate:
-    detail = one.reason_to_skip(ground)
-    unable = because(SearchCode.CANNOT_HELP, detail=detail) if detail else None
+    unable = one.reason_to_skip(ground)
     if unable is None and one.fix.saves == "memory" and goal != "memory":
         unable = because(SearchCode.SAVES_MEMORY, goal=goal)
     can_try = unable is None
@@ -142,11 +142,13 @@ def _candidate(
     )
 
 
-def attention_edits(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ...], str]:
+def attention_edits(
+    findings: Sequence[Finding],
+) -> tuple[tuple[FunctionEdit, ...], Reason | None]:
     """Return the functions in which attention is written out, rewritten, where a finding says so;
     and why there is none."""
     edits: list[FunctionEdit] = []
-    why = "no attention that is written out was found to cost time"
+    reason = because(Skip.NO_WRITTEN_ATTENTION)
     for finding in findings:
         if finding.rule != "written-attention" or not finding.file or finding.line is None:
             continue
@@ -154,11 +156,11 @@ def attention_edits(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ..
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError):
-            why = f"{finding.file} cannot be read"
+            reason = because(Skip.SOURCE_FILE_MISSING, file=finding.file)
             continue
         rewritten = fused(text, finding.line)
-        if isinstance(rewritten, str):
-            why = rewritten
+        if isinstance(rewritten, Reason):
+            reason = rewritten
             continue
         edits.append(
             FunctionEdit(
@@ -166,7 +168,7 @@ def attention_edits(findings: Sequence[Finding]) -> tuple[tuple[FunctionEdit, ..
                 new_line=rewritten.line,
             )
         )  # fmt: skip
-    return tuple(edits), "" if edits else why
+    return tuple(edits), None if edits else reason
 
 
 class AllowedFixes(Struct, frozen=True):

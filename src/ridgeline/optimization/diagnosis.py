@@ -19,7 +19,7 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.errors import TargetError
-from ridgeline.fixes.cross_entropies import CLASSES
+from ridgeline.fixes.cross_entropy import MIN_CLASSES
 from ridgeline.harness.trials.trial_process import IN_A_TRIAL, NO_INPUT
 from ridgeline.harness.usercode.child_process import no_leftovers, run_to_end
 from ridgeline.machine import nvml, processor
@@ -320,7 +320,7 @@ def _wide_loss(site: OpSite) -> bool:
     zeros."""
     own = any(word in site.op or site.inside(word) for word in ("log_softmax", "nll_loss"))
     wide = (side for sides in site.dims for side in sides if isinstance(side, int))
-    return own and max(wide, default=0) >= CLASSES
+    return own and max(wide, default=0) >= MIN_CLASSES
 
 
 def _shapes_change(sites: list[OpSite]) -> bool:

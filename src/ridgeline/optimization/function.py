@@ -32,7 +32,9 @@ from ridgeline.optimization.function_state import SavedState, everything_restore
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.search import Progress
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked
@@ -53,7 +55,6 @@ MAX_DIAGNOSIS_S = 20.0
 """Above the minimum no more steps are diagnosed after this time: slow steps are soon known."""
 _NEEDS_PROCESS = ("affinity", "kept-memory")
 """Fixes that need a process of their own, besides those that are environment variables."""
-_NO_PROCESS = "it needs a process of its own: use `ridgeline optimize script.py`"
 
 
 class Result:
@@ -212,13 +213,14 @@ def _search(
     )  # fmt: skip
 
 
-def _for_function(one: Registered, no_attention: str) -> Registered:
+def _for_function(one: Registered, no_attention: Reason | None) -> Registered:
     """Return the fix as it is for a step function, whose process runs already."""
     if one.fix.id == whole_step_graph.FIX.id:
         return replace(one, reason_to_skip=whole_step_graph.reason_to_skip_function)
     needs_process = one.variables is not None or one.fix.id in _NEEDS_PROCESS
-    reason = _NO_PROCESS if needs_process else no_attention if one.fix.id == "sdpa" else ""
-    if not reason:
+    reason = no_attention if one.fix.id == "sdpa" else None
+    reason = because(Skip.NEEDS_A_PROCESS) if needs_process else reason
+    if reason is None:
         return one
     return replace(one, reason_to_skip=lambda ground: one.reason_to_skip(ground) or reason)
 

@@ -14,12 +14,14 @@ from typing import Any
 from torch.utils._pytree import tree_map_only
 
 from ridgeline.errors import UsageError
-from ridgeline.fixes.program import OPTIMIZERS, Made, Program
-from ridgeline.fixes.step_function import Run, StepFunction
+from ridgeline.fixes.program import OPTIMIZERS, Made, OnMade, Outcome, Program
+from ridgeline.fixes.step_graph import Run, StepFunction
 from ridgeline.harness.capture.batches import NOTHING, amount
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.optimization.function_state import SavedState
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Plan
 
 _FORMS = {
@@ -333,24 +335,28 @@ class FunctionSession(TrialSession):
             super().optimizer_ends(optimizer, *rest)
 
 
+Prepare = Callable[[Made], Reason | None]
+"""Alters the arguments of an optimizer for a captured step, or returns why it cannot."""
+
+
 class FunctionProgram(Program):
     def __init__(self, torch: Any, subject: StepSubject) -> None:
         super().__init__(torch)
         self.device = subject.device
         self._subject = subject
-        self._on_function: list[tuple[str, Callable[[Made], str], Callable[[StepFunction], Run]]]
+        self._on_function: list[tuple[str, Prepare, Callable[[StepFunction], Run]]]
         self._on_function = []
 
-    def on_loader(self, fix: str, do: Callable[[Made], str]) -> None:
+    def on_loader(self, fix: str, do: OnMade) -> None:
         self._on_loader.append((fix, do))
-        self._not.setdefault(fix, "the program made no DataLoader")
+        self._not.setdefault(fix, because(Skip.NO_LOADER))
 
-    def on_optimizer(self, fix: str, do: Callable[[Made], str]) -> None:
+    def on_optimizer(self, fix: str, do: OnMade) -> None:
         self._on_optimizer.append((fix, do))
-        self._not.setdefault(fix, "the program made none of torch's own optimizers")
+        self._not.setdefault(fix, because(Skip.NO_KNOWN_OPTIMIZER))
 
     def on_step_function(
-        self, fix: str, prepare: Callable[[Made], str], take: Callable[[StepFunction], Run]
+        self, fix: str, prepare: Prepare, take: Callable[[StepFunction], Run]
     ) -> None:
         """`prepare` is called with the optimizer after all other fixes, and returns why the fix
         cannot be applied; `take` returns what is to be called for each batch instead of the
@@ -361,11 +367,13 @@ class FunctionProgram(Program):
         optimizer = self._subject.optimizer
         kind = torch_class_of(self.torch, optimizer)
         if kind is None:
-            foreign = f"{type(optimizer).__name__} is none of torch's own"
-            why = foreign if self._subject.trains else "nothing is trained"
-            on_optimizer = [fix for fix, _ in self._on_optimizer]
-            for fix in (*on_optimizer, *(fix for fix, _, _ in self._on_function)):
-                self.found_nothing(fix, why)
+            every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
+            reason = because(Skip.DOES_NOT_TRAIN)
+            if self._subject.trains:
+                name = type(optimizer).__name__
+                reason = because(Skip.OPTIMIZER_NOT_TORCHS, optimizer=name)
+            for fix in every:
+                self.found_nothing(fix, reason)
             self._on_function.clear()
             return
         made = Made(kind.__name__, optimizer_arguments(optimizer), "")
@@ -374,24 +382,24 @@ class FunctionProgram(Program):
         for one in list(self._on_function):
             fix, prepare, _ = one
             before = dict(made.arguments)
-            why = prepare(made)
-            if why:
-                self.found_nothing(fix, why)
+            obstacle = prepare(made)
+            if obstacle is not None:
+                self.found_nothing(fix, obstacle)
                 self._on_function.remove(one)
             else:
                 alter_optimizer(self.torch, optimizer, before, made.arguments)
 
-    def _altered(self, do: Callable[[Made], str], made: Made) -> str:
+    def _altered(self, do: OnMade, made: Made) -> Outcome:
         before = dict(made.arguments)
-        what = do(made)
+        outcome = do(made)
         alter_optimizer(self.torch, self._subject.optimizer, before, made.arguments)
-        return what
+        return outcome
 
     def altered_loader(self) -> Any:
         loader = self._subject.loader
         if not self._subject.has_loader:
             for fix, _ in self._on_loader:
-                self.found_nothing(fix, f"the loader is a {type(loader).__name__}")
+                self.found_nothing(fix, because(Skip.NOT_A_LOADER, loader=type(loader).__name__))
             return loader
         given = loader_arguments(self.torch, loader)
         made = Made("DataLoader", dict(given), "")

@@ -120,10 +120,8 @@ class Judge:
         applied = {one.fix for one in trial.applied}
         for candidate in tried:
             if candidate.fix.id not in applied:
-                details = [n.why for n in trial.not_applied if n.fix == candidate.fix.id]
-                if details:
-                    return because(SearchCode.NOT_APPLIED, detail=details[0])
-                return because(SearchCode.NOTHING_TO_CHANGE)
+                reasons = [n.reason for n in trial.not_applied if n.fix == candidate.fix.id]
+                return reasons[0] if reasons else because(SearchCode.NOTHING_TO_CHANGE)
         return None
 
     def compared(self, trial: Trial, fixes: Sequence[Candidate]) -> Parity:

@@ -18,9 +18,10 @@ from ridgeline.optimization.bench import Bench
 from ridgeline.optimization.candidates import alters, precision
 from ridgeline.optimization.measure import is_timed, typical_ms
 from ridgeline.records.edit import Edit, Keyword, Patched
-from ridgeline.records.facts import because
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized, SearchCode, Total, Written
 from ridgeline.records.parity import MEANS, Alters, Parity
+from ridgeline.records.reason_codes import ByHand
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Applied, Asked, Trial
 from ridgeline.report.reasons import explain
@@ -139,7 +140,7 @@ class Planned(Struct, frozen=True, kw_only=True):
 class Patches(Struct, frozen=True, kw_only=True):
     files: tuple[Patched, ...] = ()
     """The user's files as they would be; nothing is written to them."""
-    by_hand: tuple[str, ...] = ()
+    by_hand: tuple[Reason, ...] = ()
     """For what could not be edited safely: what to write where."""
     missing: tuple[str, ...] = ()
     """Fixes that are to be written by hand."""
@@ -154,7 +155,7 @@ def patches(script: Path, applied: Sequence[Applied]) -> Patches:
     the script."""
     source = ProgramTexts(script)
     planned: list[Planned] = []
-    words: dict[str, list[str]] = {}
+    instructions: dict[str, list[Reason]] = {}
     """What to write by hand, by fix."""
     # Autocast comes last: what is put before the model's call must stand before its `with`, too.
     for one in sorted(applied, key=lambda one: find_fix(one.fix).fix.slot == "precision"):
@@ -162,28 +163,29 @@ def patches(script: Path, applied: Sequence[Applied]) -> Patches:
             edits = of_framework(one, source)
             if edits is None:
                 edits = find_fix(one.fix).source_edits(one, source)
-        except EditByHand as why:
-            words.setdefault(one.fix, []).append(str(why))
+        except EditByHand as error:
+            instructions.setdefault(one.fix, []).append(error.reason)
             continue
         except Exception as error:  # the other fixes are written all the same
-            failure = f"{one.what}: it could not be written ({type(error).__name__}: {error})"
-            words.setdefault(one.fix, []).append(failure)
+            text, title = f"{type(error).__name__}: {error}", find_fix(one.fix).fix.title
+            reason = because(ByHand.WRITER_FAILED, title=title, error=text)
+            instructions.setdefault(one.fix, []).append(reason)
             continue
         paths = [(Path(edit.file or script).resolve(), edit) for edit in edits]
         planned.append(Planned(fix=one.fix, edits=tuple(paths)))
-    files = _patch(planned, words)
-    missing = dict.fromkeys(one.fix for one in applied if one.fix in words)
+    files = _patch(planned, instructions)
+    missing = dict.fromkeys(one.fix for one in applied if one.fix in instructions)
     return Patches(
         files=tuple(file for file in files if file.done),
-        by_hand=tuple(dict.fromkeys(line for fix in missing for line in words[fix])),
+        by_hand=tuple(reason for fix in missing for reason in instructions[fix]),
         missing=tuple(missing),
         planned=tuple(planned),
     )
 
 
-def _patch(planned: list[Planned], words: dict[str, list[str]]) -> list[Patched]:
+def _patch(planned: list[Planned], instructions: dict[str, list[Reason]]) -> list[Patched]:
     """Patch the files again until no edit is refused. A fix with a refused edit is taken out of
-    `planned`, and `words` says what to write instead."""
+    `planned`, and `instructions` says what to write instead."""
     while True:
         files = [
             patched(_shown(path), path.read_bytes(), edits)
@@ -204,9 +206,9 @@ def _patch(planned: list[Planned], words: dict[str, list[str]]) -> list[Patched]
             by_hand_lines = [
                 by_hand(edit, _shown(path)) for path, edit in one.edits if (path, edit) not in left
             ]
-            words.setdefault(one.fix, []).append(
-                f"{'; '.join(reasons)}: {'; '.join(by_hand_lines)}"
-            )
+            problem, instruction = "; ".join(reasons), "; ".join(by_hand_lines)
+            refusal = because(ByHand.EDIT_REFUSED, problem=problem, instruction=instruction)
+            instructions.setdefault(one.fix, []).append(refusal)
             planned.remove(one)
             if left:
                 planned.append(replace(one, edits=tuple(left)))
@@ -239,8 +241,7 @@ def write(
         *(one.fix for one in made.planned if any(path in without_copy for path, _ in one.edits)),
     ]
     unwritten = (
-        f"the changes of {file} are in no copy: {why}. Put them into the file itself: "
-        f"patch -p0 < {diff_file}"
+        because(ByHand.FILE_NOT_COPIED, file=str(file), problem=why, diff_file=diff_file)
         for file, why in laid.left
     )
     written = Written(

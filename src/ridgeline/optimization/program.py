@@ -30,9 +30,8 @@ from ridgeline.optimization.launcher import (
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Progress
-from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding
-from ridgeline.records.optimized import Optimized, SearchCode, Written
+from ridgeline.records.optimized import Optimized, Written
 from ridgeline.records.run import Target, feeding
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.report.reasons import explain, verdict_sentence
@@ -144,9 +143,7 @@ def _ladder(
             system_share=ground.system_share if system_share is None else system_share,
         )
         return [
-            replace(one, unable=because(SearchCode.CANNOT_HELP, detail=no_attention))
-            if no_attention and one.fix.id == "sdpa"
-            else one
+            replace(one, unable=no_attention) if no_attention and one.fix.id == "sdpa" else one
             for one in candidates(now, diagnosis.findings, goal=settings.search.goal, kept=kept)
         ]
 

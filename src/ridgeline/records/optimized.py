@@ -153,7 +153,7 @@ class Written(Struct, frozen=True, kw_only=True):
     """Copies: first of the script, then of modules that it imports."""
     diff: str = ""
     diff_file: str = ""
-    by_hand: tuple[str, ...] = ()
+    by_hand: tuple[Reason, ...] = ()
     """For what could not be edited safely: what to write where."""
     notes: tuple[str, ...] = ()
     """Names of copies that were taken already."""

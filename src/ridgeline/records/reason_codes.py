@@ -1,4 +1,4 @@
-"""Codes that say why a fix is not tried or found nothing to change.
+"""Codes of fixes: why one is skipped, what one did, and what is left to write by hand.
 
 `because(Skip.ENOUGH_WORKERS, workers=8, cores=4)` makes a `Reason`; `ridgeline.report.reasons` has
 the English of each code. The comment behind a code names the facts that its template needs.
@@ -26,7 +26,7 @@ class SkipKind(StrEnum):
 
 
 class Skip(StrEnum):
-    """Why a fix was not tried (`able` said so) or not applied (it found nothing to change)."""
+    """Why a fix was not tried (`reason_to_skip`) or not applied (it found nothing to change)."""
 
     kind: SkipKind
 
@@ -57,6 +57,7 @@ class Skip(StrEnum):
 
     # The program does so already, or its environment decides
     ALREADY_SET = "skip.already-set", SkipKind.ALREADY_SO  # setting
+    NOTHING_LEFT_TO_SET = "skip.nothing-left-to-set", SkipKind.ALREADY_SO
     ALREADY_FUSED = "skip.already-fused", SkipKind.ALREADY_SO
     TORCH_DOES_SO = "skip.torch-does-so", SkipKind.ALREADY_SO
     FUSED_IS_BETTER = "skip.fused-is-better", SkipKind.ALREADY_SO  # optimizer
@@ -156,6 +157,95 @@ class Skip(StrEnum):
     NO_ZERO_GRAD_CALL = "skip.no-zero-grad-call"
     TOO_FEW_UPDATES = "skip.too-few-updates"  # min_updates
     NO_STEP_ENDED = "skip.no-step-ended"
-    ATTENTION_NOT_REWRITABLE = "skip.attention-not-rewritable"  # detail
+    SOURCE_NOT_PARSED = "skip.source-not-parsed"  # error
+    NO_FUNCTION_AT_LINE = "skip.no-function-at-line"
+    TORCH_NOT_IMPORTED = "skip.torch-not-imported"
+    NO_ATTENTION_CHAIN = "skip.no-attention-chain"
+    WEIGHTS_CHANGED = "skip.weights-changed"
+    SCORES_CHANGED = "skip.scores-changed"
+    ATTENTION_CALL = "skip.attention-call"  # function, to_weights
+    SOFTMAX_DIMENSION = "skip.softmax-dimension"
+    SCORES_FILLED = "skip.scores-filled"
+    SEVERAL_MASKS = "skip.several-masks"
+    SCORES_USED_ELSEWHERE = "skip.scores-used-elsewhere"  # name
+    SHARED_LINE = "skip.shared-line"
+    SOURCE_FILE_MISSING = "skip.source-file-missing"  # file
     FUNCTION_NOT_FOUND = "skip.function-not-found"  # function, place
     FAILED_TO_APPLY = "skip.failed-to-apply"  # error
+
+
+class Done(StrEnum):
+    """What a fix did to a target. The facts are all that its patch is made from."""
+
+    OPTION = "done.option"  # call, option, value: the keyword that a call got
+    SETTING = "done.setting"  # code: the statement that sets it
+    VARIABLE = "done.variable"  # variable, value
+    CORES_FREED = "done.cores-freed"  # before, after
+    BOUND_TO_GPU_NODE = "done.bound-to-gpu-node"  # cores, gpu
+    BOUND_TO_NODE = "done.bound-to-node"  # cores, node
+    LARGER_BATCH = "done.larger-batch"  # batch_size, factor, before
+    AUTOCAST = "done.autocast"  # model, device, dtype
+    LARGE_LOGITS_STAY = "done.large-logits-stay"
+    STEP_SKIPPED = "done.step-skipped"  # skipped
+    CHANNELS_LAST = "done.channels-last"  # model, memory_format ("" if several), images
+    CHECKPOINT_METHOD = "done.checkpoint-method"  # model, path
+    CHECKPOINT_BLOCKS = "done.checkpoint-blocks"  # model, block, blocks, all_blocks
+    CHECKPOINT_CALL = "done.checkpoint-call"  # block
+    COMPILED = "done.compiled"  # model, arguments, mode
+    COMPILED_BLOCKS = "done.compiled-blocks"  # model, block, blocks
+    BACKWARD_CAPTURED = "done.backward-captured"
+    STEP_CAPTURED = "done.step-captured"  # parameters
+    LOSS_CHUNKED = "done.loss-chunked"  # classes, rows
+    LOSS_COMPILED = "done.loss-compiled"  # classes
+    NORMS_FOLDED = "done.norms-folded"  # model, norms
+    CALLED_IN_PARTS = "done.called-in-parts"  # model, parts
+    INFERENCE_MODE = "done.inference-mode"  # model
+    PADDED_LAYER = "done.padded-layer"  # layer, width
+    INT8_WEIGHTS = "done.int8-weights"  # model, layers
+    FLOAT8_PRODUCTS = "done.float8-products"  # model, layers, rest_in_bfloat16
+    OUTPUTS_COMPARED = "done.outputs-compared"  # batches, error_share
+    TOP_CLASS_COMPARED = "done.top-class-compared"  # batches, error_share, rows, same_rows
+    FUNCTION_REWRITTEN = "done.function-rewritten"  # function
+
+
+class ByHand(StrEnum):
+    """What the user must write, and where, because no edit does it safely. The cause says why."""
+
+    AFTER_MODEL_MADE = "by-hand.after-model-made"  # statement
+    BEFORE_MODEL_CALL = "by-hand.before-model-call"  # statement
+    AROUND_MODEL_CALL = "by-hand.around-model-call"  # header
+    IN_SET_UP = "by-hand.in-set-up"  # statement
+    NEAR_LINE = "by-hand.near-line"  # line, statement
+    CHUNKED_CROSS_ENTROPY = "by-hand.chunked-cross-entropy"  # file, line
+    COMPILED_CROSS_ENTROPY = "by-hand.compiled-cross-entropy"  # file, line
+    GRADIENT_SCALER = "by-hand.gradient-scaler"  # device, header, init_scale
+    LAYOUT_OF_EACH = "by-hand.layout-of-each"
+    CHECKPOINT_CALLS = "by-hand.checkpoint-calls"
+    SOME_BLOCKS = "by-hand.some-blocks"
+    COMPILED_AUTOGRAD = "by-hand.compiled-autograd"  # flag, header
+    FOLD_NORMS = "by-hand.fold-norms"
+    FLOAT8_LAYERS = "by-hand.float8-layers"
+    INT8_LAYERS = "by-hand.int8-layers"
+    CALL_IN_PARTS = "by-hand.call-in-parts"  # parts
+    BATCH_SIZE = "by-hand.batch-size"  # place, factor
+    ARGUMENT_BATCH_SIZE = "by-hand.argument-batch-size"  # argument, factor
+    PADDED_PRODUCT = "by-hand.padded-product"  # layer, multiple
+    FUSED_ATTENTION = "by-hand.fused-attention"  # file, line
+    STEP_GRAPH = "by-hand.step-graph"
+    OPTIMIZER_CLASS = "by-hand.optimizer-class"  # optimizer, option, value
+    GIVE_ARGUMENT = "by-hand.give-argument"  # call, argument, place ("" if not known)
+    GIVE_TRAINER_ARGS = "by-hand.give-trainer-args"  # trainer, argument, place
+    GIVE_LIGHTNING_CLI = "by-hand.give-lightning-cli"  # argument, value
+    GIVE_LIGHTNING_TRAINER = "by-hand.give-lightning-trainer"  # argument, place, clips
+    NAME_MODEL = "by-hand.name-model"  # call, place, statement
+    WRITER_FAILED = "by-hand.writer-failed"  # title, error
+    EDIT_REFUSED = "by-hand.edit-refused"  # problem, instruction
+    FILE_NOT_COPIED = "by-hand.file-not-copied"  # file, problem, diff_file
+    # Causes
+    SOURCE_UNCLEAR = "by-hand.source-unclear"  # problem: what the reader of the source found
+    BLOCKS_NOT_NAMED = "by-hand.blocks-not-named"
+    SIZE_UNREADABLE = "by-hand.size-unreadable"
+    SIZE_OF_OTHER_NAME = "by-hand.size-of-other-name"
+    SIZE_EXPRESSION = "by-hand.size-expression"  # expression
+    NO_LINE_CALLS_MODEL = "by-hand.no-line-calls-model"
+    FILE_UNREADABLE = "by-hand.file-unreadable"  # file

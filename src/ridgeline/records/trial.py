@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Place, Reason
+
 Draws = Literal[
     "own",  # as the program draws
     "eager",  # compiled code draws the random numbers that eager code would
@@ -73,21 +75,34 @@ class Plan(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     functions: tuple[FunctionEdit, ...] = ()
 
 
+class FixTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that a fix was applied to: a loader, an optimizer, a model, a call, a setting."""
+
+    done: Reason
+    """A code of `Done` with its facts: all that is needed to write the same into the source."""
+    place: Place | None = None
+    """The user's own line that makes or calls it; None if there is none."""
+
+
 class Applied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
-    """A fix that found something to change."""
+    """A fix that was applied to at least one target."""
 
     fix: str
-    what: str
-    """DataLoader at data.py:41: num_workers 0 → 4"""
-    places: tuple[str, ...] = ()
-    """file:line of the user's own calls that it was applied to, for the patch."""
+    targets: tuple[FixTarget, ...] = ()
+
+    @property
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """File and line of each target, each line once."""
+        places = [one.place for one in self.targets if one.place is not None]
+        found = [(one.file, one.line) for one in places if one.line is not None]
+        return tuple(dict.fromkeys(found))
 
 
 class NotApplied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
-    """A fix that found nothing to change."""
+    """A fix that found nothing to change. Its trial says nothing about what the fix would gain."""
 
     fix: str
-    why: str
+    reason: Reason
 
 
 class TensorPrint(Struct, frozen=True, kw_only=True):
@@ -182,7 +197,7 @@ class Queued(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
-    schema: int = 1
+    schema: int = 2
     fixes: tuple[str, ...] = ()
     applied: tuple[Applied, ...] = ()
     not_applied: tuple[NotApplied, ...] = ()

@@ -13,10 +13,11 @@ from ridgeline import units
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import Reason
 from ridgeline.records.optimized import Earlier, SearchCode
-from ridgeline.records.reason_codes import Skip
-from ridgeline.records.trial import TrialFailure
+from ridgeline.records.trial import Applied, TrialFailure
 from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Deciding, Verdict
+from ridgeline.report.fix_reasons import TEMPLATES as FIXES
+from ridgeline.report.fix_reasons import UNITS as FIX_UNITS
 from ridgeline.report.run_reasons import NUMBERS
 from ridgeline.report.run_reasons import TEMPLATES as RUN
 
@@ -111,139 +112,6 @@ _NO_MEASURE = {
 
 _TIMES_AS_FAST = "{ratio:fine_ratio} × as fast ({ci_low:fine_ratio} to {ci_high:fine_ratio})"
 _CROWDED = "other programs had the processors {taken_share:difference} of the time"
-_SKIPPED: dict[str, str] = {
-    Skip.NO_GPU: "it needs a GPU",
-    Skip.NO_CPU_WORK: "it is for a CPU, and the work is on the GPU",
-    Skip.GPU_LACKS: "this GPU has no {feature}",
-    Skip.GPU_HAS_BFLOAT16: "this GPU has bfloat16, which needs no scaled loss",
-    Skip.DTYPE_EMULATED: "this processor emulates {dtype}: 5 to 20 times slower",
-    Skip.NO_INT8_PRODUCTS: "torch has no 8-bit products for this processor",
-    Skip.NO_COMPILER: "torch.compile cannot run here: there is no C++ compiler or no Triton",
-    Skip.TORCH_LACKS: "this version of torch has no {feature}",
-    Skip.NO_AFFINITIES: "this system cannot bind a program to cores",
-    Skip.NOT_GLIBC: "the C library is not glibc",
-    Skip.ONE_CORE: "there is one core, and one thread",
-    Skip.NUMA_UNKNOWN: "the system does not say which cores lie beside which memory",
-    Skip.ONE_NUMA_NODE: "the machine has one NUMA node: memory is equally near to all its cores",
-    Skip.GPU_NODE_UNKNOWN: "the system does not say which NUMA node the GPU belongs to",
-    Skip.NO_CORE_NEAR_GPU: "the program may use no core beside the GPU",
-    Skip.NODE_TOO_SMALL: "{threads:plural thread} and {workers:plural worker} need more than the "
-    "{cores:plural core} of a NUMA node",
-    Skip.NODE_NOT_ALLOWED: "the program may use no core of that NUMA node",
-    Skip.ALREADY_SET: "the program has {setting} already",
-    Skip.ALREADY_FUSED: "the optimizer is fused already, which is faster",
-    Skip.TORCH_DOES_SO: "torch does so by itself on a GPU",
-    Skip.FUSED_IS_BETTER: "torch has a fused {optimizer}, which is faster",
-    Skip.EVERY_CORE_ALLOWED: "the program may use every core already",
-    Skip.BOUND_TO_CORES: "the program is bound to {allowed_cores} of {all_cores} cores already",
-    Skip.BOUND_TO_NODE: "the program is bound to the cores of one NUMA node already",
-    Skip.SET_BY_ENVIRONMENT: "{variable} is set around the program",
-    Skip.ENOUGH_WORKERS: "its loaders have {workers} workers for {cores} cores already",
-    Skip.DATASET_ON_GPU: "the tensors of the dataset are on the GPU already",
-    Skip.DOES_NOT_TRAIN: "the program does not train",
-    Skip.TRAINS: "the program trains",
-    Skip.NO_LOADER: "the program has no DataLoader",
-    Skip.NOT_A_LOADER: "the loader is a {loader}, not a DataLoader",
-    Skip.NO_WORKERS: "the loader has no workers",
-    Skip.WORKERS_START_ONCE: "no loader started its workers a second time in the steps seen",
-    Skip.NO_BATCHING: "the loader does not put batches together itself",
-    Skip.ONE_BATCH: "the loader makes one batch, so none can be made ahead",
-    Skip.NO_COPIES: "nothing is copied to the GPU in a step",
-    Skip.NO_BLOCKING_COPY: "no copy was found that the program waits for",
-    Skip.NO_PINNED_COPY: "no copy of pinned memory to the GPU was seen",
-    Skip.NO_OPTIMIZER: "the program has no optimizer",
-    Skip.NO_KNOWN_OPTIMIZER: "the program made none of torch's own optimizers",
-    Skip.OPTIMIZER_NOT_TORCHS: "{optimizer} is not one of torch's own optimizers",
-    Skip.NO_FUSED_OPTIMIZER: "torch has no fused {optimizer}",
-    Skip.NO_ZERO_FILL: "no time is lost on filling gradients with zeros",
-    Skip.NO_MODEL_CALL: "no module was called to train",
-    Skip.NO_CONVOLUTION: "no convolution was seen",
-    Skip.NO_FOLDABLE_NORM: "no convolution passes its output to a batch norm in evaluation mode "
-    "and to nothing else",
-    Skip.NO_REPEATED_BLOCKS: "the model has no repeated blocks that make up most of it",
-    Skip.NO_LARGE_LINEAR: "no Linear layer has a weight of {min_elements:,} elements or more",
-    Skip.NO_WIDE_LINEAR: "no Linear layer but the last is {min_width} wide in multiples of 16",
-    Skip.NO_ODD_WIDTH: "no large product has a side that is not a multiple of {multiple}",
-    Skip.NO_16_BIT_PRODUCTS: "its products are not in 16 bits",
-    Skip.NO_FLOAT32: "{model} has nothing in float32",
-    Skip.NO_LARGE_LOSS: "no eager cross-entropy over {min_classes:,} classes or more is large "
-    "enough",
-    Skip.NO_WRITTEN_ATTENTION: "no attention that is written out was found to cost time",
-    Skip.NO_AFFINITY_LIMIT: "no affinity was found to hold the program back",
-    Skip.SAME_SHAPES: "the shapes are the same at every step",
-    Skip.NOTHING_REWRITTEN: "no function of the model was the one to rewrite",
-    Skip.NO_BACKWARD_CAPTURED: "no backward was captured",
-    Skip.PROGRAM_SETS: "the program sets {setting} itself",
-    Skip.OTHER_ALLOCATOR: "the environment chooses another allocator: {allocator}",
-    Skip.VARIABLE_NOT_SET: "{variable} was not set when the program began",
-    Skip.MALLOPT_REFUSED: "the C library refused the settings",
-    Skip.SHAPES_CHANGE: "shapes change from step to step, and each new one would be prepared again",
-    Skip.DETERMINISTIC: "the program asks for deterministic algorithms",
-    Skip.SEVERAL_OPTIMIZERS: "it must skip a step that overflows, which takes exactly one "
-    "optimizer; the program has {optimizers}",
-    Skip.NOT_CAPTURABLE: "torch has no {optimizer} that can be captured",
-    Skip.DIFFERENTIABLE_UPDATE: "a differentiable update cannot be captured",
-    Skip.SCALER_ASKS_EVERY_STEP: "a gradient scaler asks at each step whether it overflowed",
-    Skip.FLOAT16_WITH_SCALER: "the program trains in float16 with a scaled loss",
-    Skip.COMPILED_MODEL: "the program compiles its model, which 8-bit layers would break up",
-    Skip.COMPILED_CALLER: "the program calls its model in a function that it compiles",
-    Skip.LOOP_NOT_A_FUNCTION: "the loop is the program's own: only a step given as a function can "
-    "be captured whole",
-    Skip.NEEDS_A_PROCESS: "it needs a process of its own: use `ridgeline optimize script.py`",
-    Skip.TOO_FEW_STEPS: "too few steps were taken to capture one",
-    Skip.TOO_FEW_BATCHES: "{batches} batches an epoch are too few to be made larger",
-    Skip.TOO_FEW_BATCHES_LEFT: "{batches} batches of {batch_size} would be left in an epoch, fewer "
-    "than {min_batches}",
-    Skip.BATCH_OF_ONE: "a batch of one sample cannot be divided",
-    Skip.EVALUATION_DATASET: "the dataset says that it is for evaluation",
-    Skip.EVALUATION_LOADER: "the loader neither shuffles nor is the first: it is taken for one of "
-    "an evaluation",
-    Skip.STREAM_SHARED_BY_WORKERS: "more workers that share a stream make other batches of it",
-    Skip.STREAM_KEEPS_POSITION: "the dataset keeps its position in {attribute}, of which a worker "
-    "has a copy each epoch",
-    Skip.OPEN_FILE: "the dataset keeps a {file_kind} open, whose position forked workers would "
-    "share",
-    Skip.OWN_GENERATOR: "the dataset keeps a {generator}: each worker would draw the same numbers "
-    "from its copy",
-    Skip.NOT_PICKLABLE: "the {argument} of the loader cannot be pickled: {error}",
-    Skip.SET_EPOCH: "the dataset has set_epoch(), which workers that stay would not see",
-    Skip.DDP_SENDS_IN_BACKWARD: "DDP sends gradients from inside the backward",
-    Skip.WRAPPED_IN_DDP: "the model is in DDP, which laid out its gradients when it was made",
-    Skip.SHARDED_MODEL: "the model is sharded: its ranks would overflow one by one",
-    Skip.LAUNCHER_BINDS: "its {ranks} processes need a NUMA node each, which the launcher must "
-    "give: newer ones have torchrun --numa-binding=node",
-    Skip.TORCHSCRIPT: "{model} is TorchScript",
-    Skip.IS_A_LOSS: "{model} is a loss, which stays in float32",
-    Skip.COMPILE_DISABLED: "the program keeps {model} from being compiled",
-    Skip.TRAINING_MODE: "the model is in training mode",
-    Skip.INPUT_NEEDS_GRADIENT: "the model is given tensors that need gradients",
-    Skip.RUNNING_STATISTICS: "its blocks keep running statistics (BatchNorm), which would count "
-    "every batch twice",
-    Skip.BATCH_NORM_IN_PARTS: "a batch norm would see parts of a batch",
-    Skip.FILLS_A_CACHE: "the model fills a cache as it runs",
-    Skip.DRAWS_RANDOM_NUMBERS: "the model draws random numbers (dropout): parts of a batch would "
-    "draw others",
-    Skip.WRITES_BUFFERS: "the model writes its buffers as it runs, so it cannot be run again",
-    Skip.TOO_FEW_ROWS: "the model's first tensor has fewer than {parts} rows",
-    Skip.SAMPLES_MEET: "called in parts its outputs differ by {error_share:percent}: the model "
-    "mixes samples",
-    Skip.LINEAR_NOT_CALLED: "its Linear layers are not called one by one: a fused path uses their "
-    "weights",
-    Skip.LINEAR_NOT_ALIGNED: "no product of its Linear layers has sizes in multiples of {multiple}",
-    Skip.OUTPUTS_NOT_FINITE: "outputs in {dtype} are not finite, or there are none to compare",
-    Skip.OUTPUTS_TOO_FAR_OFF: "in {dtype} its outputs are off by {error_share:percent} of their "
-    "norm",
-    Skip.GRADIENT_HOOK: "a backward hook of a {owner} would see scaled gradients",
-    Skip.TRAINED_OUTSIDE_FLOAT32: "some parameters that train are not in float32",
-    Skip.MISSING_GRADIENT: "a parameter got no gradient in a step: zeros would still have moved it",
-    Skip.NO_ZERO_GRAD_CALL: "zero_grad(set_to_none=False) was not called",
-    Skip.TOO_FEW_UPDATES: "fewer than {min_updates} updates were seen after "
-    "zero_grad(set_to_none=False)",
-    Skip.NO_STEP_ENDED: "no step ended, so it was not seen whether the program sets it",
-    Skip.ATTENTION_NOT_REWRITABLE: "{detail}",
-    Skip.FUNCTION_NOT_FOUND: "{function}() of {place} was not found where the program runs",
-    Skip.FAILED_TO_APPLY: "it could not be applied: {error}",
-}
 _VERDICTS: dict[str, str] = {
     VerdictCode.TOO_FEW_ROUNDS: "only {rounds:plural round}; {needed} are needed",
     VerdictCode.CONTROL_DIFFERS: (
@@ -279,7 +147,7 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.RESULTS_DIFFER: "results differ: {detail}",
     VerdictCode.GUARD_FAILED: "{guard}: {detail}",
 }
-TEMPLATES: dict[str, str] = {**RUN, **_TRIALS, **_SEARCH, **_SKIPPED, **_VERDICTS}
+TEMPLATES: dict[str, str] = {**RUN, **FIXES, **_TRIALS, **_SEARCH, **_VERDICTS}
 """Code to template."""
 
 
@@ -292,6 +160,7 @@ def _difference(share: float) -> str:
 
 
 _UNITS: Mapping[str, Callable[[Any], str]] = {
+    **FIX_UNITS,
     "bytes": units.bytes_,
     "count": units.count,
     "percent": units.percent,
@@ -379,6 +248,20 @@ def explain(reason: Reason | None, *, figures: bool = True) -> str:
 def fill(template: str, facts: Mapping[str, Any]) -> str:
     """Return a template with the facts in it, each in its unit."""
     return _FORMATTER.vformat(template, (), facts)
+
+
+def applied_record(applied: Applied) -> dict[str, Any]:
+    """Return what documents say of an applied fix: its id, what it did, and the lines."""
+    places = [str(target.place) for target in applied.targets if target.place is not None]
+    return {
+        "change": applied.fix, "what": explain_applied(applied),
+        "places": list(dict.fromkeys(places)),
+    }  # fmt: skip
+
+
+def explain_applied(applied: Applied) -> str:
+    """Return what a fix did to all its targets: `AdamW(fused=True); SGD(fused=True)`."""
+    return "; ".join(dict.fromkeys(explain(target.done) for target in applied.targets))
 
 
 def explain_earlier(earlier: Earlier | None) -> str:

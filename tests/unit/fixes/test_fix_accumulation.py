@@ -11,11 +11,13 @@ from ridgeline.fixes.catalog import gradient_accumulation
 from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.in_parts import in_parts, joined
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.rehearsal import rehearsed
+from ridgeline.fixes.rehearsal import rehearse
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.run import LoaderSeen
-from ridgeline.records.trial import Applied
 from ridgeline.source.editing.patching import patched
+from tests.unit.fixes.seams_here import applied, code, codes, done, why
 
 
 class Net(nn.Module):
@@ -46,12 +48,12 @@ class Loss(nn.Module):
         return self.a(x), self.a(x).square().mean()
 
 
-def begun(model: nn.Module, *args: Any, parts: int = 4) -> tuple[str, str]:
+def begun(model: nn.Module, *args: Any, parts: int = 4) -> tuple[list[Reason], list[str]]:
     program = Program(torch)
     gradient_accumulation.apply(program, {"parts": str(parts)})
     program.call_begins(model, args, {})
-    applied, left = program.outcome()
-    return "".join(one.what for one in applied), "".join(one.why for one in left)
+    fixed, left = program.outcome()
+    return done(fixed), codes(why(left))
 
 
 def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -64,7 +66,7 @@ def test_gradients_are_those_of_the_whole_batch() -> None:
     torch.manual_seed(0)
     model, x = Net(), torch.randn(10, 6)
     before, whole = gradients(model, x), model(x)
-    assert begun(model, x)[0] == "Net called in 4 parts of the batch"
+    assert begun(model, x)[0] == [because(Done.CALLED_IN_PARTS, model="Net", parts=4)]
     model.seen.clear()
     assert torch.allclose(model(x), whole, atol=1e-6)
     assert model.seen == [3, 3, 3, 1]
@@ -101,27 +103,25 @@ def test_evaluation_is_left_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("middle", "why"),
+    ("middle", "skip"),
     [
-        (nn.BatchNorm1d(12), "batch norm"),
-        (nn.Dropout(0.5), "random numbers"),
-        (Meets(), "samples meet"),
+        (nn.BatchNorm1d(12), Skip.BATCH_NORM_IN_PARTS),
+        (nn.Dropout(0.5), Skip.DRAWS_RANDOM_NUMBERS),
+        (Meets(), Skip.SAMPLES_MEET),
     ],
 )
-def test_what_mixes_samples_or_draws_is_left_as_it_was(middle: nn.Module, why: str) -> None:
+def test_what_mixes_samples_or_draws_is_left_as_it_was(middle: nn.Module, skip: Skip) -> None:
     model, x = Net(middle), torch.randn(8, 6)
     state, random = torch.get_rng_state(), [one.clone() for one in model.buffers()]
-    what, left = begun(model, x)
-    assert what == ""
-    assert why in left
+    assert begun(model, x) == ([], [skip])
     assert "forward" not in vars(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), random, strict=True))
 
 
 def test_a_loss_inside_the_model_is_refused() -> None:
-    assert "no row for each sample" in begun(Loss(), torch.randn(8, 6))[1]
-    assert "no 4 rows" in begun(Net(), torch.randn(2, 6))[1]
+    assert begun(Loss(), torch.randn(8, 6))[1] == [Skip.FAILED_TO_APPLY]
+    assert begun(Net(), torch.randn(2, 6))[1] == [Skip.TOO_FEW_ROWS]
 
 
 def test_a_call_of_ours_leaves_no_trace() -> None:
@@ -135,14 +135,14 @@ def test_a_call_of_ours_leaves_no_trace() -> None:
 
     model, x = Writes(), torch.randn(8, 6)
     before, given, state = copy.deepcopy(model.state_dict()), x.clone(), torch.get_rng_state()
-    found = rehearsed(torch, model, (x,), {})
+    found = rehearse(torch, model, (x,), {})
     assert found.writes
     assert found.draws
     assert not found.returned.requires_grad
     assert torch.equal(x, given)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
-    assert torch.equal(rehearsed(torch, model, (x,), {}).returned, found.returned)
+    assert torch.equal(rehearse(torch, model, (x,), {}).returned, found.returned)
 
 
 def test_parts_are_joined_as_they_were_returned() -> None:
@@ -162,9 +162,9 @@ def test_what_has_no_row_a_sample_goes_to_every_part_whole() -> None:
 
 
 def test_able_and_choices_go_by_the_batch() -> None:
-    assert "nothing trains" in gradient_accumulation.reason_to_skip(Ground(trains=False))
+    assert code(gradient_accumulation.reason_to_skip(Ground(trains=False))) == Skip.DOES_NOT_TRAIN
     small = Ground(loaders=(LoaderSeen(batch_size=1),))
-    assert "one sample" in gradient_accumulation.reason_to_skip(small)
+    assert code(gradient_accumulation.reason_to_skip(small)) == Skip.BATCH_OF_ONE
     six = Ground(loaders=(LoaderSeen(batch_size=6),))
     assert gradient_accumulation.choices(six) == ({"parts": "2"}, {"parts": "4"})
 
@@ -174,12 +174,9 @@ def test_it_is_written_at_the_models_call_and_runs() -> None:
         "import torch\nfrom torch import nn\n\nnet = nn.Linear(2, 2)\nx = torch.ones(8, 2)\n"
         "for step in range(1):\n    y = net(x)\n    y.sum().backward()\n"
     )
-    applied = Applied(
-        fix="gradient-accumulation",
-        what="Linear called in 4 parts of the batch",
-        places=("train.py:7",),
-    )
-    edits = gradient_accumulation.source_edits(applied, lambda file: source)
+    parts = because(Done.CALLED_IN_PARTS, model="Linear", parts=4)
+    divided = applied("gradient-accumulation", parts, places=["train.py:7"])
+    edits = gradient_accumulation.source_edits(divided, lambda file: source)
     done = patched("train.py", source.encode(), edits)
     assert not done.refused
     assert "y = in_parts(net, x, parts=4)" in done.text
@@ -189,10 +186,10 @@ def test_it_is_written_at_the_models_call_and_runs() -> None:
 
 
 def test_a_call_that_cannot_be_found_is_said_in_words() -> None:
-    applied = Applied(
-        fix="gradient-accumulation",
-        what="Net called in 4 parts of the batch",
-        places=("train.py:1",),
-    )
-    with pytest.raises(EditByHand, match=r"in_parts\(model, x, parts=4\)"):
-        gradient_accumulation.source_edits(applied, lambda file: "x = 1\n")
+    parts = because(Done.CALLED_IN_PARTS, model="Net", parts=4)
+    divided = applied("gradient-accumulation", parts, places=["train.py:1"])
+    with pytest.raises(EditByHand) as raised:
+        gradient_accumulation.source_edits(divided, lambda file: "x = 1\n")
+    reason = raised.value.reason
+    assert (reason.code, reason.facts) == (ByHand.CALL_IN_PARTS, {"parts": 4})
+    assert code(reason.cause) == ByHand.SOURCE_UNCLEAR

@@ -22,9 +22,12 @@ from ridgeline.fixes.catalog import compile as whole
 from ridgeline.fixes.fix import EditByHand, registered
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Insert
+from ridgeline.records.facts import Fact, Place, Reason, because
 from ridgeline.records.ground import Ground
-from ridgeline.records.trial import Applied
+from ridgeline.records.reason_codes import ByHand, Done, Skip
+from ridgeline.records.trial import Applied, FixTarget
 from ridgeline.source.editing.patching import patched
+from tests.unit.fixes.seams_here import code, codes, done, why
 
 GPU = Ground(device="cuda", capability=(9, 0))
 SCRIPT = """\
@@ -42,19 +45,23 @@ def main():
 """
 
 
-def begun(fix: Any, *models: nn.Module, device: str = "cpu") -> tuple[str, str]:
+def begun(fix: Any, *models: nn.Module, device: str = "cpu") -> tuple[list[Reason], list[str]]:
     program = Program(torch)
     program.device = device
     fix.apply(program, {})
     for model in models:
         program.call_begins(model, (), {})
-    applied, left = program.outcome()
-    return "".join(one.what for one in applied), "".join(one.why for one in left)
+    fixed, left = program.outcome()
+    return done(fixed), codes(why(left))
 
 
-def applied(fix: Any, what: str, *lines: int) -> Applied:
-    places = tuple(f"t.py:{line}" for line in lines or (8,))
-    return Applied(fix=fix.FIX.id, what=what, places=places)
+def applied(fix: Any, done: Done, line: int = 8, **facts: Fact) -> Applied:
+    target = FixTarget(done=Reason(done.value, facts), place=Place("t.py", line))
+    return Applied(fix=fix.FIX.id, targets=(target,))
+
+
+def compiled(fix: Any, arguments: str = "", mode: str = "") -> Applied:
+    return applied(fix, Done.COMPILED, model="Net", arguments=arguments, mode=mode)
 
 
 def text_of(fix: Any, seen: Applied, text: str = SCRIPT) -> str:
@@ -69,7 +76,7 @@ def stack() -> nn.Module:
 
 def test_every_root_is_compiled_and_said() -> None:
     one, two = nn.Linear(2, 2), nn.Bilinear(2, 2, 2)
-    assert begun(whole, one, two)[0] == "Linear.compile(); Bilinear.compile()"
+    assert [reason.facts["model"] for reason in begun(whole, one, two)[0]] == ["Linear", "Bilinear"]
     assert one._compiled_call_impl is not None
     assert two._compiled_call_impl is not None
 
@@ -78,40 +85,35 @@ def test_every_root_is_compiled_and_said() -> None:
 def test_what_the_program_compiles_is_left(fix: Any) -> None:
     ready = stack()
     ready.compile()
-    assert "already" in begun(fix, ready)[1]
-    assert "already" in begun(fix, torch.compile(stack()))[1]
+    assert begun(fix, ready)[1] == [Skip.ALREADY_SET]
+    assert begun(fix, torch.compile(stack()))[1] == [Skip.ALREADY_SET]
     part = stack()
     part[0].compile()
-    assert "already" in begun(fix, part)[1]
+    assert begun(fix, part)[1] == [Skip.ALREADY_SET]
 
 
 def test_torchscript_is_left() -> None:
-    assert "TorchScript" in begun(whole, torch.jit.script(nn.Linear(2, 2)))[1]
+    assert begun(whole, torch.jit.script(nn.Linear(2, 2)))[1] == [Skip.TORCHSCRIPT]
 
 
 def test_repeated_blocks_are_compiled_each_and_counted() -> None:
     model = stack()
-    assert begun(compile_regional, model)[0] == (
-        "3 blocks of Sequential compiled (TransformerEncoderLayer)"
-    )
+    facts = {"model": "Sequential", "block": "TransformerEncoderLayer", "blocks": 3}
+    assert begun(compile_regional, model)[0] == [Reason(Done.COMPILED_BLOCKS, facts)]
     assert model._compiled_call_impl is None
     assert all(block._compiled_call_impl is not None for block in model)
-    assert (
-        begun(compile_regional, nn.Linear(2, 2))[1]
-        == "the model has no repeated blocks that are most of it"
-    )
+    assert begun(compile_regional, nn.Linear(2, 2))[1] == [Skip.NO_REPEATED_BLOCKS]
 
 
 @pytest.mark.parametrize("fix", [compile_reduce_overhead, compile_max_autotune])
 def test_what_is_for_a_gpu_is_not_applied_on_a_cpu(fix: Any) -> None:
     model = nn.Linear(2, 2)
-    assert begun(fix, model)[1]
+    assert begun(fix, model)[1] == [Skip.NO_GPU]
     assert model._compiled_call_impl is None
-    assert fix.reason_to_skip(Ground())
-    assert fix.reason_to_skip(GPU) == ""
-    assert "change" in fix.reason_to_skip(
-        Ground(device="cuda", capability=(9, 0), shapes_change=True)
-    )
+    assert fix.reason_to_skip(Ground()) == because(Skip.NO_GPU)
+    assert fix.reason_to_skip(GPU) is None
+    changing = Ground(device="cuda", capability=(9, 0), shapes_change=True)
+    assert fix.reason_to_skip(changing) == because(Skip.SHAPES_CHANGE)
 
 
 def test_a_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,25 +137,25 @@ def test_compiling_is_refused_where_nothing_can_compile_or_all_is() -> None:
             assert one.bound(Ground()) is None
             # a rung of 2.84 × was kept where products and input took 58 % of the step
             assert one.bound(Ground(products_least_share=0.58)) > 2.84
-    assert "already" in whole.reason_to_skip(Ground(compiled=True))
-    assert "same at every step" in compile_dynamic.reason_to_skip(Ground())
-    assert compile_dynamic.reason_to_skip(Ground(shapes_change=True)) == ""
-    assert "DDP" in compiled_autograd.reason_to_skip(Ground(ranks=2))
+    assert code(whole.reason_to_skip(Ground(compiled=True))) == Skip.ALREADY_SET
+    assert code(compile_dynamic.reason_to_skip(Ground())) == Skip.SAME_SHAPES
+    assert compile_dynamic.reason_to_skip(Ground(shapes_change=True)) is None
+    assert code(compiled_autograd.reason_to_skip(Ground(ranks=2))) == Skip.DDP_SENDS_IN_BACKWARD
 
 
 def test_compile_is_written_after_the_model_is_made() -> None:
-    text = text_of(whole, applied(whole, "Net.compile()"))
+    text = text_of(whole, compiled(whole))
     lines = [line.strip() for line in text.splitlines()]
     assert 'model = Net().to("cuda")' in lines
     at = next(i for i, line in enumerate(lines) if line.startswith("model.compile()"))
     assert at < next(i for i, line in enumerate(lines) if line.startswith("opt ="))
     assert "model.compile(dynamic=True)" in text_of(
-        compile_dynamic, applied(compile_dynamic, "Net.compile(dynamic=True)")
+        compile_dynamic, compiled(compile_dynamic, "dynamic=True")
     )
 
 
 def test_cuda_graphs_are_written_with_the_mark_before_the_call() -> None:
-    seen = applied(compile_reduce_overhead, 'Net.compile(mode="reduce-overhead")')
+    seen = compiled(compile_reduce_overhead, 'mode="reduce-overhead"', "reduce-overhead")
     made, mark, _ = compile_reduce_overhead.source_edits(seen, lambda _: SCRIPT)
     assert isinstance(made, Insert)
     assert (made.line, made.where, made.text) == (
@@ -167,7 +169,7 @@ def test_cuda_graphs_are_written_with_the_mark_before_the_call() -> None:
 
 
 def test_regional_compile_is_written_as_a_loop_over_the_blocks() -> None:
-    seen = applied(compile_regional, "3 blocks of Net compiled (Block)")
+    seen = applied(compile_regional, Done.COMPILED_BLOCKS, model="Net", block="Block", blocks=3)
     text = text_of(compile_regional, seen)
     assert 'if type(block).__name__ == "Block":' in text
     assert "for block in model.modules():" in text
@@ -175,21 +177,39 @@ def test_regional_compile_is_written_as_a_loop_over_the_blocks() -> None:
 
 
 def test_autocast_is_written_around_the_call_alone() -> None:
-    seen = applied(autocast, "autocast('cuda', bfloat16) around Net")
+    seen = applied(autocast, Done.AUTOCAST, model="Net", device="cuda", dtype="bfloat16")
     text = text_of(autocast, seen)
     compile(text, "t.py", "exec")
     assert 'with torch.autocast("cuda", dtype=torch.bfloat16):' in text
     assert "loss = F.cross_entropy(outputs.float(), y)" in text
     bad = SCRIPT.replace("model(x)", "[model(one) for one in x]").replace("loss.backward()", "")
-    with pytest.raises(EditByHand, match=r"no backward .*; write around .* with torch\.autocast"):
+    with pytest.raises(EditByHand) as raised:
         autocast.source_edits(seen, lambda _: bad)
+    header = 'torch.autocast("cuda", dtype=torch.bfloat16)'
+    assert raised.value.reason.code == ByHand.AROUND_MODEL_CALL
+    assert raised.value.reason.facts == {"header": header}
+
+
+def laid_out(memory_format: str, images: bool) -> Applied:
+    facts: dict[str, Fact] = {"memory_format": memory_format, "images": images}
+    done = Reason(Done.CHANNELS_LAST, {"model": "Net", **facts})
+    return Applied(fix="channels-last", targets=(FixTarget(done=done, place=Place("t.py", 8)),))
+
+
+def checkpointed(blocks: int) -> Applied:
+    """Return four blocks of which some are checkpointed, called at line 4."""
+    facts: dict[str, Fact] = {"model": "Net", "block": "Block", "blocks": blocks, "all_blocks": 4}
+    model = FixTarget(done=Reason(Done.CHECKPOINT_BLOCKS, facts), place=Place("t.py", 99))
+    call = because(Done.CHECKPOINT_CALL, block="Block")
+    targets = (model, FixTarget(done=call, place=Place("t.py", 4)))
+    return Applied(fix="checkpointing", targets=targets)
 
 
 def test_channels_last_is_written_for_the_model_and_its_images() -> None:
-    text = text_of(channels_last, applied(channels_last, "Net and its images in channels_last"))
+    text = text_of(channels_last, laid_out("channels_last", images=True))
     assert "model.to(memory_format=torch.channels_last)" in text
     assert "x = x.to(memory_format=torch.channels_last)" in text
-    deep = text_of(channels_last, applied(channels_last, "Net in channels_last_3d"))
+    deep = text_of(channels_last, laid_out("channels_last_3d", images=False))
     assert "model.to(memory_format=torch.channels_last_3d)" in deep
     assert "x = x" not in deep
 
@@ -197,26 +217,28 @@ def test_channels_last_is_written_for_the_model_and_its_images() -> None:
 def test_checkpointing_is_written_where_the_blocks_are_called() -> None:
     text = "class Net:\n    def forward(self, x):\n        for block in self.blocks:\n"
     text += "            x = block(x, mask=self.mask)\n        return x\n"
-    seen = applied(checkpointing, "4 of 4 blocks checkpointed (Block)", 99, 4)
+    seen = checkpointed(4)
     done = text_of(checkpointing, seen, text)
     assert "x = checkpoint(block, x, mask=self.mask, use_reentrant=False)" in done
     assert "from torch.utils.checkpoint import checkpoint" in done
-    half = applied(checkpointing, "2 of 4 blocks checkpointed (Block)", 99, 4)
-    with pytest.raises(EditByHand, match="only some"):
+    half = checkpointed(2)
+    with pytest.raises(EditByHand) as some:
         checkpointing.source_edits(half, lambda _: text)
-    with pytest.raises(EditByHand, match="not called by a name"):
+    assert some.value.reason.cause == because(ByHand.SOME_BLOCKS)
+    with pytest.raises(EditByHand) as unnamed:
         checkpointing.source_edits(seen, lambda _: "x = 1\n")
+    assert unnamed.value.reason.cause == because(ByHand.BLOCKS_NOT_NAMED)
 
 
 def test_checkpointing_of_a_library_s_model_is_written_as_its_own_call() -> None:
-    seen = applied(checkpointing, "Net.gradient_checkpointing_enable()")
+    seen = applied(checkpointing, Done.CHECKPOINT_METHOD, model="Net", path="")
     assert "model.gradient_checkpointing_enable(" in text_of(checkpointing, seen)
-    inner = applied(checkpointing, "Net.body.gradient_checkpointing_enable()")
+    inner = applied(checkpointing, Done.CHECKPOINT_METHOD, model="Net", path="body")
     assert "model.body.gradient_checkpointing_enable(" in text_of(checkpointing, inner)
 
 
 def test_inference_mode_takes_the_place_of_no_grad() -> None:
-    seen = applied(inference_mode, "inference_mode around Net", 4)
+    seen = applied(inference_mode, Done.INFERENCE_MODE, 4, model="Net")
     text = "import torch\nm = Net()\nwith torch.no_grad():\n    y = m(x)\n"
     assert "with torch.inference_mode():" in text_of(inference_mode, seen, text)
     bare = "import torch\nm = Net()\nfor x in data:\n    y = m(x)\n    print(y)\n"
@@ -225,7 +247,7 @@ def test_inference_mode_takes_the_place_of_no_grad() -> None:
 
 
 def test_compiled_autograd_is_written_around_the_backward() -> None:
-    seen = applied(compiled_autograd, "backward captured and compiled")
+    seen = applied(compiled_autograd, Done.BACKWARD_CAPTURED)
     done = text_of(compiled_autograd, seen)
     assert "torch._dynamo.config.compiled_autograd = True" in done
     assert "_enable(torch.compile):\n            loss.backward()" in done
@@ -233,5 +255,8 @@ def test_compiled_autograd_is_written_around_the_backward() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_said() -> None:
-    with pytest.raises(EditByHand, match=r"cannot be read; write .*model\.compile\(\)"):
-        whole.source_edits(applied(whole, "Net.compile()"), lambda _: None)
+    with pytest.raises(EditByHand) as raised:
+        whole.source_edits(compiled(whole), lambda _: None)
+    reason = raised.value.reason
+    assert reason.facts == {"line": 8, "statement": "model.compile()"}
+    assert reason.cause == because(ByHand.FILE_UNREADABLE, file="t.py")

@@ -8,15 +8,16 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.catalog import fp8_linear, int8_dynamic
-from ridgeline.fixes.cross_entropies import CLASSES
-from ridgeline.fixes.evidence import Evidence
+from ridgeline.fixes.cross_entropy import MIN_CLASSES
 from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.float8 import float8_linear
 from ridgeline.fixes.program import Program
+from ridgeline.fixes.rehearsal import Evidence
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.run import ModuleSeen
-from ridgeline.records.trial import Applied
-from tests.unit.fixes.seams_here import no_source
+from tests.unit.fixes.seams_here import applied, code, codes, done, no_source, why
 
 
 class Net(nn.Module):
@@ -36,27 +37,27 @@ def begun(fix: Any, model: nn.Module, *args: Any, **options: str) -> Program:
     return program
 
 
-def said(program: Program) -> tuple[str, str]:
-    applied, left = program.outcome()
-    return "".join(one.what for one in applied), "".join(one.why for one in left)
+def outcome(program: Program) -> tuple[list[Reason], list[str]]:
+    fixed, left = program.outcome()
+    return done(fixed), codes(why(left))
 
 
-def test_int8_outputs_are_near_and_how_near_is_said() -> None:
+def test_int8_outputs_are_near_and_how_near_is_outcome() -> None:
     torch.manual_seed(0)
     model, x = Net().eval(), torch.randn(32, 64)
     with torch.no_grad():
         exact = model(x)
     program = begun(int8_dynamic, model, x)
-    what, _ = said(program)
-    assert what.startswith("int8 weights in 2 Linear layers of Net; outputs of the first batch off")
-    assert "of 32 rows" in what
+    (weights, compared), _ = outcome(program)
+    assert weights == because(Done.INT8_WEIGHTS, model="Net", layers=2)
+    assert (compared.facts["batches"], compared.facts["rows"]) == (1, 32)
     with torch.no_grad():
         found = model(x)
         error = float((found - exact).norm() / exact.norm())
         assert 0 < error < 0.05
         for _ in range(4):
             model(torch.randn(32, 64))
-    assert "the first 4 batches" in said(program)[0]
+    assert outcome(program)[0][-1].facts["batches"] == 4
     assert not model._forward_pre_hooks
 
 
@@ -71,9 +72,10 @@ def test_int8_weights_are_packed_again_when_they_change() -> None:
 
 def test_int8_is_left_where_the_model_trains_or_is_small() -> None:
     x = torch.randn(4, 64)
-    assert "training mode" in said(begun(int8_dynamic, Net(), x))[1]
-    assert "no Linear layer" in said(begun(int8_dynamic, nn.Linear(4, 4).eval(), x[:, :4]))[1]
-    assert "cannot be run twice" in said(begun(int8_dynamic, Counts().eval(), x))[1]
+    assert outcome(begun(int8_dynamic, Net(), x))[1] == [Skip.TRAINING_MODE]
+    small = begun(int8_dynamic, nn.Linear(4, 4).eval(), x[:, :4])
+    assert outcome(small)[1] == [Skip.NO_LARGE_LINEAR]
+    assert outcome(begun(int8_dynamic, Counts().eval(), x))[1] == [Skip.WRITES_BUFFERS]
 
 
 class Counts(Net):
@@ -106,40 +108,43 @@ def test_a_model_that_eight_bits_ruin_is_left_exact(fix: Any) -> None:
     model, x = Cancels().eval(), torch.randn(16, 64)
     with torch.no_grad():
         exact = model(x)
-    what, why = said(begun(fix, model, x, device="cpu", least="16"))
-    assert what == ""
-    assert "off by" in why
+    found = outcome(begun(fix, model, x, device="cpu", least="16"))
+    assert found == ([], [Skip.OUTPUTS_TOO_FAR_OFF])
     with torch.no_grad():
         assert torch.equal(model(x), exact)
 
 
 def test_int8_needs_inference_on_a_cpu() -> None:
     inference = Ground(trains=False)
-    assert int8_dynamic.reason_to_skip(inference) == ""
-    assert "trains" in int8_dynamic.reason_to_skip(Ground())
-    assert "CPU" in int8_dynamic.reason_to_skip(Ground(trains=False, device="cuda"))
+    assert int8_dynamic.reason_to_skip(inference) is None
+    assert code(int8_dynamic.reason_to_skip(Ground())) == Skip.TRAINS
+    assert (
+        code(int8_dynamic.reason_to_skip(Ground(trains=False, device="cuda"))) == Skip.NO_CPU_WORK
+    )
     halves = Ground(trains=False, modules=(ModuleSeen(name="Net", dtypes=("bfloat16",)),))
-    assert "another type" in int8_dynamic.reason_to_skip(halves)
+    assert code(int8_dynamic.reason_to_skip(halves)) == Skip.NO_FLOAT32
     assert int8_dynamic.bound(Ground(products_share=0.8)) == pytest.approx(5)
     assert int8_dynamic.bound(Ground()) is None
 
 
 def test_eight_bits_are_written_by_hand_with_the_evidence() -> None:
-    for fix, call in ((int8_dynamic, "quantize_dynamic"), (fp8_linear, "float8_linear")):
-        applied = Applied(fix=fix.FIX.id, what="off by 0.9 %")
-        with pytest.raises(EditByHand, match=f"off by 0.9 %.*{call}"):
-            fix.source_edits(applied, no_source)
+    evidence = because(Done.OUTPUTS_COMPARED, batches=1, error_share=0.009)
+    for fix, by_hand in ((int8_dynamic, ByHand.INT8_LAYERS), (fp8_linear, ByHand.FLOAT8_LAYERS)):
+        with pytest.raises(EditByHand) as raised:
+            fix.source_edits(applied(fix.FIX.id, evidence), no_source)
+        assert raised.value.reason == because(by_hand, cause=evidence)
 
 
 def test_evidence_counts_rows_whose_largest_is_the_same() -> None:
     evidence = Evidence(torch)
     exact = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     evidence.add({"logits": exact}, {"logits": torch.tensor([[3.0, 0.0], [5.0, 4.0]])})
-    assert evidence.error == pytest.approx(1)
-    assert (evidence.agree, evidence.rows) == (1, 2)
-    assert evidence.words.endswith("off by 100 % of their norm, top-1 agrees on 1 of 2 rows")
+    assert evidence.error_share == pytest.approx(1)
+    assert (evidence.same_rows, evidence.rows) == (1, 2)
+    assert evidence.result.code == Done.TOP_CLASS_COMPARED
+    assert evidence.result.facts["same_rows"] == 1
     evidence.add(exact, torch.full((2, 2), math.nan))
-    assert math.isnan(evidence.error)
+    assert math.isnan(evidence.error_share)
 
 
 def test_float8_products_and_their_gradients_are_within_its_rounding() -> None:
@@ -166,8 +171,8 @@ def test_float8_trains_all_but_the_last_layer_and_says_how_near() -> None:
     torch.manual_seed(0)
     model, x = Net(), torch.randn(32, 64)
     program = begun(fp8_linear, model, x, device="cpu", least="16")
-    what, _ = said(program)
-    assert what.startswith("float8 products in 2 Linear layers of Net, bfloat16 in the rest; ")
+    (products, _), _ = outcome(program)
+    assert products.facts == {"model": "Net", "layers": 2, "rest_in_bfloat16": True}
     found = model(x)
     assert found.dtype == torch.float32
     found.square().mean().backward()
@@ -191,19 +196,20 @@ def test_float8_is_compiled_by_a_program_that_does_so_later() -> None:
 
 
 def test_float8_leaves_large_logits_in_16_bits_to_a_loss_that_casts_them() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, CLASSES))
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, MIN_CLASSES))
     program = begun(fp8_linear, model, torch.randn(32, 64), device="cpu", least="16")
     program.half_logits = True
     assert model(torch.randn(32, 64)).dtype == torch.bfloat16
 
 
 def test_float8_needs_a_gpu_that_has_it() -> None:
-    assert "tensor cores" in fp8_linear.reason_to_skip(Ground())
-    assert "no float8" in fp8_linear.reason_to_skip(Ground(device="cuda", capability=(8, 0)))
-    assert fp8_linear.reason_to_skip(Ground(device="cuda", capability=(9, 0))) == ""
-    assert fp8_linear.reason_to_skip(
-        Ground(device="cuda", capability=(9, 0), autocast=("cuda bfloat16",))
-    ) == ""  # fmt: skip
+    assert code(fp8_linear.reason_to_skip(Ground())) == Skip.NO_GPU
+    assert (
+        code(fp8_linear.reason_to_skip(Ground(device="cuda", capability=(8, 0)))) == Skip.GPU_LACKS
+    )
+    assert fp8_linear.reason_to_skip(Ground(device="cuda", capability=(9, 0))) is None
+    with_autocast = Ground(device="cuda", capability=(9, 0), autocast=("cuda bfloat16",))
+    assert fp8_linear.reason_to_skip(with_autocast) is None
     half = Ground(device="cuda", capability=(9, 0), autocast=("cuda float16",))
-    assert "scaled loss" in fp8_linear.reason_to_skip(half)
-    assert "GPU" in said(begun(fp8_linear, Net(), torch.randn(32, 64)))[1]
+    assert code(fp8_linear.reason_to_skip(half)) == Skip.FLOAT16_WITH_SCALER
+    assert outcome(begun(fp8_linear, Net(), torch.randn(32, 64)))[1] == [Skip.NO_GPU]

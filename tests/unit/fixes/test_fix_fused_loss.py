@@ -9,16 +9,19 @@ from torch import nn
 from torch.nn import functional
 
 from ridgeline.fixes.catalog import autocast, fused_cross_entropy
-from ridgeline.fixes.cross_entropies import CLASSES
+from ridgeline.fixes.cross_entropy import MIN_CLASSES as CLASSES
 from ridgeline.fixes.fix import EditByHand
-from ridgeline.fixes.precision import HALF
 from ridgeline.fixes.program import Program
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
-from ridgeline.records.trial import Applied
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.source.editing import patched
+from tests.unit.fixes.seams_here import applied, code, done
 
 PLAIN = functional.cross_entropy
 ROWS = 6
+UNDER_AUTOCAST = because(Done.AUTOCAST, model="Net", device="cuda", dtype="bfloat16")
+COMPILED = because(Done.LOSS_COMPILED, classes=CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +61,10 @@ def test_it_gives_the_plain_loss_and_gradient(
     assert made.dtype == dtype
     assert torch.allclose(found, loss, rtol=1e-5)
     assert torch.allclose(made.float(), gradient.float(), rtol=1e-2, atol=1e-7)
-    (applied,), _ = program.outcome()
-    assert applied.what == f"cross_entropy of {CLASSES:,} classes, compiled"
-    assert applied.places[0].rpartition(":")[0] == __file__
+    ((target,),) = [one.targets for one in program.outcome()[0]]
+    assert target.done == because(Done.LOSS_COMPILED, classes=CLASSES)
+    assert target.place is not None
+    assert target.place.file == __file__
 
 
 def test_what_is_small_and_what_is_all_in_16_bits_stays_as_it_is() -> None:
@@ -92,8 +96,9 @@ def test_autocast_leaves_large_logits_in_16_bits_once_a_loss_was_put_on_that_cas
     assert [one.dtype for one in model(x)] == [torch.bfloat16, torch.float32]
     with torch.no_grad():  # an evaluation has its own metrics
         assert model(x)[0].dtype == torch.float32
-    (applied,), _ = program.outcome()
-    assert applied.what.endswith(f"around Wide; {HALF}")
+    first, second = done(program.outcome()[0])
+    assert first.facts["model"] == "Wide"
+    assert second == because(Done.LARGE_LOGITS_STAY)
 
 
 LOOPS = {
@@ -114,11 +119,9 @@ def test_it_is_written_with_the_cast_inside(loop: str) -> None:
     lines = text.split("\n")
     call = next(at for at, row in enumerate(lines, 1) if "model(x)" in row)
     loss = next(at for at, row in enumerate(lines, 1) if row.startswith("loss = "))
-    cast = Applied(
-        fix="autocast", what=f"autocast('cuda', bfloat16) around Net; {HALF}",
-        places=(f"t.py:{call}",),
-    )  # fmt: skip
-    compiled = Applied(fix="fused-cross-entropy", what="…", places=(f"t.py:{loss}",))
+    stay = because(Done.LARGE_LOGITS_STAY)
+    cast = applied("autocast", UNDER_AUTOCAST, stay, places=[f"t.py:{call}"])
+    compiled = applied("fused-cross-entropy", COMPILED, places=[f"t.py:{loss}"])
     edits = (
         *fused_cross_entropy.source_edits(compiled, lambda _: text),
         *autocast.source_edits(cast, lambda _: text),
@@ -134,22 +137,29 @@ def test_it_is_written_with_the_cast_inside(loop: str) -> None:
 
 def test_without_a_fused_loss_logits_are_in_float32_again() -> None:
     text = "model = Net()\nlogits = model(x)\nloss = F.cross_entropy(logits, y)\nloss.backward()\n"
-    cast = Applied(fix="autocast", what="autocast('cuda', bfloat16) around Net", places=("t:2",))
+    cast = applied("autocast", UNDER_AUTOCAST, places=["t:2"])
     new = patched("t", text.encode(), autocast.source_edits(cast, lambda _: text))
     assert "logits = logits.float()" in new.text
 
 
 def test_a_loss_that_is_not_called_by_name_is_told_in_words() -> None:
-    applied = Applied(fix="fused-cross-entropy", what="…", places=("t.py:1",))
-    with pytest.raises(EditByHand, match=r"line 1 of t\.py: put torch\.compile around"):
-        fused_cross_entropy.source_edits(applied, lambda _: "loss = lossy(a, b)\n")
+    compiled = applied("fused-cross-entropy", COMPILED, places=["t.py:1"])
+    with pytest.raises(EditByHand) as raised:
+        fused_cross_entropy.source_edits(compiled, lambda _: "loss = lossy(a, b)\n")
+    assert raised.value.reason == because(ByHand.COMPILED_CROSS_ENTROPY, file="t.py", line=1)
 
 
 def test_it_is_for_wide_losses_that_take_time_on_a_gpu() -> None:
     reason_to_skip = fused_cross_entropy.reason_to_skip
-    assert reason_to_skip(Ground(device="cuda", loss_share=0.01)) == ""
-    assert "class numbers" in reason_to_skip(Ground(device="cuda"))
-    assert "GPU" in reason_to_skip(Ground(loss_share=0.1))
-    assert "Triton" in reason_to_skip(Ground(device="cuda", loss_share=0.1, compiler=False))
-    assert "trains" in reason_to_skip(Ground(device="cuda", loss_share=0.1, trains=False))
+    assert reason_to_skip(Ground(device="cuda", loss_share=0.01)) is None
+    assert code(reason_to_skip(Ground(device="cuda"))) == Skip.NO_LARGE_LOSS
+    assert code(reason_to_skip(Ground(loss_share=0.1))) == Skip.NO_GPU
+    assert (
+        code(reason_to_skip(Ground(device="cuda", loss_share=0.1, compiler=False)))
+        == Skip.NO_COMPILER
+    )
+    assert (
+        code(reason_to_skip(Ground(device="cuda", loss_share=0.1, trains=False)))
+        == Skip.DOES_NOT_TRAIN
+    )
     assert fused_cross_entropy.bound(Ground(loss_share=0.1)) == pytest.approx(1 / 0.85)

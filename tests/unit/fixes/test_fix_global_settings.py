@@ -9,11 +9,12 @@ import torch
 
 from ridgeline.fixes.catalog import affinity, cudnn_autotune, expandable_segments, threads
 from ridgeline.fixes.fix import find_fix
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import Flags, LoaderSeen
-from ridgeline.records.trial import Applied
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, applied, code, no_source
 
 OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
@@ -33,7 +34,7 @@ def test_threads_are_set_at_once_and_said_when_a_step_has_ended(one_thread: None
     assert torch.get_num_threads() == 2
     assert program.done == []
     program.step_ended()
-    assert program.done == ["torch.set_num_threads(2)"]
+    assert program.done == [because(Done.SETTING, statement="torch.set_num_threads(2)")]
     done = patched("train.py", b"import torch.nn as nn\n\nx = 1\n", threads.source_edits(
         program.outcome()[0][0], no_source))  # fmt: skip
     assert "import torch\n" in done.text
@@ -46,7 +47,7 @@ def test_a_program_that_sets_its_threads_keeps_them(one_thread: None) -> None:
     torch.set_num_threads(3)
     program.step_ended()
     assert program.done == []
-    assert "the program sets 3 itself" in program.why_not
+    assert program.why_not == because(Skip.PROGRAM_SETS, setting="3 threads")
 
 
 def test_threads_set_around_the_program_are_the_users(
@@ -56,17 +57,16 @@ def test_threads_set_around_the_program_are_the_users(
     program = Here()
     threads.apply(program, {"threads": "2"})
     assert torch.get_num_threads() == 1
-    assert "OMP_NUM_THREADS=1" in program.why_not
-    assert "OMP_NUM_THREADS" in threads.reason_to_skip(
-        Ground(cores=4, variables={"OMP_NUM_THREADS": "1"})
-    )
+    assert program.why_not == because(Skip.SET_BY_ENVIRONMENT, variable="OMP_NUM_THREADS")
+    ground = Ground(cores=4, variables={"OMP_NUM_THREADS": "1"})
+    assert threads.reason_to_skip(ground) == program.why_not
 
 
 def test_threads_worth_trying_are_those_that_are_not_there() -> None:
     ground = Ground(cores=8, flags=Flags(threads=8), loaders=(LoaderSeen(workers=2),))
     assert [one["threads"] for one in threads.choices(ground)] == ["6", "4", "1"]
-    assert "one core" in threads.reason_to_skip(Ground(cores=1, flags=Flags(threads=1)))
-    assert "GPU" in threads.reason_to_skip(Ground(device="cuda"))
+    assert code(threads.reason_to_skip(Ground(cores=1, flags=Flags(threads=1)))) == Skip.ONE_CORE
+    assert code(threads.reason_to_skip(Ground(device="cuda"))) == Skip.NO_CPU_WORK
 
 
 def test_the_bound_of_threads_lets_only_work_be_divided() -> None:
@@ -76,21 +76,21 @@ def test_the_bound_of_threads_lets_only_work_be_divided() -> None:
 
 def test_autotuning_is_for_convolutions_of_fixed_shape_on_a_gpu() -> None:
     fits = Ground(device="cuda", convolutions=True)
-    assert cudnn_autotune.reason_to_skip(fits) == ""
-    assert "CPU" in cudnn_autotune.reason_to_skip(Ground(convolutions=True))
-    assert "convolution" in cudnn_autotune.reason_to_skip(Ground(device="cuda"))
+    assert cudnn_autotune.reason_to_skip(fits) is None
+    assert code(cudnn_autotune.reason_to_skip(Ground(convolutions=True))) == Skip.NO_GPU
+    assert code(cudnn_autotune.reason_to_skip(Ground(device="cuda"))) == Skip.NO_CONVOLUTION
     changing = Ground(device="cuda", convolutions=True, shapes_change=True)
-    assert "shapes change" in cudnn_autotune.reason_to_skip(changing)
+    assert code(cudnn_autotune.reason_to_skip(changing)) == Skip.SHAPES_CHANGE
     same = Ground(device="cuda", convolutions=True, flags=Flags(cudnn_deterministic=True))
-    assert "deterministic" in cudnn_autotune.reason_to_skip(same)
+    assert code(cudnn_autotune.reason_to_skip(same)) == Skip.DETERMINISTIC
 
 
 @pytest.mark.parametrize(
-    ("deterministic", "benchmark", "says"),
-    [(False, True, ""), (True, True, "deterministic"), (False, False, "turns it off itself")],
+    ("deterministic", "benchmark", "skip"),
+    [(False, True, ""), (True, True, Skip.DETERMINISTIC), (False, False, Skip.PROGRAM_SETS)],
 )
 def test_autotuning_gives_way_to_what_the_program_sets(
-    deterministic: bool, benchmark: bool, says: str
+    deterministic: bool, benchmark: bool, skip: str
 ) -> None:
     program = Here("cuda")
     flags = SimpleNamespace(benchmark=False, deterministic=False)
@@ -101,8 +101,8 @@ def test_autotuning_gives_way_to_what_the_program_sets(
     assert flags.benchmark
     flags.deterministic, flags.benchmark = deterministic, benchmark
     program.step_ended()
-    assert says in program.why_not
-    assert bool(program.done) == (not says)
+    assert code(program.why_not) == skip
+    assert bool(program.done) == (not skip)
 
 
 @pytest.mark.parametrize(
@@ -138,21 +138,23 @@ def test_segments_are_said_where_they_are_still_set_after_a_step(
     kept.step_ended()
     monkeypatch.setenv(OLD, "max_split_size_mb:64")
     lost.step_ended()
-    assert kept.done == [f"{OLD}=expandable_segments:True"]
+    assert kept.done == [
+        because(Done.VARIABLE, variable=OLD, value="expandable_segments:True")
+    ]  # fmt: skip
     assert lost.done == []
-    assert "itself" in lost.why_not
+    assert lost.why_not == because(Skip.PROGRAM_SETS, setting=OLD)
     done = patched("train.py", b'"""Doc."""\nimport torch\n', expandable_segments.source_edits(
         kept.outcome()[0][0], no_source))  # fmt: skip
     assert done.text.index("os.environ") < done.text.index("import torch")
 
 
 def test_an_affinity_is_released_only_where_it_was_found() -> None:
-    assert "no affinity" in affinity.reason_to_skip(Ground())
-    assert affinity.reason_to_skip(Ground(findings=("affinity",))) == ""
+    assert code(affinity.reason_to_skip(Ground())) == Skip.NO_AFFINITY_LIMIT
+    assert affinity.reason_to_skip(Ground(findings=("affinity",))) is None
     bound = Ground(findings=("affinity",), variables={"OMP_PROC_BIND": "close"})
-    assert "OMP_PROC_BIND" in affinity.reason_to_skip(bound)
+    assert code(affinity.reason_to_skip(bound)) == Skip.SET_BY_ENVIRONMENT
     whole = Ground(findings=("affinity",), processors=4, flags=Flags(allowed_cores=4))
-    assert "no fewer cores" in affinity.reason_to_skip(whole)
+    assert code(affinity.reason_to_skip(whole)) == Skip.EVERY_CORE_ALLOWED
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be narrowed")
@@ -169,16 +171,18 @@ def test_a_program_that_narrows_its_affinity_is_given_all_cores(
         assert os.sched_getaffinity(0) == before
     finally:
         theirs(0, before)
-    (applied,), _ = program.outcome()
-    assert applied.what == f"1 → {len(before)} cores"
-    assert applied.places[0].rpartition(":")[0] == __file__
+    ((target,),) = [one.targets for one in program.outcome()[0]]
+    assert target.done == because(Done.CORES_FREED, before=1, after=len(before))
+    assert target.place is not None
+    assert target.place.file == __file__
 
 
 def test_an_affinity_set_by_a_line_is_released_after_it() -> None:
-    applied = Applied(fix="affinity", what="1 → 2 cores", places=("train.py:2",))
+    freed = because(Done.CORES_FREED, before=1, after=2)
+    fixed = applied("affinity", freed, places=["train.py:2"])
     done = patched(
         "train.py",
         b"import os\nos.sched_setaffinity(0, {0})\n",
-        affinity.source_edits(applied, no_source),
+        affinity.source_edits(fixed, no_source),
     )
     assert done.text.index("{0}") < done.text.index("range(os.cpu_count() or 1)")

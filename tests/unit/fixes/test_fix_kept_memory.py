@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.fixes.catalog import kept_memory
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
-from ridgeline.records.trial import Applied
+from ridgeline.records.reason_codes import Skip
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, applied, code, no_source
 
 needs_glibc = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="another C library"
@@ -54,12 +55,11 @@ def test_steps_ask_for_no_more_pages_put_on_and_written(tmp_path: Path) -> None:
 
         said = []
         program = SimpleNamespace(
-            did=lambda change, what: said.append(what), found_nothing=lambda change, why: 1 / 0)
+            did=lambda fix, done: said.append(done), found_nothing=lambda fix, reason: 1 / 0)
         kept_memory.apply(program, {})
         assert said, said
     """
-    applied = Applied(fix="kept-memory", what="mallopt")
-    edits = kept_memory.source_edits(applied, no_source)
+    edits = kept_memory.source_edits(applied("kept-memory"), no_source)
     copy = patched("steps.py", STEPS.encode(), edits)
     assert copy.text.index("mallopt") < copy.text.index("import torch")
     plain = _pages(STEPS, tmp_path)
@@ -69,27 +69,39 @@ def test_steps_ask_for_no_more_pages_put_on_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "why"),
+    ("name", "value", "reason"),
     [
-        ("LD_PRELOAD", "/usr/lib/libjemalloc.so.2", "another allocator is preloaded"),
-        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1", "GLIBC_TUNABLES is set"),
-        ("MALLOC_TRIM_THRESHOLD_", "1000", "MALLOC_TRIM_THRESHOLD_ is set"),
+        (
+            "LD_PRELOAD",
+            "/usr/lib/libjemalloc.so.2",
+            because(Skip.OTHER_ALLOCATOR, allocator="libjemalloc.so.2"),
+        ),
+        (
+            "GLIBC_TUNABLES",
+            "glibc.malloc.trim_threshold=1",
+            because(Skip.SET_BY_ENVIRONMENT, variable="GLIBC_TUNABLES"),
+        ),
+        (
+            "MALLOC_TRIM_THRESHOLD_",
+            "1000",
+            because(Skip.SET_BY_ENVIRONMENT, variable="MALLOC_TRIM_THRESHOLD_"),
+        ),
     ],
 )
 def test_what_the_user_chose_stays(
-    name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, reason: Reason, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kept_memory.reason_to_skip(Ground(variables={name: value})).startswith(why)
+    assert kept_memory.reason_to_skip(Ground(variables={name: value})) == reason
     monkeypatch.setenv(name, value)
     program = Here()
     kept_memory.apply(program, {})
     assert program.done == []
-    assert program.why_not.startswith(why)
+    assert program.why_not == reason
 
 
 def test_it_is_for_programs_that_compute_on_the_host() -> None:
-    assert kept_memory.reason_to_skip(Ground()) == ""
-    assert "GPU" in kept_memory.reason_to_skip(Ground(device="cuda"))
+    assert kept_memory.reason_to_skip(Ground()) is None
+    assert code(kept_memory.reason_to_skip(Ground(device="cuda"))) == Skip.NO_CPU_WORK
 
 
 def test_it_can_gain_what_the_system_takes() -> None:

@@ -14,10 +14,12 @@ from torch.utils.data import (
 
 from ridgeline.fixes.catalog import larger_batch
 from ridgeline.fixes.fix import EditByHand
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.run import LoaderSeen
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here
+from tests.unit.fixes.seams_here import Here, code
 
 DATA = TensorDataset(torch.zeros(1024, 2))
 
@@ -45,9 +47,7 @@ def test_the_batch_grows_by_the_factor_and_nothing_else_changes() -> None:
     found = program()
     given = {"dataset": DATA, "batch_size": 8, "shuffle": True, "drop_last": True}
     assert found.makes(**given) == {**given, "batch_size": 32}
-    (what,) = found.done
-    assert what.startswith("DataLoader(batch_size=32), 4 × 8")
-    assert "learning rate as it was" in what
+    assert found.done == [because(Done.LARGER_BATCH, batch_size=32, factor=4, before=8)]
 
 
 def test_a_loader_that_says_nothing_has_one_sample_a_batch() -> None:
@@ -68,22 +68,23 @@ def test_loaders_of_an_evaluation_are_left() -> None:
 def test_a_dataset_that_says_it_is_for_evaluation_is_left(said: dict[str, Any]) -> None:
     found = program()
     assert found.makes(dataset=Split(**said), batch_size=8, shuffle=True)["batch_size"] == 8
-    assert "for evaluation" in found.why_not
+    assert code(found.why_not) == Skip.EVALUATION_DATASET
     assert found.makes(dataset=Split(split="train"), batch_size=8)["batch_size"] == 32
 
 
 def test_batches_of_the_programs_own_are_left() -> None:
     found = program()
     found.makes(dataset=DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 8, False))
-    assert "batch_sampler" in found.why_not
+    assert code(found.why_not) == Skip.NO_BATCHING
     assert found.makes(dataset=DATA, batch_size=None)["batch_size"] is None
-    assert "batch_size=None" in found.why_not
+    assert code(found.why_not) == Skip.NO_BATCHING
 
 
 def test_a_set_too_small_for_it_is_left_and_a_stream_is_not() -> None:
     found = program(16)
     assert found.makes(dataset=DATA, batch_size=8)["batch_size"] == 8
-    assert "8 batches of 128 would be left" in found.why_not
+    facts = {"batches": 8, "batch_size": 128, "min_batches": larger_batch.MIN_BATCHES}
+    assert found.why_not == Reason(Skip.TOO_FEW_BATCHES_LEFT, facts)
     assert program(16).makes(dataset=Stream(), batch_size=8)["batch_size"] == 128
 
 
@@ -102,11 +103,13 @@ def test_a_batch_made_larger_leaves_fewer_of_them() -> None:
 
 
 def test_able_needs_loaders_that_make_enough_batches() -> None:
-    assert "no DataLoader" in larger_batch.reason_to_skip(Ground())
-    assert "themselves" in larger_batch.reason_to_skip(Ground(loaders=(LoaderSeen(),)))
+    assert code(larger_batch.reason_to_skip(Ground())) == Skip.NO_LOADER
+    assert code(larger_batch.reason_to_skip(Ground(loaders=(LoaderSeen(),)))) == Skip.NO_BATCHING
     few = Ground(loaders=(LoaderSeen(batch_size=8, length=20),))
-    assert "20 batches" in larger_batch.reason_to_skip(few)
-    assert larger_batch.reason_to_skip(Ground(loaders=(LoaderSeen(batch_size=8, length=64),))) == ""
+    assert larger_batch.reason_to_skip(few) == because(Skip.TOO_FEW_BATCHES, batches=20)
+    assert (
+        larger_batch.reason_to_skip(Ground(loaders=(LoaderSeen(batch_size=8, length=64),))) is None
+    )
 
 
 def test_waiting_for_input_does_not_shrink_with_the_batch() -> None:
@@ -133,9 +136,11 @@ def test_each_loaders_own_number_is_multiplied() -> None:
 
 
 def test_a_size_that_is_worked_out_elsewhere_is_named() -> None:
-    with pytest.raises(
-        EditByHand, match=r"train.py:1 has batch_size=args.batch: make that 4 times"
-    ):
+    with pytest.raises(EditByHand) as worked_out:
         written("a = DataLoader(x, batch_size=args.batch)\n")
-    with pytest.raises(EditByHand, match="by another name"):
+    expression = because(ByHand.SIZE_EXPRESSION, expression="args.batch")
+    reason = because(ByHand.BATCH_SIZE, cause=expression, place="train.py:1", factor=4)
+    assert worked_out.value.reason == reason
+    with pytest.raises(EditByHand) as renamed:
         written("a = make(x)\n")
+    assert renamed.value.reason.cause == because(ByHand.SIZE_OF_OTHER_NAME)

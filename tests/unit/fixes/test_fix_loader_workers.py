@@ -8,12 +8,14 @@ import torch
 from msgspec.structs import replace
 from torch.utils.data import IterableDataset, Subset, TensorDataset, get_worker_info
 
-from ridgeline.fixes.catalog import _dataset, loader_workers
+from ridgeline.fixes import dataset
+from ridgeline.fixes.catalog import loader_workers
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import Flags, LoaderSeen
-from ridgeline.records.trial import Applied
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, applied, code, no_source, option
 
 DATA = TensorDataset(torch.zeros(64, 2))
 
@@ -81,7 +83,7 @@ def apply(workers: int = 4, **given: Any) -> tuple[Here, Any]:
 def test_a_loader_without_workers_gets_them() -> None:
     program, given = apply(dataset=DATA, batch_size=8)
     assert given["num_workers"] == 4
-    assert program.done == ["DataLoader(num_workers=4)"]
+    assert program.done == [option("DataLoader", "num_workers", 4)]
 
 
 def test_the_number_is_written_on_the_loaders_line() -> None:
@@ -97,7 +99,7 @@ def test_a_stream_gets_one_worker_which_keeps_its_batches(stream: Any) -> None:
     assert apply(dataset=stream, batch_size=8)[1]["num_workers"] == 1
     program, given = apply(dataset=stream, batch_size=8, num_workers=1)
     assert given["num_workers"] == 1
-    assert "make other batches" in program.why_not
+    assert code(program.why_not) == Skip.STREAM_SHARED_BY_WORKERS
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,9 @@ def test_a_stream_gets_one_worker_which_keeps_its_batches(stream: Any) -> None:
 def test_a_stream_that_goes_on_where_it_was_is_left(stream: Any, place: str) -> None:
     program, given = apply(dataset=stream, batch_size=8)
     assert "num_workers" not in given
-    assert f"keeps its place in {place}" in program.why_not
+    assert program.why_not is not None
+    assert program.why_not.code == Skip.STREAM_KEEPS_POSITION
+    assert str(program.why_not.facts["attribute"]).startswith(place)
 
 
 def test_of_a_stream_one_worker_is_all_that_is_asked() -> None:
@@ -126,14 +130,14 @@ def test_of_a_stream_one_worker_is_all_that_is_asked() -> None:
 def test_a_loader_of_one_batch_has_nothing_to_make_ahead() -> None:
     program, given = apply(dataset=DATA, batch_size=64)
     assert "num_workers" not in given
-    assert "one batch" in program.why_not
+    assert code(program.why_not) == Skip.ONE_BATCH
 
 
 @pytest.mark.parametrize("held", [torch.Generator(), random.Random(1)])
 def test_a_random_generator_of_the_datasets_own_would_be_copied(held: Any) -> None:
     program, given = apply(dataset=Subset(Holds(held), [1, 2]))  # type: ignore[arg-type]
     assert "num_workers" not in given
-    assert "each worker would draw the same numbers" in program.why_not
+    assert code(program.why_not) == Skip.OWN_GENERATOR
 
 
 def test_a_generator_that_only_made_the_samples_is_no_obstacle() -> None:
@@ -143,7 +147,7 @@ def test_a_generator_that_only_made_the_samples_is_no_obstacle() -> None:
 def test_an_open_file_would_be_shared_but_bytes_in_memory_are_not(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     with open(tmp_path / "a", "rb") as file:
-        assert "position" in apply(dataset=Holds(file))[0].why_not
+        assert apply(dataset=Holds(file))[0].why_not == because(Skip.OPEN_FILE, file_kind="file")
     assert apply(dataset=Holds(io.BytesIO(b"1")))[1]["num_workers"] == 4
 
 
@@ -153,22 +157,25 @@ def test_what_cannot_be_pickled_matters_only_where_workers_are_not_forked() -> N
 
     assert apply(dataset=DATA, collate_fn=collate, multiprocessing_context="fork")[0].done
     program, _ = apply(dataset=DATA, collate_fn=collate, multiprocessing_context="spawn")
-    assert "its collate_fn cannot be pickled" in program.why_not
+    assert program.why_not is not None
+    assert program.why_not.code == Skip.NOT_PICKLABLE
+    assert program.why_not.facts["argument"] == "collate_fn"
 
 
 def test_asking_how_workers_start_does_not_fix_it() -> None:
     import multiprocessing
 
     before = multiprocessing.get_start_method(allow_none=True)
-    assert _dataset.start_method() in multiprocessing.get_all_start_methods()
+    assert dataset.start_method() in multiprocessing.get_all_start_methods()
     assert multiprocessing.get_start_method(allow_none=True) == before
 
 
 def test_able_needs_a_loader_and_room_for_workers() -> None:
-    assert "no DataLoader" in loader_workers.reason_to_skip(Ground())
-    assert loader_workers.reason_to_skip(Ground(cores=2, loaders=(LoaderSeen(workers=0),))) == ""
+    assert code(loader_workers.reason_to_skip(Ground())) == Skip.NO_LOADER
+    assert loader_workers.reason_to_skip(Ground(cores=2, loaders=(LoaderSeen(workers=0),))) is None
     full = Ground(cores=2, loaders=(LoaderSeen(workers=4),))
-    assert "4 workers for 2 cores" in loader_workers.reason_to_skip(full)
+    enough = because(Skip.ENOUGH_WORKERS, workers=4, cores=2)
+    assert loader_workers.reason_to_skip(full) == enough
 
 
 def test_the_bound_is_the_wait_for_input() -> None:
@@ -181,10 +188,9 @@ def test_choices_leave_out_what_is_there_and_are_divided_among_ranks() -> None:
 
 
 def test_several_loaders_are_each_written() -> None:
-    applied = Applied(
-        fix="loader-workers", what="DataLoader(num_workers=2)", places=("a.py:3", "b.py:9")
-    )
-    assert [(e.file, e.line, e.value) for e in loader_workers.source_edits(applied, no_source)] == [  # type: ignore[union-attr]
+    two = option("DataLoader", "num_workers", 2)
+    both = applied("loader-workers", two, places=("a.py:3", "b.py:9"))
+    assert [(e.file, e.line, e.value) for e in loader_workers.source_edits(both, no_source)] == [  # type: ignore[union-attr]
         ("a.py", 3, "2"),
         ("b.py", 9, "2"),
     ]

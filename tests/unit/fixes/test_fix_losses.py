@@ -10,21 +10,24 @@ from torch import nn
 from torch.nn import functional
 
 from ridgeline.fixes.catalog import autocast_fp16, chunked_cross_entropy
+from ridgeline.fixes.cross_entropy import MIN_CLASSES
 from ridgeline.fixes.fix import EditByHand
+from ridgeline.fixes.precision import Scaling, scaling_obstacle
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.scaling import Scaling, resists
 from ridgeline.records.edit import Top
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.run import Flags, OptimizerSeen
-from ridgeline.records.trial import Applied
 from ridgeline.source.editing import patched
+from tests.unit.fixes.seams_here import applied, code
 
-CLASSES = chunked_cross_entropy.CLASSES
+CLASSES = MIN_CLASSES
 PLAIN = functional.cross_entropy
 
 
 def cut(program: Program) -> Any:
-    return chunked_cross_entropy.chunked(program, PLAIN, chunk=3 * CLASSES)
+    return chunked_cross_entropy.chunked(program, PLAIN, chunk_elements=3 * CLASSES)
 
 
 def both(dtype: torch.dtype = torch.float32, **options: Any) -> list[tuple[Any, Any]]:
@@ -85,19 +88,17 @@ def test_chunks_are_said_with_the_line_that_asked_for_them() -> None:
     program = Program(torch)
     logits = torch.randn(7, CLASSES, requires_grad=True)
     cut(program)(logits, torch.zeros(7, dtype=torch.long))
-    (applied,), _ = program.outcome()
-    assert applied.what == "cross_entropy of 8,192 classes, 3 rows at a time"
-    assert applied.places[0].rpartition(":")[0] == __file__
+    ((target,),) = [one.targets for one in program.outcome()[0]]
+    assert target.done == because(Done.LOSS_CHUNKED, classes=8192, rows=3)
+    assert target.place is not None
+    assert target.place.file == __file__
 
 
 def test_chunks_are_written_with_their_code() -> None:
-    applied = Applied(
-        fix="chunked-cross-entropy",
-        what="cross_entropy of 50,257 classes, 333 rows at a time",
-        places=("t.py:2",),
-    )
+    done = because(Done.LOSS_CHUNKED, classes=50_257, rows=333)
+    chunked = applied("chunked-cross-entropy", done, places=["t.py:2"])
     text = "import torch.nn.functional as F\nloss = F.cross_entropy(a.view(-1, v), b.view(-1))\n"
-    edits = chunked_cross_entropy.source_edits(applied, lambda _: text)
+    edits = chunked_cross_entropy.source_edits(chunked, lambda _: text)
     top = edits[0]
     assert isinstance(top, Top)
     new = patched("t.py", text.encode(), edits).text
@@ -108,15 +109,17 @@ def test_chunks_are_written_with_their_code() -> None:
     target = torch.tensor([0, 1, -100, 8, 3])
     found = scope["chunked_cross_entropy"](logits, target, rows=2)
     assert torch.allclose(found, PLAIN(logits, target))
-    with pytest.raises(EditByHand, match="no cross_entropy"):
-        chunked_cross_entropy.source_edits(applied, lambda _: "x = 1\nloss = criterion(a, b)\n")
+    with pytest.raises(EditByHand) as raised:
+        chunked_cross_entropy.source_edits(chunked, lambda _: "x = 1\nloss = criterion(a, b)\n")
+    assert raised.value.reason == because(ByHand.CHUNKED_CROSS_ENTROPY, file="t.py", line=2)
 
 
 def test_chunks_of_a_loss_object_keep_its_settings() -> None:
-    applied = Applied(fix="chunked-cross-entropy", what="…, 9 rows at a time", places=("t.py:3",))
+    done = because(Done.LOSS_CHUNKED, classes=50_257, rows=9)
+    chunked = applied("chunked-cross-entropy", done, places=["t.py:3"])
     text = "from torch import nn\nlf = nn.CrossEntropyLoss(label_smoothing=0.1)\nloss = lf(a, b)\n"
     new = patched(
-        "t.py", text.encode(), chunked_cross_entropy.source_edits(applied, lambda _: text)
+        "t.py", text.encode(), chunked_cross_entropy.source_edits(chunked, lambda _: text)
     ).text
     call = "loss = chunked_cross_entropy(a, b, label_smoothing=lf.label_smoothing, rows=9)"
     assert call in new
@@ -124,9 +127,9 @@ def test_chunks_of_a_loss_object_keep_its_settings() -> None:
 
 @pytest.fixture
 def scaling() -> Iterator[Scaling]:
-    said: list[str] = []
-    made = Scaling(torch, said.append)
-    made.said = said  # type: ignore[attr-defined]
+    skips: list[int] = []
+    made = Scaling(torch, skips.append)
+    made.skips = skips  # type: ignore[attr-defined]
     yield made
     made.take_off()
 
@@ -160,7 +163,7 @@ def test_a_step_that_overflows_is_skipped_and_counted(scaling: Scaling) -> None:
     assert torch.equal(model.weight, before)
     assert not optimizer.state
     assert (scaling.skipped, scaling.scale) == (1, 2048.0)
-    assert scaling.said == ["1 skipped: gradients overflowed"]  # type: ignore[attr-defined]
+    assert scaling.skips == [1]  # type: ignore[attr-defined]
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     assert not torch.equal(model.weight, before)
@@ -182,22 +185,22 @@ def test_what_cannot_be_scaled_from_outside_raises(scaling: Scaling) -> None:
 
 def test_hooks_and_other_types_are_refused_before_anything_is_scaled() -> None:
     model = nn.Linear(3, 2)
-    assert resists(torch, model) == ""
-    assert "not in float32" in resists(torch, nn.Linear(3, 2).half())
+    assert scaling_obstacle(torch, model) is None
+    assert scaling_obstacle(torch, nn.Linear(3, 2).half()) == because(Skip.TRAINED_OUTSIDE_FLOAT32)
     model.weight.register_hook(lambda grad: grad.clamp(-1, 1))
-    assert "hook of a parameter" in resists(torch, model)
+    assert scaling_obstacle(torch, model) == because(Skip.GRADIENT_HOOK, owner="parameter")
     hooked = nn.Linear(3, 2)
     hooked.register_full_backward_hook(lambda *_: None)
-    assert "hook of a module" in resists(torch, hooked)
+    assert scaling_obstacle(torch, hooked) == because(Skip.GRADIENT_HOOK, owner="module")
 
 
 @pytest.mark.parametrize(
-    ("ground", "why"),
+    ("ground", "skip"),
     [
-        (Ground(), "GPU"),
-        (Ground(device="cuda", capability=(8, 0)), "has bfloat16"),
-        (Ground(device="cuda", capability=(6, 1)), "no tensor cores"),
-        (Ground(device="cuda", capability=(7, 5)), "no optimizers"),
+        (Ground(), Skip.NO_GPU),
+        (Ground(device="cuda", capability=(8, 0)), Skip.GPU_HAS_BFLOAT16),
+        (Ground(device="cuda", capability=(6, 1)), Skip.GPU_LACKS),
+        (Ground(device="cuda", capability=(7, 5)), Skip.SEVERAL_OPTIMIZERS),
         (
             Ground(
                 device="cuda",
@@ -205,14 +208,14 @@ def test_hooks_and_other_types_are_refused_before_anything_is_scaled() -> None:
                 optimizers=(OptimizerSeen(name="Adam"),),
                 flags=Flags(gradient_scaler=True),
             ),
-            "already",
+            Skip.ALREADY_SET,
         ),
     ],
 )
-def test_float16_is_tried_only_where_bfloat16_is_not(ground: Ground, why: str) -> None:
-    assert why in autocast_fp16.reason_to_skip(ground)
+def test_float16_is_tried_only_where_bfloat16_is_not(ground: Ground, skip: Skip) -> None:
+    assert code(autocast_fp16.reason_to_skip(ground)) == skip
 
 
 def test_float16_is_tried_on_an_older_gpu() -> None:
     ground = Ground(device="cuda", capability=(7, 5), optimizers=(OptimizerSeen(name="Adam"),))
-    assert autocast_fp16.reason_to_skip(ground) == ""
+    assert autocast_fp16.reason_to_skip(ground) is None

@@ -12,7 +12,6 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from ridgeline.fixes.around import Forward, around, worn
 from ridgeline.fixes.catalog import (
     autocast,
     channels_last,
@@ -21,11 +20,14 @@ from ridgeline.fixes.catalog import (
     inference_mode,
     padded_vocabulary,
 )
-from ridgeline.fixes.outputs import mapped
+from ridgeline.fixes.model_forward import Forward, fixes_around, map_tensors, wrap_forward
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.repeated import repeated
+from ridgeline.fixes.repeated_blocks import repeated_blocks
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import ModuleSeen
+from tests.unit.fixes.seams_here import code, codes, done, why
 
 
 class Block(nn.Module):
@@ -51,13 +53,13 @@ class Stack(nn.Module):
         return self.head(x)
 
 
-def begun(fix: Any, model: nn.Module, *args: Any, **options: str) -> tuple[str, str]:
-    """The model met by a change, at its first call: what was applied, and what was not."""
+def begun(fix: Any, model: nn.Module, *args: Any, **options: str) -> tuple[list[Reason], list[str]]:
+    """Let a fix meet the model at its first call. Return what it did, and the codes of why not."""
     program = Program(torch)
     fix.apply(program, options)
     program.call_begins(model, args, {})
-    applied, left = program.outcome()
-    return "".join(one.what for one in applied), "".join(one.why for one in left)
+    fixed, left = program.outcome()
+    return done(fixed), codes(why(left))
 
 
 def doubled(forward: Forward) -> Forward:
@@ -69,7 +71,7 @@ def doubled(forward: Forward) -> Forward:
 
 def test_a_copy_of_a_wrapped_model_runs_on_its_own_parameters() -> None:
     model = nn.Linear(2, 2)
-    around(model, "twice", doubled)
+    wrap_forward(model, "twice", doubled)
     other = copy.deepcopy(model)
     with torch.no_grad():
         other.weight.zero_()
@@ -77,12 +79,12 @@ def test_a_copy_of_a_wrapped_model_runs_on_its_own_parameters() -> None:
     x = torch.ones(1, 2)
     assert not other(x).any()
     assert torch.equal(model(x), 2 * nn.functional.linear(x, model.weight, model.bias))
-    assert worn(other) == ("twice",)
+    assert fixes_around(other) == ("twice",)
 
 
 def test_a_wrapped_model_can_be_pickled_and_is_itself_again() -> None:
     model = nn.Linear(2, 2)
-    around(model, "twice", doubled)
+    wrap_forward(model, "twice", doubled)
     kept = pickle.loads(pickle.dumps(model))
     x = torch.ones(1, 2)
     assert torch.equal(2 * kept(x), model(x))
@@ -92,7 +94,7 @@ def test_a_wrapped_model_can_be_pickled_and_is_itself_again() -> None:
 def test_a_forward_that_a_library_put_on_the_instance_is_kept() -> None:
     model = nn.Linear(2, 2)
     model.forward = lambda x: x + 1  # type: ignore[method-assign]
-    around(model, "twice", doubled)
+    wrap_forward(model, "twice", doubled)
     assert torch.equal(model(torch.ones(2)), torch.full((2,), 4.0))
 
 
@@ -108,7 +110,7 @@ Pair = namedtuple("Pair", "first second")
 def test_tensors_are_changed_in_every_kind_of_output() -> None:
     one = torch.ones(1)
     given = {"a": [one, 3], "b": Pair(one, "x"), "c": Output(one, "y"), "d": OrderedDict(e=one)}
-    found = mapped(torch, given, lambda tensor: tensor + 1)
+    found = map_tensors(torch, given, lambda tensor: tensor + 1)
     assert found["a"][0].item() == 2
     assert found["b"].first.item() == 2
     assert isinstance(found["b"], Pair)
@@ -116,13 +118,13 @@ def test_tensors_are_changed_in_every_kind_of_output() -> None:
     assert found["c"].name == "y"
     assert found["d"]["e"].item() == 2
     assert given["a"][0] is one  # the caller's own is not touched
-    assert mapped(torch, given["c"], lambda tensor: tensor) is given["c"]
+    assert map_tensors(torch, given["c"], lambda tensor: tensor) is given["c"]
 
 
 def test_outputs_of_hugging_face_keep_their_kind() -> None:
     outputs = pytest.importorskip("transformers.modeling_outputs")
     given = outputs.CausalLMOutput(loss=torch.ones(()), logits=torch.ones(2))
-    found = mapped(torch, given, lambda tensor: tensor + 1)
+    found = map_tensors(torch, given, lambda tensor: tensor + 1)
     assert type(found) is outputs.CausalLMOutput
     assert found.loss.item() == found["loss"].item() == found.to_tuple()[0].item() == 2
 
@@ -130,8 +132,8 @@ def test_outputs_of_hugging_face_keep_their_kind() -> None:
 def test_autocast_gives_float32_back_and_computes_in_bfloat16() -> None:
     model, x = nn.Linear(64, 64), torch.randn(4, 64)
     plain = model(x)
-    what, _ = begun(autocast, model, x)
-    assert what == "autocast('cpu', bfloat16) around Linear"
+    (cast,), _ = begun(autocast, model, x)
+    assert cast.facts == {"model": "Linear", "device": "cpu", "dtype": "bfloat16"}
     found = model(x)
     assert found.dtype == torch.float32
     assert not torch.equal(found, plain)
@@ -142,42 +144,44 @@ def test_autocast_leaves_losses_and_the_program_s_own_regions() -> None:
     class MarginLoss(nn.Linear):
         pass
 
-    assert "is a loss" in begun(autocast, MarginLoss(2, 2), torch.ones(1, 2))[1]
+    assert begun(autocast, MarginLoss(2, 2), torch.ones(1, 2))[1] == [Skip.IS_A_LOSS]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert "already" in begun(autocast, nn.Linear(2, 2), torch.ones(1, 2))[1]
+        assert begun(autocast, nn.Linear(2, 2), torch.ones(1, 2))[1] == [Skip.ALREADY_SET]
     model = nn.Linear(2, 2)
     begun(autocast, model, torch.ones(1, 2))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model(torch.ones(1, 2)).dtype == torch.bfloat16
-    assert "another type" in begun(autocast, nn.Linear(2, 2).double(), torch.ones(1, 2))[1]
+    assert begun(autocast, nn.Linear(2, 2).double(), torch.ones(1, 2))[1] == [Skip.NO_FLOAT32]
 
 
 @pytest.mark.parametrize(
-    ("ground", "why"),
+    ("ground", "skip"),
     [
-        (Ground(emulated=("bfloat16",)), "emulates"),
-        (Ground(device="cuda", capability=(7, 5)), "no bfloat16"),
-        (Ground(autocast=("cuda bfloat16",)), "already"),
-        (Ground(modules=(ModuleSeen(name="N", dtypes=("bfloat16",)),)), "another type"),
+        (Ground(emulated=("bfloat16",)), Skip.DTYPE_EMULATED),
+        (Ground(device="cuda", capability=(7, 5)), Skip.GPU_LACKS),
+        (Ground(autocast=("cuda bfloat16",)), Skip.ALREADY_SET),
+        (Ground(modules=(ModuleSeen(name="N", dtypes=("bfloat16",)),)), Skip.NO_FLOAT32),
         (Ground(device="cuda", capability=(9, 0)), ""),
     ],
 )
-def test_autocast_is_tried_where_it_can_win(ground: Ground, why: str) -> None:
-    found = autocast.reason_to_skip(ground)
-    assert why in found
-    assert bool(why) == bool(found)
+def test_autocast_is_tried_where_it_can_win(ground: Ground, skip: str) -> None:
+    assert code(autocast.reason_to_skip(ground)) == skip
 
 
 def test_channels_last_turns_convolutions_of_two_and_three_dimensions() -> None:
     flat = nn.Sequential(nn.Conv2d(3, 4, 3))
     x = torch.randn(2, 3, 8, 8)
     plain = flat(x)
-    assert begun(channels_last, flat, x)[0] == "Sequential and its images in channels_last"
+    (laid_out,), _ = begun(channels_last, flat, x)
+    assert laid_out.facts == {
+        "model": "Sequential", "memory_format": "channels_last", "images": True
+    }  # fmt: skip
     assert flat[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(flat(x), plain, atol=1e-6)
     assert flat(x).is_contiguous(memory_format=torch.channels_last)
     deep = nn.Sequential(nn.Conv3d(3, 4, 3))
-    assert "channels_last_3d" in begun(channels_last, deep, torch.randn(2, 3, 8, 8, 8))[0]
+    (laid_out,), _ = begun(channels_last, deep, torch.randn(2, 3, 8, 8, 8))
+    assert laid_out.facts["memory_format"] == "channels_last_3d"
     assert deep[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
 
 
@@ -194,19 +198,19 @@ def test_channels_last_leaves_other_parameters_of_four_dimensions() -> None:
     model = Biased()
     assert begun(channels_last, model, torch.randn(1, 3, 4, 4))[0]
     model(torch.randn(1, 3, 4, 4)).backward()
-    assert "no convolution" in begun(channels_last, nn.Linear(2, 2), torch.ones(1, 2))[1]
+    assert begun(channels_last, nn.Linear(2, 2), torch.ones(1, 2))[1] == [Skip.NO_CONVOLUTION]
 
 
 def test_blocks_are_found_where_most_of_the_model_is_in_them() -> None:
-    assert len(repeated(torch, Stack())) == 4
-    assert repeated(torch, Stack(blocks=2)) == []
-    assert repeated(torch, nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))) == []
+    assert len(repeated_blocks(torch, Stack())) == 4
+    assert repeated_blocks(torch, Stack(blocks=2)) == []
+    assert repeated_blocks(torch, nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))) == []
     wide = Stack()
     wide.head = nn.Linear(8, 1000)
-    assert repeated(torch, wide) == []
+    assert repeated_blocks(torch, wide) == []
     tabled = Stack()
     tabled.table = nn.Embedding(1000, 8)
-    assert len(repeated(torch, tabled)) == 4
+    assert len(repeated_blocks(torch, tabled)) == 4
 
 
 def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -220,8 +224,10 @@ def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 def test_checkpointing_gives_equal_gradients_with_dropout(blocks: str, count: int) -> None:
     model, x = Stack(), torch.randn(5, 8)
     plain = gradients(model, x)
-    what, _ = begun(checkpointing, model, x, blocks=blocks)
-    assert what == f"{count} of 4 blocks checkpointed (Block)"
+    (chosen,), _ = begun(checkpointing, model, x, blocks=blocks)
+    assert chosen.facts == {
+        "model": "Stack", "block": "Block", "blocks": count, "all_blocks": 4
+    }  # fmt: skip
     runs = []
     model.blocks[0].a.register_forward_hook(lambda *_: runs.append(1))
     found = gradients(model, x)
@@ -233,8 +239,8 @@ def test_checkpointing_gives_equal_gradients_with_dropout(blocks: str, count: in
 
 
 def test_checkpointing_refuses_blocks_that_would_count_a_batch_twice() -> None:
-    assert "BatchNorm" in begun(checkpointing, Stack(norm=True), torch.randn(5, 8))[1]
-    assert "no repeated blocks" in begun(checkpointing, nn.Linear(2, 2), torch.ones(1, 2))[1]
+    assert begun(checkpointing, Stack(norm=True), torch.randn(5, 8))[1] == [Skip.RUNNING_STATISTICS]
+    assert begun(checkpointing, nn.Linear(2, 2), torch.ones(1, 2))[1] == [Skip.NO_REPEATED_BLOCKS]
 
     class Counting(Block):
         def __init__(self) -> None:
@@ -267,8 +273,8 @@ def test_a_model_that_can_checkpoint_itself_does_and_fills_no_cache_twice() -> N
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
     plain = found()
-    what, _ = begun(checkpointing, model)
-    assert what == "GPT2LMHeadModel.gradient_checkpointing_enable()"
+    done_by_method = because(Done.CHECKPOINT_METHOD, model="GPT2LMHeadModel", path="")
+    assert begun(checkpointing, model)[0] == [done_by_method]
     assert all(torch.equal(one, was) for one, was in zip(found(), plain, strict=True))
     other = transformers.GPT2LMHeadModel(settings).train()
     begun(checkpointing, other, blocks="half")
@@ -277,17 +283,17 @@ def test_a_model_that_can_checkpoint_itself_does_and_fills_no_cache_twice() -> N
 
 
 def test_inference_mode_is_put_on_where_nothing_trains() -> None:
-    assert inference_mode.reason_to_skip(Ground()) == "the program trains"
-    assert inference_mode.reason_to_skip(Ground(trains=False)) == ""
+    assert inference_mode.reason_to_skip(Ground()) == because(Skip.TRAINS)
+    assert inference_mode.reason_to_skip(Ground(trains=False)) is None
     model, x = nn.Linear(2, 2).eval(), torch.ones(1, 2)
     plain = model(x)
-    assert begun(inference_mode, model, x)[0] == "inference_mode around Linear"
+    assert begun(inference_mode, model, x)[0] == [because(Done.INFERENCE_MODE, model="Linear")]
     assert model(x).is_inference()
     assert torch.equal(model(x), plain)
     asked = torch.ones(1, 2, requires_grad=True)
-    assert "need gradients" in begun(inference_mode, nn.Linear(2, 2).eval(), asked)[1]
+    assert begun(inference_mode, nn.Linear(2, 2).eval(), asked)[1] == [Skip.INPUT_NEEDS_GRADIENT]
     with torch.inference_mode():
-        assert "already" in begun(inference_mode, nn.Linear(2, 2), x)[1]
+        assert begun(inference_mode, nn.Linear(2, 2), x)[1] == [Skip.ALREADY_SET]
     with pytest.raises(RuntimeError, match="does not require grad"):
         model(x).sum().backward()  # a program that trains after all is not silently equal
     with pytest.raises(RuntimeError, match="nplace"):
@@ -322,9 +328,9 @@ def test_a_norm_is_folded_only_where_it_alone_reads_the_convolution(convs: Convs
     x = torch.randn(2, 3, 6, 6)
     plain = convs(x)
     state = {name: one.clone() for name, one in convs.state_dict().items()}
-    assert begun(eval_fusing, convs, x)[0] == "1 batch norms of Convs folded"
-    assert worn(convs.a) == worn(convs.na) == ("eval-fusing",)
-    assert not worn(convs.b)
+    assert begun(eval_fusing, convs, x)[0] == [because(Done.NORMS_FOLDED, model="Convs", norms=1)]
+    assert fixes_around(convs.a) == fixes_around(convs.na) == ("eval-fusing",)
+    assert not fixes_around(convs.b)
     assert torch.allclose(convs(x), plain, atol=1e-5)
     assert all(torch.equal(one, state[name]) for name, one in convs.state_dict().items())
 
@@ -342,7 +348,7 @@ def test_folded_norms_follow_new_weights_and_training(convs: Convs) -> None:
     convs.train()
     other.train()
     assert torch.equal(convs(x), other(x))
-    assert "training mode" in begun(eval_fusing, convs, x)[1]
+    assert begun(eval_fusing, convs, x)[1] == [Skip.TRAINING_MODE]
 
 
 def test_a_padded_product_gives_the_same_logits_and_gradients() -> None:
@@ -351,7 +357,9 @@ def test_a_padded_product_gives_the_same_logits_and_gradients() -> None:
     plain.square().sum().backward()
     before = head.weight.grad.clone() if head.weight.grad is not None else None
     head.zero_grad()
-    around(head, "padded-vocabulary", lambda forward: padded_vocabulary.padded(torch, forward))
+    wrap_forward(
+        head, "padded-vocabulary", lambda forward: padded_vocabulary.padded(torch, forward)
+    )
     found = head(x)
     assert found.shape == plain.shape
     assert found.stride(-2) == 1088
@@ -362,11 +370,13 @@ def test_a_padded_product_gives_the_same_logits_and_gradients() -> None:
 
 
 def test_padding_is_refused_where_it_cannot_win() -> None:
-    assert "tensor cores" in padded_vocabulary.reason_to_skip(Ground())
+    assert code(padded_vocabulary.reason_to_skip(Ground())) == Skip.NO_GPU
     gpu = Ground(device="cuda", capability=(9, 0), odd_widths=True)
-    assert padded_vocabulary.reason_to_skip(gpu) == ""
-    assert "multiple of 64" in padded_vocabulary.reason_to_skip(replace(gpu, odd_widths=False))
+    assert padded_vocabulary.reason_to_skip(gpu) is None
+    assert (
+        code(padded_vocabulary.reason_to_skip(replace(gpu, odd_widths=False))) == Skip.NO_ODD_WIDTH
+    )
     assert padded_vocabulary.padding(50257) == 47
     assert padded_vocabulary.padding(50304) == padded_vocabulary.padding(10) == 0
-    why = begun(padded_vocabulary, nn.Linear(8, 1027), torch.ones(1, 8))[1]
-    assert "no large layer on a GPU" in why
+    on_cpu = begun(padded_vocabulary, nn.Linear(8, 1027), torch.ones(1, 8))
+    assert on_cpu == ([], [Skip.NO_ODD_WIDTH])

@@ -6,9 +6,9 @@ import torch
 
 from ridgeline.fixes.catalog import non_blocking
 from ridgeline.records.ground import Ground
-from ridgeline.records.trial import Applied
+from ridgeline.records.reason_codes import Skip
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, applied, code, no_source, option
 
 
 def tensor(pinned: bool = True, version: int = 0, device: str = "cpu") -> Any:
@@ -56,8 +56,8 @@ def test_nothing_is_wrapped_without_a_gpu() -> None:
     program = Here("cpu")
     non_blocking.apply(program, {})
     assert torch.Tensor.to is before
-    assert "no GPU" in program.why_not
-    assert "CPU" in non_blocking.reason_to_skip(Ground())
+    assert code(program.why_not) == Skip.NO_GPU
+    assert code(non_blocking.reason_to_skip(Ground())) == Skip.NO_GPU
 
 
 def test_each_copy_of_a_line_is_written(tmp_path: Path) -> None:
@@ -68,9 +68,8 @@ def test_each_copy_of_a_line_is_written(tmp_path: Path) -> None:
         "loss = loss_of(x.to(device), y).to('cpu').to(torch.float64)\n"
     )
     places = tuple(f"{file}:{line}" for line in (1, 2, 3))
-    edits = non_blocking.source_edits(
-        Applied(fix="non-blocking", what="to", places=places), no_source
-    )
+    copies = applied("non-blocking", option("to", "non_blocking", True), places=places)
+    edits = non_blocking.source_edits(copies, no_source)
     done = patched(str(file), file.read_bytes(), edits)
     assert not done.refused
     assert "x.to(device, non_blocking=True), y.to(device, non_blocking=True)" in done.text

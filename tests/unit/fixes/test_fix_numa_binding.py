@@ -9,13 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.fixes.catalog import affinity, numa_binding, threads
-from ridgeline.fixes.fix import EditByHand, find_fix
+from ridgeline.fixes.fix import find_fix
 from ridgeline.optimization import function
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground, NumaNode
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import Flags, LoaderSeen
 from ridgeline.records.trial import Applied
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, applied, code, no_source
 
 NODES = (
     NumaNode(number=0, cores=(0, 1, 2, 3, 8, 9, 10, 11), physical=4),
@@ -28,25 +30,28 @@ GPU = replace(
     CPU, device="cuda", gpu_address="0000:3b:00.0", gpu_node=1,
     flags=Flags(threads=8, allowed_cores=16),
 )  # fmt: skip
-ON_GPU = Applied(fix="numa-binding", what="cores 1, beside GPU 0000:3b:00.0")
-ON_NODE = Applied(fix="numa-binding", what="cores 1, of NUMA node 1")
+NEAR_GPU = because(Done.BOUND_TO_GPU_NODE, cores="1", gpu="0000:3b:00.0")
+ON_GPU = applied("numa-binding", NEAR_GPU)
+ON_NODE = applied("numa-binding", because(Done.BOUND_TO_NODE, cores="1", node=1))
 TWO = pytest.mark.skipif(
     not {0, 1} <= os.sched_getaffinity(0), reason="cores 0 and 1 are not both here"
 )
 
 
 def test_a_gpu_program_is_put_beside_its_gpu() -> None:
-    assert numa_binding.reason_to_skip(GPU) == ""
+    assert numa_binding.reason_to_skip(GPU) is None
     assert numa_binding.choices(GPU) == ({"cores": "4-7,12-15", "gpu": "0000:3b:00.0"},)
 
 
 def test_a_cpu_program_is_put_on_a_node_that_is_enough_for_its_threads() -> None:
-    assert numa_binding.reason_to_skip(CPU) == ""
+    assert numa_binding.reason_to_skip(CPU) is None
     assert numa_binding.choices(CPU) == ({"cores": "0-3,8-11", "node": "0"},)
     wide = replace(CPU, flags=Flags(threads=5, allowed_cores=16))
-    assert "5 threads need more than the 4 cores" in numa_binding.reason_to_skip(wide)
+    too_wide = because(Skip.NODE_TOO_SMALL, threads=5, workers=0, cores=4)
+    assert numa_binding.reason_to_skip(wide) == too_wide
     crowded = replace(CPU, loaders=(LoaderSeen(workers=5),))
-    assert "4 threads and 5 workers" in numa_binding.reason_to_skip(crowded)
+    too_many = because(Skip.NODE_TOO_SMALL, threads=4, workers=5, cores=4)
+    assert numa_binding.reason_to_skip(crowded) == too_many
     uneven = replace(CPU, nodes=(NumaNode(number=0, cores=(8,), physical=1), NODES[1]))
     assert numa_binding.choices(uneven)[0]["node"] == "1"
 
@@ -54,22 +59,35 @@ def test_a_cpu_program_is_put_on_a_node_that_is_enough_for_its_threads() -> None
 @pytest.mark.parametrize("ground", [CPU, GPU])
 def test_where_it_cannot_win_it_says_why(ground: Ground) -> None:
     says = [
-        (replace(ground, nodes=()), "does not say"),
-        (replace(ground, nodes=NODES[:1]), "one NUMA node"),
-        (replace(ground, ranks=2), "2 processes"),
-        (replace(ground, flags=Flags(threads=1, allowed_cores=2)), "already, to 2 of 16 cores"),
-        (replace(ground, variables={"OMP_PLACES": "cores"}), "already: OMP_PLACES"),
-        (replace(ground, findings=("affinity",)), "bound already"),
-        (replace(ground, nodes=(NODES[0], replace(NODES[1], cores=()))), "cores of one NUMA node"),
+        (replace(ground, nodes=()), because(Skip.NUMA_UNKNOWN)),
+        (replace(ground, nodes=NODES[:1]), because(Skip.ONE_NUMA_NODE)),
+        (replace(ground, ranks=2), because(Skip.LAUNCHER_BINDS, ranks=2)),
+        (
+            replace(ground, flags=Flags(threads=1, allowed_cores=2)),
+            because(Skip.BOUND_TO_CORES, allowed_cores=2, all_cores=16),
+        ),
+        (
+            replace(ground, variables={"OMP_PLACES": "cores"}),
+            because(Skip.SET_BY_ENVIRONMENT, variable="OMP_PLACES"),
+        ),
+        (
+            replace(ground, findings=("affinity",)),
+            because(Skip.BOUND_TO_CORES, allowed_cores=16, all_cores=16),
+        ),
+        (
+            replace(ground, nodes=(NODES[0], replace(NODES[1], cores=()))),
+            because(Skip.BOUND_TO_NODE),
+        ),
     ]
-    for other, why in says:
-        assert why in numa_binding.reason_to_skip(other)
+    for other, reason in says:
+        assert numa_binding.reason_to_skip(other) == reason
 
 
 def test_a_gpu_whose_place_is_not_known_is_left() -> None:
-    assert "does not say which NUMA node" in numa_binding.reason_to_skip(replace(GPU, gpu_node=-1))
+    unknown = replace(GPU, gpu_node=-1)
+    assert numa_binding.reason_to_skip(unknown) == because(Skip.GPU_NODE_UNKNOWN)
     elsewhere = replace(GPU, nodes=(*NODES, NumaNode(number=2)), gpu_node=2)
-    assert "no core beside the GPU" in numa_binding.reason_to_skip(elsewhere)
+    assert code(numa_binding.reason_to_skip(elsewhere)) == Skip.NO_CORE_NEAR_GPU
 
 
 def test_it_is_never_tried_beside_the_release_of_an_affinity() -> None:
@@ -91,14 +109,14 @@ def test_a_gpu_gains_no_more_than_it_waits_for_its_host() -> None:
 def test_once_it_is_on_there_are_as_many_cores_as_the_node_has() -> None:
     left = numa_binding.after(GPU, numa_binding.choices(GPU)[0])
     assert left.cores == 8
-    assert "bound already" in numa_binding.reason_to_skip(left)
+    assert code(numa_binding.reason_to_skip(left)) == Skip.BOUND_TO_CORES
     held = numa_binding.after(CPU, numa_binding.choices(CPU)[0])
     assert [one["threads"] for one in threads.choices(held)] == ["8", "1"]
 
 
 def test_a_step_in_a_process_that_runs_already_is_not_bound() -> None:
-    here = function._for_function(find_fix("numa-binding"), "")
-    assert "a process of its own" in here.reason_to_skip(GPU)
+    here = function._for_function(find_fix("numa-binding"), None)
+    assert code(here.reason_to_skip(GPU)) == Skip.NEEDS_A_PROCESS
 
 
 @TWO
@@ -114,16 +132,16 @@ def test_what_is_set_is_said_when_a_step_has_ended_with_it() -> None:
         numa_binding.apply(lost, {"cores": "0", "node": "0"})
         os.sched_setaffinity(0, before)
         lost.step_ended()
-        numa_binding.apply(none, {"cores": "4000-4001"})
+        numa_binding.apply(none, {"cores": "4000-4001", "node": "0"})
         assert os.sched_getaffinity(0) == before
     finally:
         for thread in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(thread), before)
-    assert kept.done == [ON_GPU.what]
+    assert kept.done == [NEAR_GPU]
     assert lost.done == none.done == same.done == []
-    assert "sets its affinity itself" in lost.why_not
-    assert "no core of that node" in none.why_not
-    assert "bound already" in same.why_not
+    assert code(lost.why_not) == Skip.PROGRAM_SETS
+    assert none.why_not == because(Skip.NODE_NOT_ALLOWED)
+    assert same.why_not == because(Skip.BOUND_TO_NODE)
 
 
 SCRIPT = b"""\
@@ -145,7 +163,7 @@ if __name__ == "__main__":
 
 @TWO
 @pytest.mark.parametrize(
-    ("applied", "file"),
+    ("bound", "file"),
     [
         (ON_GPU, "bus/pci/devices/0000:3b:00.0/local_cpulist"),
         (ON_NODE, "devices/system/node/node1/cpulist"),
@@ -156,10 +174,10 @@ if __name__ == "__main__":
     [("1", [1]), ("0-1", [0, 1]), ("0,4000", [0]), ("4000", [0, 1]), ("", [0, 1]), (None, [0, 1])],
 )
 def test_the_copy_and_its_workers_run_on_those_cores(
-    tmp_path: Path, applied: Applied, file: str, listed: str | None, cores: list[int]
+    tmp_path: Path, bound: Applied, file: str, listed: str | None, cores: list[int]
 ) -> None:
     """On a machine made up of cores 0 and 1; where there is no such place, on all."""
-    done = patched("train.py", SCRIPT, numa_binding.source_edits(applied, no_source))
+    done = patched("train.py", SCRIPT, numa_binding.source_edits(bound, no_source))
     assert not done.refused
     (tmp_path / "torch_or_so.py").touch()
     sysfs = tmp_path / "sys"
@@ -183,5 +201,12 @@ def test_what_it_says_names_the_place_and_stands_after_the_imports() -> None:
     assert "this machine's GPU 0000:3b:00.0" in done.text
     again = patched("train.py", done.text.encode(), numa_binding.source_edits(ON_GPU, no_source))
     assert again.text == done.text
-    with pytest.raises(EditByHand):
-        numa_binding.source_edits(Applied(fix="numa-binding", what="cores 1"), no_source)
+
+
+def test_cores_without_a_gpu_or_a_node_are_not_bound() -> None:
+    """The copy could not say which cores it means on another machine."""
+    program = Here()
+    before = os.sched_getaffinity(0)
+    numa_binding.apply(program, {"cores": "0"})
+    assert os.sched_getaffinity(0) == before
+    assert program.why_not == because(Skip.NUMA_UNKNOWN)

@@ -24,16 +24,18 @@ from ridgeline.fixes.catalog import (
 )
 from ridgeline.fixes.fix import Registered, registered
 from ridgeline.fixes.program import Program
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, code, done, no_source
 
 GPU = Ground(device="cuda", capability=(9, 0))
 BOUND_BY_INPUT = (
     "loader-workers", "persistent-workers", "prefetch", "larger-batch", "fused-cross-entropy",
 )  # fmt: skip
-"""By shares that every run knows; of the last one `able` asks first."""
+"""By shares that every run knows; of the last one `reason_to_skip` asks first."""
 
 
 @pytest.fixture
@@ -49,10 +51,10 @@ def test_tf32_is_said_when_a_step_has_ended_with_it(precision: None) -> None:
     tf32.apply(program, {})
     assert program.done == []
     program.step_ended()
-    assert program.done == [tf32.SETTING]
+    assert program.done == [because(Done.SETTING, statement=tf32.SETTING)]
     edits = tf32.source_edits(program.outcome()[0][0], no_source)
-    done = patched("train.py", b"from torch import nn\n\nnet = nn.Linear(1, 1)\n", edits)
-    assert "import torch\n" in done.text
+    copy = patched("train.py", b"from torch import nn\n\nnet = nn.Linear(1, 1)\n", edits)
+    assert "import torch\n" in copy.text
 
 
 def test_a_program_that_wants_full_float32_products_keeps_them(precision: None) -> None:
@@ -61,7 +63,7 @@ def test_a_program_that_wants_full_float32_products_keeps_them(precision: None) 
     torch.set_float32_matmul_precision("highest")
     program.step_ended()
     assert program.done == []
-    assert "highest itself" in program.why_not
+    assert code(program.why_not) == Skip.PROGRAM_SETS
 
 
 def test_tf32_does_nothing_without_a_gpu(precision: None) -> None:
@@ -69,7 +71,7 @@ def test_tf32_does_nothing_without_a_gpu(precision: None) -> None:
     program = Here("cpu")
     tf32.apply(program, {})
     program.step_ended()
-    assert "CPU" in program.why_not
+    assert code(program.why_not) == Skip.NO_GPU
     assert torch.get_float32_matmul_precision() == before
 
 
@@ -78,10 +80,9 @@ def test_tf32_is_bounded_by_the_products_there_are_in_float32() -> None:
     assert tf32.bound(Ground(products_share=0.8)) == pytest.approx(4)
     assert tf32.bound(Ground()) is None
     halves = (ModuleSeen(name="Net", dtypes=("bfloat16",)),)
-    assert "float32" in tf32.reason_to_skip(
-        Ground(device="cuda", capability=(9, 0), modules=halves)
-    )
-    assert tf32.reason_to_skip(GPU) == ""
+    in_halves = Ground(device="cuda", capability=(9, 0), modules=halves)
+    assert tf32.reason_to_skip(in_halves) == because(Skip.NO_FLOAT32, model="the model")
+    assert tf32.reason_to_skip(GPU) is None
 
 
 def test_a_model_that_is_channels_last_already_is_not_applied() -> None:
@@ -96,17 +97,17 @@ def test_a_model_that_is_channels_last_already_is_not_applied() -> None:
     turned = images.to(memory_format=torch.channels_last)
     applied, left = begun(model, turned)
     assert applied == ()
-    assert "already" in left[0].why
+    assert left[0].reason.code == Skip.ALREADY_SET
     assert "forward" not in vars(model)
-    assert begun(model, images)[0][0].what == "Sequential and its images in channels_last"
+    assert done(begun(model, images)[0])[0].facts["images"] is True
     assert begun(nn.Sequential(nn.Conv2d(3, 4, 3)), turned)[0]
 
 
 def test_what_needs_workers_is_tried_once_they_are_there() -> None:
     waits = Ground(input_share=0.6, cores=2, loaders=(LoaderSeen(epochs=3),))
     for later in (persistent_workers, prefetch):
-        assert "no workers" in later.reason_to_skip(waits)
-        assert later.reason_to_skip(loader_workers.after(waits, {"workers": "2"})) == ""
+        assert code(later.reason_to_skip(waits)) == Skip.NO_WORKERS
+        assert later.reason_to_skip(loader_workers.after(waits, {"workers": "2"})) is None
 
 
 def test_memory_is_pinned_before_copies_are_not_waited_for() -> None:
@@ -137,10 +138,11 @@ def test_a_fused_update_may_gain_more_than_the_update_took_on_a_cpu() -> None:
 
 
 def test_an_affinity_that_holds_workers_is_released_beside_a_gpu_too() -> None:
-    assert affinity.reason_to_skip(Ground(device="cuda", findings=("affinity",))) == ""
+    assert affinity.reason_to_skip(Ground(device="cuda", findings=("affinity",))) is None
 
 
 def test_lists_are_for_optimizers_that_torch_has_not_fused() -> None:
     adam, rms = OptimizerSeen(name="AdamW"), OptimizerSeen(name="RMSprop")
-    assert "fused AdamW" in foreach_optimizer.reason_to_skip(Ground(optimizers=(adam,)))
-    assert foreach_optimizer.reason_to_skip(Ground(optimizers=(adam, rms))) == ""
+    better = because(Skip.FUSED_IS_BETTER, optimizer="AdamW")
+    assert foreach_optimizer.reason_to_skip(Ground(optimizers=(adam,))) == better
+    assert foreach_optimizer.reason_to_skip(Ground(optimizers=(adam, rms))) is None

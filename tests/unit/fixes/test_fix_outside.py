@@ -53,7 +53,7 @@ def apply(model: nn.Module, images: Tensor, names: tuple[str, ...], seen: Seen) 
     program = Program(torch)
     for name in names:
         if name == "compile":
-            compiling.whole(program, name, {"backend": seen})  # type: ignore[dict-item]
+            compiling.compile_whole(program, name, {"backend": seen})  # type: ignore[dict-item]
         else:
             {"autocast": autocast, "channels-last": channels_last, "inference": inference_mode}[
                 name

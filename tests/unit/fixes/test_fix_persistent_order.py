@@ -20,7 +20,7 @@ class Tuned(TensorDataset):
 def made_up() -> Iterator[None]:
     kind = module._MultiProcessingDataLoaderIter
     theirs = kind._reset
-    persistent_workers.make_up(torch)
+    persistent_workers.make_up_draws(torch)
     yield
     kind._reset = theirs  # type: ignore[method-assign]
 

@@ -9,10 +9,10 @@ from torch.optim import optimizer as module
 
 from ridgeline.fixes.catalog import foreach_optimizer, set_to_none
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import OptimizerSeen
-from ridgeline.records.trial import Applied
 from ridgeline.source.editing.patching import patched
-from tests.unit.fixes.seams_here import Here, no_source
+from tests.unit.fixes.seams_here import Here, applied, code, no_source, option
 
 
 def seen(name: str, **options: str) -> tuple[OptimizerSeen, ...]:
@@ -21,14 +21,19 @@ def seen(name: str, **options: str) -> tuple[OptimizerSeen, ...]:
 
 def test_lists_are_for_a_cpu_where_torch_loops() -> None:
     reason_to_skip = foreach_optimizer.reason_to_skip
-    assert reason_to_skip(Ground(optimizers=seen("RMSprop"))) == ""
-    assert "by itself" in reason_to_skip(Ground(device="cuda", optimizers=seen("RMSprop")))
+    assert reason_to_skip(Ground(optimizers=seen("RMSprop"))) is None
+    assert (
+        code(reason_to_skip(Ground(device="cuda", optimizers=seen("RMSprop"))))
+        == Skip.TORCH_DOES_SO
+    )
     chosen = Ground(device="cuda", optimizers=seen("RMSprop", foreach="False"))
-    assert "chose" in reason_to_skip(chosen)
-    assert "fused already" in reason_to_skip(Ground(optimizers=seen("Adam", fused="True")))
-    assert "lists already" in reason_to_skip(Ground(optimizers=seen("NAdam", foreach="True")))
-    assert "none of torch's" in reason_to_skip(Ground(optimizers=seen("Lion")))
-    assert "no optimizer" in reason_to_skip(Ground())
+    assert code(reason_to_skip(chosen)) == Skip.PROGRAM_SETS
+    assert code(reason_to_skip(Ground(optimizers=seen("Adam", fused="True")))) == Skip.ALREADY_FUSED
+    assert (
+        code(reason_to_skip(Ground(optimizers=seen("NAdam", foreach="True")))) == Skip.ALREADY_SET
+    )
+    assert code(reason_to_skip(Ground(optimizers=seen("Lion")))) == Skip.OPTIMIZER_NOT_TORCHS
+    assert code(reason_to_skip(Ground())) == Skip.NO_OPTIMIZER
 
 
 def test_lists_leave_what_the_program_chose() -> None:
@@ -37,7 +42,7 @@ def test_lists_leave_what_the_program_chose() -> None:
     assert program.makes("NAdam", lr=0.1)["foreach"] is True
     assert program.makes("Adam", foreach=False)["foreach"] is False
     assert "foreach" not in program.makes("Adam", fused=True)
-    assert program.done == ["NAdam(foreach=True)"]
+    assert program.done == [option("NAdam", "foreach", True)]
     done = patched("train.py", b"o = torch.optim.NAdam(m.parameters(), 0.1)\n",
                    foreach_optimizer.source_edits(program.outcome()[0][0], no_source))  # fmt: skip
     assert "NAdam(m.parameters(), 0.1, foreach=True)" in done.text
@@ -81,11 +86,9 @@ NO_MOMENTUM = trained(8, skips=(2,))
 
 def test_gradients_are_dropped_and_results_are_equal(program: Here) -> None:
     assert same(trained(8, momentum=0.9), PLAIN)
-    (applied,), _ = program.outcome()
-    assert applied.what == "zero_grad(set_to_none=True)"
-    edits = set_to_none.source_edits(
-        Applied(fix="set-to-none", what=applied.what, places=("train.py:1",)), no_source
-    )
+    assert program.done == [option("zero_grad", "set_to_none", True)]
+    dropped = applied("set-to-none", *program.done, places=["train.py:1"])
+    edits = set_to_none.source_edits(dropped, no_source)
     done = patched("train.py", b"optimizer.zero_grad(set_to_none=False)\n", edits)
     assert "zero_grad(set_to_none=True)" in done.text
 
@@ -93,7 +96,7 @@ def test_gradients_are_dropped_and_results_are_equal(program: Here) -> None:
 def test_a_layer_left_out_early_makes_it_not_applied_and_equal(program: Here) -> None:
     assert same(trained(8, skips=(2,), momentum=0.9), SKIPPING)
     assert program.done == []
-    assert "got no gradient" in program.why_not
+    assert code(program.why_not) == Skip.MISSING_GRADIENT
 
 
 def test_a_layer_left_out_late_ends_the_trial(program: Here) -> None:
@@ -114,10 +117,10 @@ def test_a_program_that_drops_already_has_nothing_to_change(program: Here) -> No
         parameter.sum().backward()
         optimizer.step()
     assert program.done == []
-    assert "was not called" in program.why_not
+    assert code(program.why_not) == Skip.NO_ZERO_GRAD_CALL
 
 
 def test_dropping_is_able_where_filling_costs_time() -> None:
     has = Ground(optimizers=seen("SGD"), findings=("zero-grad-fill",))
-    assert set_to_none.reason_to_skip(has) == ""
-    assert "no time is lost" in set_to_none.reason_to_skip(Ground(optimizers=seen("SGD")))
+    assert set_to_none.reason_to_skip(has) is None
+    assert code(set_to_none.reason_to_skip(Ground(optimizers=seen("SGD")))) == Skip.NO_ZERO_FILL

@@ -13,9 +13,11 @@ from ridgeline.fixes.catalog import whole_step_graph
 from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.step_graph import Refused, StepGraph, signature
+from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Skip
 from ridgeline.records.run import Flags, OptimizerSeen
-from ridgeline.records.trial import Applied
+from tests.unit.fixes.seams_here import applied, code, codes, why
 
 
 class Device:
@@ -94,7 +96,7 @@ def test_two_steps_run_one_is_looked_at_then_one_is_captured_and_replayed() -> N
         "run", "run", "recorded", "run", "read", "recorded", "capture", "run", "replay", "read",
         "replay", "read",
     ]  # fmt: skip
-    assert did == ["the whole step captured, 2 parameters"]
+    assert did == [2]
     assert step.seen[3][0] is step.seen[2][0]  # the same place, which each batch is copied into
     assert step.seen[3][0].mean() == 4.0
 
@@ -194,32 +196,35 @@ def test_a_signature_is_of_shapes_types_layouts_and_plain_values() -> None:
 
 def test_an_optimizer_is_made_capturable_where_it_counts_steps() -> None:
     made = Made("AdamW", {"lr": 0.1, "fused": True}, "")
-    assert whole_step_graph.capturable(torch, made) == ""
+    assert whole_step_graph.make_capturable(torch, made) is None
     assert made.arguments["capturable"] is True
     plain = Made("SGD", {"lr": 0.1}, "")
-    assert whole_step_graph.capturable(torch, plain) == ""
+    assert whole_step_graph.make_capturable(torch, plain) is None
     assert "capturable" not in plain.arguments
-    assert "Adagrad" in whole_step_graph.capturable(torch, Made("Adagrad", {}, ""))
+    refused = because(Skip.NOT_CAPTURABLE, optimizer="Adagrad")
+    assert whole_step_graph.make_capturable(torch, Made("Adagrad", {}, "")) == refused
 
 
 def test_a_script_has_no_step_to_capture() -> None:
     gpu = Ground(device="cuda", optimizers=(OptimizerSeen(name="AdamW"),))
-    assert "the loop is the program's own" in whole_step_graph.reason_to_skip(gpu)
-    assert "CPU" in whole_step_graph.reason_to_skip(Ground())
+    assert code(whole_step_graph.reason_to_skip(gpu)) == Skip.LOOP_NOT_A_FUNCTION
+    assert code(whole_step_graph.reason_to_skip(Ground())) == Skip.NO_GPU
     program = Program(torch)
     whole_step_graph.apply(program, {})
-    assert "the loop is the program's own" in program.outcome()[1][0].why
-    with pytest.raises(EditByHand, match=r"torch\.cuda\.graph"):
-        whole_step_graph.source_edits(Applied(fix="whole-step-graph", what=""), lambda file: None)
+    assert codes(why(program.outcome()[1])) == [Skip.LOOP_NOT_A_FUNCTION]
+    with pytest.raises(EditByHand) as raised:
+        whole_step_graph.source_edits(applied("whole-step-graph"), lambda file: None)
+    assert raised.value.reason == because(ByHand.STEP_GRAPH)
 
 
 def test_a_function_has_one_unless_it_cannot_be_captured() -> None:
     gpu = {"device": "cuda", "optimizers": (OptimizerSeen(name="AdamW"),)}
     reason_to_skip = whole_step_graph.reason_to_skip_function
-    assert reason_to_skip(Ground(**gpu)) == ""  # type: ignore[arg-type]
-    assert "shapes" in reason_to_skip(Ground(**gpu, shapes_change=True))  # type: ignore[arg-type]
+    assert reason_to_skip(Ground(**gpu)) is None  # type: ignore[arg-type]
+    changing = Ground(**gpu, shapes_change=True)  # type: ignore[arg-type]
+    assert code(reason_to_skip(changing)) == Skip.SHAPES_CHANGE
     scaled = Ground(**gpu, flags=Flags(gradient_scaler=True))  # type: ignore[arg-type]
-    assert "scaler" in reason_to_skip(scaled)
-    assert "none of torch's own" in reason_to_skip(Ground(device="cuda"))
-    assert "CPU" in reason_to_skip(Ground())
+    assert code(reason_to_skip(scaled)) == Skip.SCALER_ASKS_EVERY_STEP
+    assert code(reason_to_skip(Ground(device="cuda"))) == Skip.NO_KNOWN_OPTIMIZER
+    assert code(reason_to_skip(Ground())) == Skip.NO_GPU
     assert whole_step_graph.bound(Ground(busy=0.2)) == pytest.approx(5.0)

@@ -8,11 +8,15 @@ import pytest
 from ridgeline.fixes.fix import EditByHand
 from ridgeline.fixes.framework import of_framework
 from ridgeline.records.edit import Edit, Insert, Keyword, Within
-from ridgeline.records.trial import Applied
+from ridgeline.records.facts import Fact, Reason, because
+from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.source.program import ProgramTexts
+from tests.unit.fixes.seams_here import applied, option
 
-CAST = ("autocast", "autocast('cuda', bfloat16) around Net")
-WORKERS = ("loader-workers", "DataLoader(num_workers=4)")
+Fixed = tuple[str, *tuple[Reason, ...]]
+UNDER_AUTOCAST = because(Done.AUTOCAST, model="Net", device="cuda", dtype="bfloat16")
+CAST: Fixed = ("autocast", UNDER_AUTOCAST)
+WORKERS: Fixed = ("loader-workers", option("DataLoader", "num_workers", 4))
 HF = "from transformers import Trainer, TrainingArguments\n"
 TASK = """\
 import lightning as L
@@ -22,19 +26,21 @@ class Task(L.LightningModule):
 """
 
 
-def found(
-    home: Path, text: str, line: int, what: tuple[str, str] = CAST
-) -> tuple[Edit, ...] | None:
+def found(home: Path, text: str, line: int, what: Fixed = CAST) -> tuple[Edit, ...] | None:
     script = home / "train.py"
     script.write_text(text)
-    applied = Applied(fix=what[0], what=what[1], places=(f"{script}:{line}",))
-    return of_framework(applied, ProgramTexts(script))
+    fixed = applied(what[0], *what[1:], places=[f"{script}:{line}"])
+    return of_framework(fixed, ProgramTexts(script))
 
 
-def said(home: Path, text: str, line: int, what: tuple[str, str] = CAST) -> str:
+def by_hand(home: Path, text: str, line: int, what: Fixed = CAST) -> Reason:
     with pytest.raises(EditByHand) as raised:
         found(home, text, line, what)
-    return str(raised.value)
+    return raised.value.reason
+
+
+def compiled(model: str) -> Fixed:
+    return "compile", because(Done.COMPILED, model=model, arguments="", mode="")
 
 
 def only(edits: tuple[Edit, ...] | None, kind: type[Edit]) -> Edit:
@@ -86,45 +92,55 @@ def test_a_value_that_is_worked_out_is_set_before_the_trainer_gets_it(tmp_path: 
 
 def test_a_name_from_outside_the_function_is_not_hidden(tmp_path: Path) -> None:
     text = HF + "args = parsed()\ndef main():\n    t = Trainer(m, args)\n    t.train()\n"
-    assert said(tmp_path, text, 5) == "in train.py, line 4: give the args of Trainer(…) bf16=True"
+    assert by_hand(tmp_path, text, 5) == because(
+        ByHand.GIVE_TRAINER_ARGS, trainer="Trainer", argument="bf16=True", place="train.py, line 4"
+    )
 
 
 def test_an_optimizer_of_the_program_s_own_is_changed_where_it_is_made(tmp_path: Path) -> None:
     text = HF + "Trainer(m, TrainingArguments('a'), optimizers=(AdamW(p), None)).train()\n"
-    assert found(tmp_path, text, 2, ("fused-optimizer", "AdamW(fused=True)")) is None
+    assert found(tmp_path, text, 2, ("fused-optimizer", option("AdamW", "fused", True))) is None
     assert only(found(tmp_path, text, 2, WORKERS), Keyword)
 
 
-@pytest.mark.parametrize("what", ["SGD(fused=True)", "AdamW(fused=True); SGD(fused=True)"])
-def test_an_optimizer_is_never_made_another_one(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [("SGD",), ("AdamW", "SGD")])
+def test_an_optimizer_is_never_made_another_one(kinds: tuple[str, ...], tmp_path: Path) -> None:
     text = HF + "t = Trainer(m, TrainingArguments('a', optim='sgd'))\nt.train()\n"
-    words = said(tmp_path, text, 3, ("fused-optimizer", what))
-    assert "optimizer_cls_and_kwargs=(torch.optim." in words
+    fused = [option(kind, "fused", True) for kind in kinds]
+    reason = by_hand(tmp_path, text, 3, ("fused-optimizer", *fused))
+    assert reason.code == ByHand.OPTIMIZER_CLASS
 
 
 def test_the_mode_that_was_tried_is_the_one_that_is_written(tmp_path: Path) -> None:
     text = HF + "t = Trainer(m, TrainingArguments('a'))\nt.train()\n"
-    what = ("compile-max-autotune", 'Net.compile(mode="max-autotune")')
+    facts: dict[str, Fact] = {"model": "Net", "arguments": "…", "mode": "max-autotune"}
+    what: Fixed = ("compile-max-autotune", Reason(Done.COMPILED, facts))
     edit = only(found(tmp_path, text, 3, what), Keyword)
     assert isinstance(edit, Keyword)
     assert (edit.name, edit.value) == ("torch_compile_mode", '"max-autotune"')
 
 
 def test_a_batch_size_is_written_only_where_it_is_the_one_that_grew(tmp_path: Path) -> None:
-    what = ("larger-batch", "DataLoader(batch_size=32), 4 × 8, the learning rate as it was")
+    grown = because(Done.LARGER_BATCH, batch_size=32, factor=4, before=8)
+    what: Fixed = ("larger-batch", grown)
     text = HF + "t = Trainer(m, TrainingArguments('a'{}))\nt.train()\n"
     edit = only(found(tmp_path, text.format(""), 3, what), Keyword)
     assert isinstance(edit, Keyword)
     assert edit.value == "32"
     of_two = text.format(", per_device_train_batch_size=4")  # two GPUs in one process
-    assert "make that 4 times as large" in said(tmp_path, of_two, 3, what)
+    argument = "per_device_train_batch_size"
+    reason = because(ByHand.ARGUMENT_BATCH_SIZE, argument=argument, factor=4)
+    assert by_hand(tmp_path, of_two, 3, what) == reason
 
 
 def test_blocks_that_were_chosen_are_no_setting(tmp_path: Path) -> None:
     text = HF + "t = Trainer(m, TrainingArguments('a'))\nt.train()\n"
-    words = said(tmp_path, text, 3, ("checkpointing", "4 of 4 blocks checkpointed (B)"))
-    assert "write where the blocks are called: checkpoint(block, x" in words
-    own = ("checkpointing", "Bert.gradient_checkpointing_enable()")
+    facts: dict[str, Fact] = {"model": "Bert", "block": "B", "blocks": 4, "all_blocks": 4}
+    blocks = Reason(Done.CHECKPOINT_BLOCKS, facts)
+    reason = by_hand(tmp_path, text, 3, ("checkpointing", blocks))
+    assert reason.code == ByHand.CHECKPOINT_CALLS
+    method = because(Done.CHECKPOINT_METHOD, model="Bert", path="")
+    own: Fixed = ("checkpointing", method)
     assert isinstance(only(found(tmp_path, text, 3, own), Keyword), Keyword)
 
 
@@ -140,8 +156,10 @@ def test_lightning_that_clips_has_its_step_in_autocast(tmp_path: Path) -> None:
     edit = only(found(tmp_path, text, 4), Within)
     assert isinstance(edit, Within)
     assert (edit.first, edit.last) == (4, 4)
-    half = ("autocast-fp16", "autocast('cuda', float16) around Task")
-    assert "beside clipping it refuses" in said(tmp_path, text, 4, half)
+    cast = because(Done.AUTOCAST, model="Task", device="cuda", dtype="float16")
+    reason = by_hand(tmp_path, text, 4, ("autocast-fp16", cast))
+    assert reason.code == ByHand.GIVE_LIGHTNING_TRAINER
+    assert reason.facts["clips"] is True
 
 
 @pytest.mark.parametrize(
@@ -155,38 +173,40 @@ def test_a_step_that_stands_on_its_header_s_line_is_left(step: str, tmp_path: Pa
     task = f"import lightning as L\nclass Task(L.LightningModule):\n    {step}\n"
     clips = "t = L.Trainer(gradient_clip_val=1.0)\nt.fit(Task())\n"
     line = task.count("\n")
-    assert "beside clipping it refuses" in said(tmp_path, task + clips, line)
+    assert by_hand(tmp_path, task + clips, line).facts["clips"] is True
 
 
 def test_what_lightning_cannot_be_told_is_said_with_its_place(tmp_path: Path) -> None:
     text = TASK + "t = L.Trainer(precision=config.precision)\nt.fit(Task())\n"
-    wanted = 'give the Trainer of the program: precision="bf16-mixed"'
-    assert said(tmp_path, text, 4) == f"in train.py, line 5: {wanted}"
+    assert by_hand(tmp_path, text, 4) == because(
+        ByHand.GIVE_LIGHTNING_TRAINER, argument='precision="bf16-mixed"', place="train.py, line 5",
+        clips=False,
+    )  # fmt: skip
     line = TASK + "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Task)\n"
-    assert said(tmp_path, line, 4) == (
-        'give LightningCLI(…) trainer_defaults={"precision": "bf16-mixed"}'
+    assert by_hand(tmp_path, line, 4) == because(
+        ByHand.GIVE_LIGHTNING_CLI, argument="precision", value='"bf16-mixed"'
     )
 
 
 def test_a_lightning_model_that_calls_itself_is_compiled_before_it_is_fitted(
     tmp_path: Path,
 ) -> None:
-    compiles = ("compile", "Task.compile()")
+    compiles = compiled("Task")
     text = TASK + "t = L.Trainer()\nmodel = Task()\nt.fit(model)\n"
     edit = only(found(tmp_path, text, 4, compiles), Insert)
     assert isinstance(edit, Insert)
     assert (edit.line, edit.text) == (7, "model.compile()")
-    words = said(tmp_path, TASK + "t = L.Trainer()\nt.fit(Task())\n", 4, compiles)
-    assert words == (
-        "give the model a name, and write before it is handed to fit(…) in train.py, line 6: "
-        "model.compile()"
+    reason = by_hand(tmp_path, TASK + "t = L.Trainer()\nt.fit(Task())\n", 4, compiles)
+    assert reason == because(
+        ByHand.NAME_MODEL, call="fit", place="train.py, line 6", statement="model.compile()"
     )
 
 
 def test_blocks_of_a_model_that_a_trainer_calls_are_compiled_before_it_gets_it(
     tmp_path: Path,
 ) -> None:
-    what = ("compile-regional", "4 blocks of Bert compiled (BertLayer)")
+    blocks = because(Done.COMPILED_BLOCKS, model="Bert", block="BertLayer", blocks=4)
+    what: Fixed = ("compile-regional", blocks)
     text = HF + "bert = load()\nt = Trainer(bert, TrainingArguments('a'))\nt.train()\n"
     edit = only(found(tmp_path, text, 4, what), Insert)
     assert isinstance(edit, Insert)
@@ -197,5 +217,6 @@ def test_blocks_of_a_model_that_a_trainer_calls_are_compiled_before_it_gets_it(
 def test_a_model_that_is_not_the_one_handed_over_is_left(tmp_path: Path) -> None:
     text = TASK.replace("self(batch)", "self.parts[0](batch)")
     text += "model = Task()\nt = L.Trainer()\nt.fit(model)\n"
-    words = said(tmp_path, text, 4, ("compile", "Part.compile()"))
-    assert "write after the model is made: model.compile()" in words
+    reason = by_hand(tmp_path, text, 4, compiled("Part"))
+    assert reason.code == ByHand.AFTER_MODEL_MADE
+    assert reason.facts == {"statement": "model.compile()"}

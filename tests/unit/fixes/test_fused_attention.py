@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.fused_attention import Fused, fused
+from ridgeline.records.facts import Reason
+from ridgeline.records.reason_codes import Skip
 
 HEAD = "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 
@@ -30,10 +32,10 @@ def rewritten(text: str) -> Fused:
     return found
 
 
-def left_alone(text: str) -> str:
-    found = fused(text, len(text.splitlines()))
-    assert isinstance(found, str)
-    return found
+def obstacle(text: str, line: int | None = None) -> str:
+    found = fused(text, line or len(text.splitlines()))
+    assert isinstance(found, Reason)
+    return found.code
 
 
 def module(text: str) -> nn.Module:
@@ -123,30 +125,33 @@ def test_dropout_keeps_its_rate_and_its_mode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "skip"),
     [
-        ("att = (q @ k.mT).softmax(-1)\nself.seen = att\nreturn att @ v", "used elsewhere"),
-        ("att = torch.tanh(q @ k.mT).softmax(-1)\nreturn att @ v", "tanh() is applied"),
-        ("att = (q @ k.mT).softmax(1)\nreturn att @ v", "not over the last dimension"),
-        ("att = (q @ k.mT).softmax(-1) * mask\nreturn att @ v", "changed after the softmax"),
-        ("att = (q @ k.mT).masked_fill(mask, 0.0).softmax(-1)\nreturn att @ v", "no mask"),
-        ("att = (q @ k).softmax(-1)\nreturn att @ v", "follow each other"),
-        ("return q.softmax(-1) @ v", "follow each other"),
+        (
+            "att = (q @ k.mT).softmax(-1)\nself.seen = att\nreturn att @ v",
+            Skip.SCORES_USED_ELSEWHERE,
+        ),
+        ("att = torch.tanh(q @ k.mT).softmax(-1)\nreturn att @ v", Skip.ATTENTION_CALL),
+        ("att = (q @ k.mT).softmax(1)\nreturn att @ v", Skip.SOFTMAX_DIMENSION),
+        ("att = (q @ k.mT).softmax(-1) * mask\nreturn att @ v", Skip.WEIGHTS_CHANGED),
+        ("att = (q @ k.mT).masked_fill(mask, 0.0).softmax(-1)\nreturn att @ v", Skip.SCORES_FILLED),
+        ("att = (q @ k).softmax(-1)\nreturn att @ v", Skip.NO_ATTENTION_CHAIN),
+        ("return q.softmax(-1) @ v", Skip.NO_ATTENTION_CHAIN),
         (
             "s = q @ k.mT\ns = s.masked_fill(mask, -1e9)\ns = s + v\nreturn s.softmax(-1) @ v",
-            "several masks",
+            Skip.SEVERAL_MASKS,
         ),
-        ("s = q @ k.mT; s = s.softmax(-1)\nreturn s @ v", "share a line"),
+        ("s = q @ k.mT; s = s.softmax(-1)\nreturn s @ v", Skip.SHARED_LINE),
     ],
 )
-def test_what_else_happens_to_it_leaves_it_alone(body: str, why: str) -> None:
-    assert why in left_alone(source(body))
+def test_what_else_happens_to_it_leaves_it_alone(body: str, skip: Skip) -> None:
+    assert obstacle(source(body)) == skip
 
 
 def test_files_that_cannot_be_read_or_do_not_know_torch() -> None:
-    assert "cannot be parsed" in str(fused("def f(:\n", 1))
-    assert "does not import torch" in str(fused("def f(q, k, v):\n    return q\n", 1))
-    assert "no function" in str(fused("import torch\nx = 1\n", 2))
+    assert obstacle("def f(:\n", 1) == Skip.SOURCE_NOT_PARSED
+    assert obstacle("def f(q, k, v):\n    return q\n", 1) == Skip.TORCH_NOT_IMPORTED
+    assert obstacle("import torch\nx = 1\n", 2) == Skip.NO_FUNCTION_AT_LINE
 
 
 def test_nothing_but_the_attention_is_touched() -> None:
@@ -177,7 +182,7 @@ def test_the_file_s_own_name_for_the_functions_is_used() -> None:
     ):
         body = "def f(q, k, v):\n    return (q @ k.mT).softmax(-1) @ v\n"
         found = fused(f"{head}\n{body}", 2)
-        assert not isinstance(found, str)
+        assert isinstance(found, Fused)
         assert found.call.startswith(f"{name}.scaled_dot_product_attention(q, k, v, ")
 
 

@@ -47,7 +47,7 @@ class FakeBench:
         """Changes under which the scaler throws updates away."""
         self.moves: set[str] = set()
         """Changes under which losses differ."""
-        self.missing: dict[str, str] = {}
+        self.missing: dict[str, Reason] = {}
         """Changes that find nothing to change."""
         self.fails: dict[str, str] = {}
         self.compiles: dict[str, float] = {}
@@ -123,9 +123,9 @@ class FakeBench:
         tensor = TensorPrint(name="weight", norm=3.0, projection=1.0, moved=0.5, numel=64)
         return Trial(
             fixes=tuple(names),
-            applied=tuple(Applied(fix=name, what=name) for name in sorted(done)),
+            applied=tuple(Applied(fix=name) for name in sorted(done)),
             not_applied=tuple(
-                NotApplied(fix=name, why=self.missing[name]) for name in sorted(names - done)
+                NotApplied(fix=name, reason=self.missing[name]) for name in sorted(names - done)
             ),
             step_ns=steps,
             watched=watched,

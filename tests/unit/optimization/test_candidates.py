@@ -8,10 +8,12 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.optimization.candidates import candidates
 from ridgeline.optimization.diagnosis import ground_of
+from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
+from ridgeline.records.optimized import SearchCode
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import Capture, LoaderSeen, OptimizerSeen
-from ridgeline.report.reasons import explain
 
 CPU = Ground(
     device="cpu", emulated=("bfloat16",), products_share=0.4, optimizer_share=0.4,
@@ -37,10 +39,10 @@ def test_what_cannot_win_stands_last_with_its_reason() -> None:
     found = candidates(CPU, [])
     unable = [one for one in found if one.unable]
     assert found[-len(unable) :] == unable
-    told = {one.fix.id: explain(one.unable) for one in unable}
-    assert "emulates" in told["autocast"]
-    assert told["tf32"] == "a CPU has no TF32"
-    assert "memory" in told["checkpointing"]
+    reasons = {one.fix.id: one.unable for one in unable}
+    assert reasons["autocast"] == because(Skip.DTYPE_EMULATED, dtype="bfloat16")
+    assert reasons["tf32"] == because(Skip.NO_GPU)
+    assert reasons["checkpointing"] == because(SearchCode.SAVES_MEMORY, goal="speed")
 
 
 @pytest.mark.parametrize(("stepping", "updates", "trains"), [

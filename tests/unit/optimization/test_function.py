@@ -24,8 +24,8 @@ from ridgeline.optimization.function_program import Batches, loader_arguments, w
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import SearchCode
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import OptimizerSeen
-from ridgeline.report.reasons import explain
 from tests.unit.optimization.function_case import Case, differing
 
 
@@ -47,7 +47,7 @@ def test_every_fix_has_a_rung_and_everything_is_restored() -> None:
     assert live.session is None
     rungs = {rung.fix: rung for rung in found.rungs}
     assert rungs["fused-optimizer"].reason == because(SearchCode.NOT_EXACT, alters="rounding")
-    assert explain(rungs["whole-step-graph"].reason) == "a CPU has no CUDA graphs"
+    assert rungs["whole-step-graph"].reason == because(Skip.NO_GPU)
     assert set(found.kept) <= {name for name, rung in rungs.items() if rung.alters == "nothing"}
     assert found.optimized.trials >= 3
     assert found.optimized.baseline_ms > 0
@@ -162,14 +162,15 @@ def test_what_needs_a_process_of_its_own_says_so() -> None:
     ground = Ground(device="cuda", optimizers=(OptimizerSeen(name="AdamW"),))
     names = ("expandable-segments", "affinity", "whole-step-graph", "fused-optimizer")
     here = {
-        name: function._for_function(find_fix(name), "no attention is written out")
+        name: function._for_function(find_fix(name), because(Skip.NO_WRITTEN_ATTENTION))
         for name in names
     }
-    assert "a process of its own" in here["expandable-segments"].reason_to_skip(ground)
+    needs = because(Skip.NEEDS_A_PROCESS)
+    assert here["expandable-segments"].reason_to_skip(ground) == needs
     held = Ground(findings=("affinity",), processors=8)
-    assert "a process of its own" in here["affinity"].reason_to_skip(held)
-    assert here["whole-step-graph"].reason_to_skip(ground) == ""
-    assert here["fused-optimizer"].reason_to_skip(ground) == ""
+    assert here["affinity"].reason_to_skip(held) == needs
+    assert here["whole-step-graph"].reason_to_skip(ground) is None
+    assert here["fused-optimizer"].reason_to_skip(ground) is None
 
 
 def test_optimize_is_one_of_ten_names() -> None:

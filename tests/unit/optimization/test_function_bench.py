@@ -14,7 +14,9 @@ from ridgeline.measure.deadline import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_program import FunctionProgram, StepSubject
 from ridgeline.optimization.function_state import SavedState
-from ridgeline.records.trial import Asked, Trial
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Done, Skip
+from ridgeline.records.trial import Applied, Asked, FixTarget, Trial
 from ridgeline.report.reasons import explain
 from tests.unit.optimization.function_case import Case, Net, differing
 
@@ -72,7 +74,8 @@ def test_a_fused_update_is_applied_to_the_optimizer_that_exists(tmp_path: Path) 
     bench = bench_of(Case(), tmp_path)
     plain, fused = bench.trial(()).trial, bench.trial(asked("fused-optimizer")).trial
     assert fused is not None
-    assert [one.what for one in fused.applied] == ["AdamW(fused=True)"]
+    option = because(Done.OPTION, call="AdamW", option="fused", value=True)
+    assert fused.applied == (Applied(fix="fused-optimizer", targets=(FixTarget(done=option),)),)
     assert losses(fused) == pytest.approx(losses(plain), rel=1e-4)
     assert fused.settings == plain.settings  # type: ignore[union-attr]
 
@@ -82,7 +85,8 @@ def test_workers_are_given_to_a_copy_of_the_loader_and_the_order_stays(tmp_path:
     bench = bench_of(case, tmp_path)
     plain, workers = bench.trial(()).trial, bench.trial(asked("loader-workers", workers="2")).trial
     assert workers is not None
-    assert [one.what for one in workers.applied] == ["DataLoader(num_workers=2)"]
+    option = because(Done.OPTION, call="DataLoader", option="num_workers", value=2)
+    assert workers.applied == (Applied(fix="loader-workers", targets=(FixTarget(done=option),)),)
     assert losses(workers) == losses(plain)
     assert case.loader.num_workers == 0
 
@@ -170,7 +174,7 @@ def test_a_loader_that_is_used_up_begins_again(tmp_path: Path) -> None:
     assert found.trial is not None
     watched, settling, last = 4, 1, 1  # none of them is timed
     assert len(found.trial.step_ns) == 12 - watched - settling - last
-    assert found.trial.not_applied[0].why == "the loader is a list"
+    assert found.trial.not_applied[0].reason == because(Skip.NOT_A_LOADER, loader="list")
 
 
 def test_perturbed_parameters_give_other_losses(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from ridgeline.records.facts import because
 from ridgeline.records.optimized import SearchCode
+from ridgeline.records.reason_codes import Skip
 from tests.unit.optimization.fake_bench import FakeBench, candidate, climbed, statuses, times
 
 
@@ -72,7 +74,7 @@ def test_a_launch_bound_program_gets_all_usual_fixes_at_once() -> None:
         return 2.0 * (1.4 if "half" in names else 1.0) * (1.1 if "layout" in names else 1.0)
 
     bench = FakeBench(speed)
-    bench.missing["fused"] = "it is fused already"
+    bench.missing["fused"] = because(Skip.ALREADY_FUSED)
     found = climbed(
         bench,
         candidate("graphs", slot="compile", slow_start=True),

@@ -10,11 +10,12 @@ from fake_bench import FakeBench
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.launcher import named_file
 from ridgeline.optimization.patching import patches, write, write_diff
-from ridgeline.records.facts import Ratio
+from ridgeline.records.facts import Place, Ratio, Reason, because
 from ridgeline.records.optimized import Optimized, Total, Written
 from ridgeline.records.parity import Parity
+from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.run import Target
-from ridgeline.records.trial import Applied, Asked
+from ridgeline.records.trial import Applied, Asked, FixTarget
 
 SCRIPT = """\
 import torch
@@ -31,8 +32,8 @@ def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) 
     found = patches(
         script,
         [
-            Applied(fix="tf32", what="…"),
-            Applied(fix="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",)),
+            Applied(fix="tf32"),
+            one("fused-optimizer", FUSED, f"{script}:5"),
         ],
     )
     (file,) = found.files
@@ -45,16 +46,32 @@ def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) 
 def test_an_edit_that_is_not_safe_is_described_to_be_made_by_hand(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("lr=1e-3", "*options"))
-    applied = Applied(fix="fused-optimizer", what="AdamW(fused=True)", places=(f"{script}:5",))
-    found = patches(script, [applied])
+    found = patches(script, [one("fused-optimizer", FUSED, f"{script}:5")])
     assert not found.files
-    (words,) = found.by_hand
-    assert "line 5" in words
-    assert "fused=True" in words
+    (reason,) = found.by_hand
+    assert reason.code == ByHand.EDIT_REFUSED
+    assert "line 5" in str(reason.facts["instruction"])
+    assert "fused=True" in str(reason.facts["instruction"])
 
 
-def one(fix: str, what: str, *places: str) -> Applied:
-    return Applied(fix=fix, what=what, places=places)
+def option(call: str, name: str, value: int | bool) -> Reason:
+    return because(Done.OPTION, call=call, option=name, value=value)
+
+
+def compiled(model: str) -> Reason:
+    return because(Done.COMPILED, model=model, arguments="", mode="")
+
+
+def under_autocast(model: str, device: str) -> Reason:
+    return because(Done.AUTOCAST, model=model, device=device, dtype="bfloat16")
+
+
+FUSED = option("AdamW", "fused", True)
+
+
+def one(fix: str, done: Reason, *places: str) -> Applied:
+    found = tuple(FixTarget(done=done, place=Place.parse(place)) for place in places)
+    return Applied(fix=fix, targets=found)
 
 
 def test_a_change_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -62,12 +79,10 @@ def test_a_change_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     loop = "for x in data:\n    loss = f(model(x))\n    loss.backward()\n"
     script.write_text(f"torch = None\nmodel = Net()\n{loop}")
-    found = patches(
-        script, [one("autocast", "autocast('cpu', bfloat16) around Net", f"{script}:4")]
-    )
+    found = patches(script, [one("autocast", under_autocast("Net", "cpu"), f"{script}:4")])
     assert not found.files
     assert found.missing == ("autocast",)
-    assert "with torch.autocast" in found.by_hand[0]
+    assert "with torch.autocast" in str(found.by_hand[0].facts["instruction"])
 
 
 def test_a_model_handed_to_another_file_is_changed_where_it_is_made(tmp_path: Path) -> None:
@@ -77,7 +92,7 @@ def test_a_model_handed_to_another_file_is_changed_where_it_is_made(tmp_path: Pa
     script = tmp_path / "train.py"
     script.write_text("from engine import train\nnet = Net()\ntrain(net, data)\n")
     place = f"{tmp_path / 'engine.py'}:3"
-    (file,) = patches(script, [one("compile", "Net.compile()", place)]).files
+    (file,) = patches(script, [one("compile", compiled("Net"), place)]).files
     assert (
         "net = Net()\n# ridgeline: fuses operators and leaves Python out\nnet.compile()"
         in file.text
@@ -87,18 +102,23 @@ def test_a_model_handed_to_another_file_is_changed_where_it_is_made(tmp_path: Pa
 def test_optimizers_of_several_kinds_each_get_their_keyword(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("from torch.optim import SGD, Adam\na = SGD(p, lr=1.0)\nb = Adam(q)\n")
-    what = "SGD(fused=True); Adam(fused=True)"
-    found = patches(script, [one("fused-optimizer", what, f"{script}:2", f"{script}:3")])
+    first = one("fused-optimizer", option("SGD", "fused", True), f"{script}:2")
+    second = one("fused-optimizer", option("Adam", "fused", True), f"{script}:3")
+    both = Applied(fix="fused-optimizer", targets=first.targets + second.targets)
+    found = patches(script, [both])
     assert not found.by_hand
     assert "a = SGD(p, lr=1.0, fused=True)" in found.files[0].text
     assert "b = Adam(q, fused=True)" in found.files[0].text
+
+
+LAID_OUT = because(Done.CHANNELS_LAST, model="Conv2d", memory_format="channels_last", images=True)
 
 
 def test_a_file_that_does_not_name_torch_imports_it_for_what_needs_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     loop = "for x in data:\n    net(x).sum().backward()\n"
     script.write_text(f"from torch import nn\nnet = nn.Conv2d(3, 8, 3)\n{loop}")
-    applied = one("channels-last", "Conv2d and its images in channels_last", f"{script}:4")
+    applied = one("channels-last", LAID_OUT, f"{script}:4")
     (file,) = patches(script, [applied]).files
     assert "\nimport torch\n" in file.text
 
@@ -121,10 +141,10 @@ def test_a_framework_s_loop_is_changed_by_its_own_arguments(tmp_path: Path) -> N
     found = patches(
         script,
         [
-            one("autocast", "autocast('cuda', bfloat16) around Bert", at),
-            one("loader-workers", "DataLoader(num_workers=4)", at),
-            one("compile", "Bert.compile()", at),
-            one("fused-optimizer", "AdamW(fused=True)", at),
+            one("autocast", under_autocast("Bert", "cuda"), at),
+            one("loader-workers", option("DataLoader", "num_workers", 4), at),
+            one("compile", compiled("Bert"), at),
+            one("fused-optimizer", FUSED, at),
         ],
     )
     (file,) = found.files
@@ -138,14 +158,16 @@ def test_a_framework_s_loop_is_changed_by_its_own_arguments(tmp_path: Path) -> N
 def test_arguments_made_elsewhere_are_named_in_words(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("from transformers import Trainer\nTrainer(m, parsed()).train()\nt.train()\n")
-    found = patches(script, [one("autocast", "autocast('cuda', bfloat16) around B", f"{script}:3")])
-    assert found.by_hand == ("give TrainingArguments of the program: bf16=True",)
+    found = patches(script, [one("autocast", under_autocast("B", "cuda"), f"{script}:3")])
+    assert found.by_hand == (
+        because(ByHand.GIVE_ARGUMENT, call="TrainingArguments", argument="bf16=True", place=""),
+    )
 
 
 def test_precision_is_written_as_an_argument_of_lightnings_trainer(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import lightning as L\nt = L.Trainer(max_epochs=1)\nt.fit(model, loader)\n")
-    found = patches(script, [one("autocast", "autocast('cuda', bfloat16) around N", f"{script}:3")])
+    found = patches(script, [one("autocast", under_autocast("N", "cuda"), f"{script}:3")])
     assert 'L.Trainer(max_epochs=1, precision="bf16-mixed")' in found.files[0].text
 
 
@@ -177,7 +199,7 @@ def wrote(script: Path, runs: ByItself, *more: Applied) -> Written:
     baseline = FakeBench(lambda names: 1.0).trial(()).trial
     assert trial is not None
     assert baseline is not None
-    fused = one("fused-optimizer", "AdamW(fused=True)", f"{script}:5")
+    fused = one("fused-optimizer", FUSED, f"{script}:5")
     target = Target(kind="script", name=str(script))
     return write(target, total(fused, *more), runs, [baseline], trial)
 
@@ -257,7 +279,7 @@ def test_a_copy_that_fails_is_reported(script: Path) -> None:
 def test_what_is_left_to_be_written_by_hand_is_named_beside_what_the_copy_reaches(
     script: Path,
 ) -> None:
-    found = wrote(script, bench(), one("compile", "Net.compile()", f"{script}:5"))
+    found = wrote(script, bench(), one("compile", compiled("Net"), f"{script}:5"))
     assert found.agrees is False
     assert "by hand (torch.compile): 2.00 × with it" in found.checked
     assert "by itself: " in found.checked
@@ -279,7 +301,7 @@ def test_of_a_package_there_is_a_diff_and_no_copy(
     (tmp_path / "app").mkdir()
     module = Path("app", "__main__.py")
     module.write_text("import torch\n")
-    tf32 = Applied(fix="tf32", what="set_float32_matmul_precision")
+    tf32 = Applied(fix="tf32")
     total = Total(
         ratio=Ratio(value=2, ci_low=1.9, ci_high=2.1, pairs=2), applied=(tf32,),
         before_ms=2, after_ms=1, parity=Parity(equality="equal", why=""),

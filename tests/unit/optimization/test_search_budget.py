@@ -12,6 +12,7 @@ from ridgeline.records.facts import because
 from ridgeline.records.finding import Finding
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Optimized, SearchCode
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import LoaderSeen, ModuleSeen, OptimizerSeen
 from ridgeline.records.trial import Asked, TrialFailure
 from tests.unit.optimization.clocked_bench import ClockedBench
@@ -141,7 +142,7 @@ def test_what_found_nothing_to_change_is_asked_again_once_its_partner_is_kept() 
     class Bench(FakeBench):
         def trial(self, fixes: tuple[Asked, ...], **told: object) -> Outcome:  # type: ignore[override]
             half = any(one.fix == "half" for one in fixes)
-            self.missing = {} if half else {"pad": "its products are not in 16 bits"}
+            self.missing = {} if half else {"pad": because(Skip.NO_16_BIT_PRODUCTS)}
             return super().trial(fixes, **told)  # type: ignore[arg-type]
 
     asked = (candidate("pad", together=("half",)), candidate("half"))
@@ -199,7 +200,7 @@ def test_however_the_time_runs_out_the_search_ends(trials: int) -> None:
     """What found nothing to change is asked again once, also where no time is left for it."""
 
     bench = FakeBench(lambda names: 1.6 if "half" in names else 1.0, trials=trials)
-    bench.missing = {"pad": "its products are not in 16 bits"}
+    bench.missing = {"pad": because(Skip.NO_16_BIT_PRODUCTS)}
     asked = (candidate("pad", together=("half",)), candidate("half"), candidate("other"))
     found = Ladder(bench, asked).climb("train.py")
     assert {rung.fix for rung in found.rungs} == {"pad", "half", "other"}

@@ -19,7 +19,7 @@ from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.ladder import Ladder as RecordedLadder
 from ridgeline.records.optimized import Optimized, SearchCode
-from ridgeline.records.reason_codes import SkipKind
+from ridgeline.records.reason_codes import Skip, SkipKind
 from ridgeline.records.run import LoaderSeen, Target
 from ridgeline.records.trial import Asked, Plan, TensorPrint, Trial, TrialFailure, WatchedStep
 from ridgeline.report.reasons import explain
@@ -38,7 +38,7 @@ class Needing(FakeBench):
     def trial(self, fixes: tuple[Asked, ...], **given: Any) -> Outcome:
         names = {one.fix for one in fixes}
         alone = "prefetch" in names and "workers" not in names
-        self.missing = {"prefetch": "no workers"} if alone else {}
+        self.missing = {"prefetch": because(Skip.NO_WORKERS)} if alone else {}
         return super().trial(fixes, **given)
 
 
@@ -62,12 +62,12 @@ class Batches(FakeBench):
 
 def test_where_a_partner_finds_nothing_to_change_the_first_is_known_by_itself() -> None:
     bench = FakeBench(times())
-    bench.missing["pinned"] = "it is pinned already"
+    bench.missing["pinned"] = because(Skip.ALREADY_SET, setting="pinned memory")
     found = Ladder(bench, [candidate("copies", together=("pinned",)), candidate("pinned")])
     said = told(found.climb("train.py"))
     assert said["copies"][0] == "rejected"
     assert "×" in said["copies"][1]
-    assert said["pinned"] == ("not applied", "it is pinned already")
+    assert said["pinned"] == ("not applied", explain(bench.missing["pinned"]))
 
 
 def _fed(alone: float, both: float) -> Speed:
@@ -104,11 +104,11 @@ def test_what_does_not_pay_together_is_tried_alone() -> None:
 
 def test_a_companion_that_finds_nothing_to_change_costs_the_compiler_no_trial() -> None:
     bench = FakeBench(times(graphs=2.0))
-    bench.missing["fused"] = "it is fused already"
+    bench.missing["fused"] = because(Skip.ALREADY_FUSED)
     one = candidate("graphs", slot="compile", slow_start=True)
     said = told(Ladder(bench, [one, candidate("fused", usual=True)]).climb("train.py"))
     assert said["graphs"][0] == "kept"
-    assert said["fused"] == ("not applied", "it is fused already")
+    assert said["fused"] == ("not applied", explain(bench.missing["fused"]))
     assert next(names for names in bench.ran if names) == {"graphs", "fused"}
     assert bench.ran.index(frozenset({"graphs"})) > 5, "first when the whole is confirmed"
 

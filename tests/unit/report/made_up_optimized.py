@@ -4,10 +4,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.records.facts import Ratio, Reason, because
+from ridgeline.records.facts import Place, Ratio, Reason, because
 from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total, Written
 from ridgeline.records.parity import Check, Parity
-from ridgeline.records.trial import Applied
+from ridgeline.records.reason_codes import ByHand, Done
+from ridgeline.records.trial import Applied, FixTarget
 
 GIB = 2**30
 HOSTILE = (
@@ -151,8 +152,10 @@ def total() -> Total:
         before_ms=152.3, after_ms=22.6, before_samples_s=210.0, after_samples_s=1416.0,
         parity=ROUNDED, peak_before_bytes=8 * GIB, peak_bytes=5 * GIB, compile_s=48.5,
         pays_after=374, applied=(
-            Applied(fix="loader-workers", what="DataLoader(num_workers=8)",
-                    places=("train.py:41",)),
+            Applied(fix="loader-workers", targets=(FixTarget(
+                done=because(Done.OPTION, call="DataLoader", option="num_workers", value=8),
+                place=Place("train.py", 41),
+            ),)),
         ),
     )  # fmt: skip
 
@@ -169,7 +172,13 @@ def climbed() -> Optimized:
         advice=("train.py:63: .item() waits for the GPU in every step: take it every 50 steps",),
         written=Written(
             files=("optimized_train.py",), diff=DIFF, diff_file="optimized_train.diff",
-            by_hand=("in model.py, line 88, write:\n    self.net = torch.compile(self.net)",),
+            by_hand=(
+                because(
+                    ByHand.EDIT_REFUSED, problem="several statements",
+                    instruction="in model.py, line 88, write:\n"
+                    "    self.net = torch.compile(self.net)",
+                ),
+            ),
             checked="the copy by itself takes 22.7 ms a step, 6.71 ×", agrees=True,
         ),
     )  # fmt: skip
@@ -260,8 +269,10 @@ def hostile() -> Optimized:
         advice=(HOSTILE,), problems=(HOSTILE,),
         stopped=because(SearchCode.CANNOT_HELP, detail=HOSTILE), replay=HOSTILE, run=HOSTILE,
         total=replace(total(), parity=parity("weak", why=HOSTILE)),
-        written=Written(files=(HOSTILE,), diff=DIFF + HOSTILE, by_hand=(HOSTILE,),
-                        checked=HOSTILE, agrees=False),
+        written=Written(
+            files=(HOSTILE,), diff=DIFF + HOSTILE, checked=HOSTILE, agrees=False,
+            by_hand=(because(ByHand.SOURCE_UNCLEAR, problem=HOSTILE),),
+        ),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ridgeline.records.facts import Ratio, because
 from ridgeline.records.optimized import Optimized, SearchCode
+from ridgeline.report.reasons import explain
 from ridgeline.report.renderers import csv as csv_renderer
 from ridgeline.report.renderers import json as json_renderer
 from ridgeline.report.views.optimized import FIGURES, data, figures
@@ -83,12 +84,14 @@ def test_everything_of_the_record_is_there() -> None:
     found = climbed()
     made = json.loads(json_renderer.render(data(found)))
     whole = json.loads(msgspec.json.encode(found))
-    for key in set(whole) - {"total", "with_batch", "stopped", "rungs"}:
+    for key in set(whole) - {"total", "with_batch", "stopped", "rungs", "written"}:
         assert made[key] == whole[key]
     assert made["stopped_reason"] == whole["stopped"]
     for shown, rung_ in zip(made["rungs"], whole["rungs"], strict=True):
         worded = {"earlier": shown["earlier"], "why": shown["why"]}
         assert shown == {**rung_, **worded}
+    by_hand = [explain(one) for one in found.written.by_hand] if found.written else []
+    assert made["written"] == {**whole["written"], "by_hand": by_hand}
     assert made["patched_script"] == "optimized_train.py"
     assert made["diff"] == whole["written"]["diff"]
     assert data(nothing_kept())["patched_script"] is None

@@ -8,14 +8,24 @@ import pytest
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
 from ridgeline.records.optimized import Earlier, SearchCode
-from ridgeline.records.reason_codes import Skip, SkipKind
+from ridgeline.records.reason_codes import ByHand, Done, Skip, SkipKind
 from ridgeline.records.run_summary import MissingCode
 from ridgeline.records.trial import TrialFailure
 from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
 from ridgeline.report.reasons import TEMPLATES, explain, explain_earlier
 from ridgeline.report.run_reasons import NUMBERS
 
-ENUMS = [SearchCode, Skip, TrialFailure, VerdictCode, LimitCode, DoubtCode, MissingCode]
+ENUMS = [
+    SearchCode,
+    Skip,
+    Done,
+    ByHand,
+    TrialFailure,
+    VerdictCode,
+    LimitCode,
+    DoubtCode,
+    MissingCode,
+]
 
 
 @pytest.mark.parametrize("code", list(Skip))

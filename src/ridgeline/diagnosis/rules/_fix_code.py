@@ -15,54 +15,61 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._user_code import models, place_at, user_files
 from ridgeline.fixes.fix import EditByHand, find_fix
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Fact, Reason
+from ridgeline.records.facts import Place as UserLine
+from ridgeline.records.reason_codes import Done
 from ridgeline.records.run import ModuleSeen
 from ridgeline.records.trace import Place
-from ridgeline.records.trial import Applied
+from ridgeline.records.trial import Applied, FixTarget
 
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Import)
 
 
-def _applied(fix: str, what: str, place: Place | None = None) -> Applied:
+def _applied(fix: str, done: Done, place: Place | None = None, **facts: Fact) -> Applied:
     """Return what a trial would record of a fix that it applied at a place."""
-    places = (f"{place.file}:{place.line}",) if place is not None else ()
-    return Applied(fix=fix, what=what, places=places)
+    line = UserLine(place.file, place.line) if place is not None else None
+    target = FixTarget(done=Reason(done.value, facts), place=line)
+    return Applied(fix=fix, targets=(target,))
 
 
 def option(fix: str, place: Place, call: str, name: str, value: int | str) -> Applied:
     """Return a fix that gives the call on a line an option."""
-    return _applied(fix, f"{call}({name}={value!r})", place)
+    return _applied(fix, Done.OPTION, place, call=call, option=name, value=value)
 
 
 def setting(fix: str) -> Applied:
     """Return a fix that is one statement for the whole program."""
-    return _applied(fix, "")
+    return Applied(fix=fix)
 
 
 def variable(fix: str, name: str, value: str) -> Applied:
     """Return a fix that sets an environment variable."""
-    return _applied(fix, f"{name}={value}")
+    return _applied(fix, Done.VARIABLE, variable=name, value=value)
 
 
 def autocast(case: Case, fix: str, dtype: str) -> list[Applied]:
     device = "cuda" if case.on_gpu else "cpu"
     return [
-        _applied(fix, f"autocast({device!r}, {dtype}) around {model.name}", place)
+        _applied(fix, Done.AUTOCAST, place, model=model.name, device=device, dtype=dtype)
         for model, place in _called_model(case)
     ]
 
 
 def inference_mode(case: Case) -> list[Applied]:
     return [
-        _applied("inference-mode", f"inference_mode around {model.name}", place)
+        _applied("inference-mode", Done.INFERENCE_MODE, place, model=model.name)
         for model, place in _called_model(case)
     ]
 
 
 def channels_last(case: Case, memory_format: str) -> list[Applied]:
     return [
-        _applied("channels-last", f"{model.name} and its images in {memory_format}", place)
+        _applied(
+            "channels-last", Done.CHANNELS_LAST, place, model=model.name,
+            memory_format=memory_format, images=True,
+        )
         for model, place in _called_model(case)
-    ]
+    ]  # fmt: skip
 
 
 def _called_model(case: Case) -> list[tuple[ModuleSeen, Place]]:

@@ -20,7 +20,7 @@ from ridgeline.diagnosis.rules._launch import (
 )
 from ridgeline.diagnosis.rules._operator_loops import loops
 from ridgeline.diagnosis.rules._user_code import files_of, place_at, user_sources
-from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU
+from ridgeline.fixes.fix import SAVED_BESIDE_UPDATE_ON_CPU
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.sites import OpSite

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Model, Program
 from ridgeline.harness.capture.places import here
 from ridgeline.records.edit import Edit, Import, Insert, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -23,31 +24,35 @@ FIX = Fix(
     "others stand idle.",
     wrong_when="Those cores were given to the program on purpose, because others use the rest.",
 )
-BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+BINDING_VARIABLES = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
 SETTING = "os.sched_setaffinity(0, range(os.cpu_count() or 1))"
-NOT_HELD = "the program is held to no fewer cores than there are"
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if "affinity" not in ground.findings:
-        return "no affinity was found to hold the program back"
+        return because(Skip.NO_AFFINITY_LIMIT)
     if 0 < ground.processors <= ground.flags.allowed_cores:
-        return NOT_HELD
-    named = next((name for name in BINDING if ground.variables.get(name)), "")
-    return f"{named} is set around the program: unset it there" if named else ""
+        return because(Skip.EVERY_CORE_ALLOWED)
+    return binding_variable(ground)
+
+
+def binding_variable(ground: Ground) -> Reason | None:
+    """Return the variable around the program that binds its threads, as a reason."""
+    named = next((name for name in BINDING_VARIABLES if ground.variables.get(name)), "")
+    return because(Skip.SET_BY_ENVIRONMENT, variable=named) if named else None
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     if not hasattr(os, "sched_setaffinity"):
-        program.found_nothing(FIX.id, "this system has no affinities")
+        program.found_nothing(FIX.id, because(Skip.NO_AFFINITIES))
         return
     theirs, main = os.sched_setaffinity, os.getpid()
-    program.found_nothing(FIX.id, NOT_HELD)
+    program.found_nothing(FIX.id, because(Skip.EVERY_CORE_ALLOWED))
 
     def release(place: str = "") -> None:
-        before, after = _released(theirs)
+        before, after = _release(theirs)
         if after > before:
-            program.did(FIX.id, f"{before} → {after} cores", place)
+            program.did(FIX.id, because(Done.CORES_FREED, before=before, after=after), place)
 
     @functools.wraps(theirs)
     def sched_setaffinity(pid: int, mask: Any) -> None:
@@ -55,13 +60,11 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         if pid in (0, main) and os.getpid() == main:  # a worker's own is the program's choice
             release(here())
 
-    def at_loader(made: Made) -> str:
+    def at_loader(made: Made) -> None:
         release()
-        return ""
 
-    def at_model(model: Model) -> str:
+    def at_model(model: Model) -> None:
         release()
-        return ""
 
     release()
     os.sched_setaffinity = sched_setaffinity
@@ -73,26 +76,31 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "all cores: threads and workers inherit it"
-    places = at(applied)
-    if not places:
+    if not applied.lines:
         top = Top(file="", where="after imports", text=SETTING, why=why)
         return Import(file="", text="import os"), top
     edits: list[Edit] = []
-    for file, line in places:
+    for file, line in applied.lines:
         edits.append(Import(file=file, text="import os"))
         edits.append(Insert(file=file, line=line, where="after", text=SETTING, why=why))
     return tuple(edits)
 
 
-def _released(set_to: Any) -> tuple[int, int]:
-    """Cores before and after, of every thread there is: one that exists does not inherit."""
+def bind_threads(cores: Any, set_affinity: Any) -> None:
+    """Let every thread of the process run on these cores: a thread that exists, such as one that a
+    library started when it was imported, does not inherit them."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            set_affinity(int(thread), cores)
+        except OSError:
+            continue  # it has ended, or a container allows no more
+
+
+def _release(set_affinity: Any) -> tuple[int, int]:
+    """Return the number of allowed cores before and after."""
     before = len(os.sched_getaffinity(0))
     every = range(os.cpu_count() or 1)
     if before >= len(every):
         return before, before
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            set_to(int(thread), every)
-        except OSError:
-            continue  # it has ended, or a container allows no more
+    bind_threads(every, set_affinity)
     return before, len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""bfloat16 for products, around the model."""
+"""bfloat16 autocast around the model."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,12 @@ from msgspec.structs import replace
 
 from ridgeline.fixes import precision
 from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.model_edits import around_call
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.writing import around_call
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -28,11 +30,11 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device == "cpu" and "bfloat16" in ground.emulated:
-        return "this processor emulates bfloat16: 5 to 20 times slower"
+        return because(Skip.DTYPE_EMULATED, dtype="bfloat16")
     if ground.device == "cuda" and ground.capability < (8, 0):
-        return "this GPU has no bfloat16 in its tensor cores"
+        return because(Skip.GPU_LACKS, feature="bfloat16 in its tensor cores")
     return precision.reason_to_skip(ground)
 
 
@@ -47,17 +49,12 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
-    def cast(model: Model) -> str:
-        why = precision.resists(torch, model)
-        if why:
-            program.found_nothing(FIX.id, why)
-            return ""
-        return precision.cast(program, model, FIX.id, "bfloat16")
+    def cast(model: Model) -> Reason:
+        obstacle = precision.cast_obstacle(torch, model)
+        return obstacle or precision.cast(program, model, FIX.id, "bfloat16")
 
     program.on_model(FIX.id, cast)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    device, kind = precision.said(applied.what)
-    header = f'torch.autocast("{device}", dtype=torch.bfloat16)'
-    return around_call(applied, source, header, "products on tensor cores", kind)
+    return around_call(applied, source, "products on tensor cores")

@@ -1,17 +1,17 @@
-"""float16 for products, with a scaled loss, around the model."""
+"""float16 autocast around the model, with a scaled loss."""
 
 from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from ridgeline.fixes import precision
-from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.model_edits import around_call, autocast_header
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.scaling import START, Scaling, resists
-from ridgeline.fixes.writing import around_call
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.mixed_precision import scaler_edits
 
@@ -31,20 +31,19 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "it is for a GPU's tensor cores"
+        return because(Skip.NO_GPU)
     if ground.capability >= (8, 0):
-        return "this GPU has bfloat16, which needs no scaling"
+        return because(Skip.GPU_HAS_BFLOAT16)
     if ground.capability < (7, 0):
-        return "this GPU has no tensor cores"
+        return because(Skip.GPU_LACKS, feature="tensor cores")
     if not ground.trains:
-        return "nothing trains, so nothing needs scaling"
+        return because(Skip.DOES_NOT_TRAIN)
     if ground.flags.gradient_scaler:
-        return "the program scales its gradients already"
+        return because(Skip.ALREADY_SET, setting="a gradient scaler")
     if len(ground.optimizers) != 1:
-        seen = len(ground.optimizers) or "no"
-        return f"a step that overflows must be skipped, and the program has {seen} optimizers"
+        return because(Skip.SEVERAL_OPTIMIZERS, optimizers=len(ground.optimizers))
     return precision.reason_to_skip(ground)
 
 
@@ -59,15 +58,19 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     if program.device != "cuda" and options.get("device") != "cpu":
-        program.found_nothing(FIX.id, "it is for a GPU's tensor cores")
+        program.found_nothing(FIX.id, because(Skip.NO_GPU))
         return
-    scaling = Scaling(torch, lambda what: program.did(FIX.id, what))
 
-    def cast(model: Model) -> str:
-        why = precision.resists(torch, model) or resists(torch, model.module)
-        if why:
-            program.found_nothing(FIX.id, why)
-            return ""
+    def skipped(steps: int) -> None:
+        program.did(FIX.id, because(Done.STEP_SKIPPED, skipped=steps))
+
+    scaling = precision.Scaling(torch, skipped)
+
+    def cast(model: Model) -> Reason:
+        obstacle = precision.cast_obstacle(torch, model)
+        obstacle = obstacle or precision.scaling_obstacle(torch, model.module)
+        if obstacle is not None:
+            return obstacle
         scaling.add(model.module)
         return precision.cast(program, model, FIX.id, "float16")
 
@@ -75,21 +78,27 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """Three places of a loop change together, and clipping between them."""
-    device, kind = precision.said(applied.what)
-    header = f'torch.autocast("{device}", dtype=torch.float16)'
-    rest = (
-        f'before the loop: scaler = torch.amp.GradScaler("{device}", init_scale={START}); then '
-        "scaler.scale(loss).backward(), scaler.unscale_(optimizer) before any clipping, and "
-        "scaler.step(optimizer); scaler.update() for optimizer.step()"
-    )
+    """Return edits for all three places of the loop, and for clipping between them: the cast alone
+    would lose gradients."""
+    first = applied.targets[0].done.facts
+    device, header = str(first["device"]), autocast_header(first)
+
+    def by_hand(cause: Reason) -> EditByHand:
+        scale = precision.INITIAL_SCALE
+        code = ByHand.GRADIENT_SCALER
+        return EditByHand(code, cause=cause, device=device, header=header, init_scale=scale)
+
     try:
-        found = list(around_call(applied, source, header, "products on tensor cores", kind))
-    except EditByHand as why:  # the cast alone would lose gradients
-        raise EditByHand(f"{why}; {rest}") from why
-    for file, line in at(applied):
-        edits = scaler_edits(file, source(file) or "", line, device, START, kind)
-        if isinstance(edits, str):
-            raise EditByHand(f"{edits}; write around the model's call: with {header}:; {rest}")
-        found += edits
-    return tuple(dict.fromkeys(found))
+        edits = list(around_call(applied, source, "products on tensor cores"))
+    except EditByHand as error:
+        raise by_hand(error.reason.cause or error.reason) from error
+    for target in applied.targets:
+        place, facts = target.place, target.done.facts
+        if place is None or place.line is None or "model" not in facts:
+            continue
+        text, kind = source(place.file) or "", str(facts["model"])
+        found = scaler_edits(place.file, text, place.line, device, precision.INITIAL_SCALE, kind)
+        if isinstance(found, str):
+            raise by_hand(unclear(found))
+        edits += found
+    return tuple(dict.fromkeys(edits))

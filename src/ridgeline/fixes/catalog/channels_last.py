@@ -1,15 +1,18 @@
-"""Channels last for convolutions."""
+"""Channels-last memory layout for convolutions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ridgeline.fixes.around import Forward, around
+from msgspec.structs import replace
+
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.outputs import mapped, tensors
+from ridgeline.fixes.model_edits import Facts, after_made, before_call
+from ridgeline.fixes.model_forward import Forward, map_tensors, tensors_in, wrap_forward
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.writing import after_made, before_call
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -28,55 +31,54 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return "" if ground.convolutions else "no convolution was seen"
+def reason_to_skip(ground: Ground) -> Reason | None:
+    return None if ground.convolutions else because(Skip.NO_CONVOLUTION)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
-    def lay_out(model: Model) -> str:
+    def lay_out(model: Model) -> Reason:
         inner = model.inner
         if inner is not model.module:
-            program.found_nothing(
-                FIX.id, "the model is in DDP, which laid out its gradients when it was made"
-            )
-            return ""
-        found = _formats(torch, inner)
-        if not found:
-            program.found_nothing(FIX.id, "no convolution of two or three dimensions is in it")
-            return ""
-        given = tensors(torch, (model.args, model.kwargs))
-        if not _laid_out(torch, inner) and all(_stands(torch, found, one) for one in given):
-            program.found_nothing(FIX.id, "its convolutions and images are laid out so already")
-            return ""
-        around(inner, FIX.id, lambda forward: _with_images(torch, found, forward), outside=True)
+            return because(Skip.WRAPPED_IN_DDP)
+        formats = _formats(torch, inner)
+        if not formats:
+            return because(Skip.NO_CONVOLUTION)
+        given = tensors_in(torch, (model.args, model.kwargs))
+        if not _lay_out_weights(torch, inner) and all(_is_last(torch, formats, t) for t in given):
+            return because(Skip.ALREADY_SET, setting="channels last")
+        wrap_forward(inner, FIX.id, lambda f: _with_images(torch, formats, f), outside=True)
         first = model.args[0] if model.args else None
-        image = isinstance(first, torch.Tensor) and first.dim() in found
-        with_it = " and its images" if image else ""
-        return f"{type(inner).__name__}{with_it} in {' and '.join(found.values())}"
+        images = isinstance(first, torch.Tensor) and first.dim() in formats
+        memory_format = next(iter(formats.values())) if len(formats) == 1 else ""
+        return because(
+            Done.CHANNELS_LAST, model=model.name, memory_format=memory_format, images=images
+        )
 
     program.on_model(FIX.id, lay_out)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    kind, _, rest = applied.what.partition("; ")[0].partition(" in ")
-    kind, _, images = kind.partition(" and its ")
-    if " and " in rest:
-        raise EditByHand(
-            "convolutions of two and of three dimensions are in one model; turn each one's weight: "
-            "conv.weight.data = conv.weight.data.to(memory_format=torch.channels_last)"
-        )
-    to = f".to(memory_format=torch.{rest})"
-    found = after_made(applied, source, "{name}" + to, "channels innermost", kind)
-    if images:
-        turned = "{given} = {given}" + to
-        found += before_call(applied, source, turned, "as the convolutions read it", kind)
-    return found
+    if not all(one.done.facts["memory_format"] for one in applied.targets):
+        raise EditByHand(ByHand.LAYOUT_OF_EACH)
+
+    def to_format(facts: Facts, name: str) -> str:
+        return f"{name}.to(memory_format=torch.{facts['memory_format']})"
+
+    def input_to_format(facts: Facts, name: str) -> str:
+        return f"{name} = {to_format(facts, name)}"
+
+    edits = after_made(applied, source, to_format, "channels innermost")
+    with_images = tuple(one for one in applied.targets if one.done.facts["images"])
+    if with_images:
+        turned, why = replace(applied, targets=with_images), "as the convolutions read it"
+        edits += before_call(turned, source, input_to_format, why, of_input=True)
+    return edits
 
 
 def _convolutions(torch: Any, model: Any) -> Iterator[tuple[Any, int, str]]:
-    """Each, the dimensions of its images, and their format."""
+    """Yield each convolution, the dimensions of its images, and their memory format."""
     nn = torch.nn
     for module in model.modules():
         for kinds, rank, name in (
@@ -88,14 +90,15 @@ def _convolutions(torch: Any, model: Any) -> Iterator[tuple[Any, int, str]]:
 
 
 def _formats(torch: Any, model: Any) -> dict[int, str]:
-    """Dimensions of an image to its format, of the convolutions there are."""
+    """Return the memory format of images by their number of dimensions."""
     return {rank: name for _, rank, name in _convolutions(torch, model)}
 
 
-def _laid_out(torch: Any, model: Any) -> bool:
-    """Whether a weight had to be turned. Theirs alone: another parameter of four dimensions may be
-    viewed as something else. By `to`, as the source is written: a weight of one by one lies right
-    as it is, and `contiguous` would leave it strides that are compiled otherwise."""
+def _lay_out_weights(torch: Any, model: Any) -> bool:
+    """Lay out the weights of the convolutions, and return whether one was not laid out so before.
+    Other parameters of four dimensions stay: they may be viewed as something else. `to` is what the
+    patched source calls: a weight of one by one lies right as it is, and `contiguous` would leave
+    it strides that are compiled otherwise."""
     turned = False
     for module, _, name in _convolutions(torch, model):
         to, weight = getattr(torch, name), module.weight
@@ -104,8 +107,8 @@ def _laid_out(torch: Any, model: Any) -> bool:
     return turned
 
 
-def _stands(torch: Any, formats: dict[int, str], tensor: Any) -> bool:
-    """No image, or one that is laid out so."""
+def _is_last(torch: Any, formats: dict[int, str], tensor: Any) -> bool:
+    """Return whether the tensor is not an image, or one that is laid out so."""
     name = formats.get(tensor.dim()) if tensor.is_floating_point() else None
     return name is None or tensor.is_contiguous(memory_format=getattr(torch, name))
 
@@ -114,11 +117,11 @@ def _with_images(torch: Any, formats: dict[int, str], forward: Forward) -> Forwa
     known = {rank: getattr(torch, name) for rank, name in formats.items()}
 
     def last(tensor: Any) -> Any:
-        if _stands(torch, formats, tensor):
+        if _is_last(torch, formats, tensor):
             return tensor
         return tensor.to(memory_format=known[tensor.dim()])
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return forward(self, *mapped(torch, args, last), **mapped(torch, kwargs, last))
+        return forward(self, *map_tensors(torch, args, last), **map_tensors(torch, kwargs, last))
 
     return under

@@ -1,24 +1,26 @@
 """Activations of repeated blocks computed again in the backward."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ridgeline.fixes.around import Forward, around
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.model_edits import Facts, after_made
+from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.repeated import NONE, repeated
-from ridgeline.fixes.writing import after_made
+from ridgeline.fixes.repeated_blocks import repeated_blocks
 from ridgeline.harness.capture.places import here
 from ridgeline.records.edit import Edit, Import, Replace
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import dotted_name, names_in, parsed
 from ridgeline.source.program import block_calls
 
-_OWN = "gradient_checkpointing_enable"
-"""Of Hugging Face's models, which then leave out the cache a second run would fill twice."""
+_METHOD = "gradient_checkpointing_enable"
+"""A method of Hugging Face's models. They then leave out the cache, which a second run would fill
+twice."""
 _WHY = "activations are computed again in the backward"
 FIX = Fix(
     id="checkpointing",
@@ -35,54 +37,54 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return "" if ground.trains else "nothing trains, so nothing is kept for a backward"
+def reason_to_skip(ground: Ground) -> Reason | None:
+    return None if ground.trains else because(Skip.DOES_NOT_TRAIN)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    torch = program.torch
+    torch, half = program.torch, options.get("blocks") == "half"
 
-    def lighten(model: Model) -> str:
+    def checkpoint_blocks(model: Model) -> Reason:
         inner = model.inner
         if any(getattr(one, "gradient_checkpointing", False) for one in inner.modules()):
-            program.found_nothing(FIX.id, "the program has checkpointing already")
-            return ""
-        own = _of_its_own(torch, inner)
-        if own is not None and options.get("blocks") != "half":
-            inner.get_submodule(own).gradient_checkpointing_enable(
+            return because(Skip.ALREADY_SET, setting="checkpointing")
+        path = _path_of_method(torch, inner)
+        if path is not None and not half:
+            inner.get_submodule(path).gradient_checkpointing_enable(
                 gradient_checkpointing_kwargs={"use_reentrant": False}
             )
-            return f"{'.'.join(filter(None, (type(inner).__name__, own)))}.{_OWN}()"
-        blocks = repeated(torch, inner)
-        fit = [block for block in blocks if not _counts(torch, block)]
+            return because(Done.CHECKPOINT_METHOD, model=model.name, path=path)
+        blocks = repeated_blocks(torch, inner)
+        fit = [block for block in blocks if not _keeps_statistics(torch, block)]
         if not fit:
-            program.found_nothing(FIX.id, _why(blocks))
-            return ""
-        chosen = fit[::2] if options.get("blocks") == "half" else fit
-        what = f"{len(chosen)} of {len(blocks)} blocks checkpointed ({type(chosen[0]).__name__})"
-        seen = _Seen(program, what)
-        for block in chosen:
-            around(block, FIX.id, lambda forward: _again(torch, seen, forward))
-        return what
+            return because(Skip.RUNNING_STATISTICS if blocks else Skip.NO_REPEATED_BLOCKS)
+        chosen = fit[::2] if half else fit
+        block_class = type(chosen[0]).__name__
+        located: list[str] = []
 
-    program.on_model(FIX.id, lighten)
+        def locate() -> None:
+            if not located:
+                located.append(here())
+                program.did(FIX.id, because(Done.CHECKPOINT_CALL, block=block_class), located[0])
+
+        for block in chosen:
+            wrap_forward(block, FIX.id, lambda forward: _checkpointed(torch, locate, forward))
+        return because(
+            Done.CHECKPOINT_BLOCKS, model=model.name, block=block_class, blocks=len(chosen),
+            all_blocks=len(blocks),
+        )  # fmt: skip
+
+    program.on_model(FIX.id, checkpoint_blocks)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """At the line that calls the blocks, the last place."""
-    if applied.what.endswith(f".{_OWN}()"):
-        kind, _, path = applied.what.removesuffix(f".{_OWN}()").partition(".")
-        target = f"{{name}}.{path}" if path else "{name}"
-        enabled = f"{target}.{_OWN}(gradient_checkpointing_kwargs=dict(use_reentrant=False))"
-        return after_made(applied, source, enabled, _WHY, kind)
-    words = applied.what.split(" ")
-    hint = "write where the blocks are called: checkpoint(block, x, use_reentrant=False)"
-    if len(words) < 4 or words[0] != words[2]:
-        raise EditByHand(f"only some of the blocks are checkpointed; {hint}")
-    kind = applied.what.rpartition("(")[2].rstrip(")")
-    seen = list(reversed(at(applied)[1:]))  # none where the blocks ran compiled from the start
-    guessed = block_calls(source, at(applied)[0][0], kind) if at(applied) and not seen else []
-    for file, line in seen or (guessed if len(guessed) == 1 else ()):
+    codes = {one.done.code for one in applied.targets}
+    if Done.CHECKPOINT_METHOD in codes:
+        return after_made(applied, source, _enable, _WHY)
+    facts = next(one.done.facts for one in applied.targets if "blocks" in one.done.facts)
+    if facts["blocks"] != facts["all_blocks"]:
+        raise EditByHand(ByHand.CHECKPOINT_CALLS, cause=because(ByHand.SOME_BLOCKS))
+    for file, line in _block_lines(applied, source, str(facts["block"])):
         call = _block_call(source(file), line)
         if call is not None:
             given = ast.unparse(call).partition("(")[2][:-1]
@@ -93,11 +95,28 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
                 Replace(file=file, line=line, before=ast.unparse(call), after=after, why=_WHY),
                 Import(file=file, text=name, why=_WHY),
             )
-    raise EditByHand(f"the blocks are not called by a name in the program's own files; {hint}")
+    raise EditByHand(ByHand.CHECKPOINT_CALLS, cause=because(ByHand.BLOCKS_NOT_NAMED))
+
+
+def _enable(facts: Facts, name: str) -> str:
+    part = f"{name}.{facts['path']}" if facts["path"] else name
+    return f"{part}.{_METHOD}(gradient_checkpointing_kwargs=dict(use_reentrant=False))"
+
+
+def _block_lines(applied: Applied, source: Source, block: str) -> list[tuple[str, int]]:
+    """Return the lines that were seen to call the blocks, the latest first. If none was seen, as
+    when the blocks ran compiled from the start, return the only line that does so in the source."""
+    calls = [one for one in applied.targets if one.done.code == Done.CHECKPOINT_CALL]
+    seen = [*reversed(Applied(fix=FIX.id, targets=tuple(calls)).lines)]
+    if seen or not applied.lines:
+        return seen
+    guessed = block_calls(source, applied.lines[0][0], block)
+    return guessed if len(guessed) == 1 else []
 
 
 def _block_call(text: str | None, line: int) -> ast.Call | None:
-    """Of the variable of a loop that the line is in: `for block in self.blocks: x = block(x)`."""
+    """Return the call, on that line, of the variable of a loop around it: the `block(x)` of
+    `for block in self.blocks: x = block(x)`."""
     tree = parsed(text)
     for call in tree.calls_on_line(line) if tree is not None else ():
         loop = tree.loop_of(call) if tree is not None else None
@@ -106,20 +125,7 @@ def _block_call(text: str | None, line: int) -> ast.Call | None:
     return None
 
 
-class _Seen:
-    """Notes the line that calls the blocks, once."""
-
-    def __init__(self, program: Program, what: str) -> None:
-        self._program = program
-        self._what = what
-        self.done = False
-
-    def note(self) -> None:
-        self.done = True
-        self._program.did(FIX.id, self._what, here())
-
-
-def _again(torch: Any, seen: _Seen, forward: Forward) -> Forward:
+def _checkpointed(torch: Any, locate: Callable[[], None], forward: Forward) -> Forward:
     from torch.utils.checkpoint import checkpoint
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,8 +133,7 @@ def _again(torch: Any, seen: _Seen, forward: Forward) -> Forward:
             return forward(self, *args, **kwargs)
         if torch.compiler.is_compiling():
             return checkpoint(forward, self, *args, use_reentrant=False, **kwargs)
-        if not seen.done:
-            seen.note()
+        locate()
         if any(hasattr(one, "get_seq_length") for one in (*args, *kwargs.values())):
             raise RuntimeError("checkpointing is refused: a block fills a cache as it runs")
         versions = [buffer._version for buffer in self.buffers()]
@@ -140,21 +145,15 @@ def _again(torch: Any, seen: _Seen, forward: Forward) -> Forward:
     return under
 
 
-def _of_its_own(torch: Any, model: Any) -> str | None:
-    """The path of the part that knows how to checkpoint itself."""
+def _path_of_method(torch: Any, model: Any) -> str | None:
+    """Return the path of the part that has a method to checkpoint itself."""
     for name, one in model.named_modules():
-        if getattr(one, "supports_gradient_checkpointing", False) and hasattr(one, _OWN):
-            return None if _counts(torch, one) else str(name)
+        if getattr(one, "supports_gradient_checkpointing", False) and hasattr(one, _METHOD):
+            return None if _keeps_statistics(torch, one) else str(name)
     return None
 
 
-def _counts(torch: Any, block: Any) -> bool:
-    """Running statistics would take in each batch twice."""
+def _keeps_statistics(torch: Any, block: Any) -> bool:
+    """Return whether the block keeps running statistics, which would count each batch twice."""
     kinds = (torch.nn.modules.batchnorm._NormBase,)
     return any(isinstance(one, kinds) and one.track_running_stats for one in block.modules())
-
-
-def _why(blocks: list[Any]) -> str:
-    if not blocks:
-        return NONE
-    return "its blocks keep running statistics (BatchNorm), which would count every batch twice"

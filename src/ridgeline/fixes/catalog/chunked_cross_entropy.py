@@ -1,21 +1,22 @@
 """Cross-entropy over a large vocabulary, some rows at a time."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeline.fixes.cross_entropies import CLASSES, replaced
+from ridgeline.fixes.cross_entropy import MIN_CLASSES, replaced
 from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.model_edits import cross_entropy_edits, module_code
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.writing import cross_entropy_edits
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 
-CHUNK = 2**24
-"""Elements at a time: 64 MiB of float32, small beside logits worth the trouble, and enough rows to
-keep a GPU busy (333 of GPT-2's 50,257 classes)."""
+CHUNK_ELEMENTS = 2**24
+"""Logits that are worked on at a time: 64 MiB in float32, small beside logits worth the trouble,
+and enough rows to keep a GPU busy (333 of GPT-2's 50,257 classes)."""
 FIX = Fix(
     id="chunked-cross-entropy",
     group="model",
@@ -31,48 +32,39 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return "" if ground.trains else "nothing trains, so no loss keeps its softmax"
+def reason_to_skip(ground: Ground) -> Reason | None:
+    return None if ground.trains else because(Skip.DOES_NOT_TRAIN)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     functional = program.torch.nn.functional
     functional.cross_entropy = chunked(
-        program, functional.cross_entropy, int(options.get("elements", CHUNK))
+        program, functional.cross_entropy, int(options.get("elements", CHUNK_ELEMENTS))
     )
-    program.found_nothing(
-        FIX.id,
-        f"no cross-entropy of class numbers over {CLASSES:,} classes or more was large enough to "
-        "be cut",
-    )
+    program.found_nothing(FIX.id, because(Skip.NO_LARGE_LOSS, min_classes=MIN_CLASSES))
 
 
-def chunked(program: Program, theirs: Any, chunk: int) -> Any:
-    """torch.nn.functional.cross_entropy, cut where that is worth it."""
+def chunked(program: Program, theirs: Any, chunk_elements: int) -> Any:
+    """Return torch.nn.functional.cross_entropy, some rows at a time where that is worth it."""
     from ridgeline.fixes.chunked_loss import chunked_cross_entropy
 
     def rows(input: Any) -> int:
-        return max(chunk // int(input.size(1)), 1)
+        return max(chunk_elements // int(input.size(1)), 1)
 
-    def said(input: Any) -> str:
-        return f"cross_entropy of {input.size(1):,} classes, {rows(input)} rows at a time"
+    def done(input: Any) -> Reason:
+        return because(Done.LOSS_CHUNKED, classes=int(input.size(1)), rows=rows(input))
 
     def compute(input: Any, target: Any, weight: Any, ignored: int, how: str, smooth: float) -> Any:
         return chunked_cross_entropy(input, target, weight, ignored, how, smooth, rows(input))
 
     def large(input: Any, target: Any) -> bool:
-        return bool(input.numel() >= 2 * chunk)
+        return bool(input.numel() >= 2 * chunk_elements)
 
-    return replaced(program, FIX.id, theirs, large, compute, said)
+    return replaced(program, FIX.id, theirs, large, compute, done)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    rows = applied.what.rpartition(" rows")[0].rpartition(" ")[2]
-    code = (Path(__file__).parents[1] / "chunked_loss.py").read_text(encoding="utf-8")
-    body = re.sub(r"  # (type: ignore|fmt: skip).*", "", code.partition('"""\n\n')[2])
+    code = module_code(Path(__file__).parents[1] / "chunked_loss.py")
     why = "the logits' softmax is never whole in memory"
-    return cross_entropy_edits(
-        applied, source, "chunked_cross_entropy", body.strip(), why,
-        otherwise="use chunked_cross_entropy there, from ridgeline.fixes.chunked_loss",
-        settings={"rows": rows},
-    )  # fmt: skip
+    name = "chunked_cross_entropy"
+    return cross_entropy_edits(applied, source, name, code, why, ByHand.CHUNKED_CROSS_ENTROPY)

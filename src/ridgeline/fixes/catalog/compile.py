@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
+from ridgeline.fixes.compiling import bound, reason_to_skip
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
-from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
+__all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="compile",
     group="model",
@@ -23,17 +24,9 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return compiling.reason_to_skip(ground)
-
-
-def bound(ground: Ground) -> float | None:
-    return compiling.bound(ground)
-
-
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    compiling.whole(program, FIX.id, {})
+    compiling.compile_whole(program, FIX.id, {})
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return compiling.edits(applied, source, {}, "fuses operators and leaves Python out")
+    return compiling.compile_edits(applied, source, "fuses operators and leaves Python out")

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
+from ridgeline.fixes.compiling import bound
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Applied
 
-GIVEN: dict[str, str | bool] = {"dynamic": True}
+__all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="compile-dynamic",
     group="model",
@@ -23,19 +26,14 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return compiling.reason_to_skip(ground) or (
-        "" if ground.shapes_change else "the shapes are the same at every step"
-    )
-
-
-def bound(ground: Ground) -> float | None:
-    return compiling.bound(ground)
+def reason_to_skip(ground: Ground) -> Reason | None:
+    same = None if ground.shapes_change else because(Skip.SAME_SHAPES)
+    return compiling.reason_to_skip(ground) or same
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    compiling.whole(program, FIX.id, GIVEN)
+    compiling.compile_whole(program, FIX.id, {"dynamic": True})
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return compiling.edits(applied, source, GIVEN, "one set of kernels for every size")
+    return compiling.compile_edits(applied, source, "one set of kernels for every size")

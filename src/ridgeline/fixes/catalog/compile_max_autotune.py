@@ -3,17 +3,18 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.catalog.compile_reduce_overhead import MARK, WHY_MARK
+from ridgeline.fixes.compiling import reason_to_skip_graphs as reason_to_skip
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.writing import before_call
 from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
 from ridgeline.records.trial import Applied
 
-WITHOUT, WITH = "max-autotune-no-cudagraphs", "max-autotune"
-WAITS = 0.85
-"""A device that works less of the step waits for launches: then with CUDA graphs first."""
+WITHOUT_GRAPHS, WITH_GRAPHS = "max-autotune-no-cudagraphs", "max-autotune"
+MAX_BUSY_SHARE_FOR_GRAPHS = 0.85
+"""A device that works for a smaller share of the step waits for launches: then the mode with CUDA
+graphs is tried first."""
+__all__ = ["FIX", "apply", "bound", "choices", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="compile-max-autotune",
     group="model",
@@ -29,37 +30,24 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    if ground.device != "cuda":
-        return "it chooses among GPU kernels"
-    if ground.shapes_change:
-        return "shapes change: every new one would be tuned again"
-    return compiling.reason_to_skip(ground)
-
-
 def bound(ground: Ground) -> float | None:
     return compiling.bound(ground, other_kernels=True)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
-    modes = (WITH, WITHOUT) if ground.busy < WAITS else (WITHOUT, WITH)
+    modes = [WITHOUT_GRAPHS, WITH_GRAPHS]
+    if ground.busy < MAX_BUSY_SHARE_FOR_GRAPHS:
+        modes.reverse()
     return tuple({"mode": mode} for mode in modes)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    if program.device != "cuda":
-        program.found_nothing(FIX.id, "it chooses among GPU kernels")
-        return
-    mode = options.get("mode", WITHOUT)
-    compiling.whole(program, FIX.id, {"mode": mode})
-    if mode == WITH:
-        program.on_step(program.torch.compiler.cudagraph_mark_step_begin)
+    mode = options.get("mode", WITHOUT_GRAPHS)
+    compiling.compile_with_graphs(program, FIX.id, mode, graphs=mode == WITH_GRAPHS)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    mode = WITHOUT if WITHOUT in applied.what else WITH
-    found = compiling.edits(applied, source, {"mode": mode}, "products chosen by timing")
-    if mode == WITHOUT:
-        return found
-    kind = applied.what.partition(".compile")[0]
-    return *found, *before_call(applied, source, MARK, WHY_MARK, kind)
+    edits = compiling.compile_edits(applied, source, "products chosen by timing")
+    if any(one.done.facts["mode"] == WITH_GRAPHS for one in applied.targets):
+        edits += compiling.step_mark_edits(applied, source)
+    return edits

@@ -1,16 +1,20 @@
 """torch.compile of a model's repeated blocks, each by itself."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.fixes.compiling import bound, reason_to_skip
+from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.model_edits import Facts, after_made
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.repeated import NONE, repeated
-from ridgeline.fixes.writing import after_made
+from ridgeline.fixes.repeated_blocks import repeated_blocks
 from ridgeline.records.edit import Edit
-from ridgeline.records.ground import Ground
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
+__all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="compile-regional",
     group="model",
@@ -26,40 +30,32 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return compiling.reason_to_skip(ground)
-
-
-def bound(ground: Ground) -> float | None:
-    return compiling.bound(ground)
-
-
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
-    def build(model: Model) -> str:
-        inner = model.inner
-        why = compiling.resists(torch, inner)
-        blocks = [] if why else repeated(torch, inner)
+    def build(model: Model) -> Reason | tuple[Reason, ...]:
+        obstacle = compiling.obstacle(torch, model.inner)
+        if obstacle is not None:
+            return obstacle
+        blocks = repeated_blocks(torch, model.inner)
         if not blocks:
-            program.found_nothing(FIX.id, why or NONE)
-            return ""
+            return because(Skip.NO_REPEATED_BLOCKS)
         for block in blocks:
-            compiling.in_place(torch, block, {})
-        kinds = dict.fromkeys(type(block).__name__ for block in blocks)
-        return f"{len(blocks)} blocks of {type(inner).__name__} compiled ({', '.join(kinds)})"
+            compiling.compile_in_place(torch, block, {})
+        return tuple(
+            because(Done.COMPILED_BLOCKS, model=model.name, block=block, blocks=number)
+            for block, number in Counter(type(block).__name__ for block in blocks).items()
+        )
 
     program.on_model(FIX.id, build)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    words = applied.what.split(" ")
-    kinds = applied.what.partition("(")[2].rstrip(")").split(", ")
-    if len(words) < 4 or not kinds[0]:
-        raise EditByHand("call .compile() of each repeated block, after the model is made")
-    test = " or ".join(f'type(block).__name__ == "{kind}"' for kind in kinds)
-    each = compiling.statement(kinds, "block", {})
-    statement = f"for block in {{name}}.modules():\n    if {test}:\n        {each}"
-    return compiling.with_torch(
-        after_made(applied, source, statement, "blocks of one class compile once", words[3])
-    )
+    return after_made(applied, source, _compile_each, "blocks of one class compile once")
+
+
+def _compile_each(facts: Facts, name: str) -> str:
+    block = str(facts["block"])
+    each = compiling.statement(block, "block")
+    test = f'type(block).__name__ == "{block}"'
+    return f"for block in {name}.modules():\n    if {test}:\n        {each}"

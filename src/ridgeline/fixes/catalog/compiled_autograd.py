@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes import compiling
-from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.compiling import bound
+from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Top, Within
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.models import backward
 
 FLAG = "torch._dynamo.config.compiled_autograd = True"
 ENABLED = "torch._dynamo.compiled_autograd._enable(torch.compile)"
+__all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="compiled-autograd",
     group="model",
@@ -31,52 +34,48 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.trains:
-        return "nothing trains: there is no backward"
+        return because(Skip.DOES_NOT_TRAIN)
     if ground.torch < (2, 6):
-        return "this version of torch has it in parts only"
+        return because(Skip.TORCH_LACKS, feature="complete compiled autograd")
     if ground.ranks > 1:
-        return "DDP sends gradients from inside the backward"
+        return because(Skip.DDP_SENDS_IN_BACKWARD)
     return compiling.reason_to_skip(ground)
-
-
-def bound(ground: Ground) -> float | None:
-    return compiling.bound(ground)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     on: list[str] = []
 
-    def ready(model: Model) -> str:
-        """The flag is read when a model is compiled, and covers its forward alone: torch enables
-        it for the time of a compiled call, which the backward is not."""
+    def prepare(model: Model) -> Reason | None:
+        """Set the flag, which torch reads when it compiles a model, and capture every backward: the
+        flag covers a compiled call alone, which the backward is not."""
         if not on:
             importlib.import_module("torch._dynamo").config.compiled_autograd = True
             autograd = torch.autograd
             autograd._engine_run_backward = captured(program, autograd._engine_run_backward, model)
-            program.found_nothing(FIX.id, "no backward was captured")
             on.append(model.place)
-        return ""
+            return because(Skip.NO_BACKWARD_CAPTURED)
+        return None
 
-    program.on_model(FIX.id, ready)
+    program.on_model(FIX.id, prepare)
 
 
 def captured(program: Program, theirs: Any, model: Model) -> Any:
-    """What runs a backward, with its graph captured."""
+    """Return the function that runs a backward, with its graph captured."""
     enable = importlib.import_module("torch._dynamo.compiled_autograd")._enable
     counters = importlib.import_module("torch._dynamo.utils").counters
     place, compiler = model.place, program.torch.compile
-    said: list[bool] = []
+    reported: list[bool] = []
 
     @functools.wraps(theirs)
     def run(*args: Any, **kwargs: Any) -> Any:
         with enable(compiler):
             found = theirs(*args, **kwargs)
-        if not said and counters["compiled_autograd"]["captures"]:
-            said.append(True)
-            program.did(FIX.id, "backward captured and compiled", place)
+        if not reported and counters["compiled_autograd"]["captures"]:
+            reported.append(True)
+            program.did(FIX.id, because(Done.BACKWARD_CAPTURED), place)
         return found
 
     return run
@@ -84,13 +83,15 @@ def captured(program: Program, theirs: Any, model: Model) -> Any:
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "the whole backward is compiled as one graph"
-    for file, line in at(applied)[:1]:
+    for file, line in applied.lines[:1]:
         lines = backward(source(file) or "", line)
         if isinstance(lines, str):
-            raise EditByHand(f"{lines}; write {FLAG}, and around the backward: with {ENABLED}:")
+            raise EditByHand(
+                ByHand.COMPILED_AUTOGRAD, cause=unclear(lines), flag=FLAG, header=ENABLED
+            )
         return (
             Import(file=file, text="import torch._dynamo.compiled_autograd"),
             Top(file=file, where="after imports", text=FLAG, why=why),
             Within(file=file, first=lines[0], last=lines[1], header=ENABLED, why=why),
         )
-    raise EditByHand(f"write {FLAG}, and around the backward: with {ENABLED}:")
+    raise EditByHand(ByHand.COMPILED_AUTOGRAD, flag=FLAG, header=ENABLED)

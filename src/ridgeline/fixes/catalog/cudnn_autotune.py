@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix, Source, speedup_without
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -24,18 +25,18 @@ FIX = Fix(
 SETTING = "torch.backends.cudnn.benchmark = True"
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "a CPU has no cuDNN"
+        return because(Skip.NO_GPU)
     if not ground.convolutions:
-        return "no convolution was seen"
+        return because(Skip.NO_CONVOLUTION)
     if ground.flags.cudnn_benchmark:
-        return "it is on already"
+        return because(Skip.ALREADY_SET, setting="cuDNN autotuning")
     if ground.flags.cudnn_deterministic or ground.flags.deterministic:
-        return "the program asks for deterministic algorithms"
+        return because(Skip.DETERMINISTIC)
     if ground.shapes_change:
-        return "shapes change from step to step: each would be timed anew"
-    return ""
+        return because(Skip.SHAPES_CHANGE)
+    return None
 
 
 def bound(ground: Ground) -> float | None:
@@ -48,21 +49,21 @@ def bound(ground: Ground) -> float | None:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     flags = program.torch.backends.cudnn
     if program.device != "cuda":
-        program.found_nothing(FIX.id, "there is no GPU")
+        program.found_nothing(FIX.id, because(Skip.NO_GPU))
         return
     if flags.benchmark:
-        program.found_nothing(FIX.id, "it is on already")
+        program.found_nothing(FIX.id, because(Skip.ALREADY_SET, setting="cuDNN autotuning"))
         return
     flags.benchmark = True
 
     def look() -> None:
         if flags.deterministic or program.torch.are_deterministic_algorithms_enabled():
             flags.benchmark = False
-            program.found_nothing(FIX.id, "the program asks for deterministic algorithms")
+            program.found_nothing(FIX.id, because(Skip.DETERMINISTIC))
         elif flags.benchmark:
-            program.did(FIX.id, SETTING)
+            program.did(FIX.id, because(Done.SETTING, statement=SETTING))
         else:
-            program.found_nothing(FIX.id, "the program turns it off itself")
+            program.found_nothing(FIX.id, because(Skip.PROGRAM_SETS, setting="cuDNN autotuning"))
 
     program.after_first_step(FIX.id, look)
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -26,15 +28,15 @@ KEY = "expandable_segments"
 ON = f"{KEY}:True"
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "it is an option of the GPU's allocator"
-    return _against(ground.variables)
+        return because(Skip.NO_GPU)
+    return _obstacle(ground.variables)
 
 
 def variables(environment: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """Added to what is set: torch reads the newer name where both are there."""
-    if _against(environment):
+    """Return the option added to those that are set. torch reads the newer name if both are set."""
+    if _obstacle(environment):
         return {}
     name = NEW if environment.get(NEW) else OLD
     before = environment.get(name, "").strip().strip(",")
@@ -43,38 +45,39 @@ def variables(environment: Mapping[str, str], options: Mapping[str, str]) -> dic
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
-        program.found_nothing(FIX.id, "there is no GPU")
+        program.found_nothing(FIX.id, because(Skip.NO_GPU))
         return
     name = _set_in(os.environ)
     if not name:
-        program.found_nothing(FIX.id, f"{OLD} was not set when the program began")
+        program.found_nothing(FIX.id, because(Skip.VARIABLE_NOT_SET, variable=OLD))
         return
 
     def look() -> None:
         if _set_in(os.environ) == name:
-            program.did(FIX.id, f"{name}={os.environ[name]}")
+            program.did(FIX.id, because(Done.VARIABLE, variable=name, value=os.environ[name]))
         else:
-            program.found_nothing(FIX.id, f"the program sets {OLD} itself")
+            program.found_nothing(FIX.id, because(Skip.PROGRAM_SETS, setting=OLD))
 
     program.after_first_step(FIX.id, look)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    name, _, value = applied.what.partition("=")
+    facts = applied.targets[0].done.facts
     return (
         Top(
             file="", where="start",
-            text=f'import os\n\nos.environ["{name}"] = "{value}"',
+            text=f'import os\n\nos.environ["{facts["variable"]}"] = "{facts["value"]}"',
             why="segments grow, so that sizes that change leave no gaps",
         ),
     )  # fmt: skip
 
 
-def _against(environment: Mapping[str, str]) -> str:
-    told = ",".join(environment.get(name, "") for name in (NEW, OLD))
-    if KEY in told:
-        return f"the environment sets {KEY} already"
-    return "the environment chooses CUDA's own allocator" if "cudaMallocAsync" in told else ""
+def _obstacle(environment: Mapping[str, str]) -> Reason | None:
+    options = ",".join(environment.get(name, "") for name in (NEW, OLD))
+    if KEY in options:
+        return because(Skip.SET_BY_ENVIRONMENT, variable=KEY)
+    other = "cudaMallocAsync" in options
+    return because(Skip.OTHER_ALLOCATOR, allocator="cudaMallocAsync") if other else None
 
 
 def _set_in(environment: Mapping[str, str]) -> str:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.bounds import speedup_without
 from ridgeline.fixes.catalog.fused_optimizer import FUSED, update_share
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import OPTIMIZERS, Made, Program
-from ridgeline.fixes.writing import optimizer_keyword
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -25,23 +26,24 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     names = [one.name for one in ground.optimizers]
     if not names:
-        return "the program has no optimizer"
+        return because(Skip.NO_OPTIMIZER)
     known = [one for one in ground.optimizers if one.name in OPTIMIZERS]
     if not known:
-        return f"{names[0]} is none of torch's own"
+        return because(Skip.OPTIMIZER_NOT_TORCHS, optimizer=names[0])
     if all(one.options.get("fused") == "True" for one in known):
-        return "it is fused already, which is faster"
+        return because(Skip.ALREADY_FUSED)
     if all(one.options.get("foreach") == "True" for one in known):
-        return "it works on lists already"
+        return because(Skip.ALREADY_SET, setting="foreach=True")
     if ground.device == "cuda":
         chosen = all(one.options.get("foreach") == "False" for one in known)
-        return "the program chose foreach=False" if chosen else "torch does so by itself on a GPU"
+        program_sets = because(Skip.PROGRAM_SETS, setting="foreach=False")
+        return program_sets if chosen else because(Skip.TORCH_DOES_SO)
     if all(one.name in FUSED for one in known):
-        return f"torch has a fused {known[0].name}, which passes over memory once"
-    return ""
+        return because(Skip.FUSED_IS_BETTER, optimizer=known[0].name)
+    return None
 
 
 def bound(ground: Ground) -> float | None:
@@ -49,15 +51,15 @@ def bound(ground: Ground) -> float | None:
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    def group(made: Made) -> str:
+    def group(made: Made) -> Reason | None:
         given = made.arguments
         if given.get("foreach") is not None or given.get("fused") or given.get("differentiable"):
-            return ""
+            return None
         given["foreach"] = True
-        return f"{made.kind}(foreach=True)"
+        return because(Done.OPTION, call=made.kind, option="foreach", value=True)
 
     program.on_optimizer(FIX.id, group)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return optimizer_keyword(applied, source, "foreach", "one call a term over all parameters")
+    return keyword_edits(applied, "one call a term over all parameters")

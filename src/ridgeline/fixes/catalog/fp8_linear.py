@@ -5,22 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes import precision
-from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.evidence import Evidence
-from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source, speedup_without
+from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.rehearsal import rehearsed
+from ridgeline.fixes.rehearsal import Evidence, rehearse
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
-from ridgeline.units import plural
 
-LEAST = 512
-"""Columns and rows of a weight: below it, making scales takes longer than the product gains."""
-MOST_OFF = 0.2
-"""Of the outputs' norm. A float8 number has 3 bits of mantissa, 6 % apart: through many layers the
-outputs of a sound model are a few percent off."""
+TILE = 16
+"""The product wants rows, columns and depth to be multiples of it."""
+MIN_WIDTH = 512
+"""A weight with fewer rows or columns is left: making scales takes longer than the product gains.
+"""
+MAX_ERROR_SHARE = 0.2
+"""Share of the outputs' norm by which they may be off. A float8 number has 3 bits of mantissa, 6 %
+apart: through many layers the outputs of a sound model are a few percent off."""
 FIX = Fix(
     id="fp8-linear",
     group="model",
@@ -37,16 +39,15 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "it is for a GPU's tensor cores"
+        return because(Skip.NO_GPU)
     if ground.capability < (8, 9):
-        return "this GPU has no float8 in its tensor cores"
+        return because(Skip.GPU_LACKS, feature="float8 in its tensor cores")
     if any("float16" in kind.split() for kind in ground.autocast) or ground.flags.gradient_scaler:
-        return "the program trains in float16 with a scaled loss"
-    kinds = {kind for module in ground.modules for kind in module.dtypes}
-    fit = not kinds or kinds & {"float32", "bfloat16"}
-    return "" if fit else "the model is in another type already"
+        return because(Skip.FLOAT16_WITH_SCALER)
+    fits = precision.trains_in(ground, "float32", "bfloat16")
+    return None if fits else because(Skip.NO_FLOAT32, model="the model")
 
 
 def bound(ground: Ground) -> float | None:
@@ -61,66 +62,62 @@ def bound(ground: Ground) -> float | None:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     anywhere = options.get("device") == "cpu"
-    least = int(options.get("least") or LEAST)
+    min_width = int(options.get("least") or MIN_WIDTH)
 
-    def shrink(model: Model) -> str:
-        why = _resists(torch, model, anywhere)
-        layers = [] if why else _layers(torch, model.inner, least)
+    def shrink(model: Model) -> Reason | tuple[Reason, ...]:
+        obstacle = _obstacle(torch, model, anywhere)
+        if obstacle is not None:
+            return obstacle
+        layers = _layers(torch, model.inner, min_width)
         if not layers:
-            program.found_nothing(
-                FIX.id,
-                why or f"no Linear layer but the last is {least} wide in multiples of 16",
-            )
-            return ""
-        before = rehearsed(torch, model.inner, model.args, model.kwargs).returned
+            return because(Skip.NO_WIDE_LINEAR, min_width=min_width)
+        before = rehearse(torch, model.inner, model.args, model.kwargs).returned
         plain = [(one, vars(one).get("forward")) for one in (model.inner, *layers)]
         used: set[int] = set()
         for layer in layers:
-            around(layer, FIX.id, lambda forward: _product(torch, forward, used))
-        cast = _cast(program, model)
+            wrap_forward(layer, FIX.id, lambda forward: _product(torch, forward, used))
+        cast = _cast_rest(program, model)
         evidence = Evidence(torch)
-        evidence.add(before, rehearsed(torch, model.inner, model.args, model.kwargs).returned)
-        fault = _fault(evidence, len(used))
-        if fault:
-            _taken_off(plain)
-            program.found_nothing(FIX.id, fault)
-            return ""
-        many = plural(len(used), "Linear layer")
-        return f"float8 products in {many} of {type(model.inner).__name__}{cast}; {evidence.words}"
+        evidence.add(before, rehearse(torch, model.inner, model.args, model.kwargs).returned)
+        fault = evidence.fault("float8", MAX_ERROR_SHARE)
+        fault = fault if used else because(Skip.LINEAR_NOT_ALIGNED, multiple=TILE)
+        if fault is not None:
+            _restore_forwards(plain)
+            return fault
+        done = because(
+            Done.FLOAT8_PRODUCTS, model=model.name, layers=len(used), rest_in_bfloat16=cast
+        )
+        return done, evidence.result
 
     program.on_model(FIX.id, shrink)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """By hand: which layers is a choice of the one who trains."""
-    raise EditByHand(
-        f"{applied.what}; write with torchao after the model is made: "
-        "convert_to_float8_training(model, module_filter_fn=lambda layer, name: 'head' not in "
-        "name), and autocast to bfloat16 around the model's call and the loss; or call "
-        "float8_linear from ridgeline.fixes.float8 in the layers' forward"
-    )
+    """There are no edits: which layers to convert is a choice of the one who trains."""
+    raise EditByHand(ByHand.FLOAT8_LAYERS, cause=applied.targets[-1].done)
 
 
-def _resists(torch: Any, model: Model, anywhere: bool) -> str:
+def _obstacle(torch: Any, model: Model, anywhere: bool) -> Reason | None:
     if model.device != "cuda" and not anywhere:
-        return "it is for a GPU's tensor cores"
+        return because(Skip.NO_GPU)
     if not hasattr(torch, "_scaled_mm") or not hasattr(torch, "float8_e4m3fn"):
-        return "this version of torch has no float8 products"
+        return because(Skip.TORCH_LACKS, feature="float8 products")
     if isinstance(model.inner, torch.jit.ScriptModule):
-        return f"{type(model.inner).__name__} is TorchScript"
+        return because(Skip.TORCHSCRIPT, model=model.name)
     if _autocast(torch, model.device) == torch.float16:
-        return "the program has float16 autocast"
-    return ""
+        return because(Skip.FLOAT16_WITH_SCALER)
+    return None
 
 
-def _layers(torch: Any, model: Any, least: int) -> list[Any]:
-    """All but the last: its outputs are what the loss sees."""
+def _layers(torch: Any, model: Any, min_width: int) -> list[Any]:
+    """Return the wide Linear layers but the last, whose outputs are what the loss sees."""
     every = [one for one in model.modules() if type(one) is torch.nn.Linear][:-1]
     kinds = (torch.float32, torch.bfloat16)
     return [
         one
         for one in every
-        if one.weight.dtype in kinds and all(n >= least and n % 16 == 0 for n in one.weight.shape)
+        if one.weight.dtype in kinds
+        and all(n >= min_width and n % TILE == 0 for n in one.weight.shape)
     ]
 
 
@@ -128,17 +125,18 @@ def _autocast(torch: Any, device: str) -> Any:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
-def _cast(program: Program, model: Model) -> str:
-    """bfloat16 around the rest, unless the program has it; in words."""
+def _cast_rest(program: Program, model: Model) -> bool:
+    """Put the rest of the model under bfloat16 autocast, unless the program does so. Return whether
+    that was done."""
     torch = program.torch
     in_float32 = any(one.dtype == torch.float32 for one in model.inner.parameters())
     if _autocast(torch, model.device) is not None or not in_float32:
-        return ""
+        return False
     precision.cast(program, model, FIX.id, "bfloat16")
-    return ", bfloat16 in the rest"
+    return True
 
 
-def _taken_off(plain: list[tuple[Any, Any]]) -> None:
+def _restore_forwards(plain: list[tuple[Any, Any]]) -> None:
     for module, forward in plain:
         if forward is not None:
             module.forward = forward
@@ -160,9 +158,3 @@ def _product(torch: Any, forward: Forward, used: set[int]) -> Forward:
         return found
 
     return under
-
-
-def _fault(evidence: Evidence, used: int) -> str:
-    if not used:
-        return "no product of its Linear layers has sizes in multiples of 16"
-    return evidence.fault("float8", MOST_OFF)

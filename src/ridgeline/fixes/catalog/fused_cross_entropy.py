@@ -3,21 +3,22 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.cross_entropies import CLASSES, replaced
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.cross_entropy import MIN_CLASSES, replaced
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import cross_entropy_edits
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.writing import cross_entropy_edits
 from ridgeline.records.edit import Edit, Import
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 
-LEAST = 2**23
-"""Logits: a pass over fewer takes some microseconds."""
-CASTS = 1.5
-"""Beside autocast the logits are turned into float32 and their gradient back: two passes to the
-four or five of the loss."""
-NONE = f"no cross-entropy of class numbers over {CLASSES:,} classes or more takes time"
+MIN_LOGITS = 2**23
+"""A pass over fewer logits takes some microseconds."""
+CASTS_FACTOR = 1.5
+"""The time that can be saved, as a multiple of the loss's own. Beside autocast the logits are
+turned into float32 and their gradient back: two passes to the four or five of the loss."""
+NO_LARGE_LOSS = because(Skip.NO_LARGE_LOSS, min_classes=MIN_CLASSES)
 FIX = Fix(
     id="fused-cross-entropy",
     group="model",
@@ -35,30 +36,30 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.trains:
-        return "nothing trains, so no loss keeps its softmax"
+        return because(Skip.DOES_NOT_TRAIN)
     if ground.device != "cuda":
-        return "it is for a GPU, where each pass is a kernel of its own"
+        return because(Skip.NO_GPU)
     if not ground.compiler:
-        return "nothing here can compile: no Triton"
-    return "" if ground.loss_share else NONE
+        return because(Skip.NO_COMPILER)
+    return None if ground.loss_share else NO_LARGE_LOSS
 
 
 def bound(ground: Ground) -> float | None:
-    return speedup_without(CASTS * ground.loss_share)
+    return speedup_without(CASTS_FACTOR * ground.loss_share)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     functional = program.torch.nn.functional
-    least = int(options.get("elements", LEAST))
+    least = int(options.get("elements", MIN_LOGITS))
     functional.cross_entropy = fused(program, functional.cross_entropy, least)
-    program.on_step(_forgets(program))
-    program.found_nothing(FIX.id, f"{NONE} outside of what is compiled")
+    program.on_step(_reset_peak_once(program))
+    program.found_nothing(FIX.id, NO_LARGE_LOSS)
 
 
-def _forgets(program: Program) -> Callable[[], None]:
-    """The first loss is the plain one, whose peak of memory is not this one's."""
+def _reset_peak_once(program: Program) -> Callable[[], None]:
+    """Forget the peak memory of the first loss, which is the plain one."""
     kept: list[bool] = []
 
     def step_ended() -> None:
@@ -78,7 +79,7 @@ def fused(program: Program, theirs: Any, least: int) -> Any:
         return theirs(input.float(), target, **settings)
 
     def large(input: Any, target: Any) -> bool:
-        """In a program that is all in 16 bits the loss is, too, and stays so."""
+        """The loss of a program that is all in 16 bits is in 16 bits, too, and stays so."""
         wide = input.dtype == torch.float32
         cast = program.half_logits or torch.is_autocast_enabled(input.device.type)
         return input.numel() >= least and (wide or cast)
@@ -93,13 +94,13 @@ def fused(program: Program, theirs: Any, least: int) -> Any:
             label_smoothing=smooth,
         )  # fmt: skip
 
-    def said(input: Any) -> str:
-        return f"cross_entropy of {input.size(1):,} classes, compiled"
+    def done(input: Any) -> Reason:
+        return because(Done.LOSS_COMPILED, classes=int(input.size(1)))
 
-    return replaced(program, FIX.id, theirs, large, compute, said)
+    return replaced(program, FIX.id, theirs, large, compute, done)
 
 
-WRITTEN = '''\
+CODE = '''\
 @torch.compile
 def fused_cross_entropy(input, target, weight=None, **settings):
     """Cross-entropy, and the cast to float32 before it, in one kernel."""
@@ -107,11 +108,8 @@ def fused_cross_entropy(input, target, weight=None, **settings):
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    why = "one pass over the logits each way"
-    edits = cross_entropy_edits(
-        applied, source, "fused_cross_entropy", WRITTEN, why,
-        otherwise="put torch.compile around a function that casts the logits to float32 and calls "
-        "cross_entropy, and call that there",
-    )  # fmt: skip
+    why, name = "one pass over the logits each way", "fused_cross_entropy"
+    by_hand = ByHand.COMPILED_CROSS_ENTROPY
+    edits = cross_entropy_edits(applied, source, name, CODE, why, by_hand)
     files = dict.fromkeys(one.file for one in edits)
     return (*edits, *(Import(file=file, text="import torch") for file in files))

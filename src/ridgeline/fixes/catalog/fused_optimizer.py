@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.bounds import SAVED_BESIDE_UPDATE_ON_CPU, speedup_without
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import SAVED_BESIDE_UPDATE_ON_CPU, Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Made, Program
-from ridgeline.fixes.writing import optimizer_keyword
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-OTHER_WAYS = ("foreach", "capturable", "differentiable", "maximize")
-"""With any of them set, which path is taken is the program's own choice, or fused refuses."""
+EXCLUDING_OPTIONS = ("foreach", "capturable", "differentiable", "maximize")
+"""If one of these is set, the program has chosen its path itself, or torch refuses `fused`."""
 
 FIX = Fix(
     id="fused-optimizer",
@@ -28,14 +29,14 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     names = [one.name for one in ground.optimizers]
     if not names:
-        return "the program has no optimizer"
+        return because(Skip.NO_OPTIMIZER)
     if not any(name in FUSED for name in names):
-        return f"torch has no fused {names[0]}"
-    told = [one for one in ground.optimizers if one.options.get("fused") == "True"]
-    return "it is fused already" if told else ""
+        return because(Skip.NO_FUSED_OPTIMIZER, optimizer=names[0])
+    fused = any(one.options.get("fused") == "True" for one in ground.optimizers)
+    return because(Skip.ALREADY_SET, setting="a fused optimizer") if fused else None
 
 
 def update_share(ground: Ground) -> float | None:
@@ -52,20 +53,18 @@ def bound(ground: Ground) -> float | None:
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    def fuse(made: Made) -> str:
+    def fuse(made: Made) -> Reason:
         given = made.arguments
         if made.kind not in FUSED:
-            program.found_nothing(FIX.id, f"torch has no fused {made.kind}")
-            return ""
-        chosen = [name for name in ("fused", *OTHER_WAYS) if given.get(name)]
+            return because(Skip.NO_FUSED_OPTIMIZER, optimizer=made.kind)
+        chosen = [name for name in ("fused", *EXCLUDING_OPTIONS) if given.get(name)]
         if chosen:
-            program.found_nothing(FIX.id, f"the program sets {chosen[0]}=True itself")
-            return ""
+            return because(Skip.PROGRAM_SETS, setting=f"{chosen[0]}=True")
         given["fused"] = True
-        return f"{made.kind}(fused=True)"
+        return because(Done.OPTION, call=made.kind, option="fused", value=True)
 
     program.on_optimizer(FIX.id, fuse)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return optimizer_keyword(applied, source, "fused", "one pass over parameters and moments")
+    return keyword_edits(applied, "one pass over parameters and moments")

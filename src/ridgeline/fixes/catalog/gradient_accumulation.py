@@ -8,28 +8,27 @@ the outputs are whole, and loss, clipping, schedule and update are the program's
 """
 
 import ast
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.evidence import Evidence
-from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.model_edits import module_code
+from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.rehearsal import rehearsed
+from ridgeline.fixes.rehearsal import Evidence, rehearse
 from ridgeline.records.edit import Edit, Replace, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import dotted_name, parsed
 from ridgeline.source.models import called
-from ridgeline.units import percent
 
 PARTS = (2, 4, 8, 16)
-SAME, SAME_SMALL = 1e-3, 3e-2
-"""Of the outputs' norm, in float32 (TF32 among it) and in 16 bits: products of fewer rows round
-otherwise. What mixes samples is off by more."""
+MAX_ERROR_SHARE, MAX_ERROR_SHARE_16_BITS = 1e-3, 3e-2
+"""Share of the outputs' norm by which those of parts may be off, in float32 (TF32 included) and in
+16 bits: products of fewer rows round otherwise. A model that mixes samples is off by more."""
 FIX = Fix(
     id="gradient-accumulation",
     group="loop",
@@ -46,10 +45,10 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.trains:
-        return "nothing trains, so nothing is kept for a backward"
-    return "" if choices(ground) else "a batch of one sample cannot be divided"
+        return because(Skip.DOES_NOT_TRAIN)
+    return None if choices(ground) else because(Skip.BATCH_OF_ONE)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
@@ -62,38 +61,36 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     parts = int(options.get("parts") or PARTS[0])
 
-    def divide(model: Model) -> str:
-        why = _against(torch, model, parts)
-        if why:
-            program.found_nothing(FIX.id, why)
-            return ""
-        around(model.inner, FIX.id, lambda forward: _divided(forward, parts))
-        return f"{type(model.inner).__name__} called in {parts} parts of the batch"
+    def divide(model: Model) -> Reason:
+        obstacle = _obstacle(torch, model, parts)
+        if obstacle is not None:
+            return obstacle
+        wrap_forward(model.inner, FIX.id, lambda forward: _divided(forward, parts))
+        return because(Done.CALLED_IN_PARTS, model=model.name, parts=parts)
 
     program.on_model(FIX.id, divide)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    kind, _, rest = applied.what.partition("; ")[0].partition(" called in ")
-    parts = rest.partition(" ")[0]
-    code = (Path(__file__).parents[1] / "in_parts.py").read_text(encoding="utf-8")
-    body = re.sub(r"  # (type: ignore|fmt: skip).*", "", code.partition('"""\n\n')[2]).strip()
+    code = module_code(Path(__file__).parents[1] / "in_parts.py")
     why = "activations of a part of the batch at a time; gradients add up"
+    parts = applied.targets[0].done.facts["parts"]
     edits: list[Edit] = []
-    for file, line in at(applied):
-        call = _call(source(file) or "", line, kind)
+    for target in applied.targets:
+        place = target.place
+        if place is None or place.line is None:
+            continue
+        model = str(target.done.facts["model"])
+        call = _call(source(place.file) or "", place.line, model)
         if isinstance(call, str):
-            raise EditByHand(
-                f"{call}; call the model in parts: in_parts(model, x, parts={parts}), from "
-                "ridgeline.fixes.in_parts"
-            )
+            raise EditByHand(ByHand.CALL_IN_PARTS, cause=unclear(call), parts=parts)
         before = ast.unparse(call)
         given = before[len(ast.unparse(call.func)) + 1 : -1]
         after = f"in_parts({ast.unparse(call.func)}, {given}, parts={parts})"
-        edits.append(Top(file=file, where="after imports", text=body, why=why))
-        edits.append(Replace(file=file, line=line, before=before, after=after, why=why))
+        edits.append(Top(file=place.file, where="after imports", text=code, why=why))
+        edits.append(Replace(file=place.file, line=place.line, before=before, after=after, why=why))
     if not edits:
-        raise EditByHand(f"call the model in parts: in_parts(model, x, parts={parts})")
+        raise EditByHand(ByHand.CALL_IN_PARTS, parts=parts)
     return tuple(dict.fromkeys(edits))
 
 
@@ -112,47 +109,48 @@ def _divided(forward: Forward, parts: int) -> Forward:
     return under
 
 
-def _against(torch: Any, model: Model, parts: int) -> str:
-    """Why it is left whole: seen in a call of the whole batch and one of its parts."""
+def _obstacle(torch: Any, model: Model, parts: int) -> Reason | None:
+    """Return why the batch cannot be divided, as a call of the whole batch and one of its parts
+    show; None if it can."""
     inner = model.inner
     if isinstance(inner, torch.jit.ScriptModule):
-        return f"{type(inner).__name__} is TorchScript"
+        return because(Skip.TORCHSCRIPT, model=model.name)
     norms = (torch.nn.modules.batchnorm._BatchNorm,)
     if any(isinstance(one, norms) and one.training for one in inner.modules()):
-        return "a batch norm would see parts of a batch"
-    given = (*model.args, *model.kwargs.values())
-    if any(hasattr(one, "get_seq_length") for one in given):
-        return "the model fills a cache as it runs"
-    whole = rehearsed(torch, inner, model.args, model.kwargs)
+        return because(Skip.BATCH_NORM_IN_PARTS)
+    if model.fills_cache:
+        return because(Skip.FILLS_A_CACHE)
+    whole = rehearse(torch, inner, model.args, model.kwargs)
     if whole.draws:
-        return "the model draws random numbers (dropout): parts of a batch would draw others"
+        return because(Skip.DRAWS_RANDOM_NUMBERS)
     if whole.writes:
-        return "the model writes its buffers as it runs: each part would"
+        return because(Skip.WRITES_BUFFERS)
     from ridgeline.fixes.in_parts import in_parts
 
+    given = (*model.args, *model.kwargs.values())
     first = next((one for one in given if isinstance(one, torch.Tensor) and one.dim()), None)
     if first is None or first.size(0) < parts:
-        return f"its first tensor has no {parts} rows"
+        return because(Skip.TOO_FEW_ROWS, parts=parts)
     evidence = Evidence(torch)
     evidence.add(whole.returned, _by_parts(torch, in_parts, model, parts))
     small = torch.is_autocast_enabled(model.device) or any(
         one.dtype in (torch.bfloat16, torch.float16) for one in inner.parameters()
     )
-    if not evidence.error <= (SAME_SMALL if small else SAME):
-        return f"in parts its outputs are off by {percent(evidence.error)}: samples meet in it"
-    return ""
+    if not evidence.error_share <= (MAX_ERROR_SHARE_16_BITS if small else MAX_ERROR_SHARE):
+        return because(Skip.SAMPLES_MEET, error_share=evidence.error_share)
+    return None
 
 
 def _by_parts(torch: Any, in_parts: Any, model: Model, parts: int) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return rehearsed(torch, model.inner, args, kwargs).returned
+        return rehearse(torch, model.inner, args, kwargs).returned
 
     with torch.no_grad():
         return in_parts(call, *model.args, parts=parts, **model.kwargs)
 
 
 def _call(text: str, line: int, kind: str) -> ast.Call | str:
-    """Of the model, by its name, on that line."""
+    """Return the call of the model by its name on that line, or why there is none."""
     where = called(text, line, kind)
     if isinstance(where, str):
         return where

@@ -4,18 +4,18 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.outputs import tensors
-from ridgeline.fixes.places import at
+from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.model_forward import Forward, tensors_in, wrap_forward
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Replace, Within
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import dotted_name, parsed
 from ridgeline.source.models import called
 
-WRITTEN = "torch.inference_mode()"
+HEADER = "torch.inference_mode()"
 FIX = Fix(
     id="inference-mode",
     group="model",
@@ -28,28 +28,26 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return "the program trains" if ground.trains else ""
+def reason_to_skip(ground: Ground) -> Reason | None:
+    return because(Skip.TRAINS) if ground.trains else None
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
-    def quieten(model: Model) -> str:
-        given = tensors(torch, (model.args, model.kwargs))
+    def stop_recording(model: Model) -> Reason:
+        given = tensors_in(torch, (model.args, model.kwargs))
         if any(tensor.requires_grad for tensor in given):
-            program.found_nothing(FIX.id, "the model is given tensors that need gradients")
-            return ""
+            return because(Skip.INPUT_NEEDS_GRADIENT)
         if torch.is_inference_mode_enabled():
-            program.found_nothing(FIX.id, "the program has it already")
-            return ""
-        around(model.inner, FIX.id, lambda forward: _without(torch, forward), outside=True)
-        return f"inference_mode around {type(model.inner).__name__}"
+            return because(Skip.ALREADY_SET, setting="inference mode")
+        wrap_forward(model.inner, FIX.id, lambda forward: _unrecorded(torch, forward), outside=True)
+        return because(Done.INFERENCE_MODE, model=model.name)
 
-    program.on_model(FIX.id, quieten)
+    program.on_model(FIX.id, stop_recording)
 
 
-def _without(torch: Any, forward: Forward) -> Forward:
+def _unrecorded(torch: Any, forward: Forward) -> Forward:
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.is_inference_mode_enabled():
             return forward(self, *args, **kwargs)
@@ -61,27 +59,30 @@ def _without(torch: Any, forward: Forward) -> Forward:
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     found: list[Edit] = []
-    for file, line in at(applied):
-        text = source(file)
-        where = called(text or "", line, applied.what.rpartition(" ")[2])
+    for target in applied.targets:
+        place = target.place
+        if place is None or place.line is None:
+            continue
+        file, text = place.file, source(place.file)
+        where = called(text or "", place.line, str(target.done.facts["model"]))
         if isinstance(where, str):
-            raise EditByHand(f"{where}; write around the model's call: with {WRITTEN}:")
+            raise EditByHand(ByHand.AROUND_MODEL_CALL, cause=unclear(where), header=HEADER)
         why = "nothing is recorded for gradients"
         header = _no_grad(text or "", where.first)
         if header is not None:
             found.append(
-                Replace(file=file, line=header[0], before=header[1], after=WRITTEN, why=why)
+                Replace(file=file, line=header[0], before=header[1], after=HEADER, why=why)
             )
         else:
             found.append(
-                Within(file=file, first=where.first, last=where.last, header=WRITTEN, why=why)
+                Within(file=file, first=where.first, last=where.last, header=HEADER, why=why)
             )
             found.append(Import(file=file, text="import torch"))
     return tuple(dict.fromkeys(found))
 
 
 def _no_grad(text: str, line: int) -> tuple[int, str] | None:
-    """Line and expression of a `with torch.no_grad():` around a line."""
+    """Return line and expression of the `with torch.no_grad():` around a line, if there is one."""
     tree = parsed(text)
     for node in tree.nodes if tree is not None else ():
         if isinstance(node, ast.With) and node.lineno < line <= (node.end_lineno or node.lineno):

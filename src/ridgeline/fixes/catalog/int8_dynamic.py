@@ -9,23 +9,24 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.around import Forward, around
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.evidence import Evidence
-from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.fixes import precision
+from ridgeline.fixes.fix import EditByHand, Fix, Source, speedup_without
+from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.rehearsal import rehearsed
+from ridgeline.fixes.rehearsal import Evidence, rehearse
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
-from ridgeline.units import plural
 
-LEAST = 4096
-"""Elements of a weight: below it, packing inputs costs more than the product."""
-MOST_OFF = 0.1
-"""Of the outputs' norm: a model that is further off is another model."""
-BATCHES = 4
-"""On which the outputs are compared: within the steps of a trial that are not timed."""
+MIN_WEIGHT_ELEMENTS = 4096
+"""For smaller weights packing the inputs costs more than the product."""
+MAX_ERROR_SHARE = 0.1
+"""Share of the outputs' norm by which they may be off: a model that is further off is another one.
+"""
+COMPARED_BATCHES = 4
+"""Batches on which the outputs are compared, within the steps of a trial that are not timed."""
 FIX = Fix(
     id="int8-dynamic",
     group="model",
@@ -40,17 +41,17 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.trains:
-        return "the program trains, and 8-bit weights have no gradients"
+        return because(Skip.TRAINS)
     if ground.device != "cpu":
-        return "it is for a CPU"
+        return because(Skip.NO_CPU_WORK)
     if ground.compiled:
-        return "the program compiles its model, which 8-bit layers would cut to pieces"
+        return because(Skip.COMPILED_MODEL)
     if any(ground.autocast):
-        return f"the program has autocast already ({', '.join(ground.autocast)})"
-    kinds = {kind for module in ground.modules for kind in module.dtypes}
-    return "" if "float32" in kinds or not kinds else "the model is in another type already"
+        return because(Skip.ALREADY_SET, setting="autocast")
+    fits = precision.trains_in(ground, "float32")
+    return None if fits else because(Skip.NO_FLOAT32, model="the model")
 
 
 def bound(ground: Ground) -> float | None:
@@ -64,61 +65,50 @@ def bound(ground: Ground) -> float | None:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
-    def pack(model: Model) -> str:
+    def pack(model: Model) -> Reason | tuple[Reason, ...]:
         inner, off = model.inner, [False]
-        why = _resists(torch, model)
-        layers = [] if why else _layers(torch, inner)
+        obstacle = _obstacle(torch, model)
+        if obstacle is not None:
+            return obstacle
+        layers = _layers(torch, inner)
         if not layers:
-            program.found_nothing(
-                FIX.id, why or f"no Linear layer has a weight of {LEAST:,} elements or more"
-            )
-            return ""
-        exact = rehearsed(torch, inner, model.args, model.kwargs)
+            return because(Skip.NO_LARGE_LINEAR, min_elements=MIN_WEIGHT_ELEMENTS)
+        exact = rehearse(torch, inner, model.args, model.kwargs)
         if exact.writes:
-            program.found_nothing(
-                FIX.id, "the model writes its buffers as it runs: it cannot be run twice to see"
-            )
-            return ""
+            return because(Skip.WRITES_BUFFERS)
         packed = [_Packed(torch, layer, off) for layer in layers]
         evidence = Evidence(torch)
-        evidence.add(exact.returned, rehearsed(torch, inner, model.args, model.kwargs).returned)
+        evidence.add(exact.returned, rehearse(torch, inner, model.args, model.kwargs).returned)
         used = [one for one in packed if one.calls]
-        fault = _fault(evidence, len(used))
-        if fault:
+        fault = evidence.fault("int8", MAX_ERROR_SHARE)
+        fault = fault if used else because(Skip.LINEAR_NOT_CALLED)
+        if fault is not None:
             off[0] = True
-            program.found_nothing(FIX.id, fault)
-            return ""
-        _follow(program, inner, evidence, off, model.place)
-        many = plural(len(used), "Linear layer")
-        return f"int8 weights in {many} of {type(inner).__name__}; {evidence.words}"
+            return fault
+        _compare_later_batches(program, inner, evidence, off, model.place)
+        done = because(Done.INT8_WEIGHTS, model=model.name, layers=len(used))
+        return done, evidence.result
 
     program.on_model(FIX.id, pack)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """By hand: weights may be loaded after the model is made, and must be packed after that."""
-    raise EditByHand(
-        f"{applied.what}; write once the weights are loaded, before the first call: model = "
-        "torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear: "
-        "torch.ao.quantization.per_channel_dynamic_qconfig}); with torchao, which replaces it: "
-        "quantize_(model, Int8DynamicActivationInt8WeightConfig())"
-    )
+    """There are no edits: weights may be loaded after the model is made, and must be packed after
+    that."""
+    raise EditByHand(ByHand.INT8_LAYERS, cause=applied.targets[-1].done)
 
 
-def _resists(torch: Any, model: Model) -> str:
+def _obstacle(torch: Any, model: Model) -> Reason | None:
     inner = model.inner
     if inner.training:
-        return "the model is in training mode, and 8-bit weights have no gradients"
+        return because(Skip.TRAINING_MODE)
     if model.device != "cpu":
-        return "the model is not on the CPU"
+        return because(Skip.NO_CPU_WORK)
     if torch.backends.quantized.engine in ("", "none"):
-        return "torch has no 8-bit products for this processor"
+        return because(Skip.NO_INT8_PRODUCTS)
     if isinstance(inner, torch.jit.ScriptModule):
-        return f"{type(inner).__name__} is TorchScript"
-    given = (*model.args, *model.kwargs.values())
-    if any(hasattr(one, "get_seq_length") for one in given):
-        return "the model fills a cache as it runs: it cannot be run twice to see"
-    return ""
+        return because(Skip.TORCHSCRIPT, model=model.name)
+    return because(Skip.FILLS_A_CACHE) if model.fills_cache else None
 
 
 def _layers(torch: Any, model: Any) -> list[Any]:
@@ -127,18 +117,14 @@ def _layers(torch: Any, model: Any) -> list[Any]:
         for one in model.modules()
         if type(one) is torch.nn.Linear
         and one.weight.dtype == torch.float32
-        and one.weight.numel() >= LEAST
+        and one.weight.numel() >= MIN_WEIGHT_ELEMENTS
     ]
 
 
-def _fault(evidence: Evidence, used: int) -> str:
-    if not used:
-        return "its Linear layers are not called one by one: a fused path uses their weights"
-    return evidence.fault("int8", MOST_OFF)
-
-
-def _follow(program: Program, inner: Any, evidence: Evidence, off: list[bool], place: str) -> None:
-    """The next batches are compared too, each by two calls more."""
+def _compare_later_batches(
+    program: Program, inner: Any, evidence: Evidence, off: list[bool], place: str
+) -> None:
+    """Compare the outputs of the next batches too, each by two more calls."""
     torch = program.torch
     handles: list[Any] = []
     pending = [True]  # the call that is about to come has been compared
@@ -149,14 +135,14 @@ def _follow(program: Program, inner: Any, evidence: Evidence, off: list[bool], p
             return
         inside[0] = off[0] = True
         try:
-            exact = rehearsed(torch, module, args, kwargs).returned
+            exact = rehearse(torch, module, args, kwargs).returned
             off[0] = False
-            evidence.add(exact, rehearsed(torch, module, args, kwargs).returned)
+            evidence.add(exact, rehearse(torch, module, args, kwargs).returned)
         finally:
             inside[0] = off[0] = False
-        if evidence.batches == BATCHES:
+        if evidence.batches == COMPARED_BATCHES:
             handles.pop().remove()
-            program.did(FIX.id, evidence.words, place)
+            program.did(FIX.id, evidence.result, place)
 
     handles.append(inner.register_forward_pre_hook(compare, with_kwargs=True))
 
@@ -173,7 +159,7 @@ class _Packed:
         self._narrow = not vnni()
         self._key: tuple[Any, ...] = ()
         self._made: Any = None
-        around(layer, FIX.id, lambda forward: self._instead(forward, off))
+        wrap_forward(layer, FIX.id, lambda forward: self._instead(forward, off))
 
     def _instead(self, forward: Forward, off: list[bool]) -> Forward:
         product = self._torch.ops.quantized.linear_dynamic

@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Mapping
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix, Source, speedup_without
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -29,8 +30,9 @@ FIX = Fix(
     "has settings of its own.",
 )
 MMAP_MAX, TRIM_THRESHOLD = -4, -1
-"""Of mallopt: how many pieces may be mapped by themselves; how much may lie free at the end."""
-SET_AROUND = (
+"""Options of mallopt: how many pieces may be mapped by themselves, and how much memory may lie free
+at the end of the heap."""
+MALLOC_VARIABLES = (
     "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_",
     "GLIBC_TUNABLES",
 )  # fmt: skip
@@ -43,27 +45,28 @@ if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
     ctypes.CDLL(None).mallopt({TRIM_THRESHOLD}, -1)  # M_TRIM_THRESHOLD: which never shrinks"""
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cpu":
-        return "the work is on the GPU, whose memory torch keeps"
-    return _against(ground.variables)
+        return because(Skip.NO_CPU_WORK)
+    return _obstacle(ground.variables)
 
 
 def bound(ground: Ground) -> float | None:
-    """All that the system does for the program while it steps."""
+    """Return the bound if everything goes that the system does for the program in a step."""
     return speedup_without(ground.system_share)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    why = _against(os.environ) or ("" if _glibc() else "the C library is not glibc")
-    if why:
-        program.found_nothing(FIX.id, why)
+    obstacle = _obstacle(os.environ) or (None if _glibc() else because(Skip.NOT_GLIBC))
+    if obstacle is not None:
+        program.found_nothing(FIX.id, obstacle)
         return
     library = ctypes.CDLL(None)
     if library.mallopt(MMAP_MAX, 0) and library.mallopt(TRIM_THRESHOLD, -1):
-        program.did(FIX.id, "mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, -1)")
+        code = "mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, -1)"
+        program.did(FIX.id, because(Done.SETTING, statement=code))
     else:
-        program.found_nothing(FIX.id, "the C library refused")
+        program.found_nothing(FIX.id, because(Skip.MALLOPT_REFUSED))
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
@@ -79,8 +82,9 @@ def _glibc() -> bool:
     return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 
 
-def _against(environment: Mapping[str, str]) -> str:
-    if "malloc" in environment.get("LD_PRELOAD", ""):
-        return "another allocator is preloaded"
-    named = next((name for name in SET_AROUND if environment.get(name)), "")
-    return f"{named} is set around the program" if named else ""
+def _obstacle(environment: Mapping[str, str]) -> Reason | None:
+    preloaded = environment.get("LD_PRELOAD", "")
+    if "malloc" in preloaded:
+        return because(Skip.OTHER_ALLOCATOR, allocator=os.path.basename(preloaded))
+    named = next((name for name in MALLOC_VARIABLES if environment.get(name)), "")
+    return because(Skip.SET_BY_ENVIRONMENT, variable=named) if named else None

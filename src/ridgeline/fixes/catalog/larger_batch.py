@@ -12,17 +12,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import last_name, parsed
 
 FACTORS = (2, 4, 8, 16, 32)
-FEWEST = 16
-"""Batches an epoch: with fewer an epoch is mostly its first and its last batch."""
-EVALUATION = ("test", "val", "valid", "validation", "eval", "dev")
+MIN_BATCHES = 16
+"""An epoch of fewer batches is mostly its first and its last batch."""
+EVALUATION_SPLITS = ("test", "val", "valid", "validation", "eval", "dev")
 FIX = Fix(
     id="larger-batch",
     group="loop",
@@ -37,30 +38,29 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.loaders:
-        return "the program has no DataLoader"
+        return because(Skip.NO_LOADER)
     sized = [one for one in ground.loaders if one.batch_size is not None]
     if not sized:
-        return "its loaders put no batches together themselves"
+        return because(Skip.NO_BATCHING)
     if not choices(ground):
-        most = max(one.length or 0 for one in sized)
-        return f"{most} batches an epoch are too few to be made larger"
-    return ""
+        return because(Skip.TOO_FEW_BATCHES, batches=max(one.length or 0 for one in sized))
+    return None
 
 
 def bound(ground: Ground) -> float:
-    """Making a sample and copying it costs the same in any batch; nothing says the like of the
-    rest of a step."""
+    """Return the bound if everything gets cheaper with the batch except making samples and copying
+    them, which costs the same in any batch."""
     stays = min(max(ground.input_share + ground.copy_share, 0.0), 1.0)
     return 1 / (stays + (1 - stays) / FACTORS[-1])
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
-    """In rising order: what runs out of memory ends the search."""
+    """Return rising factors: the first one that runs out of memory ends the search."""
     lengths = [one.length for one in ground.loaders if one.batch_size is not None]
     most = None if None in lengths or not lengths else max(n or 0 for n in lengths)
-    fit = [n for n in FACTORS if most is None or most // n >= FEWEST]
+    fit = [n for n in FACTORS if most is None or most // n >= MIN_BATCHES]
     return tuple({"factor": str(factor)} for factor in fit)
 
 
@@ -82,36 +82,30 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     factor = int(options.get("factor") or FACTORS[0])
     trains: dict[str, bool] = {}
-    """By the line that makes the loader: it may make one for every epoch."""
+    """Whether the loader of a line feeds the training. A line may make one for every epoch."""
 
-    def enlarge(made: Made) -> str:
+    def enlarge(made: Made) -> Reason:
         given = made.arguments
-        why = _against(given, factor)
-        if not why and not trains.setdefault(made.place, _random(given) or not trains):
-            why = "it neither shuffles nor is the first: taken for one of an evaluation"
-        if why:
-            program.found_nothing(FIX.id, why)
-            return ""
+        obstacle = _obstacle(given, factor)
+        if obstacle is not None:
+            return obstacle
+        if not trains.setdefault(made.place, _is_shuffled(given) or not trains):
+            return because(Skip.EVALUATION_LOADER)
         before = given.get("batch_size", 1)
-        given["batch_size"] = before * factor
-        return (
-            f"DataLoader(batch_size={before * factor}), {factor} × {before}, the learning rate "
-            "as it was"
-        )
+        size = given["batch_size"] = before * factor
+        return because(Done.LARGER_BATCH, batch_size=size, factor=factor, before=before)
 
     program.on_loader(FIX.id, enlarge)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    factor = int(applied.what.partition("), ")[2].partition(" ×")[0])
+    factor = int(applied.targets[0].done.facts["factor"] or 1)
     edits: list[Edit] = []
-    for file, line in at(applied):
-        size = _written_size(source(file), line)
-        if isinstance(size, str):
-            raise EditByHand(
-                f"{file}:{line} {size}: make that {factor} times as large; the learning rate was "
-                "left as it is"
-            )
+    for file, line in applied.lines:
+        size = _size_in_source(source(file), line)
+        if isinstance(size, Reason):
+            place = f"{file}:{line}"
+            raise EditByHand(ByHand.BATCH_SIZE, cause=size, place=place, factor=factor)
         edits.append(
             Keyword(
                 file=file, line=line, call="DataLoader", name="batch_size",
@@ -121,22 +115,24 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _against(given: Mapping[str, Any], factor: int) -> str:
+def _obstacle(given: Mapping[str, Any], factor: int) -> Reason | None:
     if given.get("batch_sampler") is not None:
-        return "the program puts its batches together itself (batch_sampler)"
+        return because(Skip.NO_BATCHING)
     size = given.get("batch_size", 1)
     if not isinstance(size, int):
-        return "the loader puts no batches together (batch_size=None)"
+        return because(Skip.NO_BATCHING)
     if _evaluates(given.get("dataset")):
-        return "the dataset says that it is for evaluation"
-    samples = _samples(given)
-    if samples is not None and samples // (size * factor) < FEWEST:
-        left = samples // (size * factor)
-        return f"{left} batches of {size * factor} would be left in an epoch, fewer than {FEWEST}"
-    return ""
+        return because(Skip.EVALUATION_DATASET)
+    samples, larger = _samples(given), size * factor
+    if samples is not None and samples // larger < MIN_BATCHES:
+        return because(
+            Skip.TOO_FEW_BATCHES_LEFT, batches=samples // larger, batch_size=larger,
+            min_batches=MIN_BATCHES,
+        )  # fmt: skip
+    return None
 
 
-def _random(given: Mapping[str, Any]) -> bool:
+def _is_shuffled(given: Mapping[str, Any]) -> bool:
     sampler = given.get("sampler")
     if sampler is None:
         return bool(given.get("shuffle"))
@@ -144,10 +140,13 @@ def _random(given: Mapping[str, Any]) -> bool:
 
 
 def _evaluates(dataset: Any) -> bool:
-    """As torchvision's and Hugging Face's say it; nothing of the dataset's own is run."""
+    """Return whether the dataset says so as those of torchvision and Hugging Face do. Nothing of
+    the dataset's own is run."""
     own = getattr(dataset, "__dict__", None)
     own = own if isinstance(own, dict) else {}
-    return own.get("train") is False or str(own.get("split", own.get("_split"))) in EVALUATION
+    return (
+        own.get("train") is False or str(own.get("split", own.get("_split"))) in EVALUATION_SPLITS
+    )
 
 
 def _samples(given: Mapping[str, Any]) -> int | None:
@@ -158,17 +157,17 @@ def _samples(given: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _written_size(text: str | None, line: int) -> int | str:
-    """As the call on that line says it; else why it cannot be known."""
+def _size_in_source(text: str | None, line: int) -> int | Reason:
+    """Return the batch size that the call on that line gives, or why it cannot be known."""
     file = parsed(text or "")
     if file is None:
-        return "cannot be read"
+        return because(ByHand.SIZE_UNREADABLE)
     found = [call for call in file.calls_on_line(line) if last_name(call) == "DataLoader"]
     if len(found) != 1:
-        return "makes its DataLoader by another name, with some batch_size"
+        return because(ByHand.SIZE_OF_OTHER_NAME)
     call = found[0]
     named = [word.value for word in call.keywords if word.arg == "batch_size"]
     size = named[0] if named else call.args[1] if len(call.args) > 1 else ast.Constant(1)
     if isinstance(size, ast.Constant) and type(size.value) is int:
         return size.value
-    return f"has batch_size={ast.unparse(size)}"
+    return because(ByHand.SIZE_EXPRESSION, expression=ast.unparse(size))

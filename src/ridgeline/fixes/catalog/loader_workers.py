@@ -5,22 +5,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.catalog import _dataset as dataset
-from ridgeline.fixes.catalog._cores import usable
-from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes import dataset
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.machine.processor import usable_cores
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import feeding
 from ridgeline.records.trial import Applied
 
-MOST = 16
-"""Workers for one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
-FEW = 4
-"""Cores: where a step uses them all, one worker is as many as it can spare."""
-OTHER_BATCHES = "more workers that share a stream out make other batches of it"
+MAX_WORKERS = 16
+"""Most workers of one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
+FEW_CORES = 4
+"""On so few cores one worker is tried too: a step that uses them all can spare no more."""
 
 FIX = Fix(
     id="loader-workers",
@@ -41,34 +41,34 @@ FIX = Fix(
 )  # fmt: skip
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.loaders:
-        return "the program has no DataLoader"
+        return because(Skip.NO_LOADER)
     fewest = min(one.workers for one in ground.loaders)
     each = _each(ground)
     if _streams(ground) and fewest:
-        return OTHER_BATCHES
-    if fewest >= min(max(2 * each, 2), MOST) and "many-workers" not in ground.findings:
-        return f"its loaders have {fewest} workers for {each} cores already"
-    return ""
+        return because(Skip.STREAM_SHARED_BY_WORKERS)
+    if fewest >= min(max(2 * each, 2), MAX_WORKERS) and "many-workers" not in ground.findings:
+        return because(Skip.ENOUGH_WORKERS, workers=fewest, cores=each)
+    return None
 
 
 def bound(ground: Ground) -> float | None:
-    """A step that never waits for its batch."""
+    """Return the bound if a step never waits for its batch."""
     return speedup_without(ground.input_share)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
-    """Numbers worth trying, the likeliest first: as many as cores; more, where they wait for
-    files; half, where they are in each other's way; one, where the step itself wants the cores. Of
-    a loader that has some, only more of them, unless they were found to be too many. Of a stream
+    """Return the numbers worth trying, the likeliest first: as many as cores; more, where they wait
+    for files; half, where they are in each other's way; one, where the step itself wants the cores.
+    Of a loader that has some, only more of them, unless they were found to be too many. Of a stream
     one: see `apply`."""
     each = _each(ground)
     fewest = min((one.workers for one in ground.loaders), default=0)
-    numbers = [each, 2 * each, each // 2, *([1] if each <= FEW else [])]
+    numbers = [each, 2 * each, each // 2, *([1] if each <= FEW_CORES else [])]
     if _streams(ground):
         numbers = [1]
-    wanted = dict.fromkeys(min(number, MOST) for number in numbers if number)
+    wanted = dict.fromkeys(min(number, MAX_WORKERS) for number in numbers if number)
     fewer = "many-workers" in ground.findings
     has = {one.workers for one in ground.loaders}
     return tuple(
@@ -97,61 +97,51 @@ def brings(ground: Ground, options: Mapping[str, str]) -> str:
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    asked = int(options.get("workers") or min(usable(), MOST))
+    asked = int(options.get("workers") or min(usable_cores(), MAX_WORKERS))
 
-    def hire(made: Made) -> str:
+    def add_workers(made: Made) -> Reason | None:
         given = made.arguments
-        why = _against(program.torch, given)
-        if why:
-            program.found_nothing(FIX.id, why)
-            return ""
+        obstacle = _obstacle(program.torch, given)
+        if obstacle is not None:
+            return obstacle
         # Workers that share a stream out make other batches of it, those that do not yield it as
         # often as they are: with one it stays the same.
         number = 1 if dataset.is_stream(program.torch, given.get("dataset")) else asked
         if given.get("num_workers", 0) >= number and number < asked:
-            program.found_nothing(FIX.id, OTHER_BATCHES)
-            return ""
+            return because(Skip.STREAM_SHARED_BY_WORKERS)
         if given.get("num_workers", 0) == number:
-            return ""
+            return None
         if _batches(given) == 1:
-            program.found_nothing(FIX.id, "the loader makes one batch, and none ahead")
-            return ""
+            return because(Skip.ONE_BATCH)
         given["num_workers"] = number
-        return f"DataLoader(num_workers={number})"
+        return because(Done.OPTION, call="DataLoader", option="num_workers", value=number)
 
-    program.on_loader(FIX.id, hire)
+    program.on_loader(FIX.id, add_workers)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    number = applied.what.partition("num_workers=")[2].partition(")")[0]
-    return tuple(
-        Keyword(
-            file=file, line=line, call="DataLoader", name="num_workers", value=number,
-            why="batches are made while the step runs",
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
+    return keyword_edits(applied, "batches are made while the step runs")
 
 
-def _against(torch: Any, given: Mapping[str, Any]) -> str:
+def _obstacle(torch: Any, given: Mapping[str, Any]) -> Reason | None:
     data = given.get("dataset")
-    if dataset.is_stream(torch, data) and (place := dataset.keeps_place(data)):
-        return f"the dataset keeps its place in {place}, of which a worker has a copy each epoch"
+    if dataset.is_stream(torch, data) and (name := dataset.position_attribute(data)):
+        return because(Skip.STREAM_KEEPS_POSITION, attribute=name)
     if dataset.on_gpu(torch, data):
-        return "the dataset's tensors are on the GPU, which workers cannot share"
+        return because(Skip.DATASET_ON_GPU)
     file = dataset.open_file(data)
     if file:
-        return f"the dataset keeps a {file} open, whose position forked workers would share"
-    own = dataset.own_generator(torch, data)
-    if own:
-        return f"the dataset keeps a {own}: each worker would draw the same numbers from its copy"
+        return because(Skip.OPEN_FILE, file_kind=file)
+    generator = dataset.own_generator(torch, data)
+    if generator:
+        return because(Skip.OWN_GENERATOR, generator=generator)
     if dataset.start_method(given.get("multiprocessing_context")) != "fork":
         return dataset.unpicklable(given)
-    return ""
+    return None
 
 
 def _batches(given: Mapping[str, Any]) -> int | None:
-    """None where it is not known. One batch leaves nothing to make ahead."""
+    """Return the number of batches in an epoch; None if it is not known."""
     if given.get("sampler") is not None or given.get("batch_sampler") is not None:
         return None
     size = given.get("batch_size", 1)

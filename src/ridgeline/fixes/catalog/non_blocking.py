@@ -6,19 +6,19 @@ import linecache
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.fix import Fix, Source, speedup_without
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import here
 from ridgeline.records.edit import Edit, Keyword, Replace
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import parsed
 
 WHY = "the program goes on while the GPU fetches the batch"
-NAMED = 256
-"""Copies whose lines are looked up: after that a copy costs one test more, no walk up the stack."""
+MAX_LOCATED_COPIES = 256
+"""Copies whose lines are looked up. Later ones cost one test more, and no walk up the stack."""
 
 FIX = Fix(
     id="non-blocking",
@@ -35,15 +35,15 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "batches stay on the CPU: there is no copy to wait for"
+        return because(Skip.NO_GPU)
     if ground.copies == 0:
-        return "nothing is copied to the GPU in its steps"
+        return because(Skip.NO_COPIES)
     pinned = all(one.pin_memory for one in ground.loaders)
     if pinned and not set(FIX.answers) & set(ground.findings):
-        return "no copy was found that the program waits for"
-    return ""
+        return because(Skip.NO_BLOCKING_COPY)
+    return None
 
 
 def bound(ground: Ground) -> float | None:
@@ -58,19 +58,20 @@ def bound(ground: Ground) -> float | None:
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     if program.device != "cuda":
-        program.found_nothing(FIX.id, "there is no GPU to copy to")
+        program.found_nothing(FIX.id, because(Skip.NO_GPU))
         return
-    program.found_nothing(FIX.id, "no copy of pinned memory to the GPU was seen")
+    program.found_nothing(FIX.id, because(Skip.NO_PINNED_COPY))
     seen: set[str] = set()
-    named = 0
+    copies = 0
 
-    def noted(call: str) -> None:
-        nonlocal named
-        named += 1
-        place = here() if named <= NAMED else ""
-        if named == 1 or (place and place not in seen):
+    def note(call: str) -> None:
+        nonlocal copies
+        copies += 1
+        place = here() if copies <= MAX_LOCATED_COPIES else ""
+        if copies == 1 or (place and place not in seen):
             seen.add(place)
-            program.did(FIX.id, f"{call}(non_blocking=True)", place)
+            done = because(Done.OPTION, call=call, option="non_blocking", value=True)
+            program.did(FIX.id, done, place)
 
     tensor = program.torch.Tensor
     to, cuda = tensor.to, tensor.cuda
@@ -79,28 +80,28 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
     def freed_to(self: Any, *args: Any, **kwargs: Any) -> Any:
         if "non_blocking" not in kwargs and to_gpu(program.torch, self, args, kwargs):
             kwargs["non_blocking"] = True
-            noted("to")
+            note("to")
         return to(self, *args, **kwargs)
 
     @functools.wraps(cuda)
     def freed_cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if "non_blocking" not in kwargs and len(args) < 2 and sent(self):
+        if "non_blocking" not in kwargs and len(args) < 2 and is_sendable(self):
             kwargs["non_blocking"] = True
-            noted("cuda")
+            note("cuda")
         return cuda(self, *args, **kwargs)
 
     tensor.to, tensor.cuda = freed_to, freed_cuda
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return tuple(edit for file, line in at(applied) for edit in _edits(file, line))
+    return tuple(edit for file, line in applied.lines for edit in _edits(file, line))
 
 
 def _edits(file: str, line: int) -> list[Edit]:
-    """A keyword where the line has one such call; else each copy by its text:
+    """Return a keyword if the line has one such call; else edits of each copy by its text, as in
     `x, y = x.to(device), y.to(device)`."""
     calls = _calls("".join(linecache.getlines(file)), line)
-    copies = [call for call in calls if not _elsewhere(call)]
+    copies = [call for call in calls if not _is_left(call)]
     if len(calls) < 2 or not copies:
         name = calls[0].func.attr if calls and isinstance(calls[0].func, ast.Attribute) else "to"
         return [
@@ -115,7 +116,7 @@ def _edits(file: str, line: int) -> list[Edit]:
 
 
 def _calls(source: str, line: int) -> list[ast.Call]:
-    """Of `.to(…)` and `.cuda(…)`, on that line."""
+    """Return the calls `.to(…)` and `.cuda(…)` on that line."""
     file = parsed(source)
     return [
         call
@@ -124,8 +125,8 @@ def _calls(source: str, line: int) -> list[ast.Call]:
     ]
 
 
-def _elsewhere(call: ast.Call) -> bool:
-    """To the CPU, or to a type; or the program says itself whether it waits."""
+def _is_left(call: ast.Call) -> bool:
+    """Return whether the call copies to the CPU or to a type, or says itself whether it waits."""
     if any(one.arg in ("non_blocking", None) for one in call.keywords):
         return True
     first = call.args[0] if call.args else None
@@ -135,7 +136,7 @@ def _elsewhere(call: ast.Call) -> bool:
 
 
 def to_gpu(torch: Any, source: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Of `.to(…)`: from pinned memory to a GPU, with nothing said about waiting."""
+    """Return whether this `.to(…)` copies pinned memory to a GPU and does not say if it waits."""
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
     if isinstance(target, torch.Tensor):
         gpu = target.is_cuda and len(args) < 2
@@ -145,12 +146,13 @@ def to_gpu(torch: Any, source: Any, args: Any, kwargs: Mapping[str, Any]) -> boo
         gpu = target.startswith("cuda")
     else:  # a number of a device; a type is no target
         gpu = type(target) is int
-    return bool(gpu and len(args) < 3 and sent(source))
+    return bool(gpu and len(args) < 3 and is_sendable(source))
 
 
-def sent(source: Any) -> bool:
-    """Pinned, and never written in place: a buffer that is filled again and again has a version
-    above 0, a batch of a loader's has not. Tensors made under inference_mode have none."""
+def is_sendable(source: Any) -> bool:
+    """Return whether the tensor is pinned and was never written in place: a buffer that is filled
+    again and again has a version above 0, a loader's batch has not. Tensors made under
+    inference_mode have no version."""
     if source.device.type != "cpu" or source.is_inference() or source._version > 0:
         return False
     return bool(source.is_pinned())

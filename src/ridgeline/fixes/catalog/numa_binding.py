@@ -3,20 +3,19 @@ that is enough for its threads. Memory follows by itself: a page lies on the nod
 first writes to it."""
 
 import os
-import re
 from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.catalog.affinity import BINDING
-from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.fixes.catalog.affinity import bind_threads, binding_variable
+from ridgeline.fixes.fix import Fix, Source, speedup_without
 from ridgeline.fixes.program import Program
 from ridgeline.machine.processor import cores_in, cpulist
 from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground, NumaNode
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
-from ridgeline.units import plural
 
 FIX = Fix(
     id="numa-binding",
@@ -39,19 +38,15 @@ try:
     os.sched_setaffinity(0, _near & os.sched_getaffinity(0))
 except (OSError, ValueError):
     pass  # another machine: no such place, or none of its cores may be used"""
-BOUND = "the program is bound already"
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.nodes:
-        return "the system does not say which cores lie beside which memory"
+        return because(Skip.NUMA_UNKNOWN)
     if len(ground.nodes) < 2:
-        return "the machine has one NUMA node: all its cores are as near"
+        return because(Skip.ONE_NUMA_NODE)
     if ground.ranks > 1:
-        return (
-            f"its {ground.ranks} processes need a node each, which is the launcher's to give: "
-            "newer ones have torchrun --numa-binding=node"
-        )
+        return because(Skip.LAUNCHER_BINDS, ranks=ground.ranks)
     return _bound_already(ground) or _no_node(ground)
 
 
@@ -84,77 +79,78 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
 
 
 def variables(environment: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """None; but like a variable it is inherited from the start of a process, and cannot be tried in
-    one that has its memory and its threads already."""
+    """Return none. The function is there because the binding, like a variable, is inherited from
+    the start of a process: it cannot be tried in one that has its memory and its threads already.
+    """
     return {}
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     wanted = set(cores_in(options.get("cores", "")))
     if not hasattr(os, "sched_setaffinity"):
-        program.found_nothing(FIX.id, "this system has no affinities")
+        program.found_nothing(FIX.id, because(Skip.NO_AFFINITIES))
+        return
+    if not (options.get("gpu") or options.get("node")):
+        program.found_nothing(FIX.id, because(Skip.NUMA_UNKNOWN))
         return
     before = os.sched_getaffinity(0)
     near = wanted & before
     if not near:
-        program.found_nothing(FIX.id, "no core of that node may be used")
+        program.found_nothing(FIX.id, because(Skip.NODE_NOT_ALLOWED))
         return
     if near == before:
-        program.found_nothing(FIX.id, f"{BOUND}: to no other cores")
+        program.found_nothing(FIX.id, because(Skip.BOUND_TO_NODE))
         return
-    _bind(near)
+    bind_threads(near, os.sched_setaffinity)
 
     def look() -> None:
         if os.sched_getaffinity(0) == near:
-            program.did(FIX.id, _what(near, options))
+            program.did(FIX.id, _done(near, options))
         else:
-            program.found_nothing(FIX.id, "the program sets its affinity itself")
+            program.found_nothing(FIX.id, because(Skip.PROGRAM_SETS, setting="its affinity"))
 
     program.after_first_step(FIX.id, look)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """By the GPU's address or the node's number, and not by the cores: these lines do nothing on a
-    machine without it, where a list of cores would hold the program to some of them. CUDA is not
-    asked for the address: that would start it before the program has chosen its device."""
-    gpu = re.search(r"GPU (\S+)$", applied.what)
-    node = re.search(r"NUMA node (\d+)$", applied.what)
-    if gpu:
-        why = f"the cores beside this machine's GPU {gpu[1]}; put in another's, where you use one"
-        text = TEXT.format(path=GPU.format(gpu[1]))
-    elif node:
-        why = "the cores beside one part of the memory, enough for its threads on this machine"
-        text = TEXT.format(path=NODE.format(node[1]))
+    """Name the GPU's address or the node's number, not the cores: then the lines do nothing on
+    another machine, where a list of cores would hold the program to some of them. CUDA is not asked
+    for the address: that would start it before the program has chosen its device."""
+    done = applied.targets[0].done
+    if done.code == Done.BOUND_TO_GPU_NODE:
+        gpu = done.facts["gpu"]
+        why = f"the cores beside this machine's GPU {gpu}; put in another's, where you use one"
+        text = TEXT.format(path=GPU.format(gpu))
     else:
-        raise EditByHand(f"{applied.what}: write os.sched_setaffinity(0, …) with those cores")
+        why = "the cores beside one part of the memory, enough for its threads on this machine"
+        text = TEXT.format(path=NODE.format(done.facts["node"]))
     top = Top(file="", where="after imports", text=text, why=why)
     return Import(file="", text="import os"), top
 
 
-def _bound_already(ground: Ground) -> str:
+def _bound_already(ground: Ground) -> Reason | None:
     every = sum(len(node.cores) for node in ground.nodes)
+    allowed = ground.flags.allowed_cores
     if sum(bool(node.cores) for node in ground.nodes) < 2:
-        return f"{BOUND}, to the cores of one NUMA node"
-    if 0 < ground.flags.allowed_cores < every:
-        return f"{BOUND}, to {ground.flags.allowed_cores} of {every} cores"
-    named = next((name for name in BINDING if ground.variables.get(name)), "")
-    if named:
-        return f"{BOUND}: {named} is set around it"
-    return f"{BOUND}, to too few cores" if "affinity" in ground.findings else ""
+        return because(Skip.BOUND_TO_NODE)
+    if 0 < allowed < every:
+        return because(Skip.BOUND_TO_CORES, allowed_cores=allowed, all_cores=every)
+    variable = binding_variable(ground)
+    if variable is None and "affinity" in ground.findings:
+        return because(Skip.BOUND_TO_CORES, allowed_cores=ground.cores, all_cores=every)
+    return variable
 
 
-def _no_node(ground: Ground) -> str:
-    """Why there is none to bind to."""
+def _no_node(ground: Ground) -> Reason | None:
+    """Return why there is no node to bind to; None if there is one."""
     if _node(ground) is not None:
-        return ""
+        return None
     if ground.device == "cuda":
-        known = ground.gpu_node >= 0
-        said = "the system does not say which NUMA node the GPU hangs on"
-        return "no core beside the GPU may be used" if known else said
-    node, workers = _largest(ground), _workers(ground)
-    who = plural(ground.flags.threads, "thread")
-    who += f" and {plural(workers, 'worker')}" if workers else ""
-    return f"its {who} need more than the {plural(node.physical, 'core')} of a NUMA node"
+        return because(Skip.NO_CORE_NEAR_GPU if ground.gpu_node >= 0 else Skip.GPU_NODE_UNKNOWN)
+    return because(
+        Skip.NODE_TOO_SMALL, threads=ground.flags.threads, workers=_workers(ground),
+        cores=_largest(ground).physical,
+    )  # fmt: skip
 
 
 def _node(ground: Ground) -> NumaNode | None:
@@ -176,16 +172,8 @@ def _workers(ground: Ground) -> int:
     return max((one.workers for one in ground.loaders), default=0)
 
 
-def _what(cores: set[int], options: Mapping[str, str]) -> str:
+def _done(cores: set[int], options: Mapping[str, str]) -> Reason:
+    bound_to = cpulist(cores)
     if options.get("gpu"):
-        return f"cores {cpulist(cores)}, beside GPU {options['gpu']}"
-    return f"cores {cpulist(cores)}, of NUMA node {options.get('node', '?')}"
-
-
-def _bind(cores: set[int]) -> None:
-    """Every thread there is: those a library started when it was imported do not inherit."""
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            os.sched_setaffinity(int(thread), cores)
-        except OSError:
-            continue  # it has ended
+        return because(Done.BOUND_TO_GPU_NODE, cores=bound_to, gpu=options["gpu"])
+    return because(Done.BOUND_TO_NODE, cores=bound_to, node=int(options["node"]))

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.around import Forward, around, worn
 from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.model_forward import Forward, fixes_around, wrap_forward
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Replace, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.program import layer_calls
 
 TILE = 64
-LEAST = 1024
-"""Below it the padding, up to 63 columns, costs more than it brings."""
-NOT_SMALL = "its products are not in 16 bits"
+MIN_WIDTH = 1024
+"""For a narrower layer the padding, up to 63 columns, costs more than it gains."""
 FIX = Fix(
     id="padded-vocabulary",
     group="model",
@@ -32,49 +32,50 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "only a GPU's tensor cores mind a product's alignment"
+        return because(Skip.NO_GPU)
     if ground.capability < (7, 0):
-        return "this GPU has no tensor cores"
+        return because(Skip.GPU_LACKS, feature="tensor cores")
     if not (ground.odd_widths or "misaligned-shape" in ground.findings):
-        return f"no large product has a side that is no multiple of {TILE}"
+        return because(Skip.NO_ODD_WIDTH, multiple=TILE)
     kinds = {kind for module in ground.modules for kind in module.dtypes}
     own = any(ground.autocast) or not kinds or kinds & {"bfloat16", "float16"}
-    return "" if own or ground.in_16_bits else NOT_SMALL
+    return None if own or ground.in_16_bits else because(Skip.NO_16_BIT_PRODUCTS)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
 
-    def pad(model: Model) -> str:
+    def pad(model: Model) -> Reason | tuple[Reason, ...]:
         heads = [
             (name, one)
             for name, one in model.inner.named_modules()
             if type(one) is torch.nn.Linear and padding(one.out_features) and one.weight.is_cuda
         ]
-        small = torch.is_autocast_enabled(model.device) or "autocast" in " ".join(worn(model.inner))
+        small = torch.is_autocast_enabled(model.device) or any(
+            fix.startswith("autocast") for fix in fixes_around(model.inner)
+        )
         halves = (torch.bfloat16, torch.float16)
         fit = [(name, one) for name, one in heads if small or one.weight.dtype in halves]
         if not fit:
-            program.found_nothing(
-                FIX.id,
-                NOT_SMALL
-                if heads
-                else f"no large layer on a GPU has a width that is no multiple of {TILE}",
-            )
-            return ""
+            no_width = because(Skip.NO_ODD_WIDTH, multiple=TILE)
+            return because(Skip.NO_16_BIT_PRODUCTS) if heads else no_width
         for _, head in fit:
-            around(head, FIX.id, lambda forward: padded(torch, forward))
-        said = [f"{name}: {one.out_features + padding(one.out_features)}" for name, one in fit]
-        return f"padded in the product: {', '.join(said)}"
+            wrap_forward(head, FIX.id, lambda forward: padded(torch, forward))
+        return tuple(
+            because(
+                Done.PADDED_LAYER, layer=name, width=one.out_features + padding(one.out_features)
+            )
+            for name, one in fit
+        )
 
     program.on_model(FIX.id, pad)
 
 
 def padding(size: int) -> int:
-    """Columns to be added."""
-    return -size % TILE if size >= LEAST else 0
+    """Return how many columns must be added."""
+    return -size % TILE if size >= MIN_WIDTH else 0
 
 
 def padded(torch: Any, forward: Forward) -> Forward:
@@ -97,7 +98,7 @@ def padded(torch: Any, forward: Forward) -> Forward:
     return under
 
 
-WRITTEN = f'''\
+CODE = f'''\
 def padded_linear(layer, given):
     """layer(given) with its columns padded with zeros to whole tiles, which are cut off again."""
     extra = -layer.out_features % {TILE}
@@ -112,25 +113,16 @@ def padded_linear(layer, given):
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """At the calls of those layers in the classes that have them."""
+    """Edit the calls of those layers in the classes that have them."""
     why = "rows of the logits are whole tiles of the tensor cores"
     found: list[Edit] = []
-    for path in _paths(applied.what):
-        sites = {site for file, _ in at(applied) for site in layer_calls(source, file, path)}
+    for path in dict.fromkeys(str(one.done.facts["layer"]) for one in applied.targets):
+        sites = {site for file, _ in applied.lines for site in layer_calls(source, file, path)}
         if not sites:
-            raise EditByHand(
-                f"{applied.what}; no call of self.{path} is in the program's own files: write for "
-                f"logits = {path}(x): logits = F.linear(x, F.pad({path}.weight, (0, 0, 0, -V % "
-                f"{TILE})))[..., :V], or make the vocabulary a multiple of {TILE}"
-            )
+            raise EditByHand(ByHand.PADDED_PRODUCT, layer=path, multiple=TILE)
         for file, line, call, layer, given in sorted(sites):
             after = f"padded_linear({layer}, {given})"
             found.append(Replace(file=file, line=line, before=call, after=after, why=why))
-            found.append(Top(file=file, where="after imports", text=WRITTEN, why=why))
+            found.append(Top(file=file, where="after imports", text=CODE, why=why))
             found.append(Import(file=file, text="import torch"))
     return tuple(dict.fromkeys(found))
-
-
-def _paths(what: str) -> list[str]:
-    said = what.rpartition("padded in the product: ")[2]
-    return [one.partition(":")[0].strip() for one in said.split(", ")]

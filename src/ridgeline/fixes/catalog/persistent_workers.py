@@ -2,7 +2,7 @@
 
 A loader whose workers stay draws a base seed for them once instead of once an epoch, so that the
 sampler's seed of the second epoch is another number and the order another one (losses 6e-2 to 3e-1
-apart, measured). In a trial the lost draw is made up for, and the order is the unchanged program's.
+apart, measured). In a trial the lost draw is made up for, and the order is the baseline's.
 """
 
 import functools
@@ -10,13 +10,14 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.catalog import _dataset as dataset
-from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes import dataset
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -38,7 +39,7 @@ WHY = "workers are started once; from the second epoch on random draws are other
 
 
 class Stays(int):
-    """True, told from the program's own True. Workers get it as plain True."""
+    """True, but different from the program's own True. Workers get it as plain True."""
 
     def __repr__(self) -> str:
         return "True"
@@ -49,16 +50,16 @@ class Stays(int):
         return bool, (True,)
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.loaders:
-        return "the program has no DataLoader"
+        return because(Skip.NO_LOADER)
     with_workers = [one for one in ground.loaders if one.workers > 0]
     if not with_workers:
-        return "its loaders have no workers"
+        return because(Skip.NO_WORKERS)
     if all(one.persistent_workers for one in with_workers):
-        return "its workers stay already"
+        return because(Skip.ALREADY_SET, setting="persistent workers")
     again = any(one.epochs > 1 for one in with_workers if not one.persistent_workers)
-    return "" if again else "no loader with workers was begun a second time in the steps looked at"
+    return None if again else because(Skip.WORKERS_START_ONCE)
 
 
 def bound(ground: Ground) -> float | None:
@@ -66,38 +67,29 @@ def bound(ground: Ground) -> float | None:
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    make_up(program.torch)
+    make_up_draws(program.torch)
 
-    def stay(made: Made) -> str:
+    def keep_workers(made: Made) -> Reason | None:
         given = made.arguments
         if given.get("persistent_workers"):
-            return ""
+            return None
         if not given.get("num_workers", 0):
-            program.found_nothing(FIX.id, "the loader has no workers")
-            return ""
+            return because(Skip.NO_WORKERS)
         if hasattr(type(given.get("dataset")), "set_epoch"):
-            why = "the dataset has set_epoch(), which workers that stay would not see"
-            program.found_nothing(FIX.id, why)
-            return ""
+            return because(Skip.SET_EPOCH)
         given["persistent_workers"] = Stays(1)
-        return "DataLoader(persistent_workers=True)"
+        return because(Done.OPTION, call="DataLoader", option="persistent_workers", value=True)
 
-    program.on_loader(FIX.id, stay)
+    program.on_loader(FIX.id, keep_workers)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return tuple(
-        Keyword(
-            file=file, line=line, call="DataLoader", name="persistent_workers", value="True",
-            why=WHY,
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
+    return keyword_edits(applied, WHY)
 
 
-def make_up(torch: Any) -> None:
-    """One integer from the loader's generator at each later epoch, where a loader without it draws
-    its base seed: after the last epoch's draws, before the sampler's."""
+def make_up_draws(torch: Any) -> None:
+    """Draw one integer from the loader's generator at each later epoch, where a loader without the
+    option draws its base seed: after the last epoch's draws, before the sampler's."""
     module = importlib.import_module("torch.utils.data.dataloader")
     iterator = module._MultiProcessingDataLoaderIter
     theirs = iterator._reset
@@ -107,9 +99,9 @@ def make_up(torch: Any) -> None:
         if isinstance(getattr(loader, "persistent_workers", False), Stays):
             now = dataset.state(loader.dataset)
             if first_iter:
-                self._as_workers_have_it = now
+                self._state_in_workers = now
             else:
-                name = dataset.changed(self._as_workers_have_it, now)
+                name = dataset.changed(self._state_in_workers, now)
                 if name:
                     raise RuntimeError(
                         f"the dataset's {name} is changed between epochs, which workers that stay "

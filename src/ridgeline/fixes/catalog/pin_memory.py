@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.catalog import _dataset as dataset
-from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes import dataset
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -27,18 +28,19 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "batches stay on the CPU: there is no copy to make faster"
+        return because(Skip.NO_GPU)
     if ground.copies == 0:
-        return "nothing is copied to the GPU in its steps"
+        return because(Skip.NO_COPIES)
     if not ground.loaders:
-        return "the program has no DataLoader"
-    return "its loaders pin their memory already" if all(_pins(ground)) else ""
+        return because(Skip.NO_LOADER)
+    pinned = all(one.pin_memory for one in ground.loaders)
+    return because(Skip.ALREADY_SET, setting="pinned memory") if pinned else None
 
 
 def bound(ground: Ground) -> float | None:
-    """Without its copies and without the idle time around them."""
+    """Return the bound if copies go and the idle time around them."""
     return speedup_without(1 - ground.busy + ground.copy_share if ground.busy else None)
 
 
@@ -47,31 +49,19 @@ def after(ground: Ground, options: Mapping[str, str]) -> Ground:
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    def pin(made: Made) -> str:
+    def pin(made: Made) -> Reason | None:
         given = made.arguments
         if given.get("pin_memory"):
-            return ""
+            return None
         if program.device != "cuda":
-            program.found_nothing(FIX.id, "there is no GPU to copy to")
-            return ""
+            return because(Skip.NO_GPU)
         if dataset.on_gpu(program.torch, given.get("dataset")):
-            program.found_nothing(FIX.id, "the dataset's tensors are on the GPU already")
-            return ""
+            return because(Skip.DATASET_ON_GPU)
         given["pin_memory"] = True
-        return "DataLoader(pin_memory=True)"
+        return because(Done.OPTION, call="DataLoader", option="pin_memory", value=True)
 
     program.on_loader(FIX.id, pin)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return tuple(
-        Keyword(
-            file=file, line=line, call="DataLoader", name="pin_memory", value="True",
-            why="the GPU fetches batches by itself",
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
-
-
-def _pins(ground: Ground) -> list[bool]:
-    return [one.pin_memory for one in ground.loaders]
+    return keyword_edits(applied, "the GPU fetches batches by itself")

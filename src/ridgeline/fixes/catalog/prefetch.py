@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
-USUAL = 2
-"""Batches a worker makes ahead where nothing is said."""
-MORE = 4
+DEFAULT_BATCHES_AHEAD = 2
+"""Batches that a worker makes ahead by default."""
+MORE_BATCHES_AHEAD = 4
 
 FIX = Fix(
     id="prefetch",
@@ -27,15 +28,17 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.loaders:
-        return "the program has no DataLoader"
+        return because(Skip.NO_LOADER)
     with_workers = [one for one in ground.loaders if one.workers > 0]
     if not with_workers:
-        return "its loaders have no workers that could make batches ahead"
-    if all((one.prefetch_factor or USUAL) >= MORE for one in with_workers):
-        return f"its workers make {MORE} batches or more ahead already"
-    return ""
+        return because(Skip.NO_WORKERS)
+    if all(
+        (one.prefetch_factor or DEFAULT_BATCHES_AHEAD) >= MORE_BATCHES_AHEAD for one in with_workers
+    ):
+        return because(Skip.ALREADY_SET, setting=f"{MORE_BATCHES_AHEAD} batches ahead or more")
+    return None
 
 
 def bound(ground: Ground) -> float | None:
@@ -43,31 +46,23 @@ def bound(ground: Ground) -> float | None:
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
-    return tuple({"factor": str(one)} for one in (MORE, 2 * MORE))
+    return tuple({"factor": str(one)} for one in (MORE_BATCHES_AHEAD, 2 * MORE_BATCHES_AHEAD))
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    factor = int(options.get("factor") or MORE)
+    factor = int(options.get("factor") or MORE_BATCHES_AHEAD)
 
-    def lengthen(made: Made) -> str:
+    def lengthen(made: Made) -> Reason | None:
         given = made.arguments
         if not given.get("num_workers", 0):
-            program.found_nothing(FIX.id, "the loader has no workers that could work ahead")
-            return ""
-        if (given.get("prefetch_factor") or USUAL) >= factor:
-            return ""
+            return because(Skip.NO_WORKERS)
+        if (given.get("prefetch_factor") or DEFAULT_BATCHES_AHEAD) >= factor:
+            return None
         given["prefetch_factor"] = factor
-        return f"DataLoader(prefetch_factor={factor})"
+        return because(Done.OPTION, call="DataLoader", option="prefetch_factor", value=factor)
 
     program.on_loader(FIX.id, lengthen)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    factor = applied.what.partition("prefetch_factor=")[2].partition(")")[0]
-    return tuple(
-        Keyword(
-            file=file, line=line, call="DataLoader", name="prefetch_factor", value=factor,
-            why="a longer queue evens out slow batches",
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
+    return keyword_edits(applied, "a longer queue evens out slow batches")

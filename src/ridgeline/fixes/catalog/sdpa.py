@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.fused_attention import fused
-from ridgeline.fixes.places import at
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Rewrite
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -23,30 +24,25 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return (
-        ""
-        if "written-attention" in ground.findings
-        else "no attention that is written out was found to cost time"
-    )
+def reason_to_skip(ground: Ground) -> Reason | None:
+    found = "written-attention" in ground.findings
+    return None if found else because(Skip.NO_WRITTEN_ATTENTION)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
-    """The functions to be run from rewritten source are part of the plan: see `trials.begin`."""
-    program.found_nothing(FIX.id, "no function of the model was the one to be rewritten")
+    """Change nothing here: the trial runs the rewritten functions of its plan (`trials.begin`)."""
+    program.found_nothing(FIX.id, because(Skip.NOTHING_REWRITTEN))
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """The lines the trial ran, in the copy."""
+    """Return the lines that the trial ran, for the copy."""
     found: list[Edit] = []
-    for file, line in at(applied):
+    for file, line in applied.lines:
         text = source(file)
-        new = fused(text, line) if text is not None else f"{file} cannot be read"
-        if text is None or isinstance(new, str):
-            raise EditByHand(
-                f"{new}; in {file}, near line {line}, put "
-                "torch.nn.functional.scaled_dot_product_attention in the place of the attention"
-            )
+        unreadable = because(ByHand.FILE_UNREADABLE, file=file)
+        new = fused(text, line) if text is not None else unreadable
+        if isinstance(new, Reason):
+            raise EditByHand(ByHand.FUSED_ATTENTION, cause=new, file=file, line=line)
         found.append(
             Rewrite(
                 file=file, first=new.first, last=new.last, before=new.before, after=new.after,

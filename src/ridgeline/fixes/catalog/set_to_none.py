@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.places import at
+from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import here
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -32,20 +34,20 @@ FIX = Fix(
     "tokens): zeros would still have moved it, by momentum, moments or weight decay. Or the "
     "program reads p.grad before the backward, or keeps gradients in a buffer of its own.",
 )
-SURE = 4
-"""Updates in which every dropped gradient came back, before it counts as applied."""
+MIN_UPDATES = 4
+"""The fix counts as applied when every dropped gradient came back in so many updates."""
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if not ground.optimizers:
-        return "the program has no optimizer"
+        return because(Skip.NO_OPTIMIZER)
     found = "zero-grad-fill" in ground.findings
-    return "" if found else "no time is lost on filling gradients with zeros"
+    return None if found else because(Skip.NO_ZERO_FILL)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     module = importlib.import_module("torch.optim.optimizer")
-    program.found_nothing(FIX.id, "zero_grad(set_to_none=False) was not called")
+    program.found_nothing(FIX.id, because(Skip.NO_ZERO_GRAD_CALL))
     dropping = Dropping(program)
     for owner in (module.Optimizer, program.torch.nn.Module):
         owner.zero_grad = dropping.instead_of(owner.zero_grad)
@@ -53,17 +55,11 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return tuple(
-        Keyword(
-            file=file, line=line, call="zero_grad", name="set_to_none", value="True",
-            why="gradients are taken from the backward, not added to zeros",
-        )
-        for file, line in at(applied)
-    )  # fmt: skip
+    return keyword_edits(applied, "gradients are taken from the backward, not added to zeros")
 
 
 class Dropping:
-    """What was dropped, and whether it came back."""
+    """The gradients that were dropped, and whether each came back."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -71,7 +67,7 @@ class Dropping:
         self._held = 0
         self._places: dict[str, None] = {}
         self._dropped: dict[int, Any] = {}
-        """Parameters by id: their own comparison is one of tensors."""
+        """Parameters by id, because `==` of parameters compares tensors."""
 
     def instead_of(self, theirs: Any) -> Any:
         @functools.wraps(theirs)
@@ -93,15 +89,16 @@ class Dropping:
                     continue
                 self._missing(parameter, _moves(optimizer, group))
         self._held += 1
-        if self._held == SURE and not self._off:
+        if self._held == MIN_UPDATES and not self._off:
+            done = because(Done.OPTION, call="zero_grad", option="set_to_none", value=True)
             for place in self._places:
-                self._program.did(FIX.id, "zero_grad(set_to_none=True)", place)
+                self._program.did(FIX.id, done, place)
 
     def _drops(self, owner: Any) -> None:
-        if self._held < SURE:
+        if self._held < MIN_UPDATES:
             self._places[here()] = None
-            why = f"fewer than {SURE} updates were seen after zero_grad(set_to_none=False)"
-            self._program.found_nothing(FIX.id, why)
+            reason = because(Skip.TOO_FEW_UPDATES, min_updates=MIN_UPDATES)
+            self._program.found_nothing(FIX.id, reason)
         if hasattr(owner, "param_groups"):
             given = [p for group in owner.param_groups for p in group["params"]]
         else:
@@ -109,15 +106,14 @@ class Dropping:
         self._dropped.update((id(p), p) for p in given if p.grad is not None)
 
     def _missing(self, parameter: Any, moves: bool) -> None:
-        """Zeros are what the program would have had."""
+        """Give the parameter the zeros that it would have had in the program."""
         parameter.grad = self._program.torch.zeros_like(parameter)
         if not moves:
             return
-        why = "a parameter got no gradient in a step: zeros would still have moved it"
-        if self._held >= SURE:  # it was called equal too soon
-            raise RuntimeError(why)
+        if self._held >= MIN_UPDATES:  # it was called equal too soon
+            raise RuntimeError("a parameter got no gradient: zeros would still have moved it")
         self._off = True
-        self._program.found_nothing(FIX.id, why)
+        self._program.found_nothing(FIX.id, because(Skip.MISSING_GRADIENT))
 
 
 def _moves(optimizer: Any, group: Mapping[str, Any]) -> bool:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.precision import trains_in
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -24,15 +26,15 @@ FIX = Fix(
 SETTING = 'torch.set_float32_matmul_precision("high")'
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cuda":
-        return "a CPU has no TF32"
+        return because(Skip.NO_GPU)
     if ground.capability < (8, 0):
-        return "this GPU has no TF32"
-    kinds = {kind for module in ground.modules for kind in module.dtypes}
-    if kinds and "float32" not in kinds:
-        return "the model has nothing in float32"
-    return "it is on already" if ground.flags.matmul_precision in ("high", "medium") else ""
+        return because(Skip.GPU_LACKS, feature="TF32")
+    if not trains_in(ground, "float32"):
+        return because(Skip.NO_FLOAT32, model="the model")
+    on = ground.flags.matmul_precision in ("high", "medium")
+    return because(Skip.ALREADY_SET, setting="TF32") if on else None
 
 
 def bound(ground: Ground) -> float | None:
@@ -45,7 +47,7 @@ def bound(ground: Ground) -> float | None:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     if program.device != "cuda":
-        program.found_nothing(FIX.id, "a CPU has no TF32")
+        program.found_nothing(FIX.id, because(Skip.NO_GPU))
         return
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
@@ -54,11 +56,14 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         try:
             now = torch.get_float32_matmul_precision()
         except RuntimeError:  # set through torch's newer names, which do not mix with this one
-            now = "its own way"
+            now = ""
         if now in ("high", "medium"):
-            program.did(FIX.id, SETTING)
+            program.did(FIX.id, because(Done.SETTING, statement=SETTING))
         else:
-            program.found_nothing(FIX.id, f"the program sets its products to {now} itself")
+            program.found_nothing(
+                FIX.id,
+                because(Skip.PROGRAM_SETS, setting=f"the precision of its products {now}".strip()),
+            )
 
     program.after_first_step(FIX.id, look)
 

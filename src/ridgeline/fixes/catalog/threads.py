@@ -3,11 +3,13 @@
 import os
 from collections.abc import Mapping
 
-from ridgeline.fixes.catalog._cores import usable
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
+from ridgeline.machine.processor import usable_cores
 from ridgeline.records.edit import Edit, Import, Top
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
 
 FIX = Fix(
@@ -23,12 +25,12 @@ FIX = Fix(
 VARIABLE = "OMP_NUM_THREADS"
 
 
-def reason_to_skip(ground: Ground) -> str:
+def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device != "cpu":
-        return "the work is on the GPU"
+        return because(Skip.NO_CPU_WORK)
     if ground.variables.get(VARIABLE):
-        return f"{VARIABLE}={ground.variables[VARIABLE]} is set around the program"
-    return "" if choices(ground) else "there is one core, and one thread"
+        return because(Skip.SET_BY_ENVIRONMENT, variable=VARIABLE)
+    return None if choices(ground) else because(Skip.ONE_CORE)
 
 
 def bound(ground: Ground) -> float | None:
@@ -43,8 +45,8 @@ def bound(ground: Ground) -> float | None:
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:
-    """Every core; those the loader's workers leave; half (two threads of a core share its
-    arithmetic); one, for small tensors."""
+    """Return as many threads as cores; as many as the loader's workers leave; half (two threads of
+    a core share its arithmetic); one, for small tensors."""
     cores = max(ground.cores // max(ground.ranks, 1), 1)
     workers = max((one.workers for one in ground.loaders), default=0)
     wanted = dict.fromkeys((cores, max(cores - workers, 1), max(cores // 2, 1), 1))
@@ -53,22 +55,22 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
-    asked = int(options.get("threads") or usable())
+    asked = int(options.get("threads") or usable_cores())
     if os.environ.get(VARIABLE):
-        why = f"{VARIABLE}={os.environ[VARIABLE]} is set around the program"
-        program.found_nothing(FIX.id, why)
+        program.found_nothing(FIX.id, because(Skip.SET_BY_ENVIRONMENT, variable=VARIABLE))
         return
     if torch.get_num_threads() == asked:
-        program.found_nothing(FIX.id, f"it has {asked} already")
+        program.found_nothing(FIX.id, because(Skip.ALREADY_SET, setting=f"{asked} threads"))
         return
     torch.set_num_threads(asked)
 
     def look() -> None:
         has = torch.get_num_threads()
         if has == asked:
-            program.did(FIX.id, f"torch.set_num_threads({asked})")
+            code = f"torch.set_num_threads({asked})"
+            program.did(FIX.id, because(Done.SETTING, statement=code))
         else:
-            program.found_nothing(FIX.id, f"the program sets {has} itself")
+            program.found_nothing(FIX.id, because(Skip.PROGRAM_SETS, setting=f"{has} threads"))
 
     program.after_first_step(FIX.id, look)
 
@@ -77,7 +79,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     return (
         Import(file="", text="import torch"),
         Top(
-            file="", where="after imports", text=applied.what,
+            file="", where="after imports", text=str(applied.targets[0].done.facts["statement"]),
             why="measured on this machine: choose again on another",
         ),
     )  # fmt: skip

@@ -4,20 +4,16 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.bounds import speedup_without
-from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.fixes.fix import EditByHand, Fix, Source, speedup_without
 from ridgeline.fixes.program import OPTIMIZERS, Made, Program
-from ridgeline.fixes.step_function import Run, StepFunction
-from ridgeline.fixes.step_graph import StepGraph
+from ridgeline.fixes.step_graph import Run, StepFunction, StepGraph
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 
-ONLY_A_FUNCTION = (
-    "the loop is the program's own: only a step given as a function can be captured whole"
-)
-NO_GRAPHS = "a CPU has no CUDA graphs"
-OWN_GRAPHS = ("compile-reduce-overhead", "compile-max-autotune")
+FIXES_WITH_GRAPHS = ("compile-reduce-overhead", "compile-max-autotune")
 FIX = Fix(
     id="whole-step-graph",
     group="loop",
@@ -32,26 +28,26 @@ FIX = Fix(
 )
 
 
-def reason_to_skip(ground: Ground) -> str:
-    return NO_GRAPHS if ground.device != "cuda" else ONLY_A_FUNCTION
+def reason_to_skip(ground: Ground) -> Reason | None:
+    return because(Skip.NO_GPU if ground.device != "cuda" else Skip.LOOP_NOT_A_FUNCTION)
 
 
-def reason_to_skip_function(ground: Ground) -> str:
-    """`able`, where the step is a function."""
+def reason_to_skip_function(ground: Ground) -> Reason | None:
+    """The same as `reason_to_skip` for a step that is given as a function."""
     if ground.device != "cuda":
-        return NO_GRAPHS
+        return because(Skip.NO_GPU)
     if not ground.trains:
-        return "nothing is trained: compile-reduce-overhead captures a model's calls"
+        return because(Skip.DOES_NOT_TRAIN)
     if ground.shapes_change:
-        return "shapes change, and a CUDA graph is made for one"
+        return because(Skip.SHAPES_CHANGE)
     if ground.flags.gradient_scaler:
-        return "a gradient scaler asks at each step whether it overflowed"
-    known = [one.name for one in ground.optimizers if one.name in OPTIMIZERS]
-    return "" if known else "the optimizer is none of torch's own"
+        return because(Skip.SCALER_ASKS_EVERY_STEP)
+    known = any(one.name in OPTIMIZERS for one in ground.optimizers)
+    return None if known else because(Skip.NO_KNOWN_OPTIMIZER)
 
 
 def bound(ground: Ground) -> float | None:
-    """The device works without a pause."""
+    """Return the bound if the device works without a pause."""
     waits = max(1 - ground.busy, ground.overhead_share) if ground.busy else None
     return speedup_without(waits)
 
@@ -60,39 +56,38 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
     torch = program.torch
     on_step_function = getattr(program, "on_step_function", None)
     if on_step_function is None:
-        program.found_nothing(FIX.id, ONLY_A_FUNCTION)
+        program.found_nothing(FIX.id, because(Skip.LOOP_NOT_A_FUNCTION))
         return
     if program.device != "cuda":
-        program.found_nothing(FIX.id, NO_GRAPHS)
+        program.found_nothing(FIX.id, because(Skip.NO_GPU))
         return
-    program.found_nothing(FIX.id, "too few steps were taken to capture one")
+    program.found_nothing(FIX.id, because(Skip.TOO_FEW_STEPS))
+
+    def captured(parameters: int) -> None:
+        program.did(FIX.id, because(Done.STEP_CAPTURED, parameters=parameters))
 
     def take(step: StepFunction) -> Run:
-        both = [name for name in step.fixes if name in OWN_GRAPHS]
+        both = [name for name in step.fixes if name in FIXES_WITH_GRAPHS]
         if both:  # raised, so that neither is taken for the other
             raise RuntimeError("the model has CUDA graphs of its own, which cannot be inside one")
-        return StepGraph(torch, step, lambda what: program.did(FIX.id, what))
+        return StepGraph(torch, step, captured)
 
-    on_step_function(FIX.id, lambda made: capturable(torch, made), take)
+    on_step_function(FIX.id, lambda made: make_capturable(torch, made), take)
 
 
-def capturable(torch: Any, made: Made) -> str:
-    """Its counts on the device, where it has any; "" or why it cannot be captured."""
+def make_capturable(torch: Any, made: Made) -> Reason | None:
+    """Let the optimizer keep its counts on the device, if it has any. Return why its update cannot
+    be captured; None if it can."""
     given = made.arguments
     if made.kind == "SGD":
-        return ""  # which counts nothing
+        return None  # it counts nothing
     if "capturable" not in inspect.signature(getattr(torch.optim, made.kind)).parameters:
-        return f"torch has no {made.kind} that can be captured"
+        return because(Skip.NOT_CAPTURABLE, optimizer=made.kind)
     if given.get("differentiable"):
-        return "a differentiable update cannot be captured"
+        return because(Skip.DIFFERENTIABLE_UPDATE)
     given["capturable"] = True
-    return ""
+    return None
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    raise EditByHand(
-        "make the optimizer with capturable=True; take a few steps on a side stream; then, with "
-        "batches copied into tensors that stay: graph = torch.cuda.CUDAGraph(); with "
-        "torch.cuda.graph(graph): loss = step(model, optimizer, static_batch); and for each batch "
-        "static_batch.copy_(batch); graph.replay()"
-    )
+    raise EditByHand(ByHand.STEP_GRAPH)

@@ -19,6 +19,8 @@ from ridgeline.harness.capture.program_exit import FOR_OTHER_RANKS_S, remove_own
 from ridgeline.harness.trials.process_memory import others_bytes, own_peak_bytes
 from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import TrialSession
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Plan, Trial
 
 RESULT = "trial.msgpack"
@@ -102,7 +104,7 @@ class Ending:
         except Exception as error:
             watch.problems.append(f"{type(error).__name__}: {error}"[:200])
         if session.progress.compiling.seen:
-            session.program.no_model("the program calls its model in a function that it compiles")
+            session.program.no_model(because(Skip.COMPILED_CALLER))
         applied, left = session.program.outcome()
         torch = session.program.torch
         cuda = torch.cuda.is_initialized()

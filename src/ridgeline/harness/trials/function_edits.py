@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ridgeline.fixes.program import Program
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import FunctionEdit
 
 
@@ -16,15 +18,16 @@ def rewrite(program: Program, fix: str, edits: tuple[FunctionEdit, ...]) -> None
     The fix counts as applied at each function that was replaced."""
     left = list(edits)
 
-    def swap(model: Any) -> str:
+    def swap(model: Any) -> Reason | None:
         for edit in list(left):
             if _replace_code(edit):
                 left.remove(edit)
-                program.did(fix, f"{edit.name}() rewritten", f"{edit.file}:{edit.line}")
-        if left:
-            lost = f"{left[0].name}() of {os.path.basename(left[0].file)}:{left[0].line}"
-            program.found_nothing(fix, f"{lost} was not found where the program runs")
-        return ""
+                done = because(Done.FUNCTION_REWRITTEN, function=edit.name)
+                program.did(fix, done, f"{edit.file}:{edit.line}")
+        if not left:
+            return None
+        place = f"{os.path.basename(left[0].file)}:{left[0].line}"
+        return because(Skip.FUNCTION_NOT_FOUND, function=left[0].name, place=place)
 
     program.on_model(fix, swap)
 

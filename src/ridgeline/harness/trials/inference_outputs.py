@@ -7,7 +7,7 @@ import math
 from importlib import import_module
 from typing import Any
 
-from ridgeline.fixes.outputs import tensors
+from ridgeline.fixes.model_forward import tensors_in
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.records.trial import OutputPrint
@@ -87,7 +87,7 @@ class OutputWatch:
         integers beside logits are positions or lengths."""
         every = [
             one
-            for one in tensors(self._torch, value)
+            for one in tensors_in(self._torch, value)
             if not (one.is_complex() or one.is_meta or one.is_quantized) and one.numel()
         ]
         return ([one for one in every if one.is_floating_point()] or every)[: prints.MAX_OUTPUTS]

@@ -18,7 +18,6 @@ from ridgeline.harness.trials.random_draws import NoDropout
 from ridgeline.harness.trials.timed_steps import EnergyMeter
 from ridgeline.harness.trials.watched_steps import Watch
 from ridgeline.harness.usercode.forked_work import FORK_MARK, DirectWork, ForkedWork
-from ridgeline.harness.usercode.load import first_words
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Plan
 
@@ -238,8 +237,7 @@ def apply_fixes(program: Program, plan: Plan) -> None:
         try:
             find_fix(one.fix).apply(program, one.options)
         except Exception as error:
-            why = f"it could not be applied: {type(error).__name__}: {first_words(error)}"
-            program.found_nothing(one.fix, why[:300])
+            program.failed(one.fix, error)
     if plan.functions:
         rewrite(program, "sdpa", plan.functions)
 

@@ -40,7 +40,7 @@ from ridgeline.report.document import (
     row,
 )
 from ridgeline.report.numbers import is_ratio
-from ridgeline.report.reasons import explain, explain_earlier
+from ridgeline.report.reasons import applied_record, explain, explain_earlier
 from ridgeline.report.views.optimized_next import next_command
 from ridgeline.report.views.optimized_phrases import (
     SAID_AS_SHARE,
@@ -386,8 +386,8 @@ def _written(found: Optimized) -> Iterator[Block]:
         yield Labelled(tuple(items))
     if written.diff:
         yield Code(written.diff, "diff", detail="page")
-    for text in written.by_hand:
-        yield Code(text, label="by hand")
+    for reason in written.by_hand:
+        yield Code(explain(reason), label="by hand")
 
 
 def _ending(found: Optimized) -> Iterator[Item]:
@@ -547,6 +547,8 @@ def data(found: Optimized) -> dict[str, Any]:
     del whole["with_batch"]
     whole["stopped_reason"] = whole["stopped"]
     whole["stopped"] = explain(found.stopped)
+    if found.written is not None:
+        whole["written"]["by_hand"] = [explain(one) for one in found.written.by_hand]
     for written_rung, rung in zip(whole["rungs"], found.rungs, strict=True):
         written_rung["why"] = explain(rung.reason)
         written_rung["earlier"] = explain_earlier(rung.earlier)
@@ -668,7 +670,7 @@ def _total_data(found: Optimized, total: Total | None) -> dict[str, Any] | None:
         "memory_before_bytes": total.peak_before_bytes or None,
         "memory_bytes": total.peak_bytes or None,
         "break_even_steps": _break_even(found, total.pays_after),
-        "applied": msgspec.to_builtins(total.applied),
+        "applied": [applied_record(one) for one in total.applied],
     }
 
 

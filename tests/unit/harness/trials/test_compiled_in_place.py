@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ridgeline.fixes.compiling import in_place, statement
+from ridgeline.fixes.compiling import compile_in_place, statement
 
 
 class Net(nn.Module):
@@ -25,16 +25,16 @@ def test_a_module_is_really_compiled_whoever_wrote_its_class(model: nn.Module) -
     torch._dynamo.reset()
     counters = sys.modules["torch._dynamo.utils"].counters
     counters.clear()
-    in_place(torch, model, {"backend": "eager"})
+    compile_in_place(torch, model, {"backend": "eager"})
     assert torch.equal(model(given), plain)
     assert counters["stats"]["unique_graphs"] == 1
     assert list(model.state_dict()) == keys
 
 
 def test_the_source_says_what_compiles_such_a_class() -> None:
-    assert statement(("Net",), "model", {}) == "model.compile()"
-    written = statement(("Sequential",), "model", {"mode": "max-autotune", "dynamic": True})
+    assert statement("Net", "model") == "model.compile()"
+    written = statement("Sequential", "model", 'mode="max-autotune", dynamic=True')
     assert written == (
         'model.forward = torch.compile(model.forward, mode="max-autotune", dynamic=True)'
     )
-    assert statement(("Sequential",), "m", {}) == "m.forward = torch.compile(m.forward)"
+    assert statement("Sequential", "m") == "m.forward = torch.compile(m.forward)"

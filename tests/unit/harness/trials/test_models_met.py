@@ -5,14 +5,18 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.program import Program
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Done
+
+DONE = because(Done.INFERENCE_MODE, model="Linear")
 
 
 def noting(seen: list[Any]) -> Any:
-    def put_on(model: Any) -> str:
+    def note(model: Any) -> Reason:
         seen.append(model)
-        return "done"
+        return DONE
 
-    return put_on
+    return note
 
 
 def test_a_model_is_changed_once_and_a_new_one_with_its_id_as_well() -> None:
@@ -30,4 +34,5 @@ def test_a_model_is_changed_once_and_a_new_one_with_its_id_as_well() -> None:
     program._met[id(second := nn.Linear(2, 2))] = program._met.pop(was)  # as if it had its id
     program.call_begins(second, (), {})
     assert len(seen) == 1
-    assert [one.what for one in program.outcome()[0]] == ["done"]
+    (applied,), _ = program.outcome()
+    assert [target.done for target in applied.targets] == [DONE, DONE]  # at two lines

@@ -1,15 +1,17 @@
-"""torch.nn.functional.cross_entropy with another function in its place, in the trial's own process:
-for the calls that are worth it, the others as they were."""
+"""torch.nn.functional.cross_entropy replaced by another function in the trial's own process, for
+the calls where that is worth it. All other calls run as they did."""
 
 from collections.abc import Callable
 from typing import Any
 
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import here
+from ridgeline.records.facts import Reason
 
-CLASSES = 8192
-_LOOKED = 8
-"""Calls whose line is looked for: a walk over the frames each."""
+MIN_CLASSES = 8192
+"""A loss over fewer classes is left as it is."""
+_MAX_LOCATED_CALLS = 8
+"""Calls whose line is looked up, which takes a walk over the frames each."""
 Compute = Callable[..., Any]
 """(input, target, weight, ignore_index, reduction, label_smoothing)"""
 
@@ -20,9 +22,10 @@ def replaced(
     theirs: Any,
     fits: Callable[[Any, Any], bool],
     compute: Compute,
-    said: Callable[[Any], str],
+    done: Callable[[Any], Reason],
 ) -> Any:
-    """`said`: what is done with such an input, in words."""
+    """Return a cross_entropy that uses `compute` where input and target fit, and reports `done` of
+    the input for each line that calls it."""
     torch = program.torch
     seen: list[str] = []
 
@@ -32,17 +35,17 @@ def replaced(
         label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
         plain = size_average is None and reduce is None and reduction in ("mean", "sum")
-        # What is asked while a program compiles is guarded: nothing is, then.
+        # Dynamo guards whatever is asked while it compiles, so nothing is asked then.
         worth = plain and not torch.compiler.is_compiling()
-        if not (worth and _of_class_numbers(torch, input, target) and fits(input, target)):
+        if not (worth and _is_classification(torch, input, target) and fits(input, target)):
             return theirs(
                 input, target, weight, size_average, ignore_index, reduce, reduction,
                 label_smoothing,
             )  # fmt: skip
-        if len(seen) < _LOOKED:
+        if len(seen) < _MAX_LOCATED_CALLS:
             place = here()
             if place not in seen:
-                program.did(fix, said(input), place)
+                program.did(fix, done(input), place)
             seen.append(place)
         return compute(input, target, weight, ignore_index, reduction, label_smoothing)
 
@@ -50,8 +53,9 @@ def replaced(
     return cross_entropy
 
 
-def _of_class_numbers(torch: Any, input: Any, target: Any) -> bool:
-    """A row of logits over many classes, and a class, for each sample; to be trained."""
+def _is_classification(torch: Any, input: Any, target: Any) -> bool:
+    """Whether each sample has a row of logits over many classes and the number of a class, and the
+    logits are trained."""
     return (
         type(input) is torch.Tensor
         and type(target) is torch.Tensor
@@ -61,5 +65,5 @@ def _of_class_numbers(torch: Any, input: Any, target: Any) -> bool:
         and not target.is_floating_point()
         and input.size(0) == target.size(0)
         and input.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and input.size(1) >= CLASSES
+        and input.size(1) >= MIN_CLASSES
     )

@@ -11,26 +11,34 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-DEEP = 4
-"""Dataset → subset → transforms → their list → one of them."""
-EACH = 32
-"""Of a list or dict: samples of one dataset are alike."""
-MOST = 4_000
-_FILES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4")
-"""Their files are not to be used on both sides of a fork."""
-_LIBRARY = ("abc", "builtins", "torch", "typing")
+from ridgeline.fixes.program import MAX_ERROR_CHARS
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Skip
+
+MAX_DEPTH = 4
+"""Attributes are followed so deep: dataset → subset → transforms → their list → one of them."""
+MAX_MEMBERS = 32
+"""Members of one list or dict that are looked at: samples of one dataset are alike."""
+MAX_OBJECTS = 4_000
+_FILE_PACKAGES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4")
+"""Files of these packages must not be used on both sides of a fork."""
+_LIBRARY_PACKAGES = ("abc", "builtins", "torch", "typing")
 _ITERATORS = {GeneratorType, *(type(iter(kind())) for kind in (tuple, list, dict, set, str))}
-_PLAIN = (bool, int, float, str, bytes, complex, type(None))
+_PLAIN_TYPES = (bool, int, float, str, bytes, complex, type(None))
 
 
 def is_stream(torch: Any, dataset: Any) -> bool:
     return isinstance(dataset, torch.utils.data.IterableDataset)
 
 
-def keeps_place(dataset: Any) -> str:
-    """Where a stream keeps how far it was read: an attribute that reading it sets, a generator that
-    it holds; "" where each pass begins anew."""
-    own = [kind for kind in type(dataset).__mro__ if kind.__module__.split(".")[0] not in _LIBRARY]
+def position_attribute(dataset: Any) -> str:
+    """Return where a stream keeps how far it was read: an attribute that reading it sets, or the
+    type of an iterator that it holds; "" if each pass begins anew."""
+    own = [
+        kind
+        for kind in type(dataset).__mro__
+        if kind.__module__.split(".")[0] not in _LIBRARY_PACKAGES
+    ]
     for code in (code for kind in own for code in _codes(kind)):
         for one in dis.get_instructions(code):
             if one.opname == "STORE_ATTR":
@@ -44,7 +52,7 @@ def on_gpu(torch: Any, dataset: Any) -> bool:
 
 
 def own_generator(torch: Any, dataset: Any) -> str:
-    """The kind of a random generator that it keeps; "" where it keeps none."""
+    """Return the type of a random generator that the dataset keeps; "" if it keeps none."""
     numpy = sys.modules.get("numpy")
     kinds: tuple[Any, ...] = (torch.Generator, random.Random)
     if numpy is not None:
@@ -54,42 +62,43 @@ def own_generator(torch: Any, dataset: Any) -> str:
 
 
 def open_file(dataset: Any) -> str:
-    """The kind of an open file that it keeps; "" where it keeps none."""
+    """Return the kind of an open file that the dataset keeps; "" if it keeps none."""
     for one in _held(dataset):
         kind = type(one)
         in_memory = isinstance(one, io.BytesIO | io.StringIO)
         if isinstance(one, io.IOBase) and not in_memory and not one.closed:
             return "file"
-        if kind.__module__.split(".")[0] in _FILES:
+        if kind.__module__.split(".")[0] in _FILE_PACKAGES:
             return f"{kind.__module__.split('.')[0]} file"
     return ""
 
 
 def start_method(context: Any = None) -> str:
-    """How workers will be started. It is not fixed by asking: a program may still set it."""
+    """Return how workers will be started. Asking does not fix it: a program may still set it."""
     if isinstance(context, str):
         return context
     if context is not None:
         return str(context.get_start_method())
-    told = multiprocessing.get_start_method(allow_none=True)
-    return told or multiprocessing.get_all_start_methods()[0]
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
 
 
-def unpicklable(given: Mapping[str, Any]) -> str:
-    """The first thing that could not be sent to a worker that is not forked, and why."""
+def unpicklable(given: Mapping[str, Any]) -> Reason | None:
+    """Return the first argument that cannot be sent to a worker that is not forked, and why."""
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         try:
             pickle.Pickler(_Nowhere(), protocol=5).dump(given.get(name))
         except Exception as error:
-            return f"its {name} cannot be pickled: {type(error).__name__}: {error}"[:200]
-    return ""
+            text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+            return because(Skip.NOT_PICKLABLE, argument=name, error=text)
+    return None
 
 
 def state(dataset: Any) -> tuple[tuple[str, Any], ...]:
-    """Its attributes, in small: what is plain by value, the rest by identity and length; of a
-    subset the dataset behind it besides."""
+    """Return the dataset's attributes in small: plain ones by value, others by identity and length.
+    Those of the dataset behind a subset are included."""
     found: list[tuple[str, Any]] = []
-    for deep in range(DEEP):
+    for deep in range(MAX_DEPTH):
         own = getattr(dataset, "__dict__", None)
         if not isinstance(own, dict):
             break
@@ -99,7 +108,7 @@ def state(dataset: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def changed(before: tuple[tuple[str, Any], ...], now: tuple[tuple[str, Any], ...]) -> str:
-    """The first attribute that is not as it was; "" where all are."""
+    """Return the first attribute that has changed; "" if none has."""
     known = dict(before)
     return next((n for n, value in now if n not in known or known[n] != value), "")
 
@@ -110,7 +119,7 @@ class _Nowhere:
 
 
 def _small(value: Any) -> Any:
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN_TYPES:
         return value if value == value else "nan"
     size = len(value) if type(value) in (list, dict, set, tuple) else 0
     return (id(value), size)
@@ -124,16 +133,16 @@ def _names(code: Any, name: str) -> bool:
 
 
 def _held(value: Any) -> Iterator[Any]:
-    """The value and what its attributes and containers hold."""
+    """Yield the value and all that its attributes and containers hold."""
     seen: set[int] = set()
     waiting = [(value, 0)]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_OBJECTS:
         one, depth = waiting.pop()
-        if type(one) in _PLAIN or id(one) in seen:
+        if type(one) in _PLAIN_TYPES or id(one) in seen:
             continue
         seen.add(id(one))
         yield one
-        if depth < DEEP:
+        if depth < MAX_DEPTH:
             waiting += [(inner, depth + 1) for inner in _inside(one)]
 
 
@@ -141,9 +150,9 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, ModuleType | FunctionType | type):
         return []
     if type(value) in (list, tuple):
-        return list(value[:EACH])
+        return list(value[:MAX_MEMBERS])
     if type(value) is dict:
-        return [inner for _, inner in zip(range(EACH), value.values(), strict=False)]
+        return [inner for _, inner in zip(range(MAX_MEMBERS), value.values(), strict=False)]
     own = getattr(value, "__dict__", None)
     if not isinstance(own, dict):
         return []
@@ -159,7 +168,7 @@ def _methods(kind: type) -> list[CodeType]:
 
 
 def _codes(kind: type) -> list[CodeType]:
-    """Of the methods it defines, but for __init__."""
+    """Return the code of the methods that the class defines, except __init__."""
     found = []
     for name, one in vars(kind).items():
         function = getattr(one, "fget", None) or getattr(one, "__func__", one)

@@ -1,0 +1,144 @@
+"""Edits that several fixes share: keywords of a call, statements after the line that makes a model
+or before the line that calls it, and a `with` around the call."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from ridgeline.fixes.fix import EditByHand, Source, unclear
+from ridgeline.records.edit import Edit, Import, Insert, Keyword
+from ridgeline.records.facts import Fact, because
+from ridgeline.records.reason_codes import ByHand, Done
+from ridgeline.records.trial import Applied
+from ridgeline.source.losses import loss_edits
+from ridgeline.source.mixed_precision import cast_edits
+from ridgeline.source.models import called, made
+from ridgeline.source.program import program_files
+
+Facts = Mapping[str, Fact]
+Statement = Callable[[Facts, str], str]
+"""The statement to insert, from the facts of a target and the name of the model or its input."""
+
+
+def keyword_edits(applied: Applied, why: str) -> tuple[Edit, ...]:
+    """Return the keyword that each target's call got as an edit of its line."""
+    edits = []
+    for target in applied.targets:
+        place, facts = target.place, target.done.facts
+        if place is not None and place.line is not None:
+            call, option, value = str(facts["call"]), str(facts["option"]), repr(facts["value"])
+            edits.append(
+                Keyword(
+                    file=place.file, line=place.line, call=call, name=option, value=value, why=why
+                )
+            )
+    return tuple(dict.fromkeys(edits))
+
+
+def after_made(
+    applied: Applied, source: Source, statement: Statement, why: str
+) -> tuple[Edit, ...]:
+    edits: list[Edit] = []
+    for facts, file, line, text in _model_calls(applied, source, statement):
+        others = [(str(one), source(str(one)) or "") for one in program_files(source, file)]
+        where = made(text, line, str(facts["model"]), others)
+        if isinstance(where, str):
+            code = statement(facts, "model")
+            raise EditByHand(ByHand.AFTER_MODEL_MADE, cause=unclear(where), statement=code)
+        home, put = where.file or file, statement(facts, where.name)
+        edits.append(Insert(file=home, line=where.line, where="after", text=put, why=why))
+        edits += _torch_import(home, put)
+    return tuple(dict.fromkeys(edits))
+
+
+def before_call(
+    applied: Applied, source: Source, statement: Statement, why: str, *, of_input: bool = False
+) -> tuple[Edit, ...]:
+    """With `of_input` the statement is about the name that the model is called with first. There is
+    no edit where the model is called with something that has no name."""
+    edits: list[Edit] = []
+    for facts, file, line, text in _model_calls(applied, source, statement):
+        where = called(text, line, str(facts["model"]))
+        if isinstance(where, str):
+            code = statement(facts, "x")
+            raise EditByHand(ByHand.BEFORE_MODEL_CALL, cause=unclear(where), statement=code)
+        name = where.given[0] if where.given else ""
+        if name or not of_input:
+            put = statement(facts, name)
+            edits.append(Insert(file=file, line=where.first, where="before", text=put, why=why))
+            edits += _torch_import(file, put)
+    return tuple(dict.fromkeys(edits))
+
+
+def around_call(applied: Applied, source: Source, why: str) -> tuple[Edit, ...]:
+    """Put the model's calls under autocast, and what they return into float32 again."""
+    logits_stay = any(one.done.code == Done.LARGE_LOGITS_STAY for one in applied.targets)
+    edits: list[Edit] = []
+    for facts, file, line, _ in _model_calls(
+        applied, source, lambda facts, _: f"with {autocast_header(facts)}:"
+    ):
+        header, kind = autocast_header(facts), str(facts["model"])
+        found = cast_edits(file, source, line, header, why, kind, half=logits_stay)
+        if isinstance(found, str):
+            raise EditByHand(ByHand.AROUND_MODEL_CALL, cause=unclear(found), header=header)
+        edits += found
+    return tuple(dict.fromkeys(edits))
+
+
+def autocast_header(facts: Facts) -> str:
+    return f'torch.autocast("{facts["device"]}", dtype=torch.{facts["dtype"]})'
+
+
+def cross_entropy_edits(
+    applied: Applied, source: Source, name: str, code: str, why: str, by_hand: ByHand
+) -> tuple[Edit, ...]:
+    """Return the edits that call `name`, which `code` defines, in the place of cross_entropy. Where
+    the loss works on some rows at a time, the call says how many."""
+    edits: list[Edit] = []
+    for target in applied.targets:
+        place, facts = target.place, target.done.facts
+        if place is None or place.line is None:
+            continue
+        settings = {"rows": str(facts["rows"])} if "rows" in facts else {}
+        text = source(place.file) or ""
+        found = loss_edits(place.file, text, place.line, name, code, why, settings)
+        if not found:
+            raise EditByHand(by_hand, file=place.file, line=place.line)
+        edits += found
+    return tuple(dict.fromkeys(edits))
+
+
+def module_code(file: Path) -> str:
+    """Return the code of a module that is written into the user's source as it is: without its
+    docstring and without comments for our own tools."""
+    body = file.read_text(encoding="utf-8").partition('"""\n\n')[2]
+    lines = [line.partition("  # type: ignore")[0] for line in body.splitlines()]
+    return "\n".join(line.partition("  # fmt: skip")[0] for line in lines).strip()
+
+
+def _model_calls(
+    applied: Applied, source: Source, statement: Statement
+) -> Iterator[tuple[Facts, str, int, str]]:
+    """Yield the facts of each model the fix was applied to, with file, line and text of its call.
+    Raise EditByHand if no line is known, or a file cannot be read."""
+    models = [one for one in applied.targets if "model" in one.done.facts]
+    known_lines = False
+    for target in models:
+        place, facts = target.place, target.done.facts
+        if place is None or place.line is None:
+            continue
+        known_lines = True
+        text = source(place.file)
+        if text is None:
+            raise EditByHand(
+                ByHand.NEAR_LINE, cause=because(ByHand.FILE_UNREADABLE, file=place.file),
+                line=place.line, statement=statement(facts, "model"),
+            )  # fmt: skip
+        yield facts, place.file, place.line, text
+    if not known_lines:
+        code = statement(models[0].done.facts, "model") if models else ""
+        cause = because(ByHand.NO_LINE_CALLS_MODEL)
+        raise EditByHand(ByHand.IN_SET_UP, cause=cause, statement=code)
+
+
+def _torch_import(file: str, code: str) -> list[Edit]:
+    return [Import(file=file, text="import torch")] if "torch." in code else []
