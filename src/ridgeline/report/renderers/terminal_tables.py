@@ -6,6 +6,7 @@ fit continue in a second table below.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -124,14 +125,17 @@ class _Layout:
 
     def _line(self, cells: Sequence[Text]) -> Text:
         """Pad cells by what a terminal shows: a Chinese character takes two places."""
-        line = Text()
+        parts: list[tuple[str, Any]] = []
         for place, (i, cell) in enumerate(zip(self.kept, cells, strict=True)):
-            part = cell.copy()
-            part.rstrip()
-            blank = " " * max(self.widths[i] - part.cell_len, 0)
+            text = cell.plain.rstrip()
+            blank = " " * max(self.widths[i] - cell_len(text), 0)
             is_right = place > 0 and self.columns[i].kind == "number"
-            line.append_text(Text.assemble(blank, part) if is_right else Text.assemble(part, blank))
-            line.append(" " * GAP)
+            parts += [(blank, ""), (text, cell.style)] if is_right else [(text, cell.style)]
+            parts.append((" " * GAP if is_right else blank + " " * GAP, ""))
+        if any(style for _, style in parts):
+            line = Text.assemble(*parts)
+        else:  # spans for each cell would make long tables slow
+            line = Text("".join(text for text, _ in parts))
         line.rstrip()
         return line
 
