@@ -230,7 +230,7 @@ def _run_name(given: Given, world: int) -> str:
 
 
 def _target(given: Given) -> "Target":
-    from ridgeline.harness.capture.redaction import redacted, redacted_text
+    from ridgeline.harness.capture.environment import redacted, redacted_text
     from ridgeline.records.run import Target
 
     is_code = given.kind == "code"

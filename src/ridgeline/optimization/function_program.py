@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from ridgeline.errors import UsageError
 from ridgeline.fixes.program import OPTIMIZERS, Made, OnMade, Outcome, Program
 from ridgeline.fixes.step_graph import Run, StepFunction
-from ridgeline.harness.capture.batches import NOTHING, amount
+from ridgeline.harness.capture.step_counts import NOTHING, amount
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.optimization.function_state import SavedState

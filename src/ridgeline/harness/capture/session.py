@@ -13,12 +13,11 @@ from threading import get_ident
 from typing import Any
 
 from ridgeline.harness.capture import live
-from ridgeline.harness.capture.batches import NOTHING, Amount, amount
 from ridgeline.harness.capture.inventory import Root
 from ridgeline.harness.capture.places import function_here
 from ridgeline.harness.capture.progress import Progress
 from ridgeline.harness.capture.step_boundaries import Anchor, End
-from ridgeline.harness.capture.step_counts import Answered
+from ridgeline.harness.capture.step_counts import NOTHING, Amount, Answered, amount
 from ridgeline.harness.capture.step_times import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
 from ridgeline.harness.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status

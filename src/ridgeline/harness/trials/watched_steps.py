@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.harness.capture.batches import amount
+from ridgeline.harness.capture.step_counts import amount
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.trials.float64_reference import (
     NO_REFERENCE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeline.harness.capture.batches import Amount, amount
+from ridgeline.harness.capture.step_counts import Amount, amount
 
 NODES, EDGES, GRAPHS = 90, 400, 6
 FEATURES = torch.randn(NODES, 16)

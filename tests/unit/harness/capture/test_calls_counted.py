@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.harness.capture import step_counts
-from ridgeline.harness.capture.batches import NOTHING, Amount
-from ridgeline.harness.capture.step_counts import Answered, Calls
+from ridgeline.harness.capture.step_counts import NOTHING, Amount, Answered, Calls
 
 
 class Loop:

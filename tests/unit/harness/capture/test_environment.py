@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from ridgeline.harness.capture.environment import (
+    HIDDEN,
     RECORDED,
     environment,
     git,
@@ -17,7 +18,6 @@ from ridgeline.harness.capture.environment import (
     packages,
     variables,
 )
-from ridgeline.harness.capture.redaction import HIDDEN
 from ridgeline.records.run_directory import is_process_alive
 
 CANARY = "c4n4ry-in-the-mine"
@@ -76,7 +76,7 @@ def test_no_canary_of_any_variable_or_remote_is_recorded(
 
 
 def test_no_recorded_name_says_it_holds_a_secret() -> None:
-    from ridgeline.harness.capture.redaction import is_secret
+    from ridgeline.harness.capture.environment import is_secret
 
     assert [name for name in RECORDED if is_secret(name)] == []
     assert len(RECORDED) == len(set(RECORDED))

@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from ridgeline.harness.capture.redaction import HIDDEN, LONGEST, redacted, redacted_text
+from ridgeline.harness.capture.environment import HIDDEN, LONGEST, redacted, redacted_text
 
 CANARY = "canary"
 """As guessable as a bad password: only its name can give it away."""

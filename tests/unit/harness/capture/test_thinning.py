@@ -11,8 +11,8 @@ from torch import nn
 
 import ridgeline
 from ridgeline.harness.capture import live
+from ridgeline.harness.capture.progress import FIRST_CLOSELY, MOST, PAID_BY_NS, Thinning
 from ridgeline.harness.capture.seams import begin, end
-from ridgeline.harness.capture.windows import FIRST_CLOSELY, MOST, PAID_BY_NS, Thinning
 from ridgeline.records.run import Settings
 from ridgeline.records.run_directory import RunDirectory
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.harness.capture.windows import MOST_SETTLE, Windows
+from ridgeline.harness.capture.progress import MOST_SETTLE, Windows
 from ridgeline.records.run import Settings
 
 MS = 1_000_000

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.harness.capture.instrument import Gate, instrumented
+from ridgeline.harness.capture.progress import Gate
+from ridgeline.harness.capture.seams import instrumented
 
 ORIGINAL = nn.Module._wrapped_call_impl
 
