@@ -1,2 +1,2 @@
-"""What a specialist would try on a program: each change put on from outside, and written into its
-source."""
+"""The fixes that a specialist would try. Each is applied to a running program from outside, and
+written into its source."""

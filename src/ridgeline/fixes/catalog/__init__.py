@@ -1,1 +1,1 @@
-"""The changes, one a file."""
+"""The fixes, one a file."""
