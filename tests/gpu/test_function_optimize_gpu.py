@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import ridgeline
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_program import StepSubject
 from ridgeline.optimization.function_state import SavedState

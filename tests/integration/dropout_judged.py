@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ridgeline.fixes.fix import find_fix
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.bench import ProgramBench
 from ridgeline.optimization.candidates import Candidate, asked
 from ridgeline.optimization.judge import Judge

@@ -172,7 +172,7 @@ def benchmark(
 
     from ridgeline.comparison.host import Host
     from ridgeline.equality.calls.calling import undisturbed
-    from ridgeline.measure.latency import time_calls
+    from ridgeline.measure.timing import time_calls
 
     if not callable(function):
         raise UsageError(f"{function!r} cannot be called")

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.records.comparison import Goal, Guard, Results
 
 BASELINE, CONTROL = "baseline", "control"

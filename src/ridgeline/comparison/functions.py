@@ -32,8 +32,8 @@ from ridgeline.comparison.preparation import (
 from ridgeline.comparison.remote_host import RemoteHost, remote_for
 from ridgeline.comparison.verdicts import assemble
 from ridgeline.errors import RidgelineError
-from ridgeline.measure.deadline import BudgetEnded
-from ridgeline.measure.rounds import Rounds, Stopped
+from ridgeline.measure.clock import BudgetEnded
+from ridgeline.measure.timing import Rounds, Stopped
 from ridgeline.records.comparison import Comparison, Skipped, Surroundings
 
 if TYPE_CHECKING:  # it brings torch, which the command's own process does without

@@ -35,9 +35,8 @@ from ridgeline.harness.usercode.load import explain, module_at, named, split
 from ridgeline.harness.usercode.workload import Declared, Workload, declared_in, unpacked
 from ridgeline.machine import identity, nvml, processor
 from ridgeline.measure.clock import Clock, Reading, clock_for
-from ridgeline.measure.latency import Session
 from ridgeline.measure.peak import measure_peak
-from ridgeline.measure.rounds import Block
+from ridgeline.measure.timing import Block, Session
 from ridgeline.records.comparison import Guard, Surroundings
 from ridgeline.statistics.samples import steady_start
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ridgeline.comparison.contenders import BASELINE, CONTROL, Contender, Disturbing, Options, Say
 from ridgeline.measure.clock import Reading
-from ridgeline.measure.rounds import Block, Round, Stopped
+from ridgeline.measure.timing import Block, Round, Stopped
 from ridgeline.records.comparison import Estimate, Goal
 from ridgeline.records.facts import Verdict
 from ridgeline.statistics.analysis import (

@@ -35,8 +35,8 @@ from ridgeline.comparison.contenders import (
     Warmed,
 )
 from ridgeline.errors import RidgelineError, TargetError
-from ridgeline.measure.deadline import BudgetEnded, Deadline
-from ridgeline.measure.rounds import Block
+from ridgeline.measure.clock import BudgetEnded, Deadline
+from ridgeline.measure.timing import Block
 from ridgeline.records.comparison import Guard, Surroundings
 
 if TYPE_CHECKING:  # it brings torch, which the asking process does without

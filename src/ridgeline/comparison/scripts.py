@@ -31,9 +31,8 @@ from ridgeline.comparison.verdicts import assemble
 from ridgeline.equality.scripts import ScriptRecord, compare_scripts
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.harness.usercode.child_process import Ended, run_to_end
-from ridgeline.measure.clock import Reading
-from ridgeline.measure.deadline import BudgetEnded
-from ridgeline.measure.rounds import Block, Rounds
+from ridgeline.measure.clock import BudgetEnded, Reading
+from ridgeline.measure.timing import Block, Rounds
 from ridgeline.records.comparison import Comparison
 from ridgeline.statistics.samples import pace, settled
 

@@ -25,7 +25,7 @@ from ridgeline.comparison.host import Host
 from ridgeline.comparison.preparation import even_calls, events_agree, kept, sample_ns
 from ridgeline.harness.usercode.workload import Workload
 from ridgeline.measure.clock import Clock, clock_for
-from ridgeline.measure.rounds import Block, Round, Rounds, Shot
+from ridgeline.measure.timing import Block, Round, Rounds, Shot
 from ridgeline.records.facts import Verdict
 from ridgeline.records.selftest import MIN_WINDOWS, Bench, Procedure, SelfTest, Source, Tally
 from ridgeline.statistics.analysis import RoundTable, analyse

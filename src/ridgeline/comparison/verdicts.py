@@ -8,7 +8,7 @@ from typing import Literal
 from ridgeline.comparison.contenders import Contender, Options, Warmed
 from ridgeline.comparison.preparation import Settling, events_agree, goal_of, kept
 from ridgeline.errors import RidgelineError
-from ridgeline.measure.rounds import Round, Rounds, Stopped
+from ridgeline.measure.timing import Round, Rounds, Stopped
 from ridgeline.records.comparison import (
     Candidate,
     Comparison,

@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 from msgspec import Struct
 
-from ridgeline.machine import cgroup, identity, nvml, processor
+from ridgeline.machine import identity, nvml, processor
 from ridgeline.machine.identity import resolve_device
 from ridgeline.records.comparison import Surroundings
 
@@ -259,7 +259,7 @@ def _limits() -> tuple[str, ...]:
         int(read("scaling_max_freq") or 0),
         int(read("cpuinfo_max_freq") or 0),
     )
-    quota, allowed = cgroup.cpu_quota(), len(processor.affinity())
+    quota, allowed = processor.cgroup_cpu_quota(), len(processor.affinity())
     if quota is not None and quota < allowed:
         said += (f"a cgroup quota allows {quota:.2g} of {allowed} cores",)
     threads, cores = torch.get_num_threads(), processor.usable_cores()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "measure_peak": "ridgeline.measure.peak",
-    "time_calls": "ridgeline.measure.latency",
+    "time_calls": "ridgeline.measure.timing",
     "time_generation": "ridgeline.measure.generation",
 }
 
@@ -17,8 +17,8 @@ __all__ = ["measure_peak", "time_calls", "time_generation"]
 
 if TYPE_CHECKING:
     from ridgeline.measure.generation import time_generation
-    from ridgeline.measure.latency import time_calls
     from ridgeline.measure.peak import measure_peak
+    from ridgeline.measure.timing import time_calls
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from ridgeline.fixes.catalog.prefetch import DEFAULT_BATCHES_AHEAD
 from ridgeline.fixes.fix import Fix, find_fix
 from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, run
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import with_script
 from ridgeline.optimization.measure import step_ns

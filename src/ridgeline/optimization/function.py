@@ -17,7 +17,7 @@ from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.tracing import held_back, pack
 from ridgeline.integrations.run_lifecycle import begin_run
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.candidates import Candidate, allowed_fixes, attention_edits, candidates
 from ridgeline.optimization.diagnosis import Diagnosis, read_diagnosis

@@ -25,7 +25,7 @@ from ridgeline.harness.trials.session import OutputSeams, apply_fixes
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
 from ridgeline.harness.trials.trial_process import Outcome, are_on_device, sustained_times
 from ridgeline.harness.usercode.load import first_words
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.bench import (
     MAX_COMPILING_S,
     MAX_TRIAL_FACTOR,

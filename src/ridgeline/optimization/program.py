@@ -13,7 +13,7 @@ from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.errors import RidgelineError, TargetError
 from ridgeline.fixes.fix import registered as fixes
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.bench import Feeding, ProgramBench
 from ridgeline.optimization.candidates import Candidate, asked, attention_edits, candidates

@@ -21,9 +21,8 @@ from ridgeline.comparison.functions import together, without_broken
 from ridgeline.comparison.remote_host import RemoteHost
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.usercode.child_process import Ended
-from ridgeline.measure.clock import Reading
-from ridgeline.measure.deadline import BudgetEnded, Deadline
-from ridgeline.measure.rounds import Block
+from ridgeline.measure.clock import BudgetEnded, Deadline, Reading
+from ridgeline.measure.timing import Block
 from ridgeline.records.comparison import Comparison, Guard, Results, Surroundings
 
 

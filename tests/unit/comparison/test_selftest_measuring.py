@@ -17,7 +17,7 @@ from ridgeline.comparison.selftest import (
     window_length,
 )
 from ridgeline.measure.clock import Reading
-from ridgeline.measure.rounds import Block
+from ridgeline.measure.timing import Block
 
 ARMS = 2 + len(EFFECTS)
 MS = 1e6

@@ -6,7 +6,7 @@ import pytest
 from ridgeline.comparison.contenders import Options
 from ridgeline.comparison.preparation import Settling, events_agree, kept, settled
 from ridgeline.measure.clock import Reading
-from ridgeline.measure.rounds import Block, Round
+from ridgeline.measure.timing import Block, Round
 from ridgeline.statistics.noise import simulated_crowd, simulated_rounds
 
 from made_comparison import EVEN  # isort: skip

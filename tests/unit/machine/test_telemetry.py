@@ -57,7 +57,7 @@ def test_a_program_that_is_gone_gives_an_empty_sample() -> None:
 def test_many_workers_are_read_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     class Crowd:
         def pids(self) -> list[int]:
-            return list(range(7, 7 + telemetry.MANY + 1))
+            return list(range(7, 7 + telemetry.MAX_PROCESSES_PER_SAMPLE + 1))
 
         def sample(self, pids: list[int]) -> tuple[ProcessSample, ...]:
             return tuple(ProcessSample(pid=pid) for pid in pids)
@@ -66,7 +66,12 @@ def test_many_workers_are_read_once_a_second(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sampler, "_tree", Crowd())
     counts = [len(sampler.sample(tenth * SECOND // 10).processes) for tenth in range(12)]
     sampler.close()
-    assert counts == [telemetry.MANY + 1, *[1] * 9, telemetry.MANY + 1, 1]
+    assert counts == [
+        telemetry.MAX_PROCESSES_PER_SAMPLE + 1,
+        *[1] * 9,
+        telemetry.MAX_PROCESSES_PER_SAMPLE + 1,
+        1,
+    ]
 
 
 def test_the_hosts_load_counts_waiting_for_storage_as_idle(tmp_path: Path) -> None:

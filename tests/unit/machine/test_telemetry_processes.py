@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.machine import processes
-from ridgeline.machine.processes import PortableTree, Tree
+from ridgeline.machine import telemetry
+from ridgeline.machine.telemetry import PortableProcessTree, ProcessTree
 
 
 class MadeUpProc:
@@ -55,19 +55,19 @@ def proc(tmp_path: Path) -> MadeUpProc:
     return made
 
 
-def _pids(tree: Tree) -> list[int]:
+def _pids(tree: ProcessTree) -> list[int]:
     return [sample.pid for sample in tree.sample()]
 
 
 def test_all_descendants_belong_to_the_program_and_nobody_else(proc: MadeUpProc) -> None:
-    samples = Tree(10, proc=str(proc.root)).sample()
+    samples = ProcessTree(10, proc=str(proc.root)).sample()
     assert [(s.pid, s.worker) for s in samples] == [(10, False), (11, True), (12, True)]
 
 
 def test_a_child_with_a_lower_id_than_its_parent_is_found(proc: MadeUpProc) -> None:
     proc.put(5, 6)  # ids have started again from the bottom
     proc.put(6, 12)
-    assert set(_pids(Tree(10, proc=str(proc.root)))) == {5, 6, 10, 11, 12}
+    assert set(_pids(ProcessTree(10, proc=str(proc.root)))) == {5, 6, 10, 11, 12}
 
 
 def test_counters_are_read_from_a_name_with_brackets_and_spaces(proc: MadeUpProc) -> None:
@@ -75,14 +75,14 @@ def test_counters_are_read_from_a_name_with_brackets_and_spaces(proc: MadeUpProc
     proc.put(
         10, 1, name="a) b (c", user=3 * second, system=second // 2, faults=7, threads=9, start=10
     )
-    (sample, *_) = Tree(10, proc=str(proc.root)).sample()
+    (sample, *_) = ProcessTree(10, proc=str(proc.root)).sample()
     assert (sample.cpu_s, sample.major_faults, sample.threads) == (3.5, 7, 9)
     assert sample.rss_bytes == 25 * os.sysconf("SC_PAGE_SIZE")
     assert (sample.read_bytes, sample.write_bytes) == (4096, 512)
 
 
 def test_new_workers_are_found_and_ended_ones_left_out(proc: MadeUpProc) -> None:
-    tree = Tree(10, proc=str(proc.root))
+    tree = ProcessTree(10, proc=str(proc.root))
     assert _pids(tree) == [10, 11, 12]
     proc.put(30, 10)
     proc.drop(12)
@@ -90,7 +90,7 @@ def test_new_workers_are_found_and_ended_ones_left_out(proc: MadeUpProc) -> None
 
 
 def test_a_worker_whose_parent_died_is_still_the_programs(proc: MadeUpProc) -> None:
-    tree = Tree(10, proc=str(proc.root))
+    tree = ProcessTree(10, proc=str(proc.root))
     tree.sample()
     proc.drop(11)
     proc.put(12, 1)
@@ -99,7 +99,7 @@ def test_a_worker_whose_parent_died_is_still_the_programs(proc: MadeUpProc) -> N
 
 
 def test_an_id_used_again_by_a_stranger_is_not_a_worker(proc: MadeUpProc) -> None:
-    tree = Tree(10, proc=str(proc.root))
+    tree = ProcessTree(10, proc=str(proc.root))
     tree.sample()
     proc.put(12, 20, start=999)
     assert _pids(tree) == [10, 11]
@@ -109,11 +109,11 @@ def test_an_id_used_again_by_a_stranger_is_not_a_worker(proc: MadeUpProc) -> Non
 
 def test_the_dead_whom_nobody_collected_are_left_out(proc: MadeUpProc) -> None:
     proc.put(11, 10, state="Z")
-    assert 11 not in _pids(Tree(10, proc=str(proc.root)))
+    assert 11 not in _pids(ProcessTree(10, proc=str(proc.root)))
 
 
 def test_what_vanishes_between_listing_and_reading_is_skipped(proc: MadeUpProc) -> None:
-    tree = Tree(10, proc=str(proc.root))
+    tree = ProcessTree(10, proc=str(proc.root))
     pids = tree.pids()
     proc.drop(12)
     assert [sample.pid for sample in tree.sample(pids)] == [10, 11]
@@ -123,11 +123,11 @@ def test_the_watcher_itself_is_not_a_worker(
     proc: MadeUpProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 11)  # as where the program is process 1
-    assert _pids(Tree(10, proc=str(proc.root))) == [10]
+    assert _pids(ProcessTree(10, proc=str(proc.root))) == [10]
 
 
 def test_no_such_process_is_no_samples(proc: MadeUpProc) -> None:
-    assert Tree(77, proc=str(proc.root)).sample() == ()
+    assert ProcessTree(77, proc=str(proc.root)).sample() == ()
 
 
 @pytest.fixture
@@ -155,9 +155,9 @@ sys.stdin.read()
     program.stdout.close()
 
 
-@pytest.mark.skipif(not processes.supported(), reason="needs /proc")
+@pytest.mark.skipif(not telemetry.has_proc(), reason="needs /proc")
 def test_a_real_program_and_its_workers_are_seen(family: subprocess.Popen[bytes]) -> None:
-    program, *workers = Tree(family.pid).sample()
+    program, *workers = ProcessTree(family.pid).sample()
     assert program.pid == family.pid
     assert not program.worker
     assert len(workers) == 2
@@ -165,7 +165,7 @@ def test_a_real_program_and_its_workers_are_seen(family: subprocess.Popen[bytes]
 
 
 def test_the_portable_way_sees_the_same(family: subprocess.Popen[bytes]) -> None:
-    program, *workers = PortableTree(family.pid).sample()
+    program, *workers = PortableProcessTree(family.pid).sample()
     assert program.pid == family.pid
     assert not program.worker
     assert all(w.worker and w.rss_bytes > 16 << 20 for w in workers)
@@ -175,4 +175,4 @@ def test_the_portable_way_sees_the_same(family: subprocess.Popen[bytes]) -> None
 def test_the_portable_way_has_nothing_on_a_process_that_is_gone() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert PortableTree(gone.pid).sample() == ()
+    assert PortableProcessTree(gone.pid).sample() == ()

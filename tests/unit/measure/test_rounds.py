@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ridgeline.measure.clock import Reading
-from ridgeline.measure.rounds import Block, Rounds
+from ridgeline.measure.timing import Block, Rounds
 
 
 class Machine:

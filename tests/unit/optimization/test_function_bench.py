@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_program import FunctionProgram, StepSubject
 from ridgeline.optimization.function_state import SavedState

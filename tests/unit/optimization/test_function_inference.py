@@ -10,7 +10,7 @@ from torch import nn
 
 from ridgeline.equality.trials.parity import compare
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization import function
 from ridgeline.optimization.candidates import allowed_fixes
 from ridgeline.optimization.function import optimize

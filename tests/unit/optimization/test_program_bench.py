@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization import bench as bench_module
 from ridgeline.optimization.bench import (
     MAX_COMPILING_S,

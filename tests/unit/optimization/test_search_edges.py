@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.harness.trials.trial_process import Outcome
-from ridgeline.measure.deadline import Deadline
+from ridgeline.measure.clock import Deadline
 from ridgeline.optimization import program
 from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.bench import ProgramBench

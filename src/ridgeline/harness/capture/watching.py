@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from ridgeline.machine import cgroup, processes
+from ridgeline.machine import processor, telemetry
 from ridgeline.machine.telemetry import Sampler
 from ridgeline.records.run import Telemetry
 from ridgeline.records.run_directory import RunDirectory
@@ -112,18 +112,18 @@ def _collected(pidfd: int) -> int | None:
 def _uncollected(pidfd: int) -> int | None:
     """From /proc, which shows it to the process's own user and to root, and 0 to others."""
     pid = _pid_of(pidfd)
-    seen = processes.stat(pid) if pid > 0 else None
+    seen = telemetry.process_stat(pid) if pid > 0 else None
     if seen is None or seen.state != "Z" or _pid_of(pidfd) != pid:
         return None
     with suppress(OSError):
-        if os.geteuid() in (0, os.stat(f"{processes.PROC}/{pid}").st_uid):
+        if os.geteuid() in (0, os.stat(f"{telemetry.PROC}/{pid}").st_uid):
             return seen.exit_status
     return None
 
 
 def _pid_of(pidfd: int) -> int:
     """-1 once it has been collected."""
-    with suppress(OSError, ValueError), open(f"{processes.PROC}/self/fdinfo/{pidfd}") as lines:
+    with suppress(OSError, ValueError), open(f"{telemetry.PROC}/self/fdinfo/{pidfd}") as lines:
         for line in lines:
             if line.startswith("Pid:"):
                 return int(line.split()[1])
@@ -131,13 +131,13 @@ def _pid_of(pidfd: int) -> int:
 
 
 def _started(pid: int) -> float | None:
-    seen = processes.stat(pid)
+    seen = telemetry.process_stat(pid)
     return None if seen is None else float(seen.started)
 
 
 def _alive(pid: int, started: float | None) -> bool:
-    if processes.supported():
-        seen = processes.stat(pid)
+    if telemetry.has_proc():
+        seen = telemetry.process_stat(pid)
         return seen is not None and seen.state not in "ZX" and float(seen.started) == started
     try:
         os.kill(pid, 0)
@@ -207,7 +207,7 @@ def watch(
     goodbye = _Goodbye(directory.capture_file(rank), pid)
     journal = _Journal(directory, directory.telemetry_file(rank))
     eyes = _Eyes(sampler, pid)
-    killed_before = cgroup.oom_kills()
+    killed_before = processor.oom_kills()
     began = due = clock()
     try:
         dead = program.gone()
@@ -225,7 +225,7 @@ def watch(
             kind="goodbye" if said else "death",
             at_ns=clock(),
             exit_code=program.exit_code() if dead else None,
-            oom_kills=max(cgroup.oom_kills() - killed_before, 0),
+            oom_kills=max(processor.oom_kills() - killed_before, 0),
             samples=journal.samples,
             problem=eyes.problem or journal.problem,
         )

@@ -13,7 +13,7 @@ import pytest
 
 from ridgeline.harness.capture import watching
 from ridgeline.harness.capture.watching import Ending, Watched, exit_code, watch
-from ridgeline.machine import processes
+from ridgeline.machine import telemetry
 from ridgeline.records.run import Capture, ProcessSample, Telemetry
 from ridgeline.records.run_directory import RunDirectory
 
@@ -260,12 +260,12 @@ def test_a_program_gone_before_the_watching_began_is_noticed_at_once(
     assert not directory.telemetry_file(0).exists()
 
 
-@pytest.mark.skipif(not processes.supported(), reason="needs /proc")
+@pytest.mark.skipif(not telemetry.has_proc(), reason="needs /proc")
 def test_a_later_process_with_the_same_id_is_not_the_program(
     start: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
     program = start("import sys; sys.stdin.read()")
-    seen = processes.stat(program.pid)
+    seen = telemetry.process_stat(program.pid)
     assert seen is not None
     assert not Watched(program.pid, float(seen.started)).gone()
     assert Watched(program.pid, float(seen.started - 1)).gone()
@@ -329,7 +329,7 @@ def test_the_exit_code_of_a_process_somebody_else_collected(
 
 
 @has_pidfds
-@pytest.mark.skipif(not processes.supported(), reason="needs /proc")
+@pytest.mark.skipif(not telemetry.has_proc(), reason="needs /proc")
 @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("", 0)])
 def test_the_exit_code_while_nobody_has_collected_it(
     start: Callable[..., subprocess.Popen[bytes]], code: str, expected: int
